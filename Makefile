@@ -1,0 +1,52 @@
+# DueMQ. Needs make and Python 3.11, 3.12 or 3.13; everything else is put into .venv.
+#
+#   make demo    a broker, a real RocketMQ client, messages of several levels, a live table
+#   make test    all tests                    make lint    format, style and types
+#   make bench   against Apache's broker      make soak    hours of kill -9
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null && $$p 2>/dev/null -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
+	&& echo $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOAK_KILLS ?= 2000
+
+.PHONY: env demo test lint bench soak docs clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+env: $(VENV)/ready
+	@$(BIN)/python -m broker.cli kernels warm
+
+$(VENV)/ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11, 3.12 or 3.13 found; install one, or say make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) lacks venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: env
+	@$(BIN)/python -m broker.cli demo
+
+test: env
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: env
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: env
+	$(BIN)/python -m benchmarks.run $(BENCH_ARGS)
+
+soak: env
+	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) $(PYTEST_ARGS)
+
+docs: env
+	$(BIN)/python -m broker.cli.reference docs/reference
+
+clean:
+	rm -rf $(VENV) build *.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,171 @@
+"""What a load has at hand: a running broker, the load generator, and a way to report figures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tests.interop.server import Server
+from tests.interop.wire import max_offset
+
+LEVELS_S = (
+    1,
+    5,
+    10,
+    30,
+    60,
+    120,
+    180,
+    240,
+    300,
+    360,
+    420,
+    480,
+    540,
+    600,
+    1_200,
+    1_800,
+    3_600,
+    7_200,
+)
+QUEUE_COUNT = 4
+BODY_BYTES = 100
+WARM_MESSAGES = 100_000
+SEND_S_MAX = 3_600
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure that a load found."""
+
+    name: str
+    value: float
+    unit: str
+    better: Literal["more", "less"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A work item of the benchmark, selectable by its name."""
+
+    name: str
+    what: str
+    run: Callable[[Bench], list[Metric]]
+    default: bool = True
+    timers: bool = False
+
+
+@dataclass(slots=True)
+class Bench:
+    """A broker under test and the load generator.
+
+    Args:
+        scale: Every count of messages is multiplied by this.
+    """
+
+    server: Server
+    wireload: Path
+    scale: float
+    _topics: int = field(default=0)
+
+    def count(self, messages: int) -> int:
+        """Return a count of messages in the scale of this run."""
+        return max(16, int(messages * self.scale))
+
+    def topic(self) -> str:
+        """Create a topic nobody used yet."""
+        self._topics += 1
+        name = f"bench-{self._topics}"
+        self.server.create_topic(name, queue_count=QUEUE_COUNT)
+        return name
+
+    def send(self, topic: str, count: int, **options: object) -> Found:
+        """Send `count` messages and return what the load generator found."""
+        return self._finish(self._spawn("send", topic, count, options))
+
+    def recv(self, topic: str, count: int, **options: object) -> Found:
+        """Receive until `count` messages came or nothing comes any more."""
+        return self._finish(self._spawn("recv", topic, count, options))
+
+    @contextmanager
+    def receiving(self, topic: str, count: int, **options: object) -> Iterator[Callable[[], Found]]:
+        """Receive in the background; the block gets a function that waits for the result."""
+        process = self._spawn("recv", topic, count, options)
+        try:
+            yield lambda: self._finish(process)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def warm_up(self) -> None:
+        """Let a compiler at run time see every kind of work before it is measured."""
+        count = self.count(WARM_MESSAGES)
+        for options in ({}, {"level": 1}):
+            topic = self.topic()
+            self.send(topic, count, **options)
+            self.recv(topic, count)
+
+    def delivered(self, topic: str) -> int:
+        """Return how many messages the queues of a topic have."""
+        queues = range(QUEUE_COUNT)
+        return sum(max_offset(self.server.broker_port, topic, queue) for queue in queues)
+
+    @contextmanager
+    def cpu(self) -> Iterator[list[float]]:
+        """Measure the broker's processor seconds of the block, appended at its end."""
+        found: list[float] = []
+        before = self.server.broker.cpu_seconds()
+        yield found
+        found.append(self.server.broker.cpu_seconds() - before)
+
+    def _spawn(
+        self, mode: str, topic: str, count: int, options: dict[str, object]
+    ) -> subprocess.Popen[str]:
+        words = [str(self.wireload), mode, "-json", "-addr", self.server.broker_address]
+        words += ["-topic", topic, "-n", str(count), "-queues", str(QUEUE_COUNT)]
+        for key, value in ({"size": BODY_BYTES} | options).items():
+            words += [f"-{key.replace('_', '-')}", str(value)]
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def _finish(self, process: subprocess.Popen[str]) -> Found:
+        try:
+            out, errors = process.communicate(timeout=SEND_S_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+        if process.returncode:
+            raise RuntimeError(f"wireload: {errors.strip()}")
+        found: Found = json.loads(out)
+        return found
+
+
+def level_of_at_least(seconds: float) -> tuple[int, int]:
+    """Return the first level with such a delay, and its delay in ms."""
+    for index, delay_s in enumerate(LEVELS_S):
+        if delay_s >= seconds:
+            return index + 1, delay_s * 1_000
+    raise ValueError(f"no level waits {seconds} s")
+
+
+def books(received: Found, sent: Found) -> list[Metric]:
+    """Return what must be 0: accepted messages that were lost, duplicated, early or damaged."""
+    counts = {
+        "lost": received["lost"] - sent["rejected"],
+        "duplicates": received["duplicates"],
+        "early": received["early"],
+        "damaged": received["corrupt"],
+    }
+    return [Metric(name=n, value=v, unit="messages", better="less") for n, v in counts.items()]
+
+
+def as_json(metrics: list[Metric]) -> list[dict[str, Any]]:
+    """Return metrics as plain dictionaries."""
+    return [asdict(metric) for metric in metrics]

@@ -1,0 +1,78 @@
+"""How fast frames become rows, and rows become answers: kernels only, no socket and no disk.
+
+python -m benchmarks.kernels.ingest_bench [frames per call]
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from broker.remoting import codec, layout
+from broker.remoting.columns import answer_text, host_column
+from broker.remoting.kernels.answers import ANSWER_BYTES_MAX, WAIT_ANY, put_answers
+from broker.remoting.kernels.ingest import Into, take_sends
+from message_store.batch import PutBatch
+from message_store.plugin import Request
+from message_store.topics import TopicTable
+
+SUFFIX = b"MSG_REGION\x01DefaultRegion\x02CLUSTER\x01DefaultCluster\x02TRACE_ON\x01true\x02"
+REPEAT_S = 1.0
+
+
+def frame(opaque: int) -> bytes:
+    """Return a send of 100 bytes as the Java client writes it, with a delay level."""
+    properties = f"UNIQ_KEY\x017F000001{opaque:024X}\x02WAIT\x01true\x02DELAY\x013\x02"
+    values = ("p_bench", "bench", "TBW102", "4", str(opaque % 4), "0", "1700000000000", "0")
+    fields = dict(zip(layout.SEND_LETTERS, (*values, properties, "0", "false"), strict=False))
+    return codec.encode_request(Request(310, fields | {"m": "false"}, b"x" * 100, opaque=opaque))
+
+
+def measure(name: str, count: int, work: Callable[[], None]) -> None:
+    """Print how long `count` items take in the best run: what the machine does undisturbed."""
+    work()
+    best, start = float("inf"), time.perf_counter()
+    while time.perf_counter() - start < REPEAT_S:
+        before = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - before)
+    each = best / count
+    print(f"{name:<28} {each * 1e9:8.0f} ns each {1 / each:12,.0f} /s")
+
+
+def main(count: int) -> None:
+    """Measure both kernels with `count` frames a call."""
+    topics = TopicTable()
+    topics.set_routing("bench", write_queues=4, read_queues=4, perm=6)
+    names = (topics.arrays.topics, topics.arrays.names, topics.arrays.table)
+    data = np.frombuffer(b"".join(frame(i) for i in range(count)), np.uint8).copy()
+    batch = PutBatch()
+    home, born = host_column(b"\x7f\0\0\1", 10_911), host_column(b"\x7f\0\0\1", 50_000)
+    state = np.zeros(layout.STATE_SIZE, np.int64)
+    state[layout.STATE_FRAME_MAX :] = (1 << 24, 1 << 22, 32_767)
+    suffix = np.frombuffer(SUFFIX, np.uint8).copy()
+    spans = np.zeros((layout.SLOT_COUNT + 1, 3), np.int64)
+    wire = np.zeros(batch.rows.size, layout.WIRE)
+    into = Into(batch.rows, wire, batch.staging, suffix, home, spans, state)
+    out = np.empty(batch.rows.size * ANSWER_BYTES_MAX, np.uint8)
+    answers = answer_text(out, region="DefaultRegion", trace_on=True)
+
+    def take() -> None:
+        state[layout.STATE_ROWS] = state[layout.STATE_STAGED] = 0
+        stop, _ = take_sends(data, 0, data.size, born, *into, *names)
+        assert stop == layout.STOP_INCOMPLETE
+        assert state[layout.STATE_ROWS] == count
+
+    def answer() -> None:
+        size, _ = put_answers(into.rows, wire, count, into.staging, *answers, WAIT_ANY)
+        assert size > count * 200
+
+    measure(f"take_sends, {count} a call", count, take)
+    measure(f"put_answers, {count} a call", count, answer)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 64)

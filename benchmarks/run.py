@@ -1,0 +1,143 @@
+"""Runs the same loads against Apache's broker and ours, one after the other, and compares.
+
+    python -m benchmarks.run                      the default loads, full size (about 30 minutes)
+    python -m benchmarks.run --scale 0.01         a quick look whether everything works
+    python -m benchmarks.run --only drain,crash   some loads; --list names them
+
+Each load gets a fresh broker with an empty store for each server, warmed up, so that no load
+profits or suffers from another; both servers do a load right after each other, so that a busy
+machine is busy for both. Judge by ratio, and only on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import machine
+from benchmarks.bench import Bench, Load, Metric
+from benchmarks.loads import LOADS
+from benchmarks.report import RESULTS, Outcome, save, table
+from tests.interop.apache import Apache
+from tests.interop.duemq import DueMQ
+from tests.interop.programs import go_program
+from tests.interop.server import Server
+
+WIRELOAD = Path(__file__).parent / "wireload"
+APACHE, OURS = "apache-5.3.3", "duemq"
+KEYS = {"timerWheelEnable": "true"}  # all else is what each broker ships
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to run."""
+
+    loads: list[Load]
+    servers: list[str]
+    scale: float
+    repeat: int
+    heap: str
+    out: Path
+    work_dir: Path | None
+
+
+def main(words: list[str]) -> int:
+    """Run, print the table, save the figures; 1 if a load failed."""
+    options = parse(words)
+    about = machine.describe()
+    facts = {"machine": about, "scale": options.scale, "heap": options.heap, "keys": KEYS}
+    for key, value in about.items():
+        print(f"{key}: {value}")
+    wireload = go_program(WIRELOAD)
+    outcomes: list[Outcome] = []
+    for load in options.loads:
+        found = {name: Outcome(load, name) for name in options.servers}
+        for _ in range(options.repeat):
+            for name, outcome in found.items():
+                print(f"{load.name} at {name} ...", flush=True)
+                try_once(outcome, options, wireload)
+        outcomes += found.values()
+    print("\n" + table(outcomes, base=options.servers[0], ours=options.servers[-1]))
+    print(f"\nsaved: {save(outcomes, facts, options.out)}")
+    return 1 if any(outcome.error for outcome in outcomes) else 0
+
+
+def try_once(outcome: Outcome, options: Options, wireload: Path) -> None:
+    """Add one run to the outcome, or the reason why there is none."""
+    try:
+        outcome.runs.append(measure(outcome.load, outcome.server, options, wireload))
+    except Exception as error:  # one load that fails must not cost the others
+        outcome.error = f"{type(error).__name__}: {error}"
+        print(outcome.error, file=sys.stderr)
+
+
+def measure(load: Load, name: str, options: Options, wireload: Path) -> list[Metric]:
+    """Run one load against a fresh server."""
+    home = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=options.work_dir))
+    server = SERVERS[name](home, options)
+    try:
+        with server:
+            bench = Bench(server, wireload, options.scale)
+            bench.warm_up()
+            return load.run(bench)
+    finally:
+        server.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def apache(home: Path, options: Options) -> Server:
+    """Return Apache's broker with all of its heap from the start."""
+    return Apache("5.3.3", home, keys=KEYS, heap=options.heap, fixed_heap=True)
+
+
+def ours(home: Path, options: Options) -> Server:
+    """Return our broker."""
+    del options
+    return DueMQ(home, keys=KEYS)
+
+
+SERVERS: dict[str, Callable[[Path, Options], Server]] = {APACHE: apache, OURS: ours}
+
+
+def parse(words: list[str]) -> Options:
+    """Return the options, or end the program with a message."""
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.run", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--only", default="", help="names of loads, separated by commas")
+    parser.add_argument("--all", action="store_true", help="also the loads that are not default")
+    parser.add_argument("--list", action="store_true", help="name the loads and end")
+    parser.add_argument("--servers", default=f"{APACHE},{OURS}", help="which, first is the base")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies counts of messages")
+    parser.add_argument("--repeat", type=int, default=1, help="runs per load; medians are shown")
+    parser.add_argument("--heap", default="4g", help="heap of Apache's broker")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the figures")
+    parser.add_argument("--work-dir", type=Path, help="folder for the stores; default: temporary")
+    args = parser.parse_args(words)
+    if args.list:
+        for load in LOADS.values():
+            print(f"{load.name:22} {load.what}{'' if load.default else ' (not default)'}")
+        raise SystemExit(0)
+    names = [name for name in args.only.split(",") if name]
+    servers = args.servers.split(",")
+    for unknown in [n for n in names if n not in LOADS] + [s for s in servers if s not in SERVERS]:
+        parser.error(f"no such load or server: {unknown}")
+    chosen = [LOADS[n] for n in names] or [x for x in LOADS.values() if x.default or args.all]
+    return Options(
+        loads=chosen,
+        servers=servers,
+        scale=args.scale,
+        repeat=args.repeat,
+        heap=args.heap,
+        out=args.out,
+        work_dir=args.work_dir,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,3 @@
+module duemq.benchmarks/wireload
+
+go 1.21

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+)
+
+// spread is how a series of times is distributed; all in the unit of the series.
+type spread struct {
+	Count int     `json:"count"`
+	Min   float64 `json:"min"`
+	P50   float64 `json:"p50"`
+	P90   float64 `json:"p90"`
+	P99   float64 `json:"p99"`
+	P999  float64 `json:"p999"`
+	Max   float64 `json:"max"`
+}
+
+// spreadOf sorts the values and returns their percentiles, each multiplied by unit.
+func spreadOf(values []int32, unit float64) spread {
+	if len(values) == 0 {
+		return spread{}
+	}
+	slices.Sort(values)
+	at := func(q float64) float64 { return float64(values[int(q*float64(len(values)-1))]) * unit }
+	return spread{len(values), at(0), at(.5), at(.9), at(.99), at(.999), at(1)}
+}
+
+func (s spread) print(name string) {
+	if s.Count == 0 {
+		return
+	}
+	fmt.Printf("%s ms: min %.3g p50 %.3g p90 %.3g p99 %.3g p99.9 %.3g max %.3g\n", name, s.Min, s.P50, s.P90, s.P99,
+		s.P999, s.Max)
+}
+
+// clamp keeps a time in 32 bits: everything beyond is equally bad.
+func clamp(value int64) int32 {
+	const most = 1<<31 - 1
+	return int32(max(-most, min(most, value)))
+}

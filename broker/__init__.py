@@ -1,0 +1,1 @@
+"""The process: remoting, name server, plugin host, command line, metrics."""

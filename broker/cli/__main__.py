@@ -1,0 +1,5 @@
+"""`python -m broker.cli` is `duemq`."""
+
+from broker.cli import main
+
+main()

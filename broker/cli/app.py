@@ -1,0 +1,211 @@
+"""The commands. Each imports what it needs when it runs, so that none waits for the others'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.cli.exits import MEANINGS, errors_become_exits
+from broker.cli.options import (
+    AsJson,
+    BrokerAddress,
+    ConfigFile,
+    Namesrv,
+    Overrides,
+    collect_properties,
+)
+
+_EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEANINGS.items())
+
+app = typer.Typer(
+    name="duemq",
+    help="A RocketMQ-compatible broker for messages that are due later.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+message_app = typer.Typer(no_args_is_help=True, help="Look at single messages.")
+store_app = typer.Typer(no_args_is_help=True, help="Look at store directories.")
+config_app = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
+kernels_app = typer.Typer(no_args_is_help=True, help="The compiled loops.")
+app.add_typer(message_app, name="message")
+app.add_typer(store_app, name="store")
+app.add_typer(config_app, name="config")
+app.add_typer(kernels_app, name="kernels")
+
+
+def run() -> None:
+    """Run the command line of this process."""
+    with errors_become_exits():
+        app()
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as version_of
+
+        print(version_of("duemq"))
+        raise typer.Exit
+
+
+@app.command()
+def broker(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    namesrv: Annotated[
+        str, typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Name servers.")
+    ] = "",
+    logging: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Logging configuration (logging.ini).")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print events (ready, stopped) as JSON lines.")
+    ] = False,
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C; SIGHUP reads the configuration file again."""
+    from broker.cli.serve import serve_broker
+
+    serve_broker(
+        config, collect_properties(config, overrides, namesrv), overrides, logging, as_json=as_json
+    )
+
+
+@app.command()
+def namesrv(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    logging: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Logging configuration (logging.ini).")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print events (ready, stopped) as JSON lines.")
+    ] = False,
+) -> None:
+    """Run a name server until SIGTERM or Ctrl-C."""
+    from broker.cli.serve import serve_namesrv
+
+    serve_namesrv(collect_properties(config, overrides), logging, as_json=as_json)
+
+
+@app.command()
+def send(
+    topic: Annotated[str, typer.Argument(help="Topic to send to.")],
+    body: Annotated[str, typer.Argument(help="Body text; - reads standard input.")],
+    level: Annotated[int, typer.Option(help="Delay level, 0: none.", min=0)] = 0,
+    count: Annotated[int, typer.Option(help="How many copies.", min=1, max=1_000_000)] = 1,
+    tag: Annotated[str, typer.Option(help="Tag.")] = "",
+    key: Annotated[str, typer.Option(help="Keys, separated by blanks.")] = "",
+    queue: Annotated[int, typer.Option(help="Queue id; -1: in turn.", min=-1)] = -1,
+    namesrv: Namesrv = "127.0.0.1:9876",
+    broker: BrokerAddress = "",
+    as_json: AsJson = False,
+) -> None:
+    """Send a message, by level if wanted, and print where it was stored."""
+    from broker.cli.messages import Outgoing, send_messages
+
+    outgoing = Outgoing(topic, body, level=level, tag=tag, key=key, queue_id=queue, count=count)
+    send_messages(outgoing, namesrv=namesrv, broker=broker, as_json=as_json)
+
+
+@app.command()
+def consume(
+    topic: Annotated[str, typer.Argument(help="Topic to read.")],
+    group: Annotated[str, typer.Option(help="Consumer group that keeps the progress.")] = (
+        "duemq_cli"
+    ),
+    count: Annotated[int, typer.Option(help="Stop after so many; 0: go on.", min=0)] = 0,
+    wait_s: Annotated[
+        float, typer.Option("--wait", help="Stop after so many seconds; 0: go on.", min=0)
+    ] = 0.0,
+    tag: Annotated[str, typer.Option(help="Tag filter such as 'a || b'.")] = "*",
+    from_first: Annotated[
+        bool, typer.Option("--from-first", help="A new group starts at the oldest message.")
+    ] = False,
+    namesrv: Namesrv = "127.0.0.1:9876",
+    broker: BrokerAddress = "",
+    as_json: AsJson = False,
+) -> None:
+    """Read a topic and print each message as it comes."""
+    from broker.cli.consume import Wanted, consume_messages
+
+    wanted = Wanted(topic, group, count=count, wait_s=wait_s, tag=tag, from_first=from_first)
+    consume_messages(wanted, namesrv=namesrv, broker=broker, as_json=as_json)
+
+
+@app.command()
+def levels(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
+    namesrv: Namesrv = "127.0.0.1:9876",
+    broker: BrokerAddress = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show each level: pending messages, the next due moment, how late deliveries were."""
+    from broker.cli.levels import show_levels
+
+    show_levels(namesrv=namesrv, broker=broker, watch=watch, as_json=as_json)
+
+
+@message_app.command("show")
+def message_show(
+    message_id: Annotated[str, typer.Argument(help="Offset message id, or a unique key.")],
+    topic: Annotated[str, typer.Option(help="Topic; needed for a unique key.")] = "",
+    namesrv: Namesrv = "127.0.0.1:9876",
+    broker: BrokerAddress = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show one message: where it lies, when it came, when it is due, its properties and body."""
+    from broker.cli.messages import show_message
+
+    show_message(message_id, topic, namesrv=namesrv, broker=broker, as_json=as_json)
+
+
+@store_app.command("verify")
+def store_verify(
+    directory: Annotated[Path, typer.Argument(help="Store directory, of DueMQ or Apache.")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read a store that no broker uses and say what is wrong, and where."""
+    from broker.cli.verify import verify
+
+    verify(directory, collect_properties(config, overrides), as_json=as_json)
+
+
+@config_app.command("show")
+def config_show(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    namesrv: Annotated[bool, typer.Option("--namesrv", help="The name server's keys.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Only keys that are set.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show every key with its value, default and source; name unknown keys."""
+    from broker.cli.config_show import show
+
+    show(collect_properties(config, overrides), namesrv=namesrv, changed=changed, as_json=as_json)
+
+
+@kernels_app.command("warm")
+def kernels_warm(
+    force: Annotated[bool, typer.Option("--force", help="Also when it was done before.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compile every kernel into the cache, so that no broker start has to."""
+    from broker.cli.kernels import warm
+
+    warm(force=force, as_json=as_json)
+
+
+@app.command(hidden=True)
+def demo(as_json: AsJson = False) -> None:
+    """Start a broker, send messages of several levels with the C++ client, watch them come."""
+    from broker.cli.demo import run_demo
+
+    run_demo(as_json=as_json)

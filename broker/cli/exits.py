@@ -1,0 +1,87 @@
+"""Exit codes, and how an error becomes one line and one of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+from message_store.errors import CorruptStore, DueMQError, RequestError, StoreError, UsageError
+
+
+class Exit(IntEnum):
+    """What a command ends with. 130 is left to Ctrl-C."""
+
+    DONE = 0
+    FOUND_FAULT = 1  # what was asked about is missing, damaged or not as promised
+    USAGE = 2  # wrong arguments or configuration; a port in use
+    UNREACHABLE = 3  # no broker or name server answers there
+    REFUSED = 4  # the broker answered, but refused
+    STORE = 5  # the store cannot be opened or went bad while running
+    INTERNAL = 70  # a fault of ours
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    Exit.DONE: "done",
+    Exit.FOUND_FAULT: "what was asked about is missing, damaged or not as promised",
+    Exit.USAGE: "wrong arguments or configuration; a port in use; a plugin that cannot be loaded",
+    Exit.UNREACHABLE: "no broker or name server answers there",
+    Exit.REFUSED: "the broker answered, but refused",
+    Exit.STORE: "the store cannot be opened, or the broker had to stop because of it",
+    Exit.INTERNAL: "a fault of DueMQ's own; the traceback belongs into a report",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C",
+}
+
+
+def exit_code(error: BaseException) -> Exit:
+    """Return the exit code of an error."""
+    if isinstance(error, UsageError):
+        return Exit.USAGE
+    if isinstance(error, RequestError):
+        return Exit.REFUSED
+    if isinstance(error, (StoreError, CorruptStore)):
+        return Exit.STORE
+    if isinstance(error, (OSError, TimeoutError)):
+        return Exit.UNREACHABLE
+    if isinstance(error, KeyboardInterrupt):
+        return Exit.INTERRUPTED
+    return Exit.INTERNAL
+
+
+def fail(text: str, code: Exit) -> None:
+    """Print one line to standard error and leave with `code`."""
+    print(f"duemq: {text}", file=sys.stderr)
+    raise SystemExit(int(code))
+
+
+@contextmanager
+def errors_become_exits() -> Iterator[None]:
+    """Turn errors that a user can do something about into one line and an exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise SystemExit(int(Exit.INTERRUPTED)) from None
+    except RequestError as error:
+        fail(f"refused with code {error.code}: {error.remark}", Exit.REFUSED)
+    except (DueMQError, OSError) as error:
+        fail(_one_line(error), exit_code(error))
+    except BaseExceptionGroup as group:
+        known, other = group.split((DueMQError, OSError))
+        if other is not None or known is None:
+            raise
+        first = _first(known)
+        fail(_one_line(first), exit_code(first))
+
+
+def _first(group: BaseException) -> BaseException:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no answer in time"
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,234 @@
+"""`duemq send` and `duemq message show`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from broker.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
+from broker.cli.exits import Exit, fail
+from broker.cli.output import print_json, print_json_line
+from broker.remoting.codes import RequestCode, ResponseCode
+from message_store.clock import SystemClock
+from message_store.errors import RequestError
+from message_store.properties import encode_properties
+from message_store.record import Record, decode_record
+from message_store.text import decode_offset_id, encode_offset_id
+
+PRODUCER_GROUP = "duemq_cli"
+BODY_SHOWN_CHARS_MAX = 2_000
+QUERY_COUNT = 32
+STORED = {
+    ResponseCode.SUCCESS: "stored",
+    ResponseCode.FLUSH_DISK_TIMEOUT: "stored, not yet on the disk",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "stored, not yet on a slave",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "stored, no slave",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=False)
+class Outgoing:
+    """What `duemq send` was asked to send."""
+
+    topic: str
+    body: str
+    level: int = 0
+    tag: str = ""
+    key: str = ""
+    queue_id: int = -1
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Where one message was stored."""
+
+    status: str
+    message_id: str
+    offset_message_id: str
+    broker: str
+    queue_id: int
+    queue_offset: int
+
+
+def send_messages(outgoing: Outgoing, *, namesrv: str, broker: str, as_json: bool) -> None:
+    """Send and print one line a message."""
+    asyncio.run(_send_all(outgoing, namesrv, broker, as_json))
+
+
+async def _send_all(outgoing: Outgoing, namesrv: str, broker: str, as_json: bool) -> None:
+    body = sys.stdin.buffer.read() if outgoing.body == "-" else outgoing.body.encode()
+    async with Cluster(namesrv, broker) as cluster:
+        async for sent in sending(cluster, outgoing, body):
+            if as_json:
+                print_json_line(asdict(sent))
+            else:
+                print(
+                    f"{sent.status}  {sent.message_id}  {sent.broker} queue {sent.queue_id} "
+                    f"offset {sent.queue_offset}  ({sent.offset_message_id})"
+                )
+
+
+async def sending(cluster: Cluster, outgoing: Outgoing, body: bytes) -> AsyncIterator[Sent]:
+    """Send the copies one after another; queues in turn unless one was named."""
+    queues = await cluster.queues(outgoing.topic, wanted=WRITE)
+    if outgoing.queue_id >= 0:
+        queues = [queue for queue in queues if queue.queue_id == outgoing.queue_id]
+    if not queues:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "no queue of this topic can be written")
+    for index in range(outgoing.count):
+        yield await _send_one(cluster, outgoing, body, queues[index % len(queues)])
+
+
+async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Queue) -> Sent:
+    unique = os.urandom(16).hex().upper()
+    properties = {"UNIQ_KEY": unique, "WAIT": "true", "TAGS": outgoing.tag, "KEYS": outgoing.key}
+    if outgoing.level:
+        properties["DELAY"] = str(outgoing.level)
+    fields = {
+        "producerGroup": PRODUCER_GROUP,
+        "topic": outgoing.topic,
+        "defaultTopic": TEMPLATE_TOPIC,
+        "defaultTopicQueueNums": 4,
+        "queueId": queue.queue_id,
+        "sysFlag": 0,
+        "bornTimestamp": SystemClock().now_ms(),
+        "flag": 0,
+        "properties": encode_properties({k: v for k, v in properties.items() if v}).decode(),
+        "reconsumeTimes": 0,
+        "unitMode": False,
+        "batch": False,
+    }
+    answer = await cluster.ask(queue.address, RequestCode.SEND_MESSAGE, fields, body)
+    status = STORED.get(ResponseCode(answer.code)) if answer.code in STORED else None
+    if status is None:
+        raise RequestError(answer.code, answer.remark or "the broker gave no reason")
+    got = answer.fields or {}
+    return Sent(
+        status,
+        unique,
+        got.get("msgId", ""),
+        queue.broker_name or queue.address,
+        int(got.get("queueId", -1)),
+        int(got.get("queueOffset", -1)),
+    )
+
+
+def show_message(message_id: str, topic: str, *, namesrv: str, broker: str, as_json: bool) -> None:
+    """Print the messages with this id; exit 1 if there is none."""
+    found = asyncio.run(_find(message_id, topic, namesrv, broker))
+    if not found:
+        hint = "" if topic else "; a unique key needs --topic"
+        fail(f"no message {message_id}{hint}", Exit.FOUND_FAULT)
+    shown = [describe(record) for record in found]
+    if as_json:
+        print_json(shown)
+    else:
+        for one in shown:
+            _print_message(one)
+
+
+async def _find(message_id: str, topic: str, namesrv: str, broker: str) -> list[Record]:
+    async with Cluster(namesrv, broker) as cluster:
+        if topic:
+            return await _find_by_key(cluster, message_id, topic)
+        try:
+            host, port, offset = decode_offset_id(message_id)
+        except ValueError:
+            return []
+        address = broker or f"{host}:{port}"
+        answer = await cluster.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
+        if answer.code != ResponseCode.SUCCESS:
+            return []
+        return split_records(bytes_of(answer))
+
+
+async def _find_by_key(cluster: Cluster, key: str, topic: str) -> list[Record]:
+    found = []
+    fields = {
+        "topic": topic,
+        "key": key,
+        "maxNum": QUERY_COUNT,
+        "beginTimestamp": 0,
+        "endTimestamp": (1 << 63) - 1,
+        "_UNIQUE_KEY_QUERY": True,
+    }
+    for _, address in await cluster.brokers():
+        answer = await cluster.ask(address, RequestCode.QUERY_MESSAGE, fields)
+        if answer.code == ResponseCode.SUCCESS:
+            found += split_records(bytes_of(answer))
+    return [record for record in found if key in _keys(record)]
+
+
+def split_records(body: bytes) -> list[Record]:
+    """Return the records of an answer's body; they stand back to back.
+
+    Raises:
+        RecordUnreadable: Bytes that are no record.
+    """
+    found, at = [], 0
+    while at + 4 <= len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        found.append(decode_record(memoryview(body)[at : at + max(size, 4)], at))
+        at += max(size, 4)
+    return found
+
+
+def _keys(record: Record) -> set[str]:
+    properties = record.properties
+    return {properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")}
+
+
+def describe(record: Record) -> dict[str, Any]:
+    """Return a message as plain data, times as ms and as text."""
+    address, port = record.store_host
+    properties = dict(record.properties)
+    due = properties.get("TIMER_OUT_MS")
+    origin = -record.prepared_offset - 1 if record.prepared_offset < 0 else None
+    return {
+        "offsetMessageId": encode_offset_id(address, port, record.phys_offset),
+        "uniqueKey": properties.get("UNIQ_KEY"),
+        "topic": record.topic,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "realTopic": properties.get("REAL_TOPIC"),
+        "commitLogOffset": record.phys_offset,
+        "size": record.total_size,
+        "born": time_text(record.born_ms),
+        "stored": time_text(record.store_ms),
+        "due": time_text(int(due)) if due and due.isdigit() else None,
+        "madeFromCommitLogOffset": origin,
+        "reconsumeTimes": record.reconsume_times,
+        "sysFlag": record.sys_flag,
+        "properties": properties,
+        "body": _body_text(record.body),
+        "bodyBytes": len(record.body),
+    }
+
+
+def time_text(ms: int) -> str:
+    """Return a moment in UTC with milliseconds."""
+    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
+
+
+def _body_text(body: bytes) -> str:
+    text = body.decode("utf-8", "backslashreplace")
+    return text if len(text) <= BODY_SHOWN_CHARS_MAX else text[:BODY_SHOWN_CHARS_MAX] + "…"
+
+
+def _print_message(shown: dict[str, Any]) -> None:
+    from broker.cli.output import console, table
+
+    rows = [
+        (name, "\n".join(f"{k} = {v}" for k, v in value.items()))
+        if isinstance(value, dict)
+        else (name, value)
+        for name, value in shown.items()
+        if value is not None
+    ]
+    console().print(table(str(shown["uniqueKey"] or shown["offsetMessageId"]), ("", ""), rows))

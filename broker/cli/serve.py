@@ -1,0 +1,147 @@
+"""`duemq broker` and `duemq namesrv`: run until a signal says stop.
+
+SIGTERM, SIGINT    stop cleanly, exit 0        SIGHUP    read the configuration file again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import logging.config
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from broker.cli.exits import Exit, fail
+from broker.cli.options import collect_properties
+from broker.cli.output import print_json_line
+from message_store.config import Properties
+from message_store.errors import UsageError
+
+log = logging.getLogger("duemq")
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+def set_up_logging(file: Path | None) -> None:
+    """Configure logging from a file, or to standard error."""
+    if file is None:
+        logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+        logging.getLogger("apscheduler").setLevel(logging.WARNING)
+        return
+    try:
+        logging.config.fileConfig(file, disable_existing_loggers=False)
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        raise UsageError(f"--logging {file}: {error}") from error
+
+
+def run_loop(main: Any) -> Any:
+    """Run a coroutine on uvloop."""
+    from uvloop import new_event_loop
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
+
+
+def on_signals(stop: Callable[[str], None], reload: Callable[[], None] | None = None) -> None:
+    """Have SIGTERM and SIGINT call `stop`, SIGHUP `reload`."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, signal.Signals(number).name)
+    if reload is not None:
+        loop.add_signal_handler(signal.SIGHUP, reload)
+
+
+def serve_broker(
+    file: Path | None,
+    properties: Properties,
+    overrides: Iterable[str] | None,
+    logging_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run a broker."""
+    gc.disable()
+    set_up_logging(logging_file)
+    from broker.cli.kernels import compile_if_needed
+
+    compile_if_needed()
+
+    def read_again() -> Properties:
+        return collect_properties(file, overrides)
+
+    why = run_loop(_run_broker(properties, file, read_again, as_json))
+    if why:
+        fail(f"stopped: {why}", Exit.STORE)
+
+
+async def _run_broker(
+    properties: Properties,
+    file: Path | None,
+    read_again: Callable[[], Properties],
+    as_json: bool,
+) -> str:
+    from broker.broker import Broker
+
+    clock_started = asyncio.get_running_loop().time()
+    async with Broker(properties, config_file=file, read_again=read_again) as broker:
+        on_signals(broker.stop_for_signal, broker.reload)
+        gc.freeze()  # what is here now stays
+        gc.enable()
+        ready = {
+            "event": "ready",
+            "broker": broker.config.broker_name,
+            "address": broker.address,
+            "namesrv": broker.namesrv_address,
+            "metrics": broker.metrics_port,
+            "store": str(broker.settings.store.root),
+            "seconds": round(asyncio.get_running_loop().time() - clock_started, 3),
+        }
+        _announce(ready, as_json)
+        await broker.stopped()
+    if as_json:
+        print_json_line({"event": "stopped", "why": broker.failure})
+    return broker.failure
+
+
+def _announce(ready: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json_line(ready)
+        return
+    text = f"broker {ready['broker']} is ready at {ready['address']}"
+    if ready["namesrv"]:
+        text += f", name server at {ready['namesrv']}"
+    if ready["metrics"]:
+        text += f", metrics at port {ready['metrics']}"
+    print(f"{text}, store {ready['store']} ({ready['seconds']} s)", flush=True)
+
+
+def serve_namesrv(properties: Properties, logging_file: Path | None, *, as_json: bool) -> None:
+    """Run a name server."""
+    set_up_logging(logging_file)
+    run_loop(_run_namesrv(properties, as_json))
+
+
+async def _run_namesrv(properties: Properties, as_json: bool) -> None:
+    from broker.config import NamesrvConfig
+    from broker.namesrv.server import NameServer
+    from broker.settings import key_notices
+    from message_store.clock import SystemClock
+    from message_store.config import from_properties
+
+    for notice in key_notices(properties, [NamesrvConfig]):
+        log.warning("%s", notice)
+    config = from_properties(NamesrvConfig, properties)
+    stop = asyncio.Event()
+    async with NameServer(config, SystemClock()) as server:
+        on_signals(lambda name: stop.set())
+        address = f"{config.bind_address}:{server.port}"
+        if as_json:
+            print_json_line({"event": "ready", "address": address})
+        else:
+            print(f"name server is ready at {address}", flush=True)
+        await stop.wait()
+    if as_json:
+        print_json_line({"event": "stopped", "why": ""})

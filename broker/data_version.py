@@ -1,0 +1,85 @@
+"""The version of a table that brokers, slaves and name servers compare. DataVersion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """Two tables are taken to be equal when all three numbers are.
+
+    Attributes:
+        counter: changes so far.
+        timestamp_ms: time of the last change, in ms since the epoch.
+        state_version: term of a controller; 0 without one.
+    """
+
+    counter: int = 0
+    timestamp_ms: int = 0
+    state_version: int = 0
+
+    def next(self, now_ms: int) -> DataVersion:
+        """Return the version after one more change."""
+        return DataVersion(self.counter + 1, now_ms, self.state_version)
+
+    def to_json(self) -> dict[str, int]:
+        """Return the object as 5.3.3 writes it, names sorted."""
+        return {
+            "counter": self.counter,
+            "stateVersion": self.state_version,
+            "timestamp": self.timestamp_ms,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> DataVersion:
+        """Read what any version wrote; 4.9.x knows no state version.
+
+        Raises:
+            ValueError: If a member is not a number.
+        """
+        if data is None:
+            return cls()
+        if not isinstance(data, Mapping):
+            raise ValueError(f"dataVersion is {type(data).__name__}, not an object")
+        return cls(
+            integer(data, "counter", 0),
+            integer(data, "timestamp", 0),
+            integer(data, "stateVersion", 0),
+        )
+
+
+def integer(data: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a member that is a 64-bit number, or text of one; absent and null are `default`.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    value = data.get(name, default)
+    if value is None:
+        return default
+    if isinstance(value, str) and len(value) <= 20:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} is {value!r}, not a number")
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{name}={value} does not fit 64 bits")
+    return value
+
+
+def boolean(data: Mapping[str, Any], name: str, default: bool) -> bool:
+    """Return a member that is true or false, or text of it; absent and null are `default`.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    value = data.get(name, default)
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, not true or false")
+    return value

@@ -1,0 +1,105 @@
+"""/metrics: prometheus-client's own small server in one thread.
+
+registry <-- BrokerCollector (reads figures when asked)      <-- plugins' histograms
+   |
+prometheus_client.start_http_server  (a thread; no import beyond prometheus-client itself)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from message_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+
+class BrokerCollector(Collector):
+    """Figures that the broker keeps anyway, read when somebody asks.
+
+    Args:
+        gauges: name without prefix to (help, function).
+        counters: the same, for figures that only grow.
+    """
+
+    def __init__(
+        self,
+        gauges: Mapping[str, tuple[str, Callable[[], float]]],
+        counters: Mapping[str, tuple[str, Callable[[], float]]],
+    ) -> None:
+        self._gauges, self._counters = dict(gauges), dict(counters)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one family a figure."""
+        for name, (text, value) in self._gauges.items():
+            yield GaugeMetricFamily(f"duemq_{name}", text, value=value())
+        for name, (text, value) in self._counters.items():
+            yield CounterMetricFamily(f"duemq_{name}", text, value=value())
+
+
+def broker_collector(broker: Broker) -> BrokerCollector:
+    """Return the figures of a running broker."""
+    store, parts = broker.store, broker.parts
+    totals = parts.stats.totals
+    gauges = {
+        "up": ("1 while the broker serves.", lambda: 1.0),
+        "store_writable": ("1 while messages are taken.", lambda: float(store.writable)),
+        "commitlog_min_offset": ("First byte of the commit log.", lambda: store.min_offset),
+        "commitlog_max_offset": ("End of the commit log.", lambda: store.max_offset),
+        "commitlog_durable_offset": (
+            "How far the log is on the disk.",
+            lambda: store.durable_offset,
+        ),
+        "disk_used_ratio": ("Used share of the store's disk.", lambda: store.disk_used_ratio),
+        "topics": ("Topics.", lambda: len(parts.topics)),
+        "held_pulls": ("Pulls that wait for a message.", lambda: len(parts.held)),
+        "connections": ("Open connections.", lambda: len(broker.connections)),
+    }
+    counters = {
+        "messages_put": ("Messages stored, deliveries included.", lambda: totals.puts),
+        "bytes_put": ("Bytes stored, deliveries included.", lambda: totals.put_bytes),
+        "messages_got": ("Messages read by consumers.", lambda: totals.got_messages),
+        "log_files_removed": ("Files removed by retention.", lambda: store.retention.removed_files),
+    }
+    return BrokerCollector(gauges, counters)
+
+
+@contextmanager
+def serving(
+    registry: CollectorRegistry, host: str, port: int, *, required: bool
+) -> Iterator[int | None]:
+    """Serve /metrics while the block is open; yield the port.
+
+    Args:
+        required: a port in use is an error; otherwise a warning, and None is yielded.
+    Raises:
+        UsageError: The port is in use and `required`.
+    """
+    try:
+        server, thread = start_http_server(port, host or "0.0.0.0", registry)
+    except OSError as error:
+        text = (
+            f"cannot serve /metrics on {host or '*'}:{port}: {error.strerror}. Set "
+            f"metricsPromExporterPort to a free port, or metricsExporterType=DISABLE"
+        )
+        if required:
+            raise UsageError(text) from error
+        log.warning("%s; going on without", text)
+        yield None
+        return
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,1 @@
+"""The name server: which broker has which topic, and our own registration with others."""

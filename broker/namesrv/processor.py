@@ -1,0 +1,335 @@
+"""Answers of a name server: every code that clients, brokers and mqadmin send to one.
+
+Routes are compact JSON with quoted ids: the Go client splits the text by hand.
+Source: DefaultRequestProcessor, ClientRequestProcessor
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from broker import wire_json
+from broker.config import NamesrvConfig
+from broker.data_version import DataVersion, integer
+from broker.namesrv.kv_config import ORDER_NAMESPACE, KVConfig
+from broker.namesrv.registration_body import crc_of, decode_body
+from broker.namesrv.route_table import LiveKey, QueueData, Registration, RouteTable
+from broker.processors import fields
+from broker.remoting.codes import RequestCode, ResponseCode
+from broker.topic_config import UNIT_FLAG, UNIT_SUB_FLAG
+from message_store.clock import Clock
+from message_store.config import options, parse_properties, parse_value, to_properties
+from message_store.errors import ConfigError, RequestError
+from message_store.plugin import Peer, Request, RequestHandler, Response
+
+log = logging.getLogger(__name__)
+EXPIRES_MS_MAX = 86_400_000
+
+
+class NamesrvProcessor:
+    """Handlers over one route table.
+
+    Attributes:
+        config: replaced when 318 changes a key.
+    """
+
+    def __init__(
+        self, config: NamesrvConfig, table: RouteTable, kv: KVConfig, clock: Clock
+    ) -> None:
+        self.config = config
+        self._table, self._kv, self._clock = table, kv, clock
+        self._watched: set[Peer] = set()
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        """Return code to handler, for a server of our own or for the broker's port."""
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.REGISTER_BROKER: self.register,
+            RequestCode.UNREGISTER_BROKER: self.unregister,
+            RequestCode.QUERY_DATA_VERSION: self.query_version,
+            RequestCode.BROKER_HEARTBEAT: self.heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_sub_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_sub_only_topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write,
+            RequestCode.PUT_KV_CONFIG: self.put_kv,
+            RequestCode.GET_KV_CONFIG: self.get_kv,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.list_kv,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+        }
+
+    # -- clients ------------------------------------------------------------------------------
+
+    async def route(self, request: Request) -> Response:
+        """Answer where a topic is; 17, and only 17, when nobody has it."""
+        topic = fields.text(request, "topic")
+        route = self._table.route(topic)
+        if route is None:
+            text = f"No topic route info in name server for the topic: {topic}"
+            return Response(ResponseCode.TOPIC_NOT_EXIST, text)
+        if self.config.order_message_enable:
+            order = self._kv.get(ORDER_NAMESPACE, topic)
+            if order is not None:
+                route["orderTopicConf"] = order
+        return Response(body=wire_json.encode(route))
+
+    async def cluster_info(self, request: Request) -> Response:
+        """Answer all clusters and their brokers."""
+        return Response(body=wire_json.encode(self._table.cluster_info()))
+
+    # -- brokers ------------------------------------------------------------------------------
+
+    async def register(self, request: Request) -> Response:
+        """Take in a broker and its topics; tell a slave where its master is."""
+        told = self._registration(request)
+        found = self._table.register(told, self._clock.now_ms())
+        if request.peer is not None and request.peer not in self._watched:
+            self._watched.add(request.peer)
+            request.peer.on_close(self._closed)
+        answer = {"haServerAddr": found.ha_address, "masterAddr": found.master_address}
+        order = self._kv.table(ORDER_NAMESPACE) if self.config.return_order_config else None
+        return Response(
+            fields={name: value for name, value in answer.items() if value},
+            body=wire_json.encode({"table": order}) if order else b"",
+        )
+
+    def _registration(self, request: Request) -> Registration:
+        crc = fields.integer(request, "bodyCrc32", 0)
+        if crc and crc != crc_of(request.body):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the body does not match its bodyCrc32")
+        try:
+            body = decode_body(request.body, compressed=fields.boolean(request, "compressed"))
+        except ValueError as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"registration refused: {error}"
+            ) from error
+        key = _live_key(request)
+        acting = "enableActingMaster" in request.fields
+        return Registration(
+            cluster=key.cluster,
+            broker_name=fields.text(request, "brokerName"),
+            broker_id=fields.long(request, "brokerId"),
+            address=key.address,
+            ha_address=fields.text(request, "haServerAddr"),
+            version=body.version,
+            topics=body.topics,
+            channel=request.peer,
+            expires_after_ms=self._expires_after(request),
+            acting_master=fields.boolean(request, "enableActingMaster") if acting else None,
+        )
+
+    def _expires_after(self, request: Request) -> int:
+        told = fields.long(request, "heartbeatTimeoutMillis", 0)
+        return min(told, EXPIRES_MS_MAX) if told > 0 else self.config.broker_expired_ms
+
+    def _closed(self, peer: Peer) -> None:
+        self._watched.discard(peer)
+        for key in self._table.channel_closed(peer):
+            log.warning("broker %s of %s closed its connection: dropped", key.address, key.cluster)
+
+    def expire(self) -> None:
+        """Drop the brokers that were silent for too long."""
+        for gone in self._table.expire(self._clock.now_ms()):
+            log.warning("broker %s of %s was silent: dropped", gone.key.address, gone.key.cluster)
+
+    async def unregister(self, request: Request) -> Response:
+        """Drop a broker."""
+        fields.text(request, "brokerName")
+        fields.long(request, "brokerId")
+        key = _live_key(request)
+        if self._table.unregister(key):
+            log.info("broker %s of %s unregistered", key.address, key.cluster)
+        return Response()
+
+    async def query_version(self, request: Request) -> Response:
+        """Answer whether a broker's topics changed since it registered; if not, it lives."""
+        key = _live_key(request)
+        known = self._table.version_of(key)
+        try:
+            told = DataVersion.from_json(wire_json.parse_object(request.body))
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no data version: {error}") from error
+        changed = known != told
+        if not changed:
+            self._table.heard(key, self._clock.now_ms())
+        return Response(
+            fields={"changed": "true" if changed else "false"},
+            body=wire_json.encode(known.to_json()) if known is not None else b"",
+        )
+
+    async def heartbeat(self, request: Request) -> Response:
+        """Note that a broker lives."""
+        self._table.heard(_live_key(request), self._clock.now_ms())
+        return Response()
+
+    async def member_group(self, request: Request) -> Response:
+        """Answer the addresses behind one broker name."""
+        cluster = fields.text(request, "clusterName")
+        group = self._table.member_group(cluster, fields.text(request, "brokerName"))
+        return Response(body=wire_json.encode({"brokerMemberGroup": group}))
+
+    # -- topic lists --------------------------------------------------------------------------
+
+    async def topics(self, request: Request) -> Response:
+        """Answer all topics."""
+        return _topic_list(self._table.topics())
+
+    async def topics_of_cluster(self, request: Request) -> Response:
+        """Answer the topics of one cluster."""
+        return _topic_list(self._table.topics_of(fields.text(request, "cluster")))
+
+    async def system_topics(self, request: Request) -> Response:
+        """Answer the topics named like clusters and brokers, and the address of some broker."""
+        names = dict.fromkeys(
+            name
+            for cluster in self._table.clusters()
+            for name in (cluster, *self._table.brokers_of(cluster))
+        )
+        return _topic_list(list(names), self._table.an_address())
+
+    async def unit_topics(self, request: Request) -> Response:
+        """Answer the topics of units."""
+        return _topic_list(self._table.topics_where(lambda flag: bool(flag & UNIT_FLAG)))
+
+    async def unit_sub_topics(self, request: Request) -> Response:
+        """Answer the topics that units subscribe to."""
+        return _topic_list(self._table.topics_where(lambda flag: bool(flag & UNIT_SUB_FLAG)))
+
+    async def unit_sub_only_topics(self, request: Request) -> Response:
+        """Answer the topics that units subscribe to and that are of no unit."""
+        both = UNIT_FLAG | UNIT_SUB_FLAG
+        return _topic_list(self._table.topics_where(lambda flag: flag & both == UNIT_SUB_FLAG))
+
+    # -- tools --------------------------------------------------------------------------------
+
+    async def delete_topic(self, request: Request) -> Response:
+        """Forget a topic everywhere, or in one cluster."""
+        topic = fields.text(request, "topic")
+        self._table.delete_topic(topic, request.fields.get("clusterName", ""))
+        log.info("topic %s deleted", topic)
+        return Response()
+
+    async def register_topic(self, request: Request) -> Response:
+        """Add a topic to brokers that are known."""
+        topic = fields.text(request, "topic")
+        try:
+            queues = _queues_of_route(wire_json.parse_object(request.body))
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no topic route: {error}") from error
+        self._table.add_topic(topic, queues)
+        return Response()
+
+    async def wipe_write(self, request: Request) -> Response:
+        """Forbid writing to the topics of a broker; answer how many they are."""
+        count = self._table.set_writable(fields.text(request, "brokerName"), False)
+        return Response(fields={"wipeTopicCount": str(count)})
+
+    async def add_write(self, request: Request) -> Response:
+        """Allow writing to the topics of a broker; answer how many they are."""
+        count = self._table.set_writable(fields.text(request, "brokerName"), True)
+        return Response(fields={"addTopicCount": str(count)})
+
+    async def put_kv(self, request: Request) -> Response:
+        """Set a value."""
+        namespace, key = fields.text(request, "namespace"), fields.text(request, "key")
+        await self._kv.put(namespace, key, fields.text(request, "value"))
+        return Response()
+
+    async def get_kv(self, request: Request) -> Response:
+        """Answer a value, or 22."""
+        namespace, key = fields.text(request, "namespace"), fields.text(request, "key")
+        value = self._kv.get(namespace, key)
+        if value is None:
+            text = f"No config item, Namespace: {namespace} Key: {key}"
+            return Response(ResponseCode.QUERY_NOT_FOUND, text, {})
+        return Response(fields={"value": value})
+
+    async def delete_kv(self, request: Request) -> Response:
+        """Remove a value."""
+        await self._kv.delete(fields.text(request, "namespace"), fields.text(request, "key"))
+        return Response()
+
+    async def list_kv(self, request: Request) -> Response:
+        """Answer all values of a namespace, or 22."""
+        namespace = fields.text(request, "namespace")
+        table = self._kv.table(namespace)
+        if table is None:
+            text = f"No config item, Namespace: {namespace}"
+            return Response(ResponseCode.QUERY_NOT_FOUND, text)
+        return Response(body=wire_json.encode({"table": table}))
+
+    async def update_config(self, request: Request) -> Response:
+        """Change keys that may change while we run; all of them or none."""
+        try:
+            told = parse_properties(request.body.decode("utf-8"), source="request 318")
+            self.config = _changed(self.config, told)
+        except (ConfigError, UnicodeDecodeError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        log.info("configuration changed: %s", dict(told))
+        return Response()
+
+    async def get_config(self, request: Request) -> Response:
+        """Answer all keys as `key=value` lines."""
+        lines = (f"{key}={value}\n" for key, value in to_properties(self.config).items())
+        return Response(body="".join(lines).encode())
+
+
+def _live_key(request: Request) -> LiveKey:
+    return LiveKey(fields.text(request, "clusterName"), fields.text(request, "brokerAddr"))
+
+
+def _topic_list(names: list[str], address: str = "") -> Response:
+    answer: dict[str, Any] = {"brokerAddr": address} if address else {}
+    return Response(body=wire_json.encode({**answer, "topicList": names}))
+
+
+def _queues_of_route(route: Mapping[str, Any]) -> dict[str, QueueData]:
+    found = route.get("queueDatas")
+    if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
+        raise ValueError("queueDatas is not a list of objects")
+    return {
+        str(each.get("brokerName")): QueueData(
+            integer(each, "readQueueNums", 0),
+            integer(each, "writeQueueNums", 0),
+            integer(each, "perm", 0),
+            integer(each, "topicSysFlag", 0),
+        )
+        for each in found
+    }
+
+
+def _changed(config: NamesrvConfig, told: Mapping[str, str]) -> NamesrvConfig:
+    """Return the configuration with the keys we know; others are ignored, as Apache does.
+
+    Raises:
+        RequestError: A key that no request may change.
+        ConfigError: A key that cannot change while we run, or a value that cannot be used.
+    """
+    frozen = {word.strip() for word in config.config_blacklist.split(";")}
+    refused = sorted((frozen | {"configBlackList", "rocketmqHome"}) & told.keys())
+    if refused:
+        text = f"Can not update config in black list: {', '.join(refused)}"
+        raise RequestError(ResponseCode.NO_PERMISSION, text)
+    changes = {}
+    for item in options(NamesrvConfig):
+        if item.key not in told:
+            continue
+        value = parse_value(item, told[item.key], "request 318")
+        if not item.live and value != getattr(config, item.name):
+            why = "cannot change while the name server runs; edit its file and restart it"
+            raise ConfigError(item.key, told[item.key], why)
+        changes[item.name] = value
+    return dataclasses.replace(config, **changes)

@@ -1,0 +1,70 @@
+"""What a socket delivered and nobody has taken yet."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+CAPACITY_MIN: Final = 1 << 16  # pages are touched only as data arrives
+READ_BYTES_MIN: Final = 1 << 15
+READ_BYTES_MAX: Final = 1 << 18  # one read; bounds what a loop turn can add
+
+
+class ReceiveBuffer:
+    """A growable buffer: the socket writes behind `end`, frames are taken from `start`.
+
+    Attributes:
+        data: (capacity,) u1, C-contiguous and writable; replaced when it grows.
+        view: the same memory as a memoryview.
+        start, end: what was received and not taken yet.
+    """
+
+    __slots__ = ("data", "end", "start", "view")
+
+    def __init__(self) -> None:
+        self.start = self.end = 0
+        self.data: npt.NDArray[np.uint8] = np.empty(CAPACITY_MIN, np.uint8)
+        self.view: memoryview = self.data.data
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def _replace(self, capacity: int) -> None:
+        data: npt.NDArray[np.uint8] = np.empty(capacity, np.uint8)
+        used = self.end - self.start
+        if used:
+            data[:used] = self.data[self.start : self.end]
+        self.data = data
+        self.view = data.data
+        self.start, self.end = 0, used
+
+    def writable(self) -> memoryview:
+        """Return free space for the next read: 32 to 256 KiB."""
+        capacity = self.data.size
+        if capacity - self.end < READ_BYTES_MIN:
+            used = self.end - self.start
+            if capacity - used >= READ_BYTES_MIN and used <= capacity // 2:
+                self.data[:used] = self.data[self.start : self.end]
+                self.start, self.end = 0, used
+            else:
+                self._replace(capacity * 2)
+        return self.view[self.end : self.end + READ_BYTES_MAX]
+
+    def received(self, count: int) -> None:
+        """Say that the socket wrote `count` bytes into the space of `writable`."""
+        self.end += count
+
+    def take(self, until: int) -> None:
+        """Forget everything before `until`."""
+        assert self.start <= until <= self.end
+        if until == self.end:
+            self.start = self.end = 0
+        else:
+            self.start = until
+
+    def shrink(self) -> None:
+        """Give memory back that a big frame needed; does nothing while data waits."""
+        if not len(self) and self.data.size > CAPACITY_MIN:
+            self._replace(CAPACITY_MIN)

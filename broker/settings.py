@@ -1,0 +1,81 @@
+"""All configuration of a broker process, from one set of properties.
+
+file < environment < command line      later sources win; the CLI collects them
+            |
+        Properties --> Settings(broker=BrokerConfig, store=StoreConfig, properties for plugins)
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from broker.apache_keys import check_refusals, not_known, without_effect
+from broker.config import BrokerConfig
+from message_store.config import Properties, StoreConfig, from_properties, options
+
+SECTIONS: tuple[type, ...] = (BrokerConfig, StoreConfig)
+_DOCUMENTATION_ADDRESS = ("192.0.2.1", 9)  # never sent to: only asks which address we would use
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One broker's configuration, parsed and checked."""
+
+    properties: Properties
+    broker: BrokerConfig
+    store: StoreConfig
+
+
+def settings_from(properties: Mapping[str, str]) -> Settings:
+    """Parse and check properties; keys of plugins are left to the plugins.
+
+    Raises:
+        ConfigError: A value that cannot be used, or that DueMQ must refuse.
+    """
+    if not isinstance(properties, Properties):
+        properties = Properties(properties)
+    check_refusals(properties)
+    return Settings(
+        properties,
+        from_properties(BrokerConfig, properties),
+        from_properties(StoreConfig, properties),
+    )
+
+
+def resolved(config: BrokerConfig) -> BrokerConfig:
+    """Return the section with this machine's name and address where none were given."""
+    return replace(
+        config,
+        broker_name=config.broker_name or socket.gethostname(),
+        broker_ip=config.broker_ip or own_address(config.bind_address),
+    )
+
+
+def own_address(bind_address: str) -> str:
+    """Return the address that clients on other machines would use; 127.0.0.1 without a network."""
+    if bind_address not in ("0.0.0.0", "::"):
+        return bind_address
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_DOCUMENTATION_ADDRESS)
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+    return address
+
+
+def known_keys(sections: Iterable[type]) -> set[str]:
+    """Return the keys of these sections."""
+    return {item.key for section in sections for item in options(section)}
+
+
+def key_notices(properties: Properties, sections: Iterable[type]) -> list[str]:
+    """Return one line for every unknown key, and one for all of Apache's without effect."""
+    known = known_keys(sections)
+    lines = [str(key) for key in not_known(properties, known)]
+    idle = without_effect(properties, known)
+    if idle:
+        lines.append(f"keys of Apache's without effect here: {', '.join(idle)}")
+    return lines

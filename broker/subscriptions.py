@@ -1,0 +1,95 @@
+"""What a consumer wants of a topic: an expression and the tag hashes it lets pass. FilterAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.text import java_hash
+
+ALL = "*"
+TAG = "TAG"
+TAGS_MAX = 4_096
+
+
+class ExpressionError(ValueError):
+    """A subscription expression that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One topic of one group. `version` is the client's own number: only ever compared."""
+
+    topic: str
+    expression: str = ALL
+    kind: str = TAG
+    tags: tuple[str, ...] = ()
+    version: int = 0
+    class_filter: bool = False
+    hashes: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.empty(0, np.int64), compare=False, repr=False
+    )
+
+    @property
+    def is_tag(self) -> bool:
+        """Whether the expression is over tags (None and empty kinds are)."""
+        return self.kind in ("", TAG)
+
+    @property
+    def matches_all(self) -> bool:
+        return self.expression == ALL
+
+    def mask(self, tags_codes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of these consume queue tag codes pass: (n,) i8 -> (n,) bool.
+
+        Source: ExpressionMessageFilter.isMatchedByConsumeQueue
+        """
+        if self.matches_all:
+            return np.ones(tags_codes.size, np.bool_)
+        low = tags_codes.astype(np.int32).astype(np.int64)  # Apache compares the low 32 bits
+        if self.hashes.size == 1:
+            return np.asarray(low == self.hashes[0])
+        return np.isin(low, self.hashes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that 203, 321 and 345 answer."""
+        return {
+            "classFilterMode": self.class_filter,
+            "codeSet": sorted(int(h) for h in self.hashes),
+            "expressionType": self.kind or TAG,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": list(self.tags),
+            "topic": self.topic,
+        }
+
+
+def tag_hashes(tags: Iterable[str]) -> npt.NDArray[np.int64]:
+    """Return the sorted Java hashes of tags: (n,) i8."""
+    return np.array(sorted({java_hash(tag) for tag in tags}), np.int64)
+
+
+def parse_expression(
+    topic: str, expression: str | None, kind: str | None = None, version: int = 0
+) -> Subscription:
+    """Return the subscription that an expression in a pull or a heartbeat stands for.
+
+    Raises:
+        ExpressionError: If a tag expression names no tag, or more than TAGS_MAX.
+    Source: FilterAPI.build
+    """
+    kind = kind or TAG
+    if kind != TAG:
+        return Subscription(topic, expression or "", kind, version=version)
+    if expression is None or expression in ("", ALL):
+        return Subscription(topic, version=version)
+    if not expression.strip("|"):
+        raise ExpressionError(f"topic {topic}: {expression!r} names no tag")
+    tags = tuple(dict.fromkeys(tag for part in expression.split("||") if (tag := part.strip())))
+    if len(tags) > TAGS_MAX:
+        raise ExpressionError(f"topic {topic}: {len(tags)} tags; the limit is {TAGS_MAX}")
+    return Subscription(topic, expression, TAG, tags, version, hashes=tag_hashes(tags))

@@ -1,0 +1,402 @@
+"""The topic manager: what topics there are, kept in topics.json and in the store's routing columns.
+
+    17, 18, 215, first send, first heartbeat
+        -> plan (a new table, a new version) -> topics.json -> table and routing -> name servers
+
+A change is on the disk before anybody can see it, and the name servers have heard of it (or had
+their chance to) before the request that caused it is answered. Changes are made one at a time.
+Source: TopicConfigManager
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from broker import topic_config
+from broker.config import BrokerConfig
+from broker.config_file import ConfigFile
+from broker.data_version import DataVersion
+from broker.remoting.codes import ResponseCode
+from broker.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
+from message_store.clock import Clock
+from message_store.errors import RequestError
+from message_store.plugin import SystemTopic
+from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
+from message_store.topics import TopicTable
+
+log = logging.getLogger(__name__)
+TOPICS_MAX = 65_536
+PERM_BOTH = PERM_READ | PERM_WRITE
+_FILE_MEMBERS = frozenset({"dataVersion", "topicConfigTable"})
+
+TopicListener = Callable[[Sequence[TopicConfig]], Awaitable[None]]
+"""Called with topics that were created or changed; returns when the name servers know."""
+
+
+class TopicManager:
+    """All topics of one broker.
+
+    Args:
+        config: names of cluster and broker, automatic creation and its template.
+        system_topics: topics that plugins bring; they get at least so many queues.
+    Attributes:
+        changed: awaited after topics were created or changed; see `TopicListener`.
+        version: changes with every change of the table.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        routing: TopicTable,
+        file: ConfigFile,
+        clock: Clock,
+        *,
+        system_topics: Sequence[SystemTopic] = (),
+        changed: TopicListener | None = None,
+    ) -> None:
+        self._config, self._routing, self._file, self._clock = config, routing, file, clock
+        self._plugin_topics = tuple(system_topics)
+        self._extra: dict[str, Any] = {}
+        self._table: dict[str, TopicConfig] = {}
+        self._defaults = default_topics(config, system_topics)
+        self._changing = asyncio.Lock()
+        self._dirty = False
+        self.version = DataVersion()
+        self.changed = changed
+
+    # -- file ---------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read topics.json over the topics every broker has, and set the routing of all.
+
+        Call it when the store is open: without the file, the store's queues tell the topics.
+
+        Raises:
+            CorruptStore: The file is there but neither it nor its backup can be used.
+        """
+        self.version = DataVersion(0, self._clock.now_ms())
+        found = self._file.load(self._decode)
+        if found is not None:
+            self.version, self._extra, table = found
+        else:
+            table = self._rescued()
+            self._dirty = True
+        table |= {name: topic for name, topic in self._defaults.items() if name not in table}
+        if not self._config.auto_create_topic:
+            table.pop(topic_config.TEMPLATE_TOPIC, None)
+        for wanted in self._plugin_topics:
+            table[wanted.name] = _at_least(table[wanted.name], wanted.queues)
+        for topic in table.values():
+            self._install(topic)
+
+    @staticmethod
+    def _decode(
+        data: Mapping[str, Any],
+    ) -> tuple[DataVersion, dict[str, Any], dict[str, TopicConfig]]:
+        found = data.get("topicConfigTable") or {}
+        if not isinstance(found, Mapping):
+            raise ValueError("topicConfigTable is not an object")
+        return (
+            DataVersion.from_json(data.get("dataVersion")),
+            {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
+            {str(name): TopicConfig.from_json(value, str(name)) for name, value in found.items()},
+        )
+
+    def _rescued(self) -> dict[str, TopicConfig]:
+        """Return topics for the queues in the store: the file is gone, messages may be there."""
+        counts = {name: n for name, n in _queue_counts(self._routing) if name not in self._defaults}
+        if counts:
+            log.warning(
+                "%s is missing, but the store has queues of %d topics: they are set up again with "
+                "the queues found and perm 6. Check them, or restore the file and start again: %s",
+                self._file.path,
+                len(counts),
+                counts,
+            )
+        return {
+            name: TopicConfig(name=name, read_queues=count, write_queues=count)
+            for name, count in counts.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that topics.json holds; nothing in it changes any more."""
+        return self._with(self._table, self.version)
+
+    def _with(self, table: Mapping[str, TopicConfig], version: DataVersion) -> dict[str, Any]:
+        return {
+            "dataVersion": version.to_json(),
+            **self._extra,
+            "topicConfigTable": {name: topic.to_json() for name, topic in table.items()},
+        }
+
+    def persist(self) -> None:
+        """Write topics.json if it does not hold the table yet.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        if self._dirty:
+            self._file.write(self.to_json())
+            self._dirty = False
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(list(self._table.values()))
+
+    def find(self, name: str) -> TopicConfig | None:
+        """Return a topic, or None."""
+        return self._table.get(name)
+
+    def is_system(self, name: str) -> bool:
+        """Return whether 17 and 215 must not touch this topic."""
+        return (
+            name in topic_config.SYSTEM_TOPICS
+            or name.startswith(topic_config.SYSTEM_PREFIX)
+            or name in self._defaults
+        )
+
+    def system_names(self) -> list[str]:
+        """Return the system topics by name, sorted."""
+        return sorted(topic_config.SYSTEM_TOPICS | self._defaults.keys())
+
+    # -- changes ------------------------------------------------------------------------------
+
+    async def create_for_send(
+        self,
+        name: str,
+        *,
+        default_topic: str,
+        default_queues: int,
+        unit_mode: bool = False,
+        tell: bool = True,
+    ) -> TopicConfig | None:
+        """Return the topic that a message is sent to, created from its template if it is new.
+
+        Args:
+            default_topic, default_queues: `defaultTopic`, `defaultTopicQueueNums` of the request.
+            tell: wait until the name servers know; False: the caller calls `tell`.
+        Returns:
+            None if the topic does not exist and may not be created: answer 17.
+        Raises:
+            RequestError: The name is illegal, or the topic cannot be kept.
+        Source: TopicConfigManager.createTopicInSendMessageMethod, AbstractSendMessageProcessor
+        """
+        found = self._table.get(name)
+        if found is not None:
+            return found
+        planned = self._plan_creation(name, default_topic, default_queues, unit_mode)
+        return None if planned is None else await self._create(planned, tell=tell)
+
+    def _plan_creation(
+        self, name: str, default_topic: str, default_queues: int, unit_mode: bool
+    ) -> TopicConfig | None:
+        is_retry = name.startswith(RETRY_PREFIX)
+        unit_flag = topic_config.UNIT_SUB_FLAG if is_retry else topic_config.UNIT_FLAG
+        flag = unit_flag if unit_mode else 0
+        template = self._table.get(default_topic)
+        if template is not None and template.perm & PERM_INHERIT:
+            queues = max(min(default_queues, template.write_queues), 0)
+            return TopicConfig(
+                name=name,
+                read_queues=queues,
+                write_queues=queues,
+                perm=template.perm & ~PERM_INHERIT,
+                filter_type=template.filter_type,
+                sys_flag=flag,
+            )
+        if is_retry:
+            return TopicConfig(name=name, read_queues=1, write_queues=1, sys_flag=flag)
+        return None
+
+    async def ensure(
+        self, name: str, *, queues: int, perm: int = PERM_BOTH, sys_flag: int = 0
+    ) -> TopicConfig:
+        """Return the topic, created and registered with the name servers if it is new.
+
+        Raises:
+            RequestError: The name is illegal, or the topic cannot be kept.
+        Source: TopicConfigManager.createTopicInSendMessageBackMethod
+        """
+        return self._table.get(name) or await self._create(
+            TopicConfig(
+                name=name, read_queues=queues, write_queues=queues, perm=perm, sys_flag=sys_flag
+            )
+        )
+
+    async def _create(self, planned: TopicConfig, *, tell: bool = True) -> TopicConfig:
+        check_name(planned.name)
+        async with self._changing:
+            found = self._table.get(planned.name)
+            if found is not None:
+                return found
+            await self._change([planned])
+        log.info("topic %s created: %d queues", planned.name, planned.write_queues)
+        if tell:
+            await self.tell([planned])
+        return planned
+
+    async def update(self, topics: Sequence[TopicConfig]) -> None:
+        """Create or replace topics; `attributes` hold changes such as {"+message.type": "DELAY"}.
+
+        Topics that are already so change nothing.
+
+        Raises:
+            RequestError: A name or value is illegal, or the topics cannot be kept.
+        Source: TopicConfigManager.updateTopicConfig
+        """
+        for topic in topics:
+            self._check_update(topic)
+        async with self._changing:
+            changes = [new for topic in topics if (new := self._altered(topic)) is not None]
+            if changes:
+                await self._change(changes)
+        for topic in changes:
+            log.info("topic %s set: %s", topic.name, topic.to_json())
+        if changes:
+            await self.tell(changes)
+
+    def _check_update(self, topic: TopicConfig) -> None:
+        check_name(topic.name)
+        if self.is_system(topic.name):
+            text = f"The topic[{topic.name}] is conflict with system topic."
+            raise RequestError(ResponseCode.INVALID_PARAMETER, text)
+        fault = topic.fault()
+        if fault:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, f"topic {topic.name}: {fault}")
+
+    def _altered(self, topic: TopicConfig) -> TopicConfig | None:
+        old = self._table.get(topic.name)
+        try:
+            attributes = topic_config.alter_attributes(
+                old.attributes if old else None, topic.attributes
+            )
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic.name}: {error}") from error
+        new = topic.replace(attributes=attributes, extra=old.extra if old else topic.extra)
+        return None if new == old else new
+
+    async def delete(self, name: str) -> bool:
+        """Forget a topic; return whether there was one. Its queues are the caller's to remove.
+
+        Raises:
+            RequestError: It is a system topic, or topics.json cannot be written.
+        Source: TopicConfigManager.deleteTopicConfig
+        """
+        if not name.strip():
+            raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        if self.is_system(name):
+            text = f"The topic[{name}] is conflict with system topic."
+            raise RequestError(ResponseCode.INVALID_PARAMETER, text)
+        async with self._changing:
+            if name not in self._table:
+                return False
+            table = {key: topic for key, topic in self._table.items() if key != name}
+            await self._save(table, self.version.next(self._clock.now_ms()))
+            del self._table[name]
+            self._routing.set_routing(name, write_queues=0, read_queues=0, perm=0)
+        log.info("topic %s deleted", name)
+        return True
+
+    async def _change(self, topics: Sequence[TopicConfig]) -> None:
+        """Put `topics` into file, table and routing, in this order."""
+        table = self._table | {topic.name: topic for topic in topics}
+        if len(table) > max(TOPICS_MAX, len(self._table)):
+            text = f"there are {TOPICS_MAX} topics, the limit; delete some"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+        await self._save(table, self.version.next(self._clock.now_ms()))
+        for topic in topics:
+            self._install(topic)
+
+    async def _save(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
+        try:
+            await self._file.save(self._with(table, version))
+        except OSError as error:
+            text = f"{self._file.path} cannot be written: {error}. Make room on the disk"
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text) from error
+        self.version = version
+        self._dirty = False
+
+    def _install(self, topic: TopicConfig) -> None:
+        self._table[topic.name] = topic
+        self._routing.set_routing(
+            topic.name,
+            write_queues=topic.write_queues,
+            read_queues=topic.read_queues,
+            perm=topic.perm,
+            closed=topic.closed,
+        )
+
+    async def tell(self, topics: Sequence[TopicConfig]) -> None:
+        """Tell the name servers of topics that were created or changed."""
+        if self.changed is not None:
+            await self.changed(topics)
+
+
+def check_name(name: str) -> None:
+    """Check the name of a topic that is to be created.
+
+    Raises:
+        RequestError: With INVALID_PARAMETER and what is wrong with it.
+    Source: TopicValidator.validateTopic
+    """
+    derived = name.startswith((topic_config.RETRY_PREFIX, topic_config.DLQ_PREFIX))
+    fault = name_fault(name, bytes_max=GROUP_BYTES_MAX if derived else TOPIC_BYTES_MAX)
+    if fault:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER, f"The specified topic is illegal: {fault}"
+        )
+
+
+def default_topics(
+    config: BrokerConfig, system_topics: Iterable[SystemTopic] = ()
+) -> dict[str, TopicConfig]:
+    """Return the topics a broker has from the start, by name.
+
+    Source: TopicConfigManager.init
+    """
+    cluster, broker = config.cluster_name, config.broker_name
+    rows = [
+        (topic_config.SELF_TEST_TOPIC, 1, PERM_BOTH),
+        ("BenchmarkTest", 1024, PERM_BOTH),
+        (cluster, 16, 7 if config.cluster_topic_enable else PERM_INHERIT),
+        (broker, 1, 7 if config.broker_topic_enable else PERM_INHERIT),
+        (topic_config.OFFSET_MOVED_TOPIC, 1, PERM_BOTH),
+        (topic_config.SCHEDULE_TOPIC, 18, PERM_BOTH),
+        (f"{cluster}_REPLY_TOPIC", 1, PERM_BOTH),
+        (f"rmq_sys_REVIVE_LOG_{cluster}", 8, PERM_BOTH),
+        (f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
+        (topic_config.HALF_TOPIC, 1, PERM_BOTH),
+        (topic_config.OP_HALF_TOPIC, 1, PERM_BOTH),
+        ("rmq_sys_wheel_timer", 1, PERM_BOTH),
+    ]
+    if config.auto_create_topic:
+        rows.append((topic_config.TEMPLATE_TOPIC, config.default_topic_queues, 7))
+    if config.trace_topic_enable:
+        rows.append((config.trace_topic, 1, PERM_BOTH))
+    rows.extend((topic.name, topic.queues, topic.perm) for topic in system_topics)
+    return {
+        name: TopicConfig(name=name, read_queues=queues, write_queues=queues, perm=perm)
+        for name, queues, perm in rows
+    }
+
+
+def _at_least(topic: TopicConfig, queues: int) -> TopicConfig:
+    return topic.replace(
+        read_queues=max(topic.read_queues, queues), write_queues=max(topic.write_queues, queues)
+    )
+
+
+def _queue_counts(routing: TopicTable) -> Iterator[tuple[str, int]]:
+    """Yield each topic that has queues in the store, and one past its highest queue id."""
+    lengths = routing.arrays.topics["slots_len"]
+    for index in range(len(routing)):
+        ids = [n for n in range(int(lengths[index])) if routing.slot(index, n) >= 0]
+        if ids:
+            yield routing.name(index), max(ids) + 1

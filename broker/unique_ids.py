@@ -1,0 +1,37 @@
+"""Client message ids, for messages that came without one. MessageClientIDSetter"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import zlib
+
+from message_store.clock import Clock
+
+
+class UniqueIds:
+    """Makes 32 hex digits: address, process, a fixed hash, ms since the month began, a counter."""
+
+    def __init__(self, address: bytes, clock: Clock) -> None:
+        process = os.getpid() & 0xFFFF
+        source = zlib.crc32(address + b"duemq") & 0xFFFF_FFFF
+        self._head = f"{address[:4].hex().upper()}{process:04X}{source:08X}"
+        self._clock = clock
+        self._counter = 0
+        self._month_start_ms = self._month_end_ms = 0
+
+    def next_id(self) -> str:
+        """Return an id that this process does not give again within a month."""
+        now_ms = self._clock.now_ms()
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
+            self._set_month(now_ms)
+        self._counter = (self._counter + 1) & 0xFFFF
+        since_ms = (now_ms - self._month_start_ms) & 0xFFFF_FFFF
+        return f"{self._head}{since_ms:08X}{self._counter:04X}"
+
+    def _set_month(self, now_ms: int) -> None:
+        day = datetime.datetime.fromtimestamp(now_ms / 1_000, datetime.UTC)
+        start = day.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        after = (start + datetime.timedelta(days=32)).replace(day=1)
+        self._month_start_ms = int(start.timestamp()) * 1_000
+        self._month_end_ms = int(after.timestamp()) * 1_000

@@ -1,0 +1,1 @@
+"""The commit log everything else is derived from. It has no idea of delay."""

@@ -1,0 +1,88 @@
+"""The one place that reads time. Planners take `now_ms`; only loops hold a `Clock`."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Wall-clock milliseconds and a wait that ends at a wall-clock moment."""
+
+    def now_ms(self) -> int:
+        """Return milliseconds since the epoch."""
+        ...
+
+    async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
+        """Return when `event` is set or the clock reaches `until_ms` (None: never)."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    WAIT_MS_MAX = 1_000  # re-read the wall clock that often: it may have been stepped
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        """Return seconds on the monotonic clock, for durations and ids, never for due times."""
+        return time.monotonic()
+
+    async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
+        while not event.is_set():
+            if until_ms is None:
+                await event.wait()
+                return
+            left_s = until_ms / 1_000 - time.time()
+            if left_s <= 0:
+                return
+            try:
+                async with asyncio.timeout(min(left_s, self.WAIT_MS_MAX / 1_000)):
+                    await event.wait()
+            except TimeoutError:
+                continue
+
+
+class FakeClock:
+    """A clock that tests move by hand."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._sleepers: list[tuple[int, int, asyncio.Event]] = []
+        self._serial = 0
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_s(self) -> float:
+        return self._now_ms / 1_000
+
+    async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
+        if event.is_set() or (until_ms is not None and until_ms <= self._now_ms):
+            return
+        if until_ms is None:
+            await event.wait()
+            return
+        alarm = asyncio.Event()
+        self._serial += 1
+        heapq.heappush(self._sleepers, (until_ms, self._serial, alarm))
+        waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(alarm.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def set_ms(self, now_ms: int) -> None:
+        """Step to `now_ms`, also backwards; wake whoever waits for a moment that has come."""
+        self._now_ms = now_ms
+        while self._sleepers and self._sleepers[0][0] <= now_ms:
+            heapq.heappop(self._sleepers)[2].set()
+
+    def advance(self, step_ms: int) -> None:
+        """Move forward by `step_ms`."""
+        self.set_ms(self._now_ms + step_ms)

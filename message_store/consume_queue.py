@@ -1,0 +1,328 @@
+"""One consume queue: 20-byte units, position = queue offset x 20 over files of fixed size.
+
+The unit of queue offset n always lies at n x 20, so writing a unit twice changes nothing: that
+makes rebuilding from the log a plain fold. Units before the first record that is known (after
+files were lost) are Apache's pre-blanks (0, 0x7FFFFFFF, 0).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import CorruptStore
+from message_store.kernels import scan
+from message_store.layout import CQ_UNIT, UNIT
+
+UNIT_BYTES = CQ_UNIT.itemsize
+PRE_BLANK_SIZE = 0x7FFFFFFF
+PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
+NAME_DIGITS = 20
+OPEN_FILES_MAX = 768
+LONG_MAX = (1 << 63) - 1
+
+
+class FileCache:
+    """Open descriptors of queue files, the least recently used closed first."""
+
+    def __init__(self, count_max: int = OPEN_FILES_MAX) -> None:
+        self._fds: OrderedDict[Path, int] = OrderedDict()
+        self._count_max = count_max
+        self._dirty: set[Path] = set()
+        self._dirty_lock = threading.Lock()
+
+    def get(self, path: Path, *, create_bytes: int = 0) -> int:
+        """Return a descriptor, open for reading and writing; with `create_bytes` make the file.
+
+        Raises:
+            FileNotFoundError: It is not there and `create_bytes` is 0.
+        """
+        fd = self._fds.get(path)
+        if fd is not None:
+            self._fds.move_to_end(path)
+            return fd
+        try:
+            fd = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            if not create_bytes:
+                raise
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            os.ftruncate(fd, create_bytes)
+        self._fds[path] = fd
+        if len(self._fds) > self._count_max:
+            os.close(self._fds.popitem(last=False)[1])
+        return fd
+
+    def mark_dirty(self, path: Path) -> None:
+        """Remember that the file must be synced."""
+        if path not in self._dirty:
+            with self._dirty_lock:
+                self._dirty.add(path)
+
+    def take_dirty(self) -> set[Path]:
+        """Return the files written since the last call. Any thread may call it."""
+        with self._dirty_lock:
+            paths, self._dirty = self._dirty, set()
+        return paths
+
+    def drop(self, path: Path) -> None:
+        """Close a file that is about to be removed."""
+        fd = self._fds.pop(path, None)
+        if fd is not None:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close all."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+
+class ConsumeQueue:
+    """The units of one queue.
+
+    Attributes:
+        min_offset: first queue offset whose record still exists.
+        max_offset: one past the last.
+    """
+
+    def __init__(self, directory: Path, file_bytes: int, files: FileCache) -> None:
+        assert file_bytes % UNIT_BYTES == 0
+        self.directory, self.file_bytes = directory, file_bytes
+        self._files = files
+        self._bases: list[int] = []  # byte position of each file's first unit
+        self._write_base = -1  # the file written last, to save the look-up of its path
+        self._write_path = directory
+        self.min_offset = 0
+        self.max_offset = 0
+
+    @property
+    def file_units(self) -> int:
+        """Units per file."""
+        return self.file_bytes // UNIT_BYTES
+
+    def _path(self, base: int) -> Path:
+        return self.directory / f"{base:020d}"
+
+    def load(self) -> None:
+        """Find the files and the end of the valid units.
+
+        Raises:
+            CorruptStore: A file of another size or with a stray name.
+        """
+        paths = sorted(p for p in self.directory.iterdir() if not p.is_dir())
+        if paths and paths[-1].stat().st_size == 0:
+            paths.pop().unlink()
+        for path in paths:
+            self._check(path)
+            self._bases.append(int(path.name))
+        if not self._bases:
+            return
+        self.min_offset = self._bases[0] // UNIT_BYTES
+        while len(self._bases) > 1 and self._valid_in(self._bases[-1]) == 0:
+            self._drop_last()
+        last = self._bases[-1]
+        self.max_offset = last // UNIT_BYTES + self._valid_in(last)
+
+    def _check(self, path: Path) -> None:
+        name, size = path.name, path.stat().st_size
+        if not (name.isascii() and name.isdigit() and len(name) == NAME_DIGITS):
+            raise CorruptStore(
+                path, 0, f"its name is not a position of {NAME_DIGITS} digits",
+                "Move it out of this directory.",
+            )  # fmt: skip
+        if size != self.file_bytes:
+            raise CorruptStore(
+                path, 0, f"it has {size} bytes, mappedFileSizeConsumeQueue says {self.file_bytes}",
+                "Set mappedFileSizeConsumeQueue to the size the store was written with.",
+            )  # fmt: skip
+        wanted = self._bases[-1] + self.file_bytes if self._bases else int(name)
+        if int(name) != wanted or wanted % self.file_bytes:
+            raise CorruptStore(
+                path, 0, f"a file that starts at {wanted} should come here",
+                f"Restore the missing file, or remove {self.directory}: it is rebuilt from the "
+                f"log.",
+            )  # fmt: skip
+
+    def _valid_in(self, base: int) -> int:
+        fd = self._files.get(self._path(base))
+        count, step = 0, 8192
+        while count < self.file_units:
+            block = os.pread(fd, step * UNIT_BYTES, count * UNIT_BYTES)
+            units = len(block) // UNIT_BYTES
+            found = scan.valid_units(np.frombuffer(block, np.uint8), units)
+            count += found
+            if found < units or units == 0:
+                break
+        return count
+
+    def cut_at_hole(self) -> None:
+        """Forget everything behind the first unit that is not there.
+
+        After a power cut only: the disk may hold later units and lack earlier ones. The log has
+        the records of all that are forgotten here.
+        """
+        for base in self._bases[:-1]:
+            valid = self._valid_in(base)
+            if valid < self.file_units:
+                self.cut(base // UNIT_BYTES + valid)
+                break
+        if self._bases:
+            self._zero_from(self.max_offset)
+
+    def _zero_from(self, offset: int) -> None:
+        """Make the units from `offset` on in the last file read as zeros."""
+        base = self._bases[-1]
+        fd = self._files.get(self._path(base))
+        os.ftruncate(fd, max(offset * UNIT_BYTES - base, 0))
+        os.ftruncate(fd, self.file_bytes)
+
+    def _drop_last(self) -> None:
+        path = self._path(self._bases.pop())
+        self._files.drop(path)
+        path.unlink()
+        self._write_base = -1
+
+    def write(self, first_offset: int, block: memoryview) -> None:
+        """Write units (bytes) from `first_offset` on; the queue may grow, never shrink.
+
+        Raises:
+            OSError: The disk is full. The log has the records; recovery writes the units.
+        """
+        if self.max_offset < first_offset:
+            self._fill_pre_blanks(first_offset)
+        pos = first_offset * UNIT_BYTES
+        end_offset = first_offset + len(block) // UNIT_BYTES
+        while block:
+            base = pos - pos % self.file_bytes
+            part = block[: base + self.file_bytes - pos]
+            fd = self._write_fd(base)
+            written = 0
+            while written < len(part):
+                written += os.pwrite(fd, part[written:], pos - base + written)
+            self._files.mark_dirty(self._write_path)
+            pos += len(part)
+            block = block[len(part) :]
+        self.max_offset = max(self.max_offset, end_offset)
+        self.min_offset = min(self.min_offset, first_offset)  # recovery went back
+
+    def _write_fd(self, base: int) -> int:
+        if base != self._write_base:
+            self._write_base, self._write_path = base, self._path(base)
+            if base not in self._bases:
+                self._bases.append(base)
+                self._bases.sort()
+        return self._files.get(self._write_path, create_bytes=self.file_bytes)
+
+    def _fill_pre_blanks(self, end_offset: int) -> None:
+        """Mark the units before `end_offset` in its file (or after the last known) as blank."""
+        file_start = end_offset - end_offset % self.file_units
+        if self.max_offset < file_start:
+            for base in self._bases:
+                self._files.drop(self._path(base))
+                self._path(base).unlink()
+            self._bases.clear()
+        first = self.min_offset if self._bases else end_offset
+        self.max_offset = start = max(file_start, self.max_offset) if self._bases else file_start
+        if end_offset > start:
+            self.write(start, memoryview(PRE_BLANK.tobytes() * (end_offset - start)))
+        self.min_offset = first  # blanks are no units
+
+    def read(self, offset: int, count_max: int) -> npt.NDArray[Any]:
+        """Return units from `offset` on, (n,) `layout.UNIT`, to the end of that file at most."""
+        if offset < self.min_offset or offset >= self.max_offset or count_max <= 0:
+            return np.empty(0, UNIT)
+        base = offset * UNIT_BYTES // self.file_bytes * self.file_bytes
+        pos = offset * UNIT_BYTES - base
+        count = min(count_max, self.max_offset - offset, (self.file_bytes - pos) // UNIT_BYTES)
+        block = os.pread(self._files.get(self._path(base)), count * UNIT_BYTES, pos)
+        out = np.empty(len(block) // UNIT_BYTES, UNIT)
+        return out[: scan.read_units(np.frombuffer(block, np.uint8), out)]
+
+    def truncate(self, log_end: int) -> None:
+        """Forget the units whose record does not lie wholly before `log_end`."""
+        keep = self.max_offset
+        while keep > self.min_offset:
+            first = max(self.min_offset, (keep - 1) // self.file_units * self.file_units)
+            first = max(first, keep - 4096)
+            units = self.read(first, keep - first)
+            good = (units["phys_offset"] + units["size"] <= log_end) | is_blank(units)
+            if good.any():
+                keep = first + int(np.flatnonzero(good)[-1]) + 1
+                break
+            keep = first
+        self.cut(keep)
+
+    def cut(self, max_offset: int) -> None:
+        """Forget the units from `max_offset` on."""
+        if max_offset >= self.max_offset:
+            return
+        pos = max_offset * UNIT_BYTES
+        while len(self._bases) > 1 and self._bases[-1] >= pos:
+            self._drop_last()
+        self._zero_from(max_offset)
+        self.max_offset = max_offset
+
+    def correct_min(self, log_min: int) -> None:
+        """Move `min_offset` past the units whose records were removed, and drop whole files."""
+        self.min_offset = low = self._first_at(log_min)
+        while len(self._bases) > 1 and self._bases[1] <= low * UNIT_BYTES:
+            path = self._path(self._bases.pop(0))
+            self._files.drop(path)
+            path.unlink()
+
+    def blank(self, log_start: int, log_end: int) -> int:
+        """Make pre-blanks of the units that point into log_start..log_end; return how many."""
+        count = 0
+        at = self._first_at(log_start)
+        while at < self.max_offset and self._message_from(at)[1] < log_end:
+            self.write(at, memoryview(PRE_BLANK.tobytes()))
+            at, count = self._message_from(at)[0], count + 1
+        return count
+
+    def _first_at(self, log_offset: int) -> int:
+        """Return the queue offset of the first message that lies at or behind a log offset."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            at, phys_offset = self._message_from(middle)
+            if phys_offset < log_offset:
+                low = at + 1
+            else:
+                high = middle
+        return self._message_from(low)[0]
+
+    def _message_from(self, offset: int) -> tuple[int, int]:
+        """Return queue and log offset of the first unit from `offset` on that is no pre-blank.
+
+        If there is none: the end, and a log offset behind everything.
+        """
+        while offset < self.max_offset:
+            units = self.read(offset, 4_096)
+            messages = np.flatnonzero(~is_blank(units))
+            if messages.size:
+                at = int(messages[0])
+                return offset + at, int(units[at]["phys_offset"])
+            offset += max(int(units.size), 1)
+        return self.max_offset, LONG_MAX
+
+    def remove(self) -> None:
+        """Delete all files of this queue."""
+        while self._bases:
+            self._drop_last()
+        self.directory.rmdir()
+        self.min_offset = self.max_offset = 0
+
+
+def is_blank(units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which units are pre-blanks, that is no messages."""
+    return np.asarray(
+        (units["phys_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0)
+    )

@@ -1,0 +1,89 @@
+"""Every error DueMQ raises.
+
+DueMQError
+├── UsageError            our caller: a bad argument, a bad configuration
+│   ├── ConfigError
+│   ├── PluginError       a plugin that cannot be loaded, started or combined
+│   └── PortInUse         somebody else listens there
+├── PeerError             the other side of a connection
+│   ├── FrameError        the stream is lost: close the connection
+│   └── RequestError      one request is refused, with Apache's response code
+└── StoreError            the disk
+    ├── CorruptStore      bytes that are not what they must be, with file and offset
+    ├── StoreLocked       another broker owns the directory
+    ├── StoreFull         no room: writes are refused, reads go on
+    └── RecordUnreadable  a record that is gone or damaged
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class DueMQError(Exception):
+    """Root of the tree."""
+
+
+class UsageError(DueMQError):
+    """Our caller asked for something that cannot be."""
+
+
+class ConfigError(UsageError):
+    """A configuration value that cannot be used: says key, value, source, and what would do."""
+
+    def __init__(self, key: str, value: str, why: str, *, source: str = "") -> None:
+        self.key, self.value, self.why, self.source = key, value, why, source
+        where = f" ({source})" if source else ""
+        super().__init__(f"{key}={value}{where}: {why}")
+
+
+class PluginError(UsageError):
+    """A plugin cannot be loaded, started, or combined with the others."""
+
+    def __init__(self, plugin: str, why: str) -> None:
+        self.plugin, self.why = plugin, why
+        super().__init__(f"plugin {plugin} {why}")
+
+
+class PeerError(DueMQError):
+    """A fault of the other side of a connection."""
+
+
+class FrameError(PeerError):
+    """The byte stream cannot be followed any further."""
+
+
+class RequestError(PeerError):
+    """One request is refused; `code` is Apache's response code."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        self.code, self.remark = code, remark
+        super().__init__(remark)
+
+
+class StoreError(DueMQError):
+    """A fault of the disk or of what lies on it."""
+
+
+class CorruptStore(StoreError):
+    """Bytes on disk are not what they must be."""
+
+    def __init__(self, file: Path | str, offset: int, why: str, remedy: str) -> None:
+        self.file, self.offset, self.why, self.remedy = file, offset, why, remedy
+        super().__init__(f"{file} at byte {offset}: {why}. {remedy}")
+
+
+class StoreLocked(StoreError):
+    """Another process holds the store's lock."""
+
+
+class StoreFull(StoreError):
+    """The disk has no room for another write."""
+
+
+class RecordUnreadable(StoreError):
+    """A record that a queue points at is gone or damaged."""
+
+    def __init__(self, phys_offset: int, why: str) -> None:
+        self.phys_offset, self.why = phys_offset, why
+        super().__init__(f"commit log offset {phys_offset}: {why}")

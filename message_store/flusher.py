@@ -1,0 +1,127 @@
+"""Group commit: one thread syncs, everybody who waits is told together.
+
+The log is synced with fdatasync, which releases the interpreter; whatever was appended meanwhile
+shares the next sync. Queues are synced less often; how far they are is kept for recovery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from message_store.commit_log import CommitLog
+
+
+class Flusher:
+    """The syncing thread of a store.
+
+    Attributes:
+        durable: log offset up to which everything is on the disk.
+        failure: the error that stopped it; nothing can be promised after that.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        *,
+        durable: int,
+        interval_s: float,
+        after_flush: Callable[[int], None],
+        on_failure: Callable[[OSError], None],
+    ) -> None:
+        self._log = log
+        self._interval_s = interval_s
+        self._after_flush = after_flush
+        self._on_failure = on_failure
+        self._wake = threading.Condition()
+        self._wanted = 0
+        self._stopping = False
+        self._waiters: list[tuple[int, asyncio.Future[bool], asyncio.AbstractEventLoop]] = []
+        self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
+        self.durable = durable
+        self.failure: OSError | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Sync what is left and end the thread."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    async def wait(self, offset: int, timeout_s: float) -> bool:
+        """Return True once everything before `offset` is on the disk, False after the timeout."""
+        if offset <= self.durable:
+            return True
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        with self._wake:
+            self._waiters.append((offset, future, loop))
+            self._wanted = max(self._wanted, offset)
+            self._wake.notify()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            return False
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                if not self._stopping and self._wanted <= self.durable:
+                    self._wake.wait(self._interval_s)
+                stopping = self._stopping
+            try:
+                self.flush()
+            except OSError as error:
+                self.failure = error
+                self._on_failure(error)
+                self._answer(False)
+                return
+            if stopping:
+                return
+
+    def flush(self) -> None:
+        """Sync the log now, in the calling thread.
+
+        Raises:
+            OSError: The disk refused; what was appended since the last sync may be lost.
+        """
+        end = self._log.end
+        for file in list(self._log.files):
+            if file.base + file.size > self.durable and file.base < end:
+                file.sync()
+        self.durable = max(self.durable, end)
+        self._answer(True)
+        self._after_flush(end)
+
+    def _answer(self, done: bool) -> None:
+        with self._wake:
+            ready = [w for w in self._waiters if not done or w[0] <= self.durable]
+            self._waiters = [w for w in self._waiters if done and w[0] > self.durable]
+        for _, future, loop in ready:
+            loop.call_soon_threadsafe(_resolve, future, done)
+
+
+def _resolve(future: asyncio.Future[bool], done: bool) -> None:
+    if not future.done():
+        future.set_result(done)
+
+
+def sync_files(paths: set[Path]) -> None:
+    """Sync files by path; one that was removed meanwhile needs no sync."""
+    for path in paths:
+        try:
+            fd = os.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            continue
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)

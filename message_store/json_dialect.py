@@ -1,0 +1,255 @@
+"""JSON as Apache's brokers write it (fastjson 1.2), and files that survive a torn write.
+
+    {                                   members and text keys: a line each, TAB indent
+        "offsetTable":{1:100,2:200      number keys: not quoted, on one line
+        }                               closing brace on its own line, {} when empty
+    }
+
+A key may also be an object: `{{"brokerName":"b","queueId":0,"topic":"T"}:5}`. It is read as an
+`ObjectKey`, the compact text of that object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from message_store.errors import CorruptStore
+
+DEPTH_MAX = 64
+TEXT_BYTES_MAX = 256 << 20
+_T = TypeVar("_T")
+_BLANKS = re.compile(r"[ \t\r\n]*")
+_BARE = re.compile(r"[-+.\w]+")
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+class ObjectKey(str):
+    """The compact JSON text of an object that stands as a key."""
+
+    __slots__ = ()
+
+
+# -- writing ------------------------------------------------------------------------------------
+
+
+def dumps(value: Any) -> str:
+    """Return the pretty text of objects, arrays, numbers, texts; members in the order given."""
+    return _pretty(value, 0)
+
+
+def dumps_compact(value: Any) -> str:
+    """Return the same without blanks and lines."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_key(k)}:{dumps_compact(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(dumps_compact(item) for item in value) + "]"
+    return _text(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _text(value: str) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return json.dumps(value) if _LONE_SURROGATE.search(text) else text  # has no UTF-8 form
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, ObjectKey) or not isinstance(key, str):
+        return str(key)
+    return _text(key)
+
+
+def _pretty(value: Any, depth: int) -> str:
+    if not isinstance(value, dict):
+        return dumps_compact(value)
+    if not value:
+        return "{}"
+    parts = []
+    for key, item in value.items():
+        is_text = isinstance(key, str) and not isinstance(key, ObjectKey)
+        line = "\n" + "\t" * (depth + 1) if is_text else ""
+        parts.append(f"{line}{_key(key)}:{_pretty(item, depth + 1)}")
+    return "{" + ",".join(parts) + "\n" + "\t" * depth + "}"
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def loads(text: str) -> Any:
+    """Return the value of a JSON text in either dialect; number keys become int.
+
+    Raises:
+        ValueError: It is not JSON; says line and column. Or it is too long or nested too deeply.
+    """
+    if len(text) > TEXT_BYTES_MAX:
+        raise ValueError(f"the text has {len(text)} characters; the limit is {TEXT_BYTES_MAX}")
+    reader = _Reader(text)
+    value = reader.value(0)
+    reader.blanks()
+    if reader.at != len(text):
+        raise reader.fault("nothing may follow the value")
+    return value
+
+
+class _Reader:
+    """A position in a text."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+        self._decoder = json.JSONDecoder()
+
+    def fault(self, why: str) -> ValueError:
+        line = self.text.count("\n", 0, self.at) + 1
+        column = self.at - (self.text.rfind("\n", 0, self.at) + 1) + 1
+        return ValueError(f"line {line}, column {column}: {why}")
+
+    def blanks(self) -> str:
+        """Skip blanks; return the next character, or an empty text at the end."""
+        found = _BLANKS.match(self.text, self.at)
+        assert found is not None
+        self.at = found.end()
+        return self.text[self.at : self.at + 1]
+
+    def expect(self, wanted: str) -> None:
+        if self.blanks() != wanted:
+            raise self.fault(f"expected {wanted!r}")
+        self.at += 1
+
+    def value(self, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise self.fault(f"nested deeper than {DEPTH_MAX}")
+        first = self.blanks()
+        if first == "{":
+            return self.members(depth)
+        if first == "[":
+            return self.items(depth)
+        return self.scalar()
+
+    def scalar(self) -> Any:
+        try:
+            value, self.at = self._decoder.raw_decode(self.text, self.at)
+        except (ValueError, RecursionError) as error:
+            raise self.fault("no value here") from error
+        return value
+
+    def items(self, depth: int) -> list[Any]:
+        self.at += 1
+        found: list[Any] = []
+        if self.blanks() == "]":
+            self.at += 1
+            return found
+        while True:
+            found.append(self.value(depth + 1))
+            if self.blanks() == "]":
+                self.at += 1
+                return found
+            self.expect(",")
+
+    def members(self, depth: int) -> dict[Any, Any]:
+        self.at += 1
+        found: dict[Any, Any] = {}
+        if self.blanks() == "}":
+            self.at += 1
+            return found
+        while True:
+            key = self.key(depth)
+            self.expect(":")
+            found[key] = self.value(depth + 1)
+            if self.blanks() == "}":
+                self.at += 1
+                return found
+            self.expect(",")
+
+    def key(self, depth: int) -> Any:
+        first = self.blanks()
+        if first == '"':
+            return self.scalar()
+        if first == "{":
+            return ObjectKey(dumps_compact(self.value(depth + 1)))
+        bare = _BARE.match(self.text, self.at)
+        if bare is None:
+            raise self.fault("expected a key")
+        self.at = bare.end()
+        word = bare.group()
+        return int(word) if re.fullmatch(r"[-+]?\d{1,19}", word) else word
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+def backup_path(path: Path) -> Path:
+    """Return where the previous version of a config file is kept."""
+    return path.with_name(path.name + ".bak")
+
+
+def write_config(path: Path, text: str) -> None:
+    """Replace a config file; at every moment it is there, old or new, also on the disk.
+
+    The old text becomes the `.bak` only after the new one stands: a torn file never replaces the
+    good backup it was read from.
+
+    Raises:
+        OSError: The disk refused it; the old file and its `.bak` are as they were.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+    old = _keep(path)
+    os.replace(temporary, path)
+    if old is not None:
+        os.replace(old, backup_path(path))
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _keep(path: Path) -> Path | None:
+    """Give the file a second name, for when the first is taken by its successor."""
+    if not path.exists() or not path.stat().st_size:
+        return None
+    old = path.with_name(path.name + ".old")
+    old.unlink(missing_ok=True)
+    try:
+        os.link(path, old)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(path, old)
+    return old
+
+
+def read_config(path: Path) -> str | None:
+    """Return the text of a config file, of its `.bak` if it is missing or empty, else None."""
+    for candidate in (path, backup_path(path)):
+        if candidate.exists() and candidate.stat().st_size:
+            return candidate.read_text("utf-8", "replace")
+    return None
+
+
+def load_config(path: Path, decode: Callable[[Any], _T]) -> _T | None:
+    """Return `decode` of the file's value, of its `.bak` if that fails; None if neither exists.
+
+    Raises:
+        CorruptStore: There is a file, but neither it nor its `.bak` can be decoded.
+    """
+    failure: Exception | None = None
+    for candidate in (path, backup_path(path)):
+        if not candidate.exists() or not candidate.stat().st_size:
+            continue
+        try:
+            return decode(loads(candidate.read_text("utf-8", "replace")))
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            failure = failure or error
+    if failure is None:
+        return None
+    raise CorruptStore(
+        path, 0, f"neither it nor {backup_path(path).name} can be read: {failure}",
+        "Restore one of them from a copy; removing both starts with empty state.",
+    ) from failure  # fmt: skip

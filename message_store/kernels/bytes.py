@@ -1,0 +1,145 @@
+"""Big-endian numbers, decimal digits and CRC-32 on byte arrays, for other kernels to call.
+
+The byte order of the disk is spelled out here once, for compiled code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.kernel import kernel
+from message_store.kernels.memory import copy_bytes, load_u8
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def _crc_tables() -> npt.NDArray[np.uint32]:
+    tables = np.zeros((16, 256), np.uint32)
+    for i in range(256):
+        value = i
+        for _ in range(8):
+            value = (value >> 1) ^ (0xEDB88320 if value & 1 else 0)
+        tables[0, i] = value
+    for k in range(1, 16):
+        previous = tables[k - 1]
+        tables[k] = (previous >> np.uint32(8)) ^ tables[0][previous & np.uint32(0xFF)]
+    return tables
+
+
+CRC_TABLES = _crc_tables()
+
+
+@kernel
+def put_i2(out: Bytes, pos: int, value: int) -> None:
+    out[pos] = (value >> 8) & 255
+    out[pos + 1] = value & 255
+
+
+@kernel
+def put_i4(out: Bytes, pos: int, value: int) -> None:
+    v = np.uint32(value)
+    for i in range(4):
+        out[pos + i] = (v >> np.uint32(24 - 8 * i)) & np.uint32(255)
+
+
+@kernel
+def put_i8(out: Bytes, pos: int, value: int) -> None:
+    v = np.uint64(value)
+    for i in range(8):
+        out[pos + i] = (v >> np.uint64(56 - 8 * i)) & np.uint64(255)
+
+
+@kernel
+def get_i2(data: Bytes, pos: int) -> int:
+    return np.int64(np.int16((np.uint16(data[pos]) << np.uint16(8)) | np.uint16(data[pos + 1])))
+
+
+@kernel
+def get_i4(data: Bytes, pos: int) -> int:
+    v = np.uint32(0)
+    for i in range(4):
+        v = (v << np.uint32(8)) | np.uint32(data[pos + i])
+    return np.int64(np.int32(v))
+
+
+@kernel
+def get_u4(data: Bytes, pos: int) -> int:
+    return np.int64(get_i4(data, pos) & 0xFFFFFFFF)
+
+
+@kernel
+def get_i8(data: Bytes, pos: int) -> int:
+    v = np.uint64(0)
+    for i in range(8):
+        v = (v << np.uint64(8)) | np.uint64(data[pos + i])
+    return np.int64(v)
+
+
+@kernel
+def get_u8(data: Bytes, pos: int) -> Any:
+    v = np.uint64(0)
+    for i in range(8):
+        v = (v << np.uint64(8)) | np.uint64(data[pos + i])
+    return v
+
+
+@kernel
+def copy(out: Bytes, out_pos: int, data: Bytes, pos: int, size: int) -> None:
+    """Copy data[pos:pos+size] to out[out_pos:]; a size below 1 copies nothing."""
+    if size > 0:
+        copy_bytes(out, np.int64(out_pos), data, np.int64(pos), np.int64(size))
+
+
+@kernel
+def digits_len(value: int) -> int:
+    """Return how many characters `put_digits` writes for `value`."""
+    count = 1 if value >= 0 else 2
+    rest = value if value >= 0 else -value
+    while rest > 9:
+        rest //= 10
+        count += 1
+    return count
+
+
+@kernel
+def put_digits(out: Bytes, pos: int, value: int) -> int:
+    """Write `value` in decimal; return the position behind it."""
+    end = pos + digits_len(value)
+    rest = value
+    if value < 0:
+        out[pos] = 45
+        rest = -value
+    at = end - 1
+    while True:
+        out[at] = 48 + rest % 10
+        rest //= 10
+        if rest == 0:
+            return end
+        at -= 1
+
+
+@kernel
+def crc32(data: Bytes, pos: int, size: int) -> int:
+    """Return the CRC-32 (IEEE) of data[pos:pos+size], sixteen bytes a step (little-endian)."""
+    t, low, crc = CRC_TABLES, np.uint64(255), np.uint64(0xFFFFFFFF)
+    end = pos + size
+    while end - pos >= 16:
+        a = load_u8(data, np.int64(pos)) ^ crc
+        b = load_u8(data, np.int64(pos + 8))
+        x = t[15, a & low] ^ t[14, (a >> np.uint64(8)) & low]
+        x ^= t[13, (a >> np.uint64(16)) & low] ^ t[12, (a >> np.uint64(24)) & low]
+        x ^= t[11, (a >> np.uint64(32)) & low] ^ t[10, (a >> np.uint64(40)) & low]
+        x ^= t[9, (a >> np.uint64(48)) & low] ^ t[8, a >> np.uint64(56)]
+        y = t[7, b & low] ^ t[6, (b >> np.uint64(8)) & low]
+        y ^= t[5, (b >> np.uint64(16)) & low] ^ t[4, (b >> np.uint64(24)) & low]
+        y ^= t[3, (b >> np.uint64(32)) & low] ^ t[2, (b >> np.uint64(40)) & low]
+        y ^= t[1, (b >> np.uint64(48)) & low] ^ t[0, b >> np.uint64(56)]
+        crc = np.uint64(x ^ y)
+        pos += 16
+    while pos < end:
+        crc = (crc >> np.uint64(8)) ^ np.uint64(t[0, (crc ^ np.uint64(data[pos])) & low])
+        pos += 1
+    return np.int64(crc ^ np.uint64(0xFFFFFFFF))

@@ -1,0 +1,288 @@
+"""Rows of a batch become records of the log, and records become consume queue units.
+
+prepare   find each row's queue slot, size its record, refuse what can never be stored
+encode    write the records, number them, stop where the file ends
+units     group the written rows by queue, as blocks of 20-byte units
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import (
+    Bytes,
+    copy,
+    crc32,
+    digits_len,
+    put_digits,
+    put_i2,
+    put_i4,
+    put_i8,
+)
+from message_store.kernels.kernel import kernel
+from message_store.layout import (
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_BORN_IPV6,
+    SYS_COMMIT,
+    SYS_STORE_IPV6,
+    SYS_TRANSACTION_MASK,
+)
+from message_store.topics import TopicArrays
+
+Rows = npt.NDArray[Any]
+MESSAGE_ILLEGAL = 13
+PROPERTY_BYTES_MAX = 32_767
+TOPIC_BYTES_V1_MAX = 127
+REAL_TOPIC_NAME = np.frombuffer(b"REAL_TOPIC\x01", np.uint8).copy()
+REAL_QID_NAME = np.frombuffer(b"REAL_QID\x01", np.uint8).copy()
+BLANK_TAIL_BYTES = 8
+
+
+@kernel
+def property_bytes(row: Any, staging: Bytes, topics: Any) -> int:
+    """Return the size of the property text as it will be stored."""
+    size = np.int64(row["prop_len"])
+    if row["real_topic_index"] < 0:
+        return size
+    if size > 0 and staging[row["prop_pos"] + size - 1] != 2:
+        size += 1
+    size += REAL_TOPIC_NAME.size + topics[row["real_topic_index"]]["name_len"] + 1
+    return size + REAL_QID_NAME.size + digits_len(np.int64(row["real_queue_id"])) + 1
+
+
+@kernel
+def prepare(
+    rows: Rows,
+    count: int,
+    staging: Bytes,
+    arrays: TopicArrays,
+    body_bytes_max: int,
+    record_bytes_max: int,
+) -> Any:
+    """Set `queue_slot` and `record_size`; refuse what is too long with status 13.
+
+    Returns (first row whose queue has no slot yet, or `count`; bytes of all records; refused).
+    """
+    total, refused = np.int64(0), 0
+    for i in range(count):
+        row = rows[i]
+        if row["status"] != 0:
+            continue
+        topic = arrays.topics[row["topic_index"]]
+        prop_len = property_bytes(row, staging, arrays.topics)
+        too_long = row["body_len"] > body_bytes_max or prop_len > PROPERTY_BYTES_MAX
+        if too_long or row["queue_id"] < 0:
+            row["status"] = MESSAGE_ILLEGAL
+            refused += 1
+            continue
+        if row["queue_id"] >= topic["slots_len"]:
+            return i, total, refused
+        slot = arrays.slot_map[topic["slots_pos"] + row["queue_id"]]
+        if slot < 0:
+            return i, total, refused
+        row["queue_slot"] = slot
+        size = 91 + row["body_len"] + topic["name_len"] + prop_len
+        if topic["name_len"] > TOPIC_BYTES_V1_MAX:
+            size += 1
+        if row["sys_flag"] & SYS_BORN_IPV6:
+            size += 12
+        if row["sys_flag"] & SYS_STORE_IPV6:
+            size += 12
+        if size > record_bytes_max:
+            row["status"] = MESSAGE_ILLEGAL
+            refused += 1
+            continue
+        row["record_size"] = size
+        total += size
+    return count, total, refused
+
+
+@kernel
+def put_host(out: Bytes, pos: int, hi: Any, lo: Any, port: int, ipv6: bool) -> int:
+    if ipv6:
+        put_i8(out, pos, np.int64(hi))
+        put_i8(out, pos + 8, np.int64(lo))
+        pos += 16
+    else:
+        put_i4(out, pos, np.int64(lo))
+        pos += 4
+    put_i4(out, pos, port)
+    return pos + 4
+
+
+@kernel
+def put_properties(out: Bytes, pos: int, row: Any, staging: Bytes, arrays: TopicArrays) -> int:
+    """Write the property text, with REAL_TOPIC and REAL_QID of a redirected row."""
+    size = np.int64(row["prop_len"])
+    copy(out, pos, staging, row["prop_pos"], size)
+    pos += size
+    if row["real_topic_index"] < 0:
+        return pos
+    if size > 0 and out[pos - 1] != 2:
+        out[pos] = 2
+        pos += 1
+    copy(out, pos, REAL_TOPIC_NAME, 0, REAL_TOPIC_NAME.size)
+    pos += REAL_TOPIC_NAME.size
+    topic = arrays.topics[row["real_topic_index"]]
+    copy(out, pos, arrays.names, topic["name_pos"], topic["name_len"])
+    pos += topic["name_len"]
+    out[pos] = 2
+    copy(out, pos + 1, REAL_QID_NAME, 0, REAL_QID_NAME.size)
+    pos = put_digits(out, pos + 1 + REAL_QID_NAME.size, np.int64(row["real_queue_id"]))
+    out[pos] = 2
+    return pos + 1
+
+
+@kernel
+def put_record(out: Bytes, start: int, row: Any, staging: Bytes, arrays: TopicArrays) -> None:
+    """Write one record; the row already has its numbers and its size."""
+    topic = arrays.topics[row["topic_index"]]
+    name_len = np.int64(topic["name_len"])
+    wide = name_len > TOPIC_BYTES_V1_MAX
+    sys_flag = np.int64(row["sys_flag"])
+    body_len = np.int64(row["body_len"])
+    put_i4(out, start, row["record_size"])
+    put_i4(out, start + 4, MAGIC_V2 if wide else MAGIC_V1)
+    put_i4(out, start + 8, crc32(staging, row["body_pos"], body_len) & 0x7FFFFFFF)
+    put_i4(out, start + 12, row["queue_id"])
+    put_i4(out, start + 16, row["flag"])
+    put_i8(out, start + 20, row["queue_offset"])
+    put_i8(out, start + 28, row["phys_offset"])
+    put_i4(out, start + 36, sys_flag)
+    put_i8(out, start + 40, row["born_ms"])
+    born_ipv6 = (sys_flag & SYS_BORN_IPV6) != 0
+    pos = put_host(
+        out, start + 48, row["born_ip_hi"], row["born_ip_lo"], row["born_port"], born_ipv6
+    )
+    put_i8(out, pos, row["store_ms"])
+    store_ipv6 = (sys_flag & SYS_STORE_IPV6) != 0
+    pos = put_host(
+        out, pos + 8, row["store_ip_hi"], row["store_ip_lo"], row["store_port"], store_ipv6
+    )
+    put_i4(out, pos, row["reconsume_times"])
+    put_i8(out, pos + 4, row["prepared_offset"])
+    put_i4(out, pos + 12, body_len)
+    copy(out, pos + 16, staging, row["body_pos"], body_len)
+    pos += 16 + body_len
+    if wide:
+        put_i2(out, pos, name_len)
+        pos += 1
+    else:
+        out[pos] = name_len
+    copy(out, pos + 1, arrays.names, topic["name_pos"], name_len)
+    pos += 1 + name_len
+    end = put_properties(out, pos + 2, row, staging, arrays)
+    put_i2(out, pos, end - pos - 2)
+
+
+@kernel
+def takes_queue_offset(sys_flag: int) -> bool:
+    """Return whether a record is numbered and dispatched: not prepared, not rollback."""
+    kind = sys_flag & SYS_TRANSACTION_MASK
+    return kind == 0 or kind == SYS_COMMIT
+
+
+@kernel
+def encode(
+    rows: Rows,
+    span: Any,
+    staging: Bytes,
+    arrays: TopicArrays,
+    out: Bytes,
+    log_start: int,
+    file_left: int,
+    store_ms: int,
+) -> Any:
+    """Number and write rows span[0]..span[1] while they fit.
+
+    Returns (next row, bytes written, log offset of the last record or -1).
+
+    `log_start` is the offset of out[0]; `file_left` the bytes left in the log file there.
+    """
+    pos, last = np.int64(0), np.int64(-1)
+    i = span[0]
+    while i < span[1]:
+        row = rows[i]
+        if row["status"] != 0:
+            i += 1
+            continue
+        size = np.int64(row["record_size"])
+        if size + BLANK_TAIL_BYTES > file_left - pos or pos + size > out.size:
+            break
+        queue = arrays.queues[row["queue_slot"]]
+        row["store_ms"] = store_ms
+        row["phys_offset"] = log_start + pos
+        row["queue_offset"] = 0
+        if takes_queue_offset(row["sys_flag"]):
+            row["queue_offset"] = queue["next_offset"]
+            queue["next_offset"] += 1
+        delay = row["due_delay_ms"]
+        row["tags_code"] = store_ms + delay if delay >= 0 else row["tags_hash"]
+        put_record(out, pos, row, staging, arrays)
+        last = log_start + pos
+        pos += size
+        i += 1
+    return i, pos, last
+
+
+@kernel
+def unnumber(rows: Rows, first: int, end: int, arrays: TopicArrays) -> None:
+    """Take back the queue offsets of rows whose write failed."""
+    for i in range(first, end):
+        row = rows[i]
+        if row["status"] == 0 and takes_queue_offset(row["sys_flag"]):
+            arrays.queues[row["queue_slot"]]["next_offset"] -= 1
+
+
+@kernel
+def count_by_slot(rows: Rows, first: int, end: int, counts: Any, touched: Any) -> int:
+    """Count units per queue slot; list the slots in order of appearance."""
+    n = 0
+    for i in range(first, end):
+        row = rows[i]
+        if row["status"] != 0 or not takes_queue_offset(row["sys_flag"]):
+            continue
+        slot = row["queue_slot"]
+        if counts[slot] == 0:
+            touched[n] = slot
+            n += 1
+        counts[slot] += 1
+    return n
+
+
+@kernel
+def group_units(rows: Rows, first: int, end: int, counts: Any, touched: Any, out: Bytes) -> int:
+    """Write units grouped by queue: block k belongs to slot touched[k, 0].
+
+    touched: (n, 4) i8: slot, first unit in `out`, its queue offset, end unit in `out`. `counts`
+    is scratch: a zero per slot, zero again afterwards. Returns the number of blocks.
+    """
+    blocks = count_by_slot(rows, first, end, counts, touched[:, 0])
+    at = 0
+    for k in range(blocks):
+        slot = touched[k, 0]
+        touched[k, 1] = at
+        touched[k, 2] = -1
+        size = counts[slot]
+        counts[slot] = -(k + 1)
+        at += size
+        touched[k, 3] = touched[k, 1]
+    for i in range(first, end):
+        row = rows[i]
+        if row["status"] != 0 or not takes_queue_offset(row["sys_flag"]):
+            continue
+        k = -counts[row["queue_slot"]] - 1
+        if touched[k, 2] < 0:
+            touched[k, 2] = row["queue_offset"]
+        pos = touched[k, 3] * 20
+        put_i8(out, pos, row["phys_offset"])
+        put_i4(out, pos + 8, row["record_size"])
+        put_i8(out, pos + 12, row["tags_code"])
+        touched[k, 3] += 1
+    for k in range(blocks):
+        counts[touched[k, 0]] = 0
+    return blocks

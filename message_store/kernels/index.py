@@ -1,0 +1,190 @@
+"""Index files, compiled: keys off the log, keys into slots and items, chains back out.
+
+The arithmetic is IndexFile's: `abs(hash) mod slots`, items chained newest first. A file is taken
+as 32-bit words, as all its fields lie on multiples of four: whoever reads while the fold writes
+sees a word as it was or as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.kernel import kernel
+from message_store.kernels.properties import equals, find_byte, java_hash_on
+from message_store.kernels.scan import STOP_FULL, read_frame
+from message_store.layout import SYS_ROLLBACK, SYS_TRANSACTION_MASK
+
+Rows = npt.NDArray[Any]
+Words = npt.NDArray[np.uint32]
+KEYS_NAME = np.frombuffer(b"KEYS", np.uint8).copy()
+UNIQ_NAME = np.frombuffer(b"UNIQ_KEY", np.uint8).copy()
+HEADER_WORDS = 10
+ITEM_WORDS = 5
+AT_BEGIN_MS, AT_END_MS, AT_BEGIN_PHYS, AT_END_PHYS, AT_USED, AT_COUNT = 0, 2, 4, 6, 8, 9
+KEYS_PER_RECORD_MAX = 16_384  # a property text has at most 32,767 bytes
+HASH = 35  # '#', between topic and key
+
+
+@kernel
+def positive_hash(value: int) -> int:
+    """Return abs() as Java has it; 0 for the one number that has none."""
+    return 0 if value == -2_147_483_648 else abs(value)
+
+
+@kernel
+def add_key(out: Rows, n: int, row: Any, topic_hash: int, data: Bytes, start: int, end: int) -> int:
+    out[n]["key_hash"] = positive_hash(java_hash_on(topic_hash, data, start, end))
+    out[n]["phys_offset"] = row["phys_offset"]
+    out[n]["store_ms"] = row["store_ms"]
+    return n + 1
+
+
+@kernel
+def record_keys(data: Bytes, pos: int, row: Any, out: Rows, n: int) -> int:
+    """Append the keys of the record at `pos` to `out`; return the new count."""
+    if (row["sys_flag"] & SYS_TRANSACTION_MASK) == SYS_ROLLBACK:
+        return n
+    topic = pos + np.int64(row["topic_pos"])
+    topic_hash = java_hash_on(0, data, topic, topic + row["topic_len"])
+    topic_hash = np.int64(np.int32(np.uint32(topic_hash) * np.uint32(31) + np.uint32(HASH)))
+    at = pos + np.int64(row["prop_pos"])
+    end = at + np.int64(row["prop_len"])
+    uniq, uniq_end, keys, keys_end = 0, 0, 0, 0
+    while at < end:
+        entry_end = find_byte(data, at, end, 2)
+        name_end = find_byte(data, at, entry_end, 1)
+        if name_end + 1 < entry_end:
+            if equals(data, at, name_end - at, UNIQ_NAME):
+                uniq, uniq_end = name_end + 1, entry_end
+            elif equals(data, at, name_end - at, KEYS_NAME):
+                keys, keys_end = name_end + 1, entry_end
+        at = entry_end + 1
+    if uniq < uniq_end:
+        n = add_key(out, n, row, topic_hash, data, uniq, uniq_end)
+    while keys < keys_end:
+        stop = find_byte(data, keys, keys_end, 32)
+        if stop > keys:
+            n = add_key(out, n, row, topic_hash, data, keys, stop)
+        keys = stop + 1
+    return n
+
+
+@kernel
+def collect_keys(data: Bytes, pos: int, end: int, log_offset: int, scratch: Rows, out: Rows) -> Any:
+    """Read the keys of the records in data[pos:end]; return (count, next pos, STOP_*).
+
+    `scratch` is one SCANNED row; `out` needs room for KEYS_PER_RECORD_MAX more keys at any time.
+    """
+    n = 0
+    row = scratch[0]
+    while pos < end and n + KEYS_PER_RECORD_MAX <= out.size:
+        size = read_frame(data, pos, end, log_offset, row)
+        if size < 0:
+            return n, pos, -1 - size
+        n = record_keys(data, pos, row, out, n)
+        pos += size
+        log_offset += size
+    return n, pos, STOP_FULL
+
+
+@kernel
+def swap(word: Any) -> Any:
+    """Return a 32-bit word with its bytes turned around: the disk's order and back."""
+    w = np.uint32(word)
+    high = (w << np.uint32(24)) | ((w << np.uint32(8)) & np.uint32(0xFF0000))
+    return np.uint32(high | ((w >> np.uint32(8)) & np.uint32(0xFF00)) | (w >> np.uint32(24)))
+
+
+@kernel
+def get_word(words: Words, at: int) -> int:
+    return np.int64(np.int32(swap(words[np.uint64(at)])))
+
+
+@kernel
+def put_word(words: Words, at: int, value: int) -> None:
+    words[np.uint64(at)] = swap(value)
+
+
+@kernel
+def get_two_words(words: Words, at: int) -> int:
+    low = np.uint64(swap(words[np.uint64(at + 1)]))
+    return np.int64((np.uint64(swap(words[np.uint64(at)])) << np.uint64(32)) | low)
+
+
+@kernel
+def put_two_words(words: Words, at: int, value: int) -> None:
+    words[np.uint64(at)] = swap(np.uint64(value) >> np.uint64(32))
+    words[np.uint64(at + 1)] = swap(np.uint64(value) & np.uint64(0xFFFFFFFF))
+
+
+@kernel
+def put_keys(words: Words, slot_count: int, item_count_max: int, keys: Rows) -> int:
+    """Put keys into an index file until it is full; return how many went in.
+
+    The order of the writes is that of a process that may be killed between any two: an item is
+    complete before it counts and counts before its slot names it, so no chain ever breaks; the
+    header names a record last, so that one indexed in part is indexed again.
+    """
+    count = max(get_word(words, AT_COUNT), 1)
+    used_slots = get_word(words, AT_USED)
+    begin_ms = get_two_words(words, AT_BEGIN_MS)
+    items = HEADER_WORDS + slot_count
+    n = 0
+    while n < keys.size and count < item_count_max:
+        key = keys[n]
+        slot = HEADER_WORDS + np.int64(key["key_hash"]) % slot_count
+        previous = get_word(words, slot)
+        if previous <= 0 or previous >= count:
+            previous = 0
+        time_diff = (key["store_ms"] - begin_ms) // 1_000 if begin_ms > 0 else 0
+        at = items + count * ITEM_WORDS
+        put_word(words, at, key["key_hash"])
+        put_two_words(words, at + 1, key["phys_offset"])
+        put_word(words, at + 3, min(max(time_diff, 0), 2_147_483_647))
+        put_word(words, at + 4, previous)
+        if count <= 1:
+            put_two_words(words, AT_BEGIN_PHYS, key["phys_offset"])
+            put_two_words(words, AT_BEGIN_MS, key["store_ms"])
+            begin_ms = key["store_ms"]
+        used_slots += 1 if previous == 0 else 0
+        count += 1
+        n += 1
+        put_word(words, AT_USED, used_slots)
+        put_word(words, AT_COUNT, count)
+        put_word(words, slot, count - 1)
+        last = n == keys.size or count == item_count_max
+        if last or keys[n]["phys_offset"] != key["phys_offset"]:
+            put_two_words(words, AT_END_MS, key["store_ms"])
+            put_two_words(words, AT_END_PHYS, key["phys_offset"])
+    return n
+
+
+@kernel
+def find_key(words: Words, slot_count: int, key_hash: int, span: Any, out: Any) -> int:
+    """Follow the chain of a hash; fill `out` with log offsets, newest first; return how many.
+
+    span: (begin_ms, end_ms). Times in the file are whole seconds: up to 999 ms too many match.
+    Item 1 is the file's begin; the time it says itself is counted from the file before.
+    """
+    count = get_word(words, AT_COUNT)
+    begin_ms = get_two_words(words, AT_BEGIN_MS)
+    items = HEADER_WORDS + slot_count
+    index = get_word(words, HEADER_WORDS + np.int64(key_hash) % slot_count)
+    n = 0
+    while 0 < index < count and n < out.size:
+        at = items + index * ITEM_WORDS
+        if at + ITEM_WORDS > words.size:
+            break
+        time_ms = begin_ms + (get_word(words, at + 3) * 1_000 if index > 1 else 0)
+        if get_word(words, at) == key_hash and span[0] - 999 <= time_ms <= span[1]:
+            out[n] = get_two_words(words, at + 1)
+            n += 1
+        previous = get_word(words, at + 4)
+        if previous >= index:
+            break
+        index = previous
+    return n

@@ -1,0 +1,134 @@
+"""Properties read straight off their bytes. `message_store.properties` is the readable twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.kernel import kernel
+from message_store.layout import DELAY_ILLEGAL
+
+TAGS_NAME = np.frombuffer(b"TAGS", np.uint8).copy()
+DELAY_NAME = np.frombuffer(b"DELAY", np.uint8).copy()
+
+
+@kernel
+def equals(data: Bytes, pos: int, size: int, name: Bytes) -> bool:
+    if size != name.size:
+        return False
+    for i in range(size):
+        if data[pos + i] != name[i]:
+            return False
+    return True
+
+
+@kernel
+def find_byte(data: Bytes, pos: int, end: int, byte: int) -> int:
+    while pos < end and data[pos] != byte:
+        pos += 1
+    return pos
+
+
+@kernel
+def java_hash(data: Bytes, pos: int, end: int) -> int:
+    """Return String.hashCode of UTF-8 text (well-formed; see `message_store.text.java_hash`)."""
+    return java_hash_on(0, data, pos, end)
+
+
+@kernel
+def java_hash_on(start: int, data: Bytes, pos: int, end: int) -> int:
+    """Return String.hashCode of a text whose first part has the hash `start`."""
+    h = np.uint32(start)
+    while pos < end:
+        byte = np.uint32(data[pos])
+        if byte < 0x80:
+            h = h * np.uint32(31) + byte
+            pos += 1
+        elif byte < 0xE0 and pos + 1 < end:
+            unit = ((byte & np.uint32(0x1F)) << np.uint32(6)) | (data[pos + 1] & np.uint32(0x3F))
+            h = h * np.uint32(31) + unit
+            pos += 2
+        elif byte < 0xF0 and pos + 2 < end:
+            unit = (
+                ((byte & np.uint32(0x0F)) << np.uint32(12))
+                | ((data[pos + 1] & np.uint32(0x3F)) << np.uint32(6))
+                | (data[pos + 2] & np.uint32(0x3F))
+            )
+            h = h * np.uint32(31) + unit
+            pos += 3
+        elif pos + 3 < end:
+            point = (
+                ((byte & np.uint32(0x07)) << np.uint32(18))
+                | ((data[pos + 1] & np.uint32(0x3F)) << np.uint32(12))
+                | ((data[pos + 2] & np.uint32(0x3F)) << np.uint32(6))
+                | (data[pos + 3] & np.uint32(0x3F))
+            ) - np.uint32(0x10000)
+            high = np.uint32(0xD800) + (point >> np.uint32(10))
+            h = h * np.uint32(31) + high
+            h = h * np.uint32(31) + np.uint32(0xDC00) + (point & np.uint32(0x3FF))
+            pos += 4
+        else:
+            h = h * np.uint32(31) + np.uint32(0xFFFD)
+            pos += 1
+    return np.int64(np.int32(h))
+
+
+@kernel
+def parse_number(data: Bytes, pos: int, end: int, illegal: int) -> int:
+    """Return the decimal number in data[pos:end], or `illegal` (empty, too long, not digits)."""
+    negative = False
+    if pos < end and (data[pos] == 45 or data[pos] == 43):
+        negative = data[pos] == 45
+        pos += 1
+    if pos >= end or end - pos > 18:
+        return illegal
+    value = np.int64(0)
+    while pos < end:
+        digit = np.int64(data[pos]) - 48
+        if digit < 0 or digit > 9:
+            return illegal
+        value = value * 10 + digit
+        pos += 1
+    return -value if negative else value
+
+
+@kernel
+def parse_level(data: Bytes, pos: int, end: int) -> int:
+    """Return a DELAY value as a 32-bit number, or DELAY_ILLEGAL."""
+    value = parse_number(data, pos, end, DELAY_ILLEGAL)
+    if value > 2_147_483_647 or value < -2_147_483_647:
+        return DELAY_ILLEGAL
+    return value
+
+
+@kernel
+def find_value(data: Bytes, pos: int, size: int, name: Bytes) -> Any:
+    """Return (start, end) of the last non-empty value of `name`; (0, 0) if there is none."""
+    end = pos + size
+    start, stop = 0, 0
+    while pos < end:
+        entry_end = find_byte(data, pos, end, 2)
+        name_end = find_byte(data, pos, entry_end, 1)
+        if name_end + 1 < entry_end and equals(data, pos, name_end - pos, name):
+            start, stop = name_end + 1, entry_end
+        pos = entry_end + 1
+    return start, stop
+
+
+@kernel
+def find_tags_and_level(data: Bytes, pos: int, size: int) -> Any:
+    """Return (Java hash of TAGS or 0, DELAY as a number or 0 or DELAY_ILLEGAL)."""
+    end = pos + size
+    tags_hash, level = np.int64(0), np.int64(0)
+    while pos < end:
+        entry_end = find_byte(data, pos, end, 2)
+        name_end = find_byte(data, pos, entry_end, 1)
+        if name_end + 1 < entry_end:
+            if equals(data, pos, name_end - pos, TAGS_NAME):
+                tags_hash = java_hash(data, name_end + 1, entry_end)
+            elif equals(data, pos, name_end - pos, DELAY_NAME):
+                level = parse_level(data, name_end + 1, entry_end)
+        pos = entry_end + 1
+    return tags_hash, level

@@ -1,0 +1,134 @@
+"""A walk over log bytes: every record checked, its columns read off. Recovery and indexes use it.
+
+Also the small readers that pulls and deliveries need: gather records, read one column.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes, copy, crc32, get_i2, get_i4, get_i8
+from message_store.kernels.kernel import kernel
+from message_store.kernels.properties import find_tags_and_level
+from message_store.kernels.topics import find_topic
+from message_store.layout import (
+    DAMAGE_BODY_CRC,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    SYS_BORN_IPV6,
+    SYS_STORE_IPV6,
+)
+from message_store.topics import TopicArrays
+
+STOP_FULL = 0  # `out` is full, or the walk reached its end
+STOP_BLANK = 1  # the rest of this file is blank: go on with the next
+STOP_INVALID = 2  # no valid record here
+
+Rows = npt.NDArray[Any]
+
+
+@kernel
+def read_frame(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> int:
+    """Fill the positional columns of `row`; return the record's size, or a STOP_* as -1 - STOP."""
+    if end - pos < 8:
+        return -1 - STOP_INVALID
+    size = get_i4(data, pos)
+    magic = get_i4(data, pos + 4)
+    if magic == MAGIC_BLANK and size > 0:
+        return -1 - STOP_BLANK
+    wide = 1 if magic == MAGIC_V2 else 0
+    if (magic != MAGIC_V1 and wide == 0) or size < 91 + wide or size > end - pos:
+        return -1 - STOP_INVALID
+    sys_flag = get_i4(data, pos + 36)
+    born_extra = 12 if sys_flag & SYS_BORN_IPV6 else 0
+    extra = born_extra + (12 if sys_flag & SYS_STORE_IPV6 else 0)
+    if size < 91 + wide + extra or get_i8(data, pos + 28) != log_offset:
+        return -1 - STOP_INVALID
+    body_len = get_i4(data, pos + 84 + extra)
+    if body_len < 0 or 91 + wide + extra + body_len > size:
+        return -1 - STOP_INVALID
+    at = 88 + extra + body_len
+    topic_len = get_i2(data, pos + at) if wide else np.int64(data[pos + at])
+    at += 1 + wide
+    if topic_len < 1 or (wide == 0 and topic_len > 127) or at + topic_len + 2 > size:
+        return -1 - STOP_INVALID
+    prop_len = get_i2(data, pos + at + topic_len)
+    if prop_len < 0 or at + topic_len + 2 + prop_len != size:
+        return -1 - STOP_INVALID
+    row["phys_offset"] = log_offset
+    row["record_size"] = size
+    row["sys_flag"] = sys_flag
+    row["queue_id"] = get_i4(data, pos + 12)
+    row["queue_offset"] = get_i8(data, pos + 20)
+    row["store_ms"] = get_i8(data, pos + 56 + born_extra)
+    row["prepared_offset"] = get_i8(data, pos + 76 + extra)
+    row["body_pos"], row["body_len"] = 88 + extra, body_len
+    row["topic_pos"], row["topic_len"] = at, topic_len
+    row["prop_pos"], row["prop_len"] = at + topic_len + 2, prop_len
+    return size
+
+
+@kernel
+def walk(
+    data: Bytes, pos: int, end: int, log_offset: int, arrays: TopicArrays, check: bool, out: Rows
+) -> Any:
+    """Read records from data[pos:end] into `out`; return (count, next pos, STOP_*).
+
+    `log_offset` is the log offset of data[pos]. `check`: compare body CRCs and mark damage.
+    """
+    n = 0
+    while n < out.size and pos < end:
+        row = out[n]
+        size = read_frame(data, pos, end, log_offset, row)
+        if size < 0:
+            return n, pos, -1 - size
+        row["damage"] = 0
+        if check and row["body_len"] > 0:
+            crc = crc32(data, pos + row["body_pos"], row["body_len"]) & 0x7FFFFFFF
+            if crc != get_i4(data, pos + 8):
+                row["damage"] = DAMAGE_BODY_CRC
+        row["topic_index"] = find_topic(data, pos + row["topic_pos"], row["topic_len"], arrays)
+        tags_hash, level = find_tags_and_level(data, pos + row["prop_pos"], row["prop_len"])
+        row["tags_hash"], row["delay_level"] = tags_hash, level
+        pos += size
+        log_offset += size
+        n += 1
+    return n, pos, STOP_FULL
+
+
+@kernel
+def copy_ranges(data: Bytes, units: Rows, base: int, out: Bytes) -> None:
+    """Copy the records of `units` out of data (data[0] is log offset `base`), back to back."""
+    at = 0
+    for i in range(units.size):
+        pos = units[i]["phys_offset"] - base
+        size = np.int64(units[i]["size"])
+        copy(out, at, data, pos, size)
+        at += size
+
+
+@kernel
+def read_units(block: Bytes, out: Rows) -> int:
+    """Decode consume queue units until one is empty (size <= 0); return how many."""
+    for i in range(out.size):
+        size = get_i4(block, i * 20 + 8)
+        phys = get_i8(block, i * 20)
+        if size <= 0 or phys < 0:
+            return i
+        out[i]["phys_offset"] = phys
+        out[i]["size"] = size
+        out[i]["tags_code"] = get_i8(block, i * 20 + 12)
+    return out.size
+
+
+@kernel
+def valid_units(block: Bytes, count: int) -> int:
+    """Return how many leading units of `block` are valid."""
+    for i in range(count):
+        if get_i4(block, i * 20 + 8) <= 0 or get_i8(block, i * 20) < 0:
+            return i
+    return count

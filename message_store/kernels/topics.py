@@ -1,0 +1,41 @@
+"""Topic names to numbers, compiled. `message_store.topics` has the table and the readable twin."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.kernel import kernel
+from message_store.topics import TopicArrays
+
+
+@kernel
+def hash_name(data: Bytes, pos: int, size: int) -> int:
+    """Return FNV-1a, 64 bits, of data[pos:pos+size]."""
+    value = np.uint64(0xCBF29CE484222325)
+    for i in range(size):
+        value = (value ^ np.uint64(data[pos + i])) * np.uint64(0x100000001B3)
+    return value
+
+
+@kernel
+def find_topic(data: Bytes, pos: int, size: int, arrays: TopicArrays) -> int:
+    """Return the index of the topic named data[pos:pos+size], or -1."""
+    value = hash_name(data, pos, size)
+    mask = np.uint64(arrays.table.size - 1)
+    spot = value & mask
+    while True:
+        index = np.int64(arrays.table[np.int64(spot)])
+        if index < 0:
+            return -1
+        topic = arrays.topics[index]
+        if topic["name_hash"] == value and topic["name_len"] == size:
+            start = topic["name_pos"]
+            same = True
+            for i in range(size):
+                if arrays.names[start + i] != data[pos + i]:
+                    same = False
+                    break
+            if same:
+                return index
+        spot = (spot + np.uint64(1)) & mask

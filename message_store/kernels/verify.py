@@ -1,0 +1,146 @@
+"""Checks of `message_store.verify`, compiled: where records begin again, units and keys resolved.
+
+Nothing here trusts an offset: every one is compared with its file's bounds before it is followed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes, get_i4, get_i8
+from message_store.kernels.index import record_keys
+from message_store.kernels.kernel import kernel
+from message_store.kernels.memory import load_u8
+from message_store.kernels.properties import equals, find_tags_and_level
+from message_store.kernels.scan import read_frame
+
+Rows = npt.NDArray[Any]
+Codes = npt.NDArray[np.uint8]
+
+ELSEWHERE = 255  # what `out` holds before: the offset lies in another file
+GOOD, NO_RECORD, WRONG_SIZE, WRONG_TOPIC, WRONG_QUEUE, WRONG_NUMBER, WRONG_CODE = range(7)
+NO_KEY, WRONG_TIME = 7, 8
+EXTENDED_CODE_MAX = -2_147_483_649  # at most this: an address in ConsumeQueueExt
+
+
+@kernel
+def find_record(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> int:
+    """Return where the next valid record starts, from data[pos] on; -1 if there is none.
+
+    `log_offset` is the log offset of data[0]; a record must name its own.
+    """
+    while pos + 91 <= end:
+        if load_u8(data, np.int64(pos + 4)) == 0:  # eight starts without a magic
+            pos += 8
+            continue
+        magic = data[pos + 4] == 0xDA and data[pos + 5] == 0xA3 and data[pos + 6] == 0x20
+        if magic and read_frame(data, pos, end, log_offset + pos, row) > 0:
+            return pos
+        pos += 1
+    return -1
+
+
+@kernel
+def check_units(
+    units: Rows, data: Bytes, span: Any, topic: Bytes, queue: Any, scratch: Rows, out: Codes
+) -> None:
+    """Compare units whose record lies in span with that record.
+
+    Args:
+        units: (n,) UNIT. data: the log file. span: (log offset of data[0], end of its records).
+        topic: its name. queue: (queue id, queue offset of units[0], 1 if codes are due times).
+        scratch: (1,) SCANNED. out: (n,) a code each, ELSEWHERE before.
+    """
+    for i in range(units.size):
+        phys = units[i]["phys_offset"]
+        if span[0] <= phys < span[1]:
+            out[i] = check_unit(units[i], queue[1] + i, data, span, topic, queue, scratch[0])
+
+
+@kernel
+def check_unit(
+    unit: Any, number: int, data: Bytes, span: Any, topic: Bytes, queue: Any, row: Any
+) -> int:
+    phys = unit["phys_offset"]
+    pos = phys - span[0]
+    size = read_frame(data, pos, span[1] - span[0], phys, row)
+    if size < 0:
+        return NO_RECORD
+    if size != unit["size"]:
+        return WRONG_SIZE
+    if not equals(data, pos + row["topic_pos"], np.int64(row["topic_len"]), topic):
+        return WRONG_TOPIC
+    if row["queue_id"] != queue[0]:
+        return WRONG_QUEUE
+    if row["queue_offset"] != number:
+        return WRONG_NUMBER
+    code = unit["tags_code"]
+    tags_hash, level = find_tags_and_level(data, pos + row["prop_pos"], np.int64(row["prop_len"]))
+    is_due = queue[2] != 0 and level > 0
+    good = code >= row["store_ms"] if is_due else code == tags_hash
+    return GOOD if good or code <= EXTENDED_CODE_MAX else WRONG_CODE
+
+
+@kernel
+def check_items(items: Rows, data: Bytes, span: Any, scratch: Rows, keys: Rows, out: Codes) -> None:
+    """Compare index items whose record lies in span with the keys of that record.
+
+    Args:
+        items: (n,) KEYED; store_ms is what the item says, cut to a second.
+        data, span, scratch, out: as in `check_units`. keys: room for the keys of one record.
+    """
+    row = scratch[0]
+    for i in range(items.size):
+        phys = items[i]["phys_offset"]
+        if not span[0] <= phys < span[1]:
+            continue
+        if read_frame(data, phys - span[0], span[1] - span[0], phys, row) < 0:
+            out[i] = NO_RECORD
+            continue
+        count = record_keys(data, phys - span[0], row, keys, 0)
+        out[i] = NO_KEY
+        for k in range(count):
+            if keys[k]["key_hash"] == items[i]["key_hash"]:
+                out[i] = GOOD
+        late = row["store_ms"] - items[i]["store_ms"]
+        if out[i] == GOOD and not 0 <= late < 1_000:
+            out[i] = WRONG_TIME
+
+
+@kernel
+def mark_chains(file: Bytes, slot_count: int, item_count: int, reached: Codes) -> int:
+    """Set `reached` to 1 for every item that a query for its hash comes to; return the used slots.
+
+    Args:
+        file: (n,) u1, an index file. reached: (item_count,) zeros.
+    """
+    items = 40 + slot_count * 4
+    used = 0
+    for slot in range(slot_count):
+        index = get_i4(file, 40 + slot * 4)
+        used += 1 if index > 0 else 0
+        while 0 < index < item_count:
+            at = items + index * 20
+            key_hash = get_i4(file, at)
+            if key_hash < 0 or key_hash % slot_count != slot:
+                break
+            reached[index] = 1
+            previous = get_i4(file, at + 16)
+            if previous >= index:
+                break
+            index = previous
+    return used
+
+
+@kernel
+def read_items(file: Bytes, slot_count: int, first: int, begin_ms: int, out: Rows) -> None:
+    """Fill (n,) KEYED from the items first, first + 1, ... of an index file."""
+    at = 40 + slot_count * 4 + first * 20
+    for i in range(out.size):
+        out[i]["key_hash"] = get_i4(file, at)
+        out[i]["phys_offset"] = get_i8(file, at + 4)
+        out[i]["store_ms"] = begin_ms + get_i4(file, at + 12) * 1_000
+        at += 20

@@ -1,0 +1,206 @@
+"""Every byte layout of the store, declared once.
+
+Disk layouts are big-endian (`">"` appears only in layout modules); the column layouts of a batch
+are native, because kernels and Arrow refuse big-endian arrays. `native_columns` is the border.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+MAGIC_V1: Final = -626843481  # 0xDAA320A7, CommitLog.MESSAGE_MAGIC_CODE
+MAGIC_V2: Final = -626843477  # 0xDAA320AB, topics longer than 127 bytes, 5.x only
+MAGIC_BLANK: Final = -875286124  # 0xCBD43194, CommitLog.BLANK_MAGIC_CODE
+
+# One record with IPv4 hosts up to its body; MessageExtEncoder, MessageDecoder.
+RECORD_HEAD = np.dtype(
+    [
+        ("total_size", ">i4"),
+        ("magic", ">i4"),
+        ("body_crc", ">i4"),
+        ("queue_id", ">i4"),
+        ("flag", ">i4"),
+        ("queue_offset", ">i8"),
+        ("phys_offset", ">i8"),
+        ("sys_flag", ">i4"),
+        ("born_ms", ">i8"),
+        ("born_ip", ">u4"),
+        ("born_port", ">i4"),
+        ("store_ms", ">i8"),
+        ("store_ip", ">u4"),
+        ("store_port", ">i4"),
+        ("reconsume_times", ">i4"),
+        ("prepared_offset", ">i8"),
+        ("body_len", ">i4"),
+    ]
+)
+assert RECORD_HEAD.itemsize == 88
+RECORD_FIXED_BYTES: Final = 91  # head + topic length (1) + properties length (2)
+IPV6_EXTRA_BYTES: Final = 12  # each host grows from 4 to 16 address bytes
+
+BLANK_RECORD = np.dtype([("size", ">i4"), ("magic", ">i4")])
+assert BLANK_RECORD.itemsize == 8
+
+# ConsumeQueue.CQ_STORE_UNIT_SIZE
+CQ_UNIT = np.dtype([("phys_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+assert CQ_UNIT.itemsize == 20
+
+# IndexHeader, IndexFile
+INDEX_HEADER = np.dtype(
+    [
+        ("begin_ms", ">i8"),
+        ("end_ms", ">i8"),
+        ("begin_phys", ">i8"),
+        ("end_phys", ">i8"),
+        ("slot_count", ">i4"),
+        ("index_count", ">i4"),
+    ]
+)
+assert INDEX_HEADER.itemsize == 40
+INDEX_SLOT = np.dtype(">i4")
+INDEX_ITEM = np.dtype(
+    [("key_hash", ">i4"), ("phys_offset", ">i8"), ("time_diff_s", ">i4"), ("prev_index", ">i4")]
+)
+assert INDEX_ITEM.itemsize == 20
+
+# StoreCheckpoint; the last two fields are 5.x only.
+CHECKPOINT = np.dtype(
+    [
+        ("physic_ms", ">i8"),
+        ("logics_ms", ">i8"),
+        ("index_ms", ">i8"),
+        ("master_flushed_offset", ">i8"),
+        ("confirm_offset", ">i8"),
+    ]
+)
+assert CHECKPOINT.itemsize == 40
+CHECKPOINT_BYTES: Final = 4096
+
+# One entry of a client's batch body up to its own body; MessageDecoder.encodeMessages.
+BATCH_ENTRY_HEAD = np.dtype(
+    [
+        ("total_size", ">i4"),
+        ("magic", ">i4"),
+        ("body_crc", ">i4"),
+        ("flag", ">i4"),
+        ("body_len", ">i4"),
+    ]
+)
+assert BATCH_ENTRY_HEAD.itemsize == 20
+
+# SYSFLAG bits, MessageSysFlag.
+SYS_COMPRESSED: Final = 0x001
+SYS_TRANSACTION_MASK: Final = 0x00C
+SYS_PREPARED: Final = 0x004
+SYS_COMMIT: Final = 0x008
+SYS_ROLLBACK: Final = 0x00C
+SYS_BORN_IPV6: Final = 0x010
+SYS_STORE_IPV6: Final = 0x020
+
+# A message on its way into the log: one row per message, native byte order.
+# `*_pos` are positions in the batch's staging buffer. The encoder fills the last block.
+PUT = np.dtype(
+    [
+        ("body_pos", "i8"),
+        ("body_len", "i4"),
+        ("prop_len", "i4"),
+        ("prop_pos", "i8"),
+        ("topic_index", "i4"),  # where the record goes
+        ("queue_id", "i4"),
+        ("real_topic_index", "i4"),  # -1, or the topic to be named in REAL_TOPIC / REAL_QID
+        ("real_queue_id", "i4"),
+        ("flag", "i4"),
+        ("sys_flag", "i4"),
+        ("born_ms", "i8"),
+        ("born_ip_hi", "u8"),  # IPv6: address as two words; IPv4: the low 32 bits of `lo`
+        ("born_ip_lo", "u8"),
+        ("born_port", "i4"),
+        ("store_port", "i4"),
+        ("store_ip_hi", "u8"),
+        ("store_ip_lo", "u8"),
+        ("prepared_offset", "i8"),
+        ("reconsume_times", "i4"),
+        ("delay_level", "i4"),  # DELAY as a number; 0 absent; DELAY_ILLEGAL
+        ("timer_value", "i8"),  # the number behind timer_kind
+        ("timer_kind", "i4"),  # TIMER_*: which of the three timer properties counts
+        ("prop_flags", "i4"),  # PROP_*: properties seen
+        ("tags_hash", "i8"),  # Java hash of TAGS, sign-extended; 0 without
+        ("uniq_pos", "i8"),  # value of UNIQ_KEY in staging
+        ("uniq_len", "i4"),
+        ("status", "i4"),  # 0, or the response code a hook or the store refused it with
+        ("due_delay_ms", "i8"),  # -1: tags_code = tags_hash; else store_ms + due_delay_ms
+        # results
+        ("store_ms", "i8"),
+        ("phys_offset", "i8"),
+        ("queue_offset", "i8"),
+        ("tags_code", "i8"),
+        ("record_size", "i4"),
+        ("queue_slot", "i4"),
+    ],
+    align=True,
+)
+
+DELAY_ILLEGAL: Final = -2_147_483_648
+TIMER_NONE, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_ILLEGAL = 0, 1, 2, 3, -1
+PROP_WAIT_FALSE: Final = 0x01
+PROP_TRAN_MSG: Final = 0x02
+PROP_TIMER_OUT: Final = 0x04
+PROP_TIMER_DEL: Final = 0x08
+PROP_REAL_TOPIC: Final = 0x10
+PROP_INNER_BATCH: Final = 0x20
+
+# What a walk over log bytes says of each record, native byte order.
+SCANNED = np.dtype(
+    [
+        ("phys_offset", "i8"),
+        ("queue_offset", "i8"),
+        ("store_ms", "i8"),
+        ("prepared_offset", "i8"),
+        ("tags_hash", "i8"),
+        ("record_size", "i4"),
+        ("queue_id", "i4"),
+        ("sys_flag", "i4"),
+        ("topic_index", "i4"),  # -1: not in the topic table
+        ("delay_level", "i4"),
+        ("topic_pos", "i4"),  # from the record's start
+        ("topic_len", "i4"),
+        ("body_pos", "i4"),
+        ("body_len", "i4"),
+        ("prop_pos", "i4"),
+        ("prop_len", "i4"),
+        ("damage", "i4"),  # 0, or DAMAGE_*
+    ],
+    align=True,
+)
+DAMAGE_BODY_CRC: Final = 1
+
+# A key of a record on its way into an index file, native byte order.
+KEYED = np.dtype(
+    [("phys_offset", "i8"), ("store_ms", "i8"), ("key_hash", "i4"), ("pad", "i4")], align=True
+)
+
+# A consume queue unit past the byte order border.
+UNIT = np.dtype([("phys_offset", "i8"), ("tags_code", "i8"), ("size", "i4"), ("pad", "i4")])
+
+# What follows the address in an offset message id (MessageDecoder.createMessageId).
+OFFSET_ID_TAIL = np.dtype([("port", ">i4"), ("phys_offset", ">i8")])
+assert OFFSET_ID_TAIL.itemsize == 12
+
+
+def packer(layout: np.dtype[Any]) -> struct.Struct:
+    """Return the packer of one record of `layout` (big-endian, no padding)."""
+    assert layout.fields is not None
+    codes = {"i1": "b", "i2": "h", "i4": "i", "i8": "q", "u4": "I", "u8": "Q"}
+    kinds = [layout.fields[name][0] for name in layout.names or ()]
+    packed = struct.Struct(">" + "".join(codes[f"{k.kind}{k.itemsize}"] for k in kinds))
+    assert packed.size == layout.itemsize
+    return packed
+
+
+def native_columns(block: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a native-endian, contiguous copy of a structured block. The byte order border."""
+    return np.ascontiguousarray(block.astype(block.dtype.newbyteorder("=")))

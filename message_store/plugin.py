@@ -1,0 +1,211 @@
+"""The interface between the broker and what hangs on it: put hooks, dispatchers, tasks, codes.
+
+A plugin is found through the entry point group `duemq.broker_plugins`; the entry point names a
+factory `create_plugin(host: PluginHost) -> BrokerPlugin`. Order of a broker's life:
+
+    create_plugin(host)        configuration is parsed, the store is not open yet
+    system_topics(), tags_code_rules()    asked before the store recovers
+    store opens and recovers
+    put_hooks(), dispatchers(), request_handlers(), admin_views()    asked once
+    running(store)             entered before the port listens, left after it closed
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.clock import Clock
+
+if TYPE_CHECKING:
+    from message_store.batch import PutBatch
+    from message_store.store import MessageStore
+
+ENTRY_POINT_GROUP = "duemq.broker_plugins"
+
+
+class Peer(Protocol):
+    """The other end of one connection."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Remote IP text and port."""
+        ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def send_oneway(self, request: Request) -> None:
+        """Send a request that gets no answer; dropped when the connection is closed."""
+        ...
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        """Send a request and return its answer.
+
+        Raises:
+            TimeoutError: No answer in time.
+            ConnectionError: The connection closed first.
+        """
+        ...
+
+    def on_close(self, callback: Callable[[Peer], None]) -> None:
+        """Have `callback` called once when the connection has closed."""
+        ...
+
+
+@dataclass(slots=True)
+class Request:
+    """One request of the wire, whatever its encoding. `fields` are the extFields as text."""
+
+    code: int
+    fields: dict[str, str]
+    body: bytes = b""
+    opaque: int = 0
+    flag: int = 0
+    language: str = "JAVA"
+    version: int = 0
+    remark: str | None = None
+    oneway: bool = False
+    peer: Peer | None = None
+
+
+@dataclass(slots=True)
+class Response:
+    """The answer to one request; `code` 0 is success."""
+
+    code: int = 0
+    remark: str | None = None
+    fields: dict[str, str] | None = None
+    body: bytes | memoryview | Sequence[memoryview] = b""
+
+
+RequestHandler = Callable[[Request], Awaitable[Response | None]]
+"""Answers one request; None: no answer now (one-way). RequestError becomes its code and remark."""
+PutHook = Callable[["PutBatch", int], None]
+"""Called with a batch and now_ms before it is appended; changes columns, sets `status`."""
+Dispatcher = Callable[["PutBatch"], None]
+"""Called with every appended batch, in log order, after its queues are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemTopic:
+    """A topic that must exist before the store recovers."""
+
+    name: str
+    queues: int
+    perm: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTable:
+    """Delays of levels 1..n in ms (index 0 unused), in force from a commit log offset on."""
+
+    from_offset: int
+    delays_ms: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class TagsCodeRule:
+    """The tags code of `topic` is a time: store time + delay of the record's DELAY level.
+
+    `tables` are ascending by `from_offset`; a record uses the last one at or before it, so that
+    a rebuilt queue keeps the time that was promised.
+    """
+
+    topic: str
+    tables: Sequence[LevelTable] = field(default_factory=tuple)
+
+
+class PluginHost(Protocol):
+    """What a plugin gets from the process that holds it."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The broker's configuration as `key=value` text."""
+        ...
+
+    @property
+    def store_root(self) -> str: ...
+    @property
+    def scheduler(self) -> Any:
+        """The broker's APScheduler (AsyncIOScheduler)."""
+        ...
+
+    @property
+    def metrics(self) -> Any:
+        """The broker's prometheus-client CollectorRegistry."""
+        ...
+
+    def stop(self, why: str) -> None:
+        """Ask the broker to stop because this plugin cannot go on."""
+        ...
+
+
+class BrokerPlugin(Protocol):
+    """A part of the broker. `PluginBase` answers everything with "nothing"."""
+
+    name: str
+
+    def config_class(self) -> type | None: ...
+    def system_topics(self) -> Sequence[SystemTopic]: ...
+    def tags_code_rules(self) -> Sequence[TagsCodeRule]: ...
+    def put_hooks(self) -> Sequence[PutHook]: ...
+    def dispatchers(self) -> Sequence[Dispatcher]: ...
+    def request_handlers(self) -> Mapping[int, RequestHandler]: ...
+    def admin_views(self) -> Mapping[str, Callable[[], Any]]: ...
+    def reconfigure(self, properties: Mapping[str, str]) -> None: ...
+    def first_pending_offset(self) -> int | None: ...
+    def running(self, store: MessageStore) -> AbstractAsyncContextManager[Any]: ...
+
+
+class PluginBase:
+    """A `BrokerPlugin` that brings nothing; derive from it and override what you bring."""
+
+    name = "unnamed"
+
+    def config_class(self) -> type | None:
+        """Return the configuration section of this plugin, for checks and the reference."""
+        return None
+
+    def system_topics(self) -> Sequence[SystemTopic]:
+        """Return topics that must exist before the store recovers."""
+        return ()
+
+    def tags_code_rules(self) -> Sequence[TagsCodeRule]:
+        """Return how tags codes of this plugin's topics are made."""
+        return ()
+
+    def put_hooks(self) -> Sequence[PutHook]:
+        """Return what is called with every batch before it is appended."""
+        return ()
+
+    def dispatchers(self) -> Sequence[Dispatcher]:
+        """Return what is called with every batch after it was appended."""
+        return ()
+
+    def request_handlers(self) -> Mapping[int, RequestHandler]:
+        """Return request codes and who answers them."""
+        return {}
+
+    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+        """Return names and functions that return plain data for `duemq` and the console."""
+        return {}
+
+    def reconfigure(self, properties: Mapping[str, str]) -> None:
+        """Take a changed configuration."""
+
+    def first_pending_offset(self) -> int | None:
+        """Return the lowest log offset that this plugin still needs, None if there is none."""
+        return None
+
+    @asynccontextmanager
+    async def running(self, store: MessageStore) -> AsyncIterator[None]:
+        """Run this plugin's tasks while the block is open."""
+        yield

@@ -1,0 +1,166 @@
+"""All consume queues of a store: slot by slot, written a batch at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.commit_log import sync_directory
+from message_store.consume_queue import UNIT_BYTES, ConsumeQueue, FileCache
+from message_store.kernels import encode
+from message_store.topics import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
+
+QUEUE_ID_DIGITS_MAX = 9
+BACKLOG_BLOCKS_MAX = 100_000
+
+
+class QueueSet:
+    """Consume queues under `<root>/consumequeue/<topic>/<queueId>`, found by slot."""
+
+    def __init__(self, directory: Path, file_bytes: int, topics: TopicTable) -> None:
+        self.directory = directory
+        self.file_bytes = -(-file_bytes // UNIT_BYTES) * UNIT_BYTES
+        self.topics = topics
+        self.files = FileCache()
+        self._by_slot: list[ConsumeQueue] = []
+        self._counts = np.zeros(1024, np.int32)
+        self._touched = np.zeros((1024, 4), np.int64)
+        self._units = np.zeros(1024 * UNIT_BYTES, np.uint8)
+        self._backlog: list[tuple[int, int, bytes]] = []
+
+    def load(self) -> None:
+        """Open every queue directory; set each slot's next offset. Stray names are ignored."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        paths = [p for p in self.directory.iterdir() if p.is_dir() and is_topic_name(p.name)]
+        for topic_path in sorted(paths):
+            topic_index = self.topics.add(topic_path.name)
+            for path in sorted(topic_path.iterdir()):
+                if path.is_dir() and is_queue_id(path.name):
+                    queue = self.at(self.topics.slot(topic_index, int(path.name), create=True))
+                    queue.load()
+        self.number_slots()
+
+    def number_slots(self) -> None:
+        """Continue every queue behind its last unit."""
+        for slot, queue in enumerate(self._by_slot):
+            self.topics.set_next_offset(slot, queue.max_offset)
+
+    def at(self, slot: int) -> ConsumeQueue:
+        """Return the queue of a slot."""
+        while len(self._by_slot) <= slot:
+            topic_index, queue_id = self.topics.queue_of(len(self._by_slot))
+            path = self.directory / self.topics.name(topic_index) / str(queue_id)
+            self._by_slot.append(ConsumeQueue(path, self.file_bytes, self.files))
+        return self._by_slot[slot]
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue by name, or None."""
+        topic_index = self.topics.find(topic)
+        if topic_index < 0 or queue_id < 0:
+            return None
+        slot = self.topics.slot(topic_index, queue_id)
+        return None if slot < 0 else self.at(slot)
+
+    def all(self) -> list[ConsumeQueue]:
+        """Return every queue, by slot."""
+        return [self.at(slot) for slot in range(self.topics.queue_count)]
+
+    def append(self, rows: npt.NDArray[Any], first: int, end: int) -> None:
+        """Write the units of rows[first:end], grouped by queue.
+
+        Raises:
+            OSError: The disk refused a write; the units wait in the backlog.
+        """
+        self._grow(end - first)
+        blocks = encode.group_units(rows, first, end, self._counts, self._touched, self._units)
+        data = self._units.data
+        failure = None
+        for slot, start, first_offset, stop in self._touched[:blocks].tolist():
+            block = data[start * UNIT_BYTES : stop * UNIT_BYTES]
+            if failure is None and not self._backlog:
+                try:
+                    self.at(slot).write(first_offset, block)
+                    continue
+                except OSError as error:
+                    failure = error
+            self._backlog.append((slot, first_offset, bytes(block)))
+        if failure is not None:
+            raise failure
+
+    @property
+    def ends_sum(self) -> int:
+        """The sum of all queues' ends: how many messages were ever numbered."""
+        return int(self.topics.arrays.queues["next_offset"].sum())
+
+    @property
+    def behind(self) -> bool:
+        """Whether units wait for room on the disk."""
+        return bool(self._backlog)
+
+    def catch_up(self) -> None:
+        """Write the backlog.
+
+        Raises:
+            OSError: Still no room; what could be written is written.
+        """
+        while self._backlog:
+            slot, first_offset, block = self._backlog[0]
+            self.at(slot).write(first_offset, memoryview(block))
+            self._backlog.pop(0)
+
+    def _grow(self, count: int) -> None:
+        if self._touched.shape[0] < count:
+            self._touched = np.zeros((count * 2, 4), np.int64)
+            self._units = np.zeros(count * 2 * UNIT_BYTES, np.uint8)
+        if self._counts.size < self.topics.queue_count:
+            self._counts = np.zeros(self.topics.queue_count * 2, np.int32)
+
+    def truncate(self, log_end: int) -> None:
+        """Forget units of records that the log does not hold."""
+        for queue in self.all():
+            queue.truncate(log_end)
+
+    def cut_at_holes(self) -> None:
+        """Forget what lies behind units that a power cut took."""
+        for queue in self.all():
+            queue.cut_at_hole()
+
+    def correct_min(self, log_min: int) -> None:
+        """Forget units of records that retention removed."""
+        for queue in self.all():
+            queue.correct_min(log_min)
+
+    def remove_topic(self, name: str) -> None:
+        """Delete the files of a topic's queues; numbering starts at 0 again."""
+        topic_index = self.topics.find(name)
+        for slot, queue in enumerate(self.all()):
+            if self.topics.queue_of(slot)[0] == topic_index and queue.directory.is_dir():
+                queue.remove()
+                self.topics.set_next_offset(slot, 0)
+        path = self.directory / name
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+        sync_directory(self.directory)
+
+    def close(self) -> None:
+        """Close all files."""
+        self.files.close()
+
+
+def is_queue_id(name: str) -> bool:
+    """Return whether a directory's name is a queue id as brokers write it."""
+    plain = name.isascii() and name.isdigit() and len(name) <= QUEUE_ID_DIGITS_MAX
+    return plain and str(int(name)) == name and int(name) < QUEUES_MAX
+
+
+def is_topic_name(name: str) -> bool:
+    """Return whether a text can be the name of a topic's directory."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        return False
+    try:
+        return len(name.encode()) <= NAME_BYTES_MAX
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,163 @@
+"""Reading a store: queues, records, times, keys. Nothing here writes.
+
+Pulls get slices of the log as they lie there; nothing is decoded on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import layout, recovery
+from message_store.commit_log import CommitLog
+from message_store.errors import RecordUnreadable
+from message_store.index_file import IndexService
+from message_store.kernels import scan
+from message_store.queues import QueueSet
+from message_store.record import Record, decode_record
+from message_store.topics import TopicTable
+
+QUERY_CANDIDATES_MAX = 1_024
+
+
+class StoreReader:
+    """The read side of a store."""
+
+    topics: TopicTable
+    log: CommitLog
+    queues: QueueSet
+    index: IndexService
+
+    # -- reads --------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """First log offset that still exists."""
+        return self.log.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Log offset behind the last record."""
+        return self.log.end
+
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return (first, one past the last) queue offset; (0, 0) if there is no such queue."""
+        queue = self.queues.find(topic, queue_id)
+        return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+    def units(self, topic: str, queue_id: int, offset: int, count_max: int) -> npt.NDArray[Any]:
+        """Return (n,) `layout.UNIT` from a queue offset on, to the end of that file at most."""
+        queue = self.queues.find(topic, queue_id)
+        return np.empty(0, layout.UNIT) if queue is None else queue.read(offset, count_max)
+
+    def record_bytes(self, phys_offset: int, size: int) -> memoryview:
+        """Return a record's bytes without a copy.
+
+        Raises:
+            RecordUnreadable: It is not in the log (any more).
+        """
+        return self.log.view(phys_offset, size).data
+
+    def read_record(self, phys_offset: int) -> Record:
+        """Return the decoded record that starts at `phys_offset`.
+
+        Raises:
+            RecordUnreadable: There is none, or it is damaged.
+        """
+        file = self.log.file_of(phys_offset)
+        row = np.zeros(1, layout.SCANNED)
+        pos, end = phys_offset - file.base, min(file.size, self.log.end - file.base)
+        size = scan.read_frame(file.data, pos, end, phys_offset, row[0])
+        if size < 0:
+            raise RecordUnreadable(phys_offset, "no record starts here")
+        return decode_record(file.data[pos : pos + size].data, phys_offset)
+
+    def gather(self, units: npt.NDArray[Any]) -> bytes:
+        """Return the records of these units back to back, without decoding them.
+
+        Raises:
+            RecordUnreadable: One of them is not in the log.
+        """
+        starts, sizes = units["phys_offset"], units["size"].astype(np.int64)
+        pieces, first = [], 0
+        while first < units.size:
+            file = self.log.file_of(int(starts[first]))
+            limit = min(file.base + file.size, self.log.end)
+            fits = (sizes[first:] > 0) & (starts[first:] <= limit - sizes[first:])
+            inside = fits & (starts[first:] >= file.base)
+            count = units.size - first if inside.all() else int(np.argmin(inside))
+            if count == 0:
+                raise RecordUnreadable(
+                    int(units[first]["phys_offset"]), "the record reaches past the end of its file"
+                )
+            out = np.empty(int(sizes[first : first + count].sum()), np.uint8)
+            scan.copy_ranges(file.data, units[first : first + count], file.base, out)
+            pieces.append(out.data)
+            first += count
+        return pieces[0].tobytes() if len(pieces) == 1 else b"".join(pieces)
+
+    def store_ms(self, phys_offset: int) -> int:
+        """Return the store timestamp of the record at `phys_offset`, -1 if it is gone."""
+        row = np.zeros(1, layout.SCANNED)
+        try:
+            file = self.log.file_of(phys_offset)
+        except RecordUnreadable:
+            return -1
+        pos = phys_offset - file.base
+        size = scan.read_frame(file.data, pos, file.size, phys_offset, row[0])
+        return int(row[0]["store_ms"]) if size > 0 else -1
+
+    def search_offset(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
+        """Return the first queue offset stored at or after `time_ms` (the end if none).
+
+        With `upper`: the last one stored at or before it. Empty queue: 0.
+        """
+        low, high = first, end = self.queue_bounds(topic, queue_id)
+        while low < high:
+            middle = (low + high) // 2
+            stored = self._queue_time(topic, queue_id, middle)
+            if stored < time_ms or (upper and stored == time_ms):
+                low = middle + 1
+            else:
+                high = middle
+        if upper:
+            low -= 1
+        return max(min(low, end), first)
+
+    def _queue_time(self, topic: str, queue_id: int, offset: int) -> int:
+        units = self.units(topic, queue_id, offset, 1)
+        return self.store_ms(int(units[0]["phys_offset"])) if units.size else -1
+
+    def earliest_store_ms(self, topic: str, queue_id: int) -> int:
+        """Return the store time of a queue's first message, -1 if it has none."""
+        first, end = self.queue_bounds(topic, queue_id)
+        return self._queue_time(topic, queue_id, first) if first < end else -1
+
+    def query_keys(
+        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
+    ) -> list[int]:
+        """Return log offsets indexed under topic and key, newest first."""
+        self.index.catch_up()
+        found: list[int] = []
+        for offset in self.index.query(topic, key, QUERY_CANDIDATES_MAX, begin_ms, end_ms):
+            if len(found) < count_max and self._has_key(offset, topic, key, begin_ms, end_ms):
+                found.append(offset)
+        return found
+
+    def _has_key(self, offset: int, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
+        try:
+            record = self.read_record(offset)
+        except RecordUnreadable:
+            return False
+        if record.topic != topic or not begin_ms <= record.store_ms <= end_ms:
+            return False
+        keys = record.properties.get("KEYS", "").split(" ")
+        return key == record.properties.get("UNIQ_KEY") or key in keys
+
+    def scan(self, start: int, end: int | None = None) -> Iterator[npt.NDArray[Any]]:
+        """Yield (n,) `layout.SCANNED` for the records in start..end. Chunks are reused."""
+        limit = self.log.end if end is None else end
+        return recovery.walk_log(self.log, start, limit, self.topics, check=False)

@@ -1,0 +1,459 @@
+"""The message store: one append path, many readers, everything else a fold over the log.
+
+    put(batch):  prepare -> encode -> pwritev -> consume queues -> dispatchers
+                 (one compiled pass each; a single message is a batch of one)
+
+Only the thread that opened the store (the event loop's) may call it; the flusher and the index
+have threads of their own and touch only what is named there.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import recovery
+from message_store.batch import PutBatch
+from message_store.checkpoint import Checkpoint, RecoveryMark
+from message_store.clock import Clock
+from message_store.commit_log import CommitLog
+from message_store.config import StoreConfig
+from message_store.errors import StoreFull, StoreLocked
+from message_store.flusher import Flusher, sync_files
+from message_store.index_file import IndexService
+from message_store.kernels import encode
+from message_store.plugin import Dispatcher, TagsCodeRule
+from message_store.queues import QueueSet
+from message_store.read_ahead import ReadAhead
+from message_store.reader import StoreReader
+from message_store.retention import Retention
+from message_store.topics import TopicTable
+
+OUT_BYTES_MIN = 1 << 20
+OUT_BYTES_MAX = 32 << 20
+RECORD_EXTRA_BYTES_MAX = 65_536  # a record may be maxMessageSize + this
+CLOCK_STEP_MS_MAX = 1_000  # a clock that falls back by less is held, so that time stands still
+SERVICE_NOT_AVAILABLE = 14
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+MARK_STEP_BYTES = 1 << 20
+
+
+class MessageStore(StoreReader):
+    """A store directory, opened for reading and appending. A context manager.
+
+    Args:
+        tags_code_rules: how tags codes of system topics are made; needed before recovery.
+        notice: called with one line for everything an operator should know.
+    Raises (on entering):
+        StoreLocked: Another broker has the directory.
+        StoreFull: No room for what recovery has to write.
+        CorruptStore: Files that cannot be part of this store.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        *,
+        tags_code_rules: Sequence[TagsCodeRule] = (),
+        notice: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.config, self.clock, self.notice = config, clock, notice
+        self.rules = tuple(tags_code_rules)
+        self.root = config.root
+        self.topics = TopicTable()
+        self.log = CommitLog(config.commitlog_dir, config.commitlog_file_bytes)
+        self.queues = QueueSet(self.root / "consumequeue", config.queue_file_bytes, self.topics)
+        self.retention = Retention(self)
+        self.recovered: recovery.Recovered | None = None
+        self._dispatchers: list[Dispatcher] = []
+        self._out: npt.NDArray[np.uint8] = np.empty(OUT_BYTES_MIN, np.uint8)
+        self._last_store_ms = 0
+        self._last_record = -1
+        self._marked = 0
+        self._refusal = ""  # why writes are refused; empty: they are taken
+        self._lock_fd = -1
+        self._queues_synced_ms = 0
+        self._checkpoint_failed = False
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._lock()
+        with ExitStack() as undo:
+            undo.callback(self._unlock)
+            undo.callback(self.log.close)
+            undo.callback(self.queues.close)
+            try:
+                self._open(undo)
+            except OSError as error:
+                if error.errno in DISK_FULL:
+                    raise StoreFull(
+                        f"{self.root}: the disk is full, so the store cannot be recovered. Nothing "
+                        f"is lost; make room there and start again."
+                    ) from error
+                raise
+            undo.pop_all()
+        return self
+
+    def _open(self, undo: ExitStack) -> None:
+        crashed = self.abort_path.exists()
+        self.log.load()
+        self.queues.load()
+        (self.root / "config").mkdir(exist_ok=True)
+        self.checkpoint = Checkpoint.load(self.root / "checkpoint")
+        self.mark = RecoveryMark.open(self.config_path("duemq.mark"))
+        undo.callback(self.mark.close)
+        self._recover(crashed)
+        self._mark_recovered()
+        self.index = IndexService(self.root / "index", self.config, self.log, self.clock)
+        undo.callback(self.index.stop)
+        self.index.start(checkpoint=self.checkpoint, trusted=not crashed or self.mark.same_boot)
+        self.flusher = Flusher(
+            self.log,
+            durable=self._synced_before(crashed),
+            interval_s=self.config.flush_commitlog_interval_ms / 1_000,
+            after_flush=self._after_flush,
+            on_failure=self._flush_failed,
+        )
+        self.abort_path.write_text(str(os.getpid()))
+        self.flusher.start()
+        self.read_ahead = ReadAhead(self.log)
+        self.read_ahead.start()
+
+    def _recover(self, crashed: bool) -> None:
+        if crashed and not self.mark.same_boot:
+            self.queues.cut_at_holes()
+        start = self._recovery_start(crashed)
+        marks = self.mark.read()
+        power_cut = crashed and marks is not None and not self.mark.same_boot
+        found = recovery.recover(
+            self.log, self.queues, self.rules, start, self.notice,
+            torn_from=marks.durable if power_cut and marks else None,
+        )  # fmt: skip
+        self.queues.correct_min(self.log.min_offset)
+        self.recovered = found
+        if found.records:
+            self._last_record, self._last_store_ms = found.last_record, found.last_store_ms
+        elif self._last_record >= 0:
+            self._last_store_ms = max(self.store_ms(self._last_record), 0)
+        if crashed:
+            self.notice(
+                f"the last run did not end cleanly: {found.records} records from {start} on were "
+                f"checked, the log ends at {found.end}"
+            )
+
+    def _synced_before(self, crashed: bool) -> int:
+        """Return how much of the log is surely on the disk: after a kill not all that was found."""
+        if not crashed:
+            return self.log.end
+        mark = self.mark.read()
+        return min(mark.durable, self.log.end) if mark is not None else self.log.min_offset
+
+    def _recovery_start(self, crashed: bool) -> int:
+        if not self.log.files:
+            return 0
+        point = self.mark.point()
+        if point is not None and recovery.record_ends_at(self.log, point.record, point.offset):
+            if self.queues.ends_sum >= point.units:
+                self._last_record = point.record
+                return point.offset
+            self.notice(
+                f"consume queues are missing below {self.queues.directory}: all of them are "
+                f"written again from the log"
+            )
+            return self.log.min_offset
+        if crashed:
+            start = recovery.file_before(self.log, self.checkpoint.min_timestamp_ms)
+        else:
+            start = recovery.third_last_file(self.log)
+        return min(start, recovery.queues_reach(self.log, self.queues))
+
+    def _mark_recovered(self) -> None:
+        """Every record is in its queue now; a mark beyond the log's end is void."""
+        marks = self.mark.read()
+        if marks is not None and marks.durable > self.log.end:
+            self.mark.update(durable=0, durable_record=-1, durable_units=0)
+        self._mark_dispatched()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.read_ahead.stop()
+        self.index.stop()
+        self.flusher.stop()
+        if self.flusher.failure is None and not self.queues.behind:
+            self._mark_dispatched()
+            self.sync_queues()
+            self.abort_path.unlink(missing_ok=True)
+        self.mark.close()
+        self.queues.close()
+        self.log.close()
+        self._unlock()
+
+    @property
+    def abort_path(self) -> Path:
+        """The file whose presence says that a broker runs, or died."""
+        return self.root / "abort"
+
+    def _lock(self) -> None:
+        path = self.root / "lock"
+        self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(self._lock_fd)
+            raise StoreLocked(
+                f"{path} is locked: another broker uses this store. Stop it, or set "
+                f"storePathRootDir to another directory."
+            ) from error
+        os.pwrite(self._lock_fd, b"lock", 0)
+
+    def _unlock(self) -> None:
+        os.close(self._lock_fd)  # closing gives the record lock back
+
+    # -- append -------------------------------------------------------------------------------
+
+    def put(self, batch: PutBatch) -> None:
+        """Append every row whose status is 0 and fill its result columns.
+
+        A row that can never be stored gets status 13, one that cannot be stored now 14; both
+        with a remark. After the call accepted rows are readable and their queues are written.
+        """
+        count = batch.count
+        if self._refusal:
+            self._refuse_all(batch, 0, count)
+            return
+        self._prepare(batch)
+        store_ms = self._next_store_ms()
+        first = 0
+        while first < count:
+            try:
+                end = self._append(batch, first, store_ms)
+            except OSError as error:
+                self._disk_failed(error)
+                self._refuse_all(batch, first, count)
+                break
+            if end > first:
+                self._queue_units(batch, first, end)
+            first = end
+        self._mark_dispatched(step_bytes=MARK_STEP_BYTES)
+        self.index.notify()
+        self.read_ahead.notify(self.log.end)
+        for dispatcher in self._dispatchers:
+            dispatcher(batch)
+
+    def _prepare(self, batch: PutBatch) -> None:
+        rows, count = batch.rows, batch.count
+        record_max = self.config.commitlog_file_bytes - encode.BLANK_TAIL_BYTES
+        body_max = record_max if batch.trusted else self.config.message_bytes_max
+        record_max = min(record_max, body_max + RECORD_EXTRA_BYTES_MAX)
+        while True:
+            at, total, refused = encode.prepare(
+                rows, count, batch.staging, self.topics.arrays,
+                body_max, record_max,
+            )  # fmt: skip
+            if at == count:
+                break
+            self.topics.slot(int(rows[at]["topic_index"]), int(rows[at]["queue_id"]), create=True)
+        if refused:
+            for at in np.flatnonzero(batch.filled["status"] == encode.MESSAGE_ILLEGAL).tolist():
+                batch.remarks.setdefault(at, self._illegal_remark(batch, at))
+        if total > self._out.size and self._out.size < OUT_BYTES_MAX:
+            self._out = np.empty(min(int(total) * 2, OUT_BYTES_MAX), np.uint8)
+
+    def _illegal_remark(self, batch: PutBatch, at: int) -> str:
+        row = batch.rows[at]
+        return (
+            f"the message is illegal: body {row['body_len']} bytes (maxMessageSize is "
+            f"{self.config.message_bytes_max}), properties {row['prop_len']} bytes (at most "
+            f"{encode.PROPERTY_BYTES_MAX}), queue {row['queue_id']}"
+        )
+
+    def _next_store_ms(self) -> int:
+        now = self.clock.now_ms()
+        if now < self._last_store_ms <= now + CLOCK_STEP_MS_MAX:
+            now = self._last_store_ms
+        self._last_store_ms = now
+        return now
+
+    def _append(self, batch: PutBatch, first: int, store_ms: int) -> int:
+        """Encode and write what fits into the current file; return the first row left."""
+        log = self.log
+        file = log.writable_file()
+        left = file.base + file.size - log.end
+        end, size, last = encode.encode(
+            batch.rows, (first, batch.count), batch.staging, self.topics.arrays, self._out,
+            log.end, left, store_ms,
+        )  # fmt: skip
+        if size == 0 and end < batch.count:
+            needed = int(batch.rows[end]["record_size"])
+            if needed + encode.BLANK_TAIL_BYTES > left:
+                log.close_file()
+            else:
+                self._out = np.empty(needed, np.uint8)
+            return int(end)
+        if size:
+            try:
+                file.write(log.end - file.base, self._out.data[:size])
+            except OSError:
+                encode.unnumber(batch.rows, first, end, self.topics.arrays)
+                with suppress(OSError):  # records that were written whole are refused all the same
+                    file.zero_from(log.end - file.base)
+                raise
+            self._last_record = int(last)
+            log.end += int(size)
+        return int(end)
+
+    def _queue_units(self, batch: PutBatch, first: int, end: int) -> None:
+        try:
+            self.queues.append(batch.rows, first, end)
+        except OSError as error:
+            self._disk_failed(error)
+
+    def _mark_dispatched(self, *, step_bytes: int = 0) -> None:
+        """Note how far the queues are; every `step_bytes` is enough, recovery walks the rest."""
+        if self.log.end - self._marked >= step_bytes and not self.queues.behind:
+            self.mark.update(
+                dispatched=self.log.end,
+                last_record=self._last_record,
+                units=self.queues.ends_sum,
+            )
+            self._marked = self.log.end
+
+    def _refuse_all(self, batch: PutBatch, first: int, end: int) -> None:
+        for at in range(first, end):
+            if batch.rows[at]["status"] == 0:
+                batch.refuse(
+                    at, SERVICE_NOT_AVAILABLE, f"the store is not writable: {self._refusal}"
+                )
+
+    def _disk_failed(self, error: OSError) -> None:
+        what = "the disk is full" if error.errno in DISK_FULL else str(error)
+        self._refusal = f"{what} ({self.root}, {self.disk_used_ratio:.0%} used)"
+        self.notice(
+            f"writes are refused: {self._refusal}. Make room; the broker goes on by itself."
+        )
+
+    def _flush_failed(self, error: OSError) -> None:
+        self._refusal = f"the commit log cannot be synced: {error}"
+        self.notice(f"writes are refused: {self._refusal}. Check the disk and restart the broker.")
+
+    @property
+    def writable(self) -> bool:
+        """Whether messages are taken."""
+        return not self._refusal
+
+    @property
+    def refusal(self) -> str:
+        """Why they are not, or an empty text."""
+        return self._refusal
+
+    def check_disk(self) -> None:
+        """Refuse writes on a nearly full disk; take them again when there is room."""
+        if self.flusher.failure is not None:
+            return
+        used = self.disk_used_ratio
+        if used * 100 > self.config.disk_warning_percent:
+            if not self._refusal:
+                self._disk_failed(OSError(errno.ENOSPC, "no space left"))
+            return
+        if self._refusal:
+            try:
+                self.queues.catch_up()
+            except OSError:
+                return
+            self._refusal = ""
+            self._mark_dispatched()
+            self.notice("there is room on the disk again: messages are taken")
+
+    @property
+    def disk_used_ratio(self) -> float:
+        """Used share of the disk that holds the commit log, 0..1."""
+        usage = shutil.disk_usage(self.log.directory if self.log.directory.is_dir() else self.root)
+        return usage.used / max(usage.used + usage.free, 1)
+
+    @property
+    def last_record(self) -> int:
+        """Log offset of the last record, -1 if the log is empty."""
+        return self._last_record
+
+    def config_path(self, name: str) -> Path:
+        """Return the path of a file in the store's config directory."""
+        return self.root / "config" / name
+
+    def add_dispatcher(self, dispatcher: Dispatcher) -> None:
+        """Have `dispatcher` called with every batch after it was appended."""
+        self._dispatchers.append(dispatcher)
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic's queues. Its records stay in the log until retention takes them."""
+        self.queues.remove_topic(name)
+        self._mark_dispatched()  # so that no recovery writes these queues again,
+        with suppress(OSError):  # also after a power cut
+            self.flush()
+            self.mark.sync()
+
+    # -- durability ---------------------------------------------------------------------------
+
+    @property
+    def durable_offset(self) -> int:
+        """Log offset up to which everything is on the disk."""
+        return self.flusher.durable
+
+    async def wait_durable(self, end_offset: int, *, always: bool = False) -> bool:
+        """Wait for group commit with SYNC_FLUSH; False after syncFlushTimeout. Else True at once.
+
+        With `always`: wait for the disk with ASYNC_FLUSH too.
+        """
+        if not (self.config.sync_flush or always):
+            return True
+        return await self.flusher.wait(end_offset, self.config.sync_flush_timeout_ms / 1_000)
+
+    def flush(self) -> None:
+        """Sync log and queues now."""
+        self.flusher.flush()
+        self.sync_queues()
+
+    def _after_flush(self, log_end: int) -> None:
+        now = self.clock.now_ms()
+        if abs(now - self._queues_synced_ms) >= self.config.flush_queue_interval_ms:
+            self._queues_synced_ms = now
+            self.sync_queues()
+
+    def sync_queues(self) -> None:
+        """Sync the queue files written so far and note in mark and checkpoint how far they are."""
+        reached = self.mark.read()
+        times = self._last_store_ms
+        sync_files(self.queues.files.take_dirty())
+        if reached is not None and reached.dispatched <= self.flusher.durable:
+            self.mark.update(
+                durable=reached.dispatched,
+                durable_record=reached.last_record,
+                durable_units=reached.units,
+            )
+        self._write_checkpoint(times)
+
+    def _write_checkpoint(self, times: int) -> None:
+        """Write Apache's checkpoint; an old one only makes a recovery start earlier."""
+        try:
+            self.checkpoint.update(physic_ms=times, logics_ms=times, index_ms=self.index.safe_ms)
+            self._checkpoint_failed = False
+        except OSError as error:
+            if not self._checkpoint_failed:
+                self.notice(f"{self.checkpoint.path} cannot be written, it is tried again: {error}")
+            self._checkpoint_failed = True

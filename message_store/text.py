@@ -1,0 +1,55 @@
+"""Java's view of text: hash codes, ids, topic names."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from message_store import layout
+
+_HOST_AND_OFFSET = layout.packer(layout.OFFSET_ID_TAIL)
+TOPIC_BYTES_MAX = 127
+GROUP_BYTES_MAX = 255
+_NAME_CHARACTERS = frozenset("%|-_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+
+
+def java_hash(text: str) -> int:
+    """Return `String.hashCode`: over UTF-16 units, wrapped to a signed 32-bit number."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFF_FFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def encode_offset_id(address: bytes, port: int, phys_offset: int) -> str:
+    """Return the offset message id: upper-case hex of address (4 or 16), port, offset."""
+    return (address + _HOST_AND_OFFSET.pack(port, phys_offset)).hex().upper()
+
+
+def decode_offset_id(text: str) -> tuple[str, int, int]:
+    """Return (ip, port, phys_offset) of an offset message id.
+
+    Raises:
+        ValueError: If the text is not 32 or 56 hex digits.
+    """
+    if len(text) not in (32, 56):
+        raise ValueError(f"{text!r}: an offset message id has 32 or 56 hex digits")
+    data = bytes.fromhex(text)
+    port, phys_offset = _HOST_AND_OFFSET.unpack(data[-12:])
+    return str(ipaddress.ip_address(data[:-12])), port, phys_offset
+
+
+def name_fault(name: str, *, bytes_max: int = TOPIC_BYTES_MAX) -> str | None:
+    """Return what is wrong with a topic or group name, or None. TopicValidator."""
+    if not name.strip():
+        return "the name is blank"
+    if not _NAME_CHARACTERS.issuperset(name):
+        return f"{_shown(name)} has a character outside ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > bytes_max:
+        return f"{_shown(name)} is longer than {bytes_max} characters"
+    return None
+
+
+def _shown(name: str) -> str:
+    """Return a name for a message: all of a legal length, the beginning of a longer one."""
+    return repr(name if len(name) <= GROUP_BYTES_MAX else name[:GROUP_BYTES_MAX] + "...")

@@ -1,0 +1,196 @@
+"""Topics and queues as the kernels see them: dense numbers, columns, one hash table.
+
+    name --hash--> topic_index --+ queue_id--> queue_slot --> next_offset, ...
+
+Indexes and slots never change while the store is open; a deleted topic keeps its number with
+`write_queues` 0. `routing` columns (queues, perm) belong to the broker; it sets them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+NAME_BYTES_MAX = 255
+QUEUES_MAX = 65_536
+
+TOPIC = np.dtype(
+    [
+        ("name_hash", "u8"),
+        ("name_pos", "i4"),
+        ("name_len", "i4"),
+        ("slots_pos", "i4"),  # first entry of this topic in slot_map
+        ("slots_len", "i4"),
+        ("write_queues", "i4"),
+        ("read_queues", "i4"),
+        ("perm", "i4"),
+        ("closed", "i4"),  # 1: clients may not send to it
+    ],
+    align=True,
+)
+QUEUE = np.dtype(
+    [
+        ("next_offset", "i8"),
+        ("topic_index", "i4"),
+        ("queue_id", "i4"),
+    ],
+    align=True,
+)
+
+
+class TopicArrays(NamedTuple):
+    """What a kernel takes to find topics and number messages. Fetch anew for each call."""
+
+    topics: npt.NDArray[Any]  # (n,) TOPIC
+    names: npt.NDArray[np.uint8]  # (n,) all names, end to end
+    table: npt.NDArray[np.int32]  # (2^k,) open addressing: topic index or -1
+    slot_map: npt.NDArray[np.int32]  # (n,) queue slot or -1
+    queues: npt.NDArray[Any]  # (n,) QUEUE
+
+
+def name_hash(name: bytes) -> int:
+    """Return FNV-1a, 64 bits. `kernels.topics.hash_name` is its compiled twin."""
+    value = 0xCBF29CE484222325
+    for byte in name:
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFF_FFFF_FFFF_FFFF
+    return value
+
+
+class TopicTable:
+    """Names to numbers, for Python and for kernels."""
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+        self._names: list[str] = []
+        self._topics = np.zeros(64, TOPIC)
+        self._blob = np.zeros(4096, np.uint8)
+        self._blob_len = 0
+        self._table = np.full(256, -1, np.int32)
+        self._slot_map = np.full(1024, -1, np.int32)
+        self._slot_map_len = 0
+        self._queues = np.zeros(1024, QUEUE)
+        self._queue_count = 0
+        self._arrays: TopicArrays | None = None  # None: something grew
+
+    @property
+    def arrays(self) -> TopicArrays:
+        """The current arrays. They are replaced when the table grows."""
+        if self._arrays is None:
+            self._arrays = TopicArrays(
+                self._topics, self._blob, self._table, self._slot_map, self._queues
+            )
+        return self._arrays
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def queue_count(self) -> int:
+        """How many queue slots exist."""
+        return self._queue_count
+
+    def find(self, name: str) -> int:
+        """Return the topic's index, or -1."""
+        return self._index.get(name, -1)
+
+    def name(self, topic_index: int) -> str:
+        """Return the topic's name."""
+        return self._names[topic_index]
+
+    def add(self, name: str) -> int:
+        """Return the topic's index, giving it one if it is new."""
+        known = self._index.get(name)
+        if known is not None:
+            return known
+        data = name.encode()
+        assert 0 < len(data) <= NAME_BYTES_MAX
+        index = len(self._names)
+        if index == self._topics.size:
+            self._topics = np.concatenate([self._topics, np.zeros_like(self._topics)])
+            self._arrays = None
+        if self._blob_len + len(data) > self._blob.size:
+            self._blob = np.concatenate([self._blob, np.zeros_like(self._blob)])
+            self._arrays = None
+        self._blob[self._blob_len : self._blob_len + len(data)] = np.frombuffer(data, np.uint8)
+        row = self._topics[index]
+        row["name_hash"] = name_hash(data)
+        row["name_pos"], row["name_len"] = self._blob_len, len(data)
+        self._blob_len += len(data)
+        self._names.append(name)
+        self._index[name] = index
+        self._insert(index)
+        return index
+
+    def set_routing(
+        self, name: str, *, write_queues: int, read_queues: int, perm: int, closed: bool = False
+    ) -> int:
+        """Set what the front checks before a message is taken; return the topic's index."""
+        index = self.add(name)
+        row = self._topics[index]
+        row["write_queues"], row["read_queues"] = write_queues, read_queues
+        row["perm"], row["closed"] = perm, int(closed)
+        self._grow_slots(index, max(write_queues, read_queues))
+        return index
+
+    def slot(self, topic_index: int, queue_id: int, *, create: bool = False) -> int:
+        """Return the slot of a queue, or -1 (with `create`: a new one)."""
+        row = self._topics[topic_index]
+        if queue_id < int(row["slots_len"]):
+            slot = int(self._slot_map[int(row["slots_pos"]) + queue_id])
+            if slot >= 0 or not create:
+                return slot
+        elif not create:
+            return -1
+        self._grow_slots(topic_index, queue_id + 1)
+        if self._queue_count == self._queues.size:
+            self._queues = np.concatenate([self._queues, np.zeros_like(self._queues)])
+            self._arrays = None
+        slot = self._queue_count
+        self._queue_count += 1
+        self._queues[slot] = (0, topic_index, queue_id)
+        self._slot_map[int(self._topics[topic_index]["slots_pos"]) + queue_id] = slot
+        return slot
+
+    def queue_of(self, slot: int) -> tuple[int, int]:
+        """Return (topic_index, queue_id) of a slot."""
+        row = self._queues[slot]
+        return int(row["topic_index"]), int(row["queue_id"])
+
+    def next_offset(self, slot: int) -> int:
+        """Return the queue offset that the next message of this queue gets."""
+        return int(self._queues[slot]["next_offset"])
+
+    def set_next_offset(self, slot: int, value: int) -> None:
+        """Set it: recovery and a failed write only."""
+        self._queues[slot]["next_offset"] = value
+
+    def _insert(self, index: int) -> None:
+        if (index + 1) * 2 > self._table.size:
+            self._table = np.full(self._table.size * 2, -1, np.int32)
+            self._arrays = None
+            for other in range(index):
+                self._place(other)
+        self._place(index)
+
+    def _place(self, index: int) -> None:
+        mask = self._table.size - 1
+        spot = int(self._topics[index]["name_hash"]) & mask
+        while self._table[spot] >= 0:
+            spot = (spot + 1) & mask
+        self._table[spot] = index
+
+    def _grow_slots(self, index: int, count: int) -> None:
+        assert count <= QUEUES_MAX
+        row = self._topics[index]
+        old_pos, old_len = int(row["slots_pos"]), int(row["slots_len"])
+        if count <= old_len:
+            return
+        while self._slot_map_len + count > self._slot_map.size:
+            self._slot_map = np.concatenate([self._slot_map, np.full_like(self._slot_map, -1)])
+            self._arrays = None
+        pos = self._slot_map_len
+        self._slot_map[pos : pos + old_len] = self._slot_map[old_pos : old_pos + old_len]
+        self._slot_map_len += count
+        row["slots_pos"], row["slots_len"] = pos, count

@@ -1,0 +1,77 @@
+"""Reading a whole store and saying what is wrong with it, and where. Nothing here writes.
+
+    commit log      every record, its place and its CRC; what lies between and behind records
+    consume queues  every unit has its record, every record its unit
+    index           every item has its key, every key its item
+    config files    readable, or their backup is
+
+Any store of Apache (4.9, 5.x) or of ours can be read, also one that crashed; file sizes are taken
+from the files. A broker that uses the store meanwhile changes what is read: stop it, or copy the
+directory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from message_store.errors import UsageError
+from message_store.verify.configs import (
+    check_checkpoint,
+    check_configs,
+    check_surroundings,
+    taken_out,
+)
+from message_store.verify.index import check_index
+from message_store.verify.log import read_log
+from message_store.verify.queues import check_queues
+from message_store.verify.report import Finding, Progress, Report
+
+__all__ = ["Finding", "Progress", "Report", "verify_store"]
+
+DUE_TOPICS = ("SCHEDULE_TOPIC_XXXX",)
+STORE_PARTS = ("commitlog", "consumequeue", "index", "config", "checkpoint")
+
+
+def verify_store(
+    path: Path,
+    progress: Progress | None = None,
+    *,
+    commitlog: Path | None = None,
+    index_slots: int = 0,
+    due_topics: Collection[str] = DUE_TOPICS,
+) -> Report:
+    """Read the store in `path` and return everything that is worth saying about it.
+
+    Args:
+        progress: called with (phase, done, total) now and then.
+        commitlog: where the log lies if not in `path`/commitlog.
+        index_slots: maxHashSlotNum, if it is known; else it is found out.
+        due_topics: topics whose units of level messages hold a due time, in ms.
+    Raises:
+        UsageError: `path` is no store.
+    """
+    if not any((path / name).exists() for name in STORE_PARTS) and commitlog is None:
+        raise UsageError(f"{path} is no store: it has none of {', '.join(STORE_PARTS)}")
+    tell = progress or _silent
+    report = Report(path)
+    crashed = (path / "abort").exists()
+    tables = check_configs(path, report)
+    facts = read_log(commitlog or path / "commitlog", report, tell, crashed=crashed)
+    facts.taken_out = taken_out(path)
+    check_queues(
+        path / "consumequeue",
+        facts,
+        report,
+        tell,
+        due_topics=frozenset(due_topics),
+        known_topics=frozenset(tables.get("topics.json", {}).get("topicConfigTable", {})),
+    )
+    check_index(path / "index", facts, report, tell, slots=index_slots)
+    check_checkpoint(path / "checkpoint", report, facts.last_store_ms)
+    check_surroundings(path, report)
+    return report
+
+
+def _silent(phase: str, done: int, total: int) -> None:
+    """Show nothing."""

@@ -1,0 +1,144 @@
+"""The small files of a store: tables in JSON, checkpoint, marks, what a crash left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from message_store import json_dialect, layout
+from message_store.verify.files import is_offset
+from message_store.verify.report import Report
+
+CONFIG_BYTES_MAX = 256 << 20
+TABLE_NAMES = {
+    "topics.json": "topicConfigTable",
+    "subscriptionGroup.json": "subscriptionGroupTable",
+    "consumerOffset.json": "offsetTable",
+    "delayOffset.json": "offsetTable",
+}
+LOCKS_PATH = Path("/proc/locks")
+TAKEN_OUT = "truncated"
+NOT_CHECKED = ("batchconsumequeue", "consumequeue_ext", "compaction", "timerlog", "timerwheel")
+
+
+def check_configs(root: Path, report: Report) -> dict[str, Any]:
+    """Read every table; return the readable ones by file name."""
+    directory = root / "config"
+    tables: dict[str, Any] = {}
+    paths = sorted(directory.glob("*.json*")) if directory.is_dir() else []
+    names = sorted({path.name.removesuffix(".bak") for path in paths if path.suffix != ".tmp"})
+    for name in names:
+        found = _check_table(directory / name, report)
+        if found is not None:
+            tables[name] = found
+    report.figures["config_files"] = len(names)
+    return tables
+
+
+def _check_table(path: Path, report: Report) -> Any:
+    """Return the value of a table or of its backup, None if neither can be read."""
+    value, why = _read(path)
+    if value is not None:
+        return value
+    backup = json_dialect.backup_path(path)
+    value, why_backup = _read(backup)
+    if value is not None:
+        text = f"{why}; {backup.name} is good and is used instead"
+        report.add("warning", "config", path, 0, text)
+        return value
+    text = f"{why}; {backup.name}: {why_backup}. Restore one of them from a copy"
+    report.add("error", "config", path, 0, text)
+    return None
+
+
+def _read(path: Path) -> tuple[Any, str]:
+    """Return (value, what is wrong)."""
+    try:
+        if path.stat().st_size > CONFIG_BYTES_MAX:
+            return None, f"longer than {CONFIG_BYTES_MAX} bytes"
+        text = path.read_bytes().decode("utf-8")
+        if not text.strip():
+            return None, "it is empty"
+        value = json_dialect.loads(text)
+    except FileNotFoundError:
+        return None, "it is missing"
+    except (OSError, ValueError) as error:
+        return None, f"it cannot be read: {error}"
+    return _checked(path, value)
+
+
+def _checked(path: Path, value: Any) -> tuple[Any, str]:
+    table = TABLE_NAMES.get(path.name.removesuffix(".bak"))
+    if table is None:
+        return value, ""
+    if not isinstance(value, dict) or not isinstance(value.get(table, {}), dict):
+        return None, f"it has no object {table!r}"
+    return value, ""
+
+
+def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
+    """Its times must not lie behind those of the log: recovery would start too late."""
+    if not path.exists():
+        if last_store_ms:
+            text = "there is none: after a crash a broker reads the whole log"
+            report.add("note", "checkpoint", path, 0, text)
+        return
+    data = path.read_bytes()[: layout.CHECKPOINT_BYTES]
+    if len(data) < 24:
+        text = f"it has {len(data)} bytes; after a crash a broker reads the whole log"
+        report.add("warning", "checkpoint", path, len(data), text)
+        return
+    times = layout.packer(layout.CHECKPOINT).unpack(data[:40].ljust(40, b"\0"))[:3]
+    for number, (name, time_ms) in enumerate(zip(("log", "queues", "index"), times, strict=True)):
+        if time_ms < 0 or time_ms > last_store_ms:
+            text = (
+                f"it says the {name} is on the disk up to {time_ms} ms, the log's last record is "
+                f"of {last_store_ms} ms; after a crash recovery would start too late"
+            )
+            report.add("warning", "checkpoint", path, 8 * number, text)
+
+
+def is_in_use(root: Path) -> bool:
+    """Return whether a process holds the store's lock; the lock itself is not touched.
+
+    Opening and closing the file would give up a lock of this very process.
+    """
+    try:
+        inode = (root / "lock").stat().st_ino
+        lines = LOCKS_PATH.read_text().splitlines()
+    except OSError:
+        return False
+    held = (line.split() for line in lines)
+    return any(
+        "POSIX" in words and words[-3].endswith(f":{inode}") for words in held if len(words) > 5
+    )
+
+
+def taken_out(root: Path) -> list[tuple[int, int]]:
+    """Return (start, end) log offsets of what recoveries took out of the log."""
+    saved = root / TAKEN_OUT
+    paths = sorted(saved.iterdir()) if saved.is_dir() else []
+    return [
+        (int(path.name), int(path.name) + path.stat().st_size)
+        for path in paths
+        if is_offset(path.name)
+    ]
+
+
+def check_surroundings(root: Path, report: Report) -> None:
+    """Say what else lies there that a reader of the report should know."""
+    if is_in_use(root):
+        text = "a broker uses this store now; what it writes meanwhile may look like a fault"
+        report.add("warning", "in-use", root / "lock", 0, text)
+    elif (root / "abort").exists():
+        text = "its broker did not stop cleanly; the next start recovers it"
+        report.add("note", "abort", root / "abort", 0, text)
+    for start, end in taken_out(root):
+        text = (
+            f"{end - start} bytes from log offset {start} on, which were no records: an earlier "
+            f"recovery took them out of the log and kept them here"
+        )
+        report.add("note", "truncated", root / TAKEN_OUT / f"{start:020d}", 0, text)
+    for name in NOT_CHECKED:
+        if (root / name).exists():
+            report.add("note", "unchecked", root / name, 0, "it is not checked")

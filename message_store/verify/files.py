@@ -1,0 +1,130 @@
+"""Files of a store, mapped for reading only; their sizes are found, not configured."""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.commit_log import NAME_DIGITS
+from message_store.verify.report import Report
+
+OFFSET_MAX = 1 << 62
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One file of a row of equal files.
+
+    Attributes:
+        base: offset of its first byte in the whole row.
+        data: (size,) u1, read-only.
+    """
+
+    path: Path
+    base: int
+    data: Bytes
+
+    @property
+    def end(self) -> int:
+        """Offset behind its last byte."""
+        return self.base + self.data.size
+
+
+def map_file(path: Path) -> Bytes:
+    """Return the bytes of a file without reading them yet.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    with path.open("rb") as file:
+        try:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:  # an empty file has no pages
+            return np.empty(0, np.uint8)
+    return np.frombuffer(data, np.uint8)
+
+
+def map_row(directory: Path, report: Report, *, multiple: int = 1) -> list[Piece]:
+    """Return the files of a commit log or queue in order; what does not belong is reported.
+
+    Args:
+        multiple: file sizes are multiples of this.
+    """
+    pieces = []
+    for path in sorted(directory.iterdir()):
+        if path.is_dir():
+            report.add("note", "stray-directory", path, 0, "Apache 4.9 does not start with it here")
+        elif not is_offset(path.name):
+            report.add(
+                "warning", "stray-file", path, 0,
+                "its name is not a 20-digit offset, so no broker starts; move it away",
+            )  # fmt: skip
+        else:
+            piece = _map_piece(path, report)
+            if piece is not None:
+                pieces.append(piece)
+    _check_row(pieces, report, multiple)
+    return pieces
+
+
+def is_offset(name: str) -> bool:
+    """Return whether a file's name is an offset as brokers write it."""
+    plain = name.isascii() and name.isdigit() and len(name) == NAME_DIGITS
+    return plain and int(name) <= OFFSET_MAX
+
+
+def _map_piece(path: Path, report: Report) -> Piece | None:
+    try:
+        data = map_file(path)
+    except OSError as error:
+        report.add("error", "unreadable-file", path, 0, f"it cannot be read: {error}")
+        return None
+    if not data.size:
+        report.add("warning", "empty-file", path, 0, "it has no bytes; Apache 4.9 does not start")
+        return None
+    return Piece(path, int(path.name), data)
+
+
+def _check_row(pieces: Sequence[Piece], report: Report, multiple: int) -> None:
+    size = common_size(pieces)
+    for at, piece in enumerate(pieces):
+        if piece.data.size != size or size % multiple:
+            report.add(
+                "error", "file-size", piece.path, int(piece.data.size),
+                f"it has {piece.data.size} bytes, its neighbours {size}; no broker starts",
+            )  # fmt: skip
+        if at and piece.base != pieces[at - 1].base + size:
+            before = pieces[at - 1].base
+            text = f"the file before it starts at {before}: files between them are missing"
+            report.add("error", "missing-file", piece.path, 0, text)
+
+
+def common_size(pieces: Sequence[Piece]) -> int:
+    """Return the size that most files have; of equal claims the larger."""
+    sizes = Counter(int(piece.data.size) for piece in pieces)
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
+
+def used_bytes(data: Bytes, pos: int) -> int:
+    """Return how many bytes from data[pos] on there are up to the last that is not zero."""
+    step = 1 << 24
+    end = data.size
+    while end > pos:
+        start = max(pos, end - step)
+        used = np.flatnonzero(data[start:end])
+        if used.size:
+            return start + int(used[-1]) + 1 - pos
+        end = start
+    return 0
+
+
+def overlapping(pieces: Sequence[Piece], low: int, high: int) -> Iterator[Piece]:
+    """Yield the files that hold an offset in low..high."""
+    return (piece for piece in pieces if piece.base <= high and piece.end > low)

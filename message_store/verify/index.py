@@ -1,0 +1,327 @@
+"""Index files against the log: every item has its key there, every key its item.
+
+A file does not say how many slots it has. `find_shape` finds out: the header repeats the log
+offsets of the first and the last item, and every item must hang in the chain of its slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import layout
+from message_store.kernels import index as index_kernels
+from message_store.kernels import scan
+from message_store.kernels import verify as kernels
+from message_store.verify.files import Bytes, Piece, map_file, overlapping
+from message_store.verify.log import LogFacts, pieces_of
+from message_store.verify.report import Progress, Report
+
+APACHE_SHAPE = (5_000_000, 20_000_000)  # maxHashSlotNum, maxIndexNum
+BLOCK_ITEMS = 65_536
+CANDIDATES_MAX = 256
+PROBE_ITEMS = 2_000
+PHASE = "index"
+HEADER_BYTES = layout.INDEX_HEADER.itemsize
+ITEM_BYTES = layout.INDEX_ITEM.itemsize
+Rows = npt.NDArray[Any]
+
+FAULTS = {
+    kernels.NO_RECORD: "there is no record at log offset {phys}",
+    kernels.NO_KEY: "the record at log offset {phys} has no key with this hash",
+    kernels.WRONG_TIME: "its time is not that of the record at log offset {phys}",
+    kernels.ELSEWHERE: "log offset {phys} is in a file that is missing",
+}
+KINDS = {kernels.NO_KEY: "item-key", kernels.WRONG_TIME: "item-time"}
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPiece:
+    """One index file. Items are numbered from 1; `count` is one past the last."""
+
+    path: Path
+    data: Bytes
+    slots: int
+    count: int
+    begin_ms: int
+
+    def item_pos(self, number: int) -> int:
+        """Return where an item lies in the file."""
+        return HEADER_BYTES + self.slots * layout.INDEX_SLOT.itemsize + number * ITEM_BYTES
+
+    def items(self, first: int, count: int) -> Rows:
+        """Return (n,) `layout.KEYED` from item `first` on."""
+        out = np.zeros(max(min(count, self.count - first), 0), layout.KEYED)
+        kernels.read_items(self.data, self.slots, first, self.begin_ms, out)
+        if first == 1:  # it counts its seconds from the file before
+            out[:1]["store_ms"] = self.begin_ms
+        return out
+
+
+def check_index(
+    directory: Path, facts: LogFacts, report: Report, progress: Progress, *, slots: int = 0
+) -> None:
+    """Compare all index files with the log. `slots`: maxHashSlotNum if it is known, else 0."""
+    paths = sorted(p for p in directory.iterdir() if p.is_file()) if directory.is_dir() else []
+    report.figures["index_files"] = len(paths)
+    for name in (
+        "index_items",
+        "index_items_expired",
+        "index_items_behind_log",
+        "index_items_of_damage",
+        "keys_missing",
+    ):
+        report.count(name, 0)
+    pieces = []
+    for done, path in enumerate(paths):
+        progress(PHASE, done, len(paths))
+        piece = _open(path, report, slots)
+        if piece is not None:
+            pieces.append(piece)
+            _check_items(piece, facts, report)
+    for piece, after in zip_longest(pieces, pieces[1:]):
+        if piece is not None:
+            _check_chains(piece, after, report)
+    if pieces and facts.pieces:
+        _Keys(pieces, facts, report).check()
+    progress(PHASE, len(paths), len(paths))
+
+
+def _open(path: Path, report: Report, slots: int) -> IndexPiece | None:
+    """Map a file and find its shape; say what is wrong if there is none."""
+    if not (path.name.isascii() and path.name.isdigit()):
+        text = "its name is not a time, so no broker starts; move it away"
+        report.add("warning", "stray-file", path, 0, text)
+        return None
+    try:
+        data = map_file(path)
+    except OSError as error:
+        report.add("error", "unreadable-file", path, 0, f"it cannot be read: {error}")
+        return None
+    if data.size < HEADER_BYTES:
+        report.add("error", "index-size", path, int(data.size), "it is shorter than its header")
+        return None
+    header = np.frombuffer(data[:HEADER_BYTES], layout.INDEX_HEADER)[0]
+    count = max(int(header["index_count"]), 1)
+    shape = find_shape(data, header, slots)
+    if shape is None:
+        text = (
+            "its header does not fit its items: remove the file, a broker rebuilds what the log "
+            "still has"
+        )
+        report.add("error", "index-shape", path, 0, text)
+        return None
+    return IndexPiece(path, data, shape, count, int(header["begin_ms"]))
+
+
+def find_shape(data: Bytes, header: Any, slots: int = 0) -> int | None:
+    """Return the slot count of an index file, None if no count fits what it says.
+
+    Args:
+        data: (n,) u1, the file. header: one `layout.INDEX_HEADER`.
+        slots: tried first if it is not 0.
+    """
+    count = max(int(header["index_count"]), 1)
+    words = int(data.size) - HEADER_BYTES
+    if words % 4:
+        return None
+    if count == 1:
+        return slots or 1
+    apache_slots, apache_items = APACHE_SHAPE
+    known = [slots] if slots else []
+    if words == apache_slots * 4 + apache_items * ITEM_BYTES:
+        known.append(apache_slots)
+    candidates = chain(known, _candidates(data, header, count))
+    return next((n for n in candidates if _fits(data, n, count)), None)
+
+
+def _candidates(data: Bytes, header: Any, count: int) -> Iterator[int]:
+    """Yield slot counts with which first and last item are where the header says."""
+    words = (int(data.size) - HEADER_BYTES) // 4
+    first = words % 5 or 5  # slots = words - 5 x items
+    start = HEADER_BYTES + first * 4 + ITEM_BYTES + 4  # log offset of item 1, with `first` slots
+    tries = (int(data.size) - start - 8) // ITEM_BYTES + 1 - (count - 2)
+    if tries <= 0:
+        return
+    offsets = np.ndarray(
+        (tries + count - 2,), layout.CQ_UNIT["phys_offset"], data, start, (ITEM_BYTES,)
+    )
+    fits = offsets[:tries] == header["begin_phys"]
+    fits &= offsets[count - 2 :] == header["end_phys"]
+    yield from (first + 5 * int(n) for n in np.flatnonzero(fits)[-CANDIDATES_MAX:][::-1])
+
+
+def _fits(data: Bytes, slots: int, count: int) -> bool:
+    """Return whether the last items hang in chains of `slots` slots."""
+    if slots < 1 or HEADER_BYTES + slots * 4 + count * ITEM_BYTES > data.size:
+        return False
+    good = probed = 0
+    for number in range(max(1, count - PROBE_ITEMS), count):
+        at = HEADER_BYTES + slots * 4 + number * ITEM_BYTES
+        item = np.frombuffer(data[at : at + ITEM_BYTES], layout.INDEX_ITEM)[0]
+        slot = HEADER_BYTES + int(item["key_hash"]) % slots * 4
+        newest = int(np.frombuffer(data[slot : slot + 4], layout.INDEX_SLOT)[0])
+        good += number <= newest < count and 0 <= item["prev_index"] < number
+        probed += 1
+    return good * 2 > probed
+
+
+def _check_chains(piece: IndexPiece, after: IndexPiece | None, report: Report) -> None:
+    """Every item must be found by its hash, or stand a second time in this file or the next.
+
+    A broker that is killed between two writes leaves an item out and puts its key in again.
+    """
+    report.count("index_items", piece.count - 1)
+    reached = np.zeros(piece.count, np.uint8)
+    used = kernels.mark_chains(piece.data, piece.slots, piece.count, reached)
+    left_out = np.flatnonzero(reached[1:] == 0) + 1
+    if left_out.size:
+        pairs = _pairs(piece.items(1, piece.count))
+        found = pairs[reached[1:] != 0]
+        if after is not None:
+            found = np.concatenate([found, _pairs(after.items(1, BLOCK_ITEMS))])
+        left_out = left_out[~_among(pairs[left_out - 1], np.sort(found))]
+    if left_out.size:
+        first = int(left_out[0])
+        text = (
+            f"{left_out.size} items, the first is item {first}, cannot be found from their slots: "
+            f"remove the index directory, DueMQ makes it anew"
+        )
+        at = piece.item_pos(first)
+        report.add("error", "index-chain", piece.path, at, text, count=int(left_out.size))
+    header = np.frombuffer(piece.data[:HEADER_BYTES], layout.INDEX_HEADER)[0]
+    if used != header["slot_count"]:
+        text = f"its header counts {header['slot_count']} used slots, there are {used}"
+        report.add("note", "index-slots", piece.path, 32, text)
+
+
+def _check_items(piece: IndexPiece, facts: LogFacts, report: Report) -> None:
+    scratch = np.zeros(1, layout.SCANNED)
+    keys = np.zeros(index_kernels.KEYS_PER_RECORD_MAX, layout.KEYED)
+    behind = 0
+    for first in range(1, piece.count, BLOCK_ITEMS):
+        items = piece.items(first, BLOCK_ITEMS)
+        codes = np.full(items.size, kernels.ELSEWHERE, np.uint8)
+        phys = items["phys_offset"]
+        for log_piece in overlapping(facts.pieces, int(phys.min()), int(phys.max())):
+            span = facts.span(log_piece)
+            kernels.check_items(items, log_piece.data, span, scratch, keys, codes)
+        expired, late = (phys >= 0) & (phys < facts.min), phys >= facts.end
+        behind += int(late.sum())
+        report.count("index_items_expired", int(expired.sum()))
+        wrong = (codes != kernels.GOOD) & ~expired & ~late
+        known = wrong & facts.is_taken_out(phys)
+        report.count("index_items_of_damage", int(known.sum()))
+        for index in np.flatnonzero(wrong & ~known).tolist():
+            code = int(codes[index])
+            why = FAULTS[code].format(phys=int(phys[index]))
+            kind = KINDS.get(code, "item-record")
+            at = piece.item_pos(first + index)
+            report.add("error", kind, piece.path, at, f"index item {first + index}: {why}")
+    report.count("index_items_behind_log", behind)
+    if behind:
+        text = f"{behind} items point behind the log's end, {facts.end}; queries skip them"
+        report.add("warning", "item-behind-log", piece.path, 0, text, count=behind)
+
+
+class _Keys:
+    """Every key of the log between the index's first and last record must have an item."""
+
+    def __init__(self, pieces: list[IndexPiece], facts: LogFacts, report: Report) -> None:
+        self.facts, self.report = facts, report
+        self.pieces = [piece for piece in pieces if piece.count > 1]
+        self.items = self._blocks()
+        self.ahead: Rows = np.zeros(0, np.int64)  # pairs read and not compared yet
+        self.reach = -1  # all items up to this log offset have been read
+        self.missing: list[int] = [0, 0, 0]  # the run at hand: keys, first and last log offset
+
+    def check(self) -> None:
+        if not self.pieces:
+            return
+        low = int(self.pieces[0].items(1, 1)["phys_offset"][0])
+        last = self.pieces[-1]
+        high = int(last.items(last.count - 1, 1)["phys_offset"][0])
+        for piece in overlapping(self.facts.pieces, low, high):
+            for keys in self._log_keys(piece, max(low, piece.base)):
+                self._compare(keys[keys["phys_offset"] < high])
+        self._report()
+
+    def _blocks(self) -> Iterator[Rows]:
+        for piece in self.pieces:
+            for first in range(1, piece.count, BLOCK_ITEMS):
+                yield piece.items(first, BLOCK_ITEMS)
+
+    def _log_keys(self, piece: Piece, start: int) -> Iterator[Rows]:
+        """Yield blocks of keys of the records in a log file, in log order."""
+        out = np.zeros(BLOCK_ITEMS, layout.KEYED)
+        scratch = np.zeros(1, layout.SCANNED)
+        base, end = self.facts.span(piece)
+        pos = max(start - base, 0)
+        while pos < end - base:
+            count, pos, stop = index_kernels.collect_keys(
+                piece.data, pos, end - base, base + pos, scratch, out
+            )
+            yield out[:count]
+            if stop == scan.STOP_BLANK:
+                return
+            if stop == scan.STOP_INVALID:
+                pos = kernels.find_record(piece.data, pos + 1, end - base, base, scratch[0])
+                if pos < 0:
+                    return
+
+    def _compare(self, keys: Rows) -> None:
+        if not keys.size:
+            return
+        last = int(keys["phys_offset"][-1])
+        while self.reach <= last:  # a file may end between two keys of a record
+            block = next(self.items, None)
+            if block is None:
+                break
+            self.ahead = np.concatenate([self.ahead, _pairs(block)])
+            self.reach = int(block["phys_offset"].max())
+        found = _among(_pairs(keys), np.sort(self.ahead))
+        edges = np.flatnonzero(np.diff(found)) + 1
+        for run in np.split(np.arange(found.size), edges):
+            if found[run[0]]:
+                self._report()
+            else:
+                first = self.missing[1] if self.missing[0] else int(keys["phys_offset"][run[0]])
+                last = int(keys["phys_offset"][run[-1]])
+                self.missing = [self.missing[0] + int(run.size), first, last]
+        self.ahead = self.ahead[-2 * BLOCK_ITEMS :]
+
+    def _report(self) -> None:
+        """Report the run of missing keys that has ended, if there was one."""
+        (count, first, last), self.missing = self.missing, [0, 0, 0]
+        piece = pieces_of(self.facts.pieces, first)
+        if not count or piece is None:
+            return
+        self.report.count("keys_missing", count)
+        text = (
+            f"{count} keys of records at log offsets {first} to {last} are not in the index: "
+            f"queries by key miss them (Apache leaves such holes after a crash). Remove the "
+            f"index directory: DueMQ makes it anew from the log"
+        )
+        self.report.add("warning", "key-missing", piece.path, first - piece.base, text, count=count)
+
+
+def _among(
+    values: npt.NDArray[np.int64], sorted_values: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Return which values are in a sorted array (`np.isin` hashes: slow for such numbers)."""
+    if not sorted_values.size:
+        return np.zeros(values.size, np.bool_)
+    spots = np.minimum(np.searchsorted(sorted_values, values), sorted_values.size - 1)
+    return np.asarray(sorted_values[spots] == values)
+
+
+def _pairs(keys: Rows) -> npt.NDArray[np.int64]:
+    """Return a number for each pair of log offset and hash."""
+    mixed = keys["phys_offset"].astype(np.int64) * 1_000_003
+    return np.asarray(mixed ^ (keys["key_hash"].astype(np.int64) << 20))

@@ -1,0 +1,275 @@
+"""The walk over the log: every record and its CRC, and what lies where no record is.
+
+Bytes that are no record mean one of three things:
+
+    [records][torn or stale bytes]                    the log's end; a broker cuts there
+    [records][bytes][older records that name their    stale: Apache cuts without zeroing, so what
+                     own position]                    was behind the cut shows up again
+    [records][bytes][newer records]                   damage: a broker would cut all of it off
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import layout
+from message_store.kernels import scan
+from message_store.kernels import verify as kernels
+from message_store.topics import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
+from message_store.verify.files import OFFSET_MAX, Piece, map_row, used_bytes
+from message_store.verify.report import Progress, Report
+
+CHUNK_RECORDS = 32_768
+TOPICS_MAX = 100_000
+INNER_BATCH = 0x80  # one record that stands for many queue offsets: BatchConsumeQueue
+PHASE = "commit log"
+Rows = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class QueueCount:
+    """The records of one queue that the log holds.
+
+    Attributes:
+        records: since the queue was last numbered from its start again (its topic was deleted).
+        superseded: those before that.
+        start: log offset of the first that counts.
+    """
+
+    records: int = 0
+    superseded: int = 0
+    start: int = 0
+    last_number: int = -1
+
+
+@dataclass(slots=True)
+class LogFacts:
+    """What the walk found; queues and index are compared with it.
+
+    Attributes:
+        min, end: log offsets of the first byte and behind the last record.
+        queues: by topic index << 32 | queue id.
+        taken_out: (start, end) of damaged bytes that a recovery has replaced.
+    """
+
+    pieces: list[Piece]
+    topics: TopicTable = field(default_factory=TopicTable)
+    min: int = 0
+    end: int = 0
+    queues: dict[int, QueueCount] = field(default_factory=dict)
+    last_store_ms: int = 0
+    crashed: bool = False
+    taken_out: list[tuple[int, int]] = field(default_factory=list)
+
+    def span(self, piece: Piece) -> tuple[int, int]:
+        """Return the log offsets of a file's first byte and behind its last record."""
+        return piece.base, min(piece.end, self.end)
+
+    def is_taken_out(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which log offsets lie in damage that a recovery has dealt with."""
+        inside = np.zeros(offsets.size, np.bool_)
+        for start, end in self.taken_out:
+            inside |= (offsets >= start) & (offsets < end)
+        return inside
+
+
+def read_log(directory: Path, report: Report, progress: Progress, *, crashed: bool) -> LogFacts:
+    """Walk the whole log; report what is wrong in it."""
+    pieces = map_row(directory, report) if directory.is_dir() else []
+    if not pieces:
+        report.add("note", "no-log", directory, 0, "there is no commit log")
+    facts = LogFacts(pieces, crashed=crashed)
+    if pieces:
+        facts.min = facts.end = pieces[0].base
+        _Walk(facts, report, progress).run()
+    report.figures |= {
+        "log_files": len(pieces),
+        "log_min": facts.min,
+        "log_end": facts.end,
+        "log_bytes": sum(int(piece.data.size) for piece in pieces),
+    }
+    for name in ("records", "records_damaged", "records_without_queue"):
+        report.count(name, 0)
+    return facts
+
+
+class _Walk:
+    """One pass over all files, with the gap that is open at the moment."""
+
+    def __init__(self, facts: LogFacts, report: Report, progress: Progress) -> None:
+        self.facts, self.report, self.progress = facts, report, progress
+        self.chunk = np.zeros(CHUNK_RECORDS, layout.SCANNED)
+        self.gap: tuple[Piece, int] | None = None  # file and position where no record was found
+        self.total = sum(int(piece.data.size) for piece in facts.pieces)
+
+    def run(self) -> None:
+        done = 0
+        for piece in self.facts.pieces:
+            for rows in self.rows_of(piece, done):
+                self.take(piece, rows)
+            done += int(piece.data.size)
+            if self.ended:
+                break
+        self.progress(PHASE, self.total, self.total)
+        if self.gap is not None:
+            self.report_tail(*self.gap)
+
+    ended = False
+
+    def rows_of(self, piece: Piece, done: int) -> Iterator[Rows]:
+        """Yield the records of a file; judge each gap when the record behind it is found."""
+        size, pos = int(piece.data.size), 0
+        while pos < size and not self.ended:
+            self.progress(PHASE, done + pos, self.total)
+            if self.gap is not None:
+                pos = kernels.find_record(piece.data, pos, size, piece.base, self.chunk[0])
+                if pos < 0 or not self.close_gap(piece, pos):
+                    return
+            count, pos, stop = scan.walk(
+                piece.data, pos, size, piece.base + pos, self.facts.topics.arrays, True, self.chunk
+            )
+            if count:
+                yield self.chunk[:count]
+            if stop == scan.STOP_BLANK:
+                self.check_blank(piece, int(pos))
+                return
+            if stop == scan.STOP_INVALID:
+                self.gap = (piece, int(pos))
+
+    def close_gap(self, piece: Piece, pos: int) -> bool:
+        """Judge the bytes before the record at `pos`; return whether it belongs to the log."""
+        assert self.gap is not None
+        first, first_pos = self.gap
+        start, end = first.base + first_pos, piece.base + pos
+        older = int(self.chunk[0]["store_ms"]) < self.facts.last_store_ms
+        if older:
+            self.ended = True
+            self.report.add(
+                "note", "stale-tail", first.path, first_pos,
+                f"the log ends here, at {start}; old records from {end} on were cut off before "
+                f"and are no messages",
+            )  # fmt: skip
+        else:
+            self.report.add(
+                "error", "log-gap", first.path, first_pos,
+                f"{end - start} bytes are no record; records go on at log offset {end}. A broker "
+                f"of Apache would cut the log here: restore this file from a copy first",
+            )  # fmt: skip
+        self.gap = None
+        return not older
+
+    def check_blank(self, piece: Piece, pos: int) -> None:
+        """A blank record must say how many bytes are left; the log goes on in the next file."""
+        left = int(piece.data.size) - pos
+        said = layout.packer(layout.BLANK_RECORD).unpack_from(piece.data.data, pos)[0]
+        if said != left:
+            text = f"the blank record says {said} bytes, {left} are left"
+            self.report.add("warning", "blank-size", piece.path, pos, text)
+        self.facts.end = piece.end
+
+    def report_tail(self, piece: Piece, pos: int) -> None:
+        """Say what lies behind the last record, if anything does."""
+        used = used_bytes(piece.data, pos)
+        if not used:
+            return
+        self.report.add(
+            "warning" if self.facts.crashed else "note", "tail", piece.path, pos,
+            f"the log ends here, at {piece.base + pos}; {used} bytes behind it are no record: a "
+            f"write that a crash cut short, or left from before",
+        )  # fmt: skip
+
+    def take(self, piece: Piece, rows: Rows) -> None:
+        """Count a chunk of records."""
+        facts, report = self.facts, self.report
+        facts.end = int(rows[-1]["phys_offset"]) + int(rows[-1]["record_size"])
+        facts.last_store_ms = int(rows[-1]["store_ms"])
+        report.count("records", rows.size)
+        for row in rows[rows["damage"] != 0]:
+            report.count("records_damaged", 1)
+            where = f"record at log offset {row['phys_offset']}"
+            text = f"{where}: the body does not match its CRC"
+            report.add(
+                "error", "record-crc", piece.path, int(row["phys_offset"]) - piece.base, text
+            )
+        self.name_topics(piece, rows)
+        lost = rows[~has_place(rows)]
+        for row in lost:
+            text = (
+                f"record at log offset {row['phys_offset']}: there can be no queue "
+                f"{row['queue_id']} with a queue offset {row['queue_offset']}"
+            )
+            at = int(row["phys_offset"]) - piece.base
+            report.add("error", "record-queue", piece.path, at, text)
+        queued = rows[has_unit(rows)]
+        report.count("records_without_queue", rows.size - queued.size)
+        count_queues(facts.queues, queued)
+
+    def name_topics(self, piece: Piece, rows: Rows) -> None:
+        """Give numbers to topics met for the first time; report names that cannot be."""
+        topics = self.facts.topics
+        for at in np.flatnonzero(rows["topic_index"] < 0):
+            row = rows[at]
+            pos = int(row["phys_offset"]) - piece.base + int(row["topic_pos"])
+            name = piece.data[pos : pos + int(row["topic_len"])].tobytes()
+            text = name.decode("utf-8", "replace")
+            if text.encode() == name and len(name) <= NAME_BYTES_MAX and len(topics) < TOPICS_MAX:
+                row["topic_index"] = topics.add(text)
+            else:
+                self.report.add(
+                    "error", "record-topic", piece.path, pos, f"{text[:80]!r} is no topic name"
+                )
+
+
+def has_unit(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which records have a consume queue unit (PREPARED and ROLLBACK have none)."""
+    kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
+    plain = ((kind == 0) | (kind == layout.SYS_COMMIT)) & (rows["sys_flag"] & INNER_BATCH == 0)
+    return np.asarray(plain & (rows["topic_index"] >= 0) & has_place(rows))
+
+
+def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
+    """Return which records name a queue and a queue offset that can be."""
+    queue, number = rows["queue_id"], rows["queue_offset"]
+    return np.asarray((queue >= 0) & (queue < QUEUES_MAX) & (number >= 0) & (number <= OFFSET_MAX))
+
+
+def queue_keys(rows: Rows) -> npt.NDArray[np.int64]:
+    """Return topic index << 32 | queue id of each record."""
+    return np.asarray(rows["topic_index"].astype(np.int64) << 32 | rows["queue_id"])
+
+
+def count_queues(queues: dict[int, QueueCount], rows: Rows) -> None:
+    """Add records, in log order, to the counts of their queues."""
+    keys = queue_keys(rows)
+    order = np.argsort(keys, kind="stable")
+    rows, keys = rows[order], keys[order]
+    starts = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), int(rows.size)]
+    for first, end in pairwise(starts):
+        if first < end:
+            _count_queue(queues.setdefault(int(keys[first]), QueueCount()), rows[first:end])
+
+
+def _count_queue(count: QueueCount, rows: Rows) -> None:
+    numbers = rows["queue_offset"]
+    again = np.flatnonzero(numbers <= np.concatenate([[count.last_number], numbers[:-1]]))
+    if again.size:
+        last = int(again[-1])
+        count.superseded += count.records + last
+        count.records = 0
+        rows = rows[last:]
+    if not count.records:
+        count.start = int(rows[0]["phys_offset"])
+    count.records += int(rows.size)
+    count.last_number = int(rows[-1]["queue_offset"])
+
+
+def pieces_of(pieces: Sequence[Piece], offset: int) -> Piece | None:
+    """Return the file that holds a log offset."""
+    return next((p for p in pieces if p.base <= offset < p.end), None)

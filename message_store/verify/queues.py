@@ -1,0 +1,300 @@
+"""Consume queues against the log, both ways: every unit has its record, every record its unit.
+
+Units are read and compared with their records; the walk over the log has counted the records of
+each queue. When the numbers agree, every record has a unit, as no two units can name the same
+record. Only when they do not, a second walk finds the records whose unit is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import layout
+from message_store.consume_queue import PRE_BLANK_SIZE, UNIT_BYTES
+from message_store.kernels import scan
+from message_store.kernels import verify as kernels
+from message_store.verify.files import Piece, map_row, overlapping
+from message_store.verify.log import LogFacts, QueueCount, has_unit, queue_keys
+from message_store.verify.report import Progress, Report
+
+BLOCK_UNITS = 65_536
+HOLES_MAX = 100  # in one file; what lies behind is then reported as missing
+CANDIDATES_MAX = 1_000
+PHASE = "consume queues"
+MISSING_PHASE = "missing units"
+Rows = npt.NDArray[Any]
+
+FAULTS = {
+    kernels.NO_RECORD: "there is no record at log offset {phys}",
+    kernels.WRONG_SIZE: "the record at log offset {phys} is not {size} bytes long",
+    kernels.WRONG_TOPIC: "the record at log offset {phys} is of another topic",
+    kernels.WRONG_QUEUE: "the record at log offset {phys} is of another queue",
+    kernels.WRONG_NUMBER: "the record at log offset {phys} has another queue offset",
+    kernels.WRONG_CODE: "tags code {code} does not fit the record at log offset {phys}",
+    kernels.ELSEWHERE: "log offset {phys} is in a file that is missing",
+}
+KINDS = {kernels.NO_RECORD: "unit-record", kernels.ELSEWHERE: "unit-record"}
+
+
+@dataclass(slots=True)
+class QueueFacts:
+    """One queue directory.
+
+    Attributes:
+        resolved: units that name their record (a wrong tags code counts too).
+        end: queue offset behind the last unit.
+    """
+
+    topic: str
+    queue_id: int
+    directory: Path
+    pieces: list[Piece] = field(default_factory=list)
+    resolved: int = 0
+    end: int = 0
+
+    @property
+    def name(self) -> str:
+        """How people call it."""
+        return f"{self.topic} queue {self.queue_id}"
+
+
+def check_queues(
+    directory: Path,
+    facts: LogFacts,
+    report: Report,
+    progress: Progress,
+    *,
+    due_topics: frozenset[str],
+    known_topics: frozenset[str],
+) -> None:
+    """Compare all queues with the log.
+
+    Args:
+        due_topics: their units hold a due time instead of a tag's hash.
+        known_topics: topics the broker's table has; others were deleted.
+    """
+    queues = list(find_queues(directory, report))
+    for done, queue in enumerate(queues):
+        progress(PHASE, done, len(queues))
+        _Units(queue, facts, report, queue.topic in due_topics).check()
+    progress(PHASE, len(queues), len(queues))
+    report.figures["queues"] = len(queues)
+    for name in ("units", "units_expired", "units_blank", "units_behind_log", "units_missing"):
+        report.count(name, 0)
+    by_key = {_key(facts, queue): queue for queue in queues}
+    short: dict[int, QueueFacts] = {}
+    for key, count in facts.queues.items():
+        found = by_key.get(key) or _without_files(facts, directory, key)
+        if found.resolved == count.records:
+            continue
+        if not found.pieces:
+            _report_lost_queue(report, found, count, known_topics)
+        else:
+            short[key] = found
+    if short:
+        find_missing(facts, short, report, progress)
+
+
+def find_queues(directory: Path, report: Report) -> Iterator[QueueFacts]:
+    """Yield every `<topic>/<queueId>` directory with its files."""
+    if not directory.is_dir():
+        return
+    if (directory / "CURRENT").exists():
+        text = "RocksDB keeps these consume queues; they are not checked"
+        report.add("note", "unchecked", directory, 0, text)
+        return
+    for path in sorted(directory.glob("*/*")):
+        if not path.is_dir() or not (path.name.isascii() and path.name.isdigit()):
+            report.add("note", "stray-file", path, 0, "it is no queue directory; brokers ignore it")
+            continue
+        pieces = map_row(path, report, multiple=UNIT_BYTES)
+        yield QueueFacts(path.parent.name, int(path.name), path, pieces)
+
+
+def _key(facts: LogFacts, queue: QueueFacts) -> int:
+    return facts.topics.find(queue.topic) << 32 | queue.queue_id
+
+
+def _without_files(facts: LogFacts, directory: Path, key: int) -> QueueFacts:
+    topic, queue_id = facts.topics.name(key >> 32), key & 0xFFFF_FFFF
+    return QueueFacts(topic, queue_id, directory / topic / str(queue_id))
+
+
+def _report_lost_queue(
+    report: Report, queue: QueueFacts, count: QueueCount, known_topics: frozenset[str]
+) -> None:
+    if queue.topic in known_topics:
+        report.count("units_missing", count.records)
+        text = f"{queue.name} has {count.records} records in the log but no queue files"
+        report.add("error", "queue-missing", queue.directory, 0, text, count=count.records)
+    else:
+        text = f"{count.records} records of {queue.name}, whose topic was deleted, are in the log"
+        report.add("note", "topic-deleted", queue.directory, 0, text)
+
+
+class _Units:
+    """The check of one queue's units."""
+
+    def __init__(self, queue: QueueFacts, facts: LogFacts, report: Report, is_due: bool) -> None:
+        self.queue, self.facts, self.report = queue, facts, report
+        self.topic = np.frombuffer(queue.topic.encode("utf-8", "surrogateescape"), np.uint8)
+        self.is_due = int(is_due)
+        self.units = np.zeros(BLOCK_UNITS, layout.UNIT)
+        self.scratch = np.zeros(1, layout.SCANNED)
+        self.behind = 0
+
+    def check(self) -> None:
+        for piece in self.queue.pieces:
+            last = piece is self.queue.pieces[-1]
+            if not self.check_piece(piece) and not last:
+                text = f"units of {self.queue.name} are missing from here to the end of the file"
+                self.report.add("error", "queue-hole", piece.path, self.end_pos(piece), text)
+        if self.behind:
+            self.report_behind()
+
+    def end_pos(self, piece: Piece) -> int:
+        return max(self.queue.end * UNIT_BYTES - piece.base, 0)
+
+    def check_piece(self, piece: Piece) -> bool:
+        """Check the units of a file; return whether it is full."""
+        count, at, holes = int(piece.data.size) // UNIT_BYTES, 0, 0
+        while at < count:
+            size = min(BLOCK_UNITS, count - at)
+            block = piece.data[at * UNIT_BYTES : (at + size) * UNIT_BYTES]
+            found = scan.read_units(block, self.units[:size])
+            if found:
+                self.check_block(piece, at, self.units[:found])
+                self.queue.end = piece.base // UNIT_BYTES + at + found
+            at += found
+            if found < size:
+                after = self.next_live(piece, at, count)
+                holes += 1
+                if after < 0 or holes > HOLES_MAX:
+                    return False
+                self.report.add(
+                    "error", "queue-hole", piece.path, at * UNIT_BYTES,
+                    f"{after - at} units of {self.queue.name} from queue offset "
+                    f"{piece.base // UNIT_BYTES + at} on are empty, later ones are not; a broker "
+                    f"would cut the queue here",
+                )  # fmt: skip
+                at = after
+        return True
+
+    def next_live(self, piece: Piece, at: int, count: int) -> int:
+        """Return the first unit behind an empty one that names its record, else -1."""
+        units = np.frombuffer(piece.data[: count * UNIT_BYTES], layout.CQ_UNIT)[at:]
+        candidates = np.flatnonzero((units["size"] > 0) & (units["phys_offset"] >= 0))
+        for index in candidates[:CANDIDATES_MAX].tolist():
+            one = np.zeros(1, layout.UNIT)
+            for name in ("phys_offset", "size", "tags_code"):
+                one[name] = units[name][index]
+            if self.codes(one, piece.base // UNIT_BYTES + at + index)[0] == kernels.GOOD:
+                return at + int(index)
+        return -1
+
+    def codes(self, units: Rows, number: int) -> npt.NDArray[np.uint8]:
+        """Return what the log says to each unit."""
+        out = np.full(units.size, kernels.ELSEWHERE, np.uint8)
+        low, high = int(units["phys_offset"].min()), int(units["phys_offset"].max())
+        want = (self.queue.queue_id, number, self.is_due)
+        for piece in overlapping(self.facts.pieces, low, high):
+            span = self.facts.span(piece)
+            kernels.check_units(units, piece.data, span, self.topic, want, self.scratch, out)
+        return out
+
+    def check_block(self, piece: Piece, at: int, units: Rows) -> None:
+        number = piece.base // UNIT_BYTES + at
+        codes = self.codes(units, number)
+        blank = (units["phys_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE)
+        expired = ~blank & (units["phys_offset"] < self.facts.min)
+        behind = ~blank & (units["phys_offset"] >= self.facts.end)
+        self.behind += int(behind.sum())
+        live = ~(blank | expired | behind)
+        good = live & ((codes == kernels.GOOD) | (codes == kernels.WRONG_CODE))
+        self.queue.resolved += int(good.sum())
+        self.report.count("units", int(live.sum()))
+        self.report.count("units_expired", int(expired.sum()))
+        self.report.count("units_blank", int(blank.sum()))
+        self.report.count("units_behind_log", int(behind.sum()))
+        for index in np.flatnonzero(live & (codes != kernels.GOOD)).tolist():
+            self.report_unit(piece, at + index, units[index], int(codes[index]))
+
+    def report_unit(self, piece: Piece, at: int, unit: Any, code: int) -> None:
+        phys, size, tags_code = int(unit["phys_offset"]), int(unit["size"]), int(unit["tags_code"])
+        why = FAULTS[code].format(phys=phys, size=size, code=tags_code)
+        text = f"{self.queue.name}, queue offset {piece.base // UNIT_BYTES + at}: {why}"
+        kind = KINDS.get(code, "unit-code" if code == kernels.WRONG_CODE else "unit-mismatch")
+        self.report.add("error", kind, piece.path, at * UNIT_BYTES, text)
+
+    def report_behind(self) -> None:
+        """Units behind the log's end: a broker drops them at its next start."""
+        queue, crashed = self.queue, self.facts.crashed
+        piece = queue.pieces[-1]
+        self.report.add(
+            "warning" if crashed else "error", "unit-behind-log", piece.path, self.end_pos(piece),
+            f"{self.behind} units of {queue.name} before queue offset {queue.end} point behind the "
+            f"log's end, {self.facts.end}; the next start drops them. If the log lost its last "
+            f"files, restore them first",
+            count=self.behind,
+        )  # fmt: skip
+
+
+def find_missing(
+    facts: LogFacts, short: dict[int, QueueFacts], report: Report, progress: Progress
+) -> None:
+    """Walk the log again and report the records whose unit is missing."""
+    chunk = np.zeros(BLOCK_UNITS, layout.SCANNED)
+    wanted = np.array(sorted(short), np.int64)
+    for done, piece in enumerate(facts.pieces):
+        progress(MISSING_PHASE, done, len(facts.pieces))
+        base, end = facts.span(piece)
+        pos = 0
+        while pos < end - base:
+            count, pos, stop = scan.walk(
+                piece.data, pos, end - base, base + pos, facts.topics.arrays, False, chunk
+            )
+            rows = chunk[:count]
+            rows = rows[has_unit(rows) & np.isin(queue_keys(rows), wanted)]
+            for row, key in zip(rows, queue_keys(rows).tolist(), strict=True):
+                if int(row["phys_offset"]) >= facts.queues[key].start:
+                    _report_if_missing(facts, short[key], row, piece, report)
+            if stop == scan.STOP_BLANK:
+                break
+            if stop == scan.STOP_INVALID:
+                pos = kernels.find_record(piece.data, pos + 1, end - base, base, chunk[0])
+                if pos < 0:
+                    break
+    progress(MISSING_PHASE, len(facts.pieces), len(facts.pieces))
+
+
+def _report_if_missing(
+    facts: LogFacts, queue: QueueFacts, row: Any, piece: Piece, report: Report
+) -> None:
+    number, phys = int(row["queue_offset"]), int(row["phys_offset"])
+    if unit_offset(queue, number) == phys:
+        return
+    report.count("units_missing", 1)
+    to_come = facts.crashed and number >= queue.end
+    what = "the next start adds it" if to_come else "consumers never see it"
+    report.add(
+        "warning" if to_come else "error", "unit-missing", piece.path, phys - piece.base,
+        f"the record at log offset {phys} has no unit in {queue.name} at queue offset {number}: "
+        f"{what}",
+    )  # fmt: skip
+
+
+def unit_offset(queue: QueueFacts, number: int) -> int:
+    """Return the log offset that a queue has at a queue offset, -1 if it has no such unit."""
+    pos = number * UNIT_BYTES
+    for piece in queue.pieces:
+        if piece.base <= pos <= piece.end - UNIT_BYTES:
+            data = piece.data[pos - piece.base : pos - piece.base + UNIT_BYTES]
+            unit = np.frombuffer(data, layout.CQ_UNIT)[0]
+            return int(unit["phys_offset"]) if unit["size"] > 0 else -1
+    return -1

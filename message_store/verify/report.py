@@ -1,0 +1,99 @@
+"""What a check of a store found: findings with their place, and figures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+FINDINGS_PER_KIND_MAX = 100
+
+Severity = Literal["error", "warning", "note"]
+Progress = Callable[[str, int, int], None]  # phase, done, total
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing worth saying.
+
+    Attributes:
+        severity: `error` (something is lost or wrong), `warning` (the next start of a broker
+            repairs it, or it will refuse to start), `note` (normal, but good to know).
+        kind: a short word for programs, such as `record-crc`.
+        file: path below the store's root.
+        offset: byte in that file.
+    """
+
+    severity: Severity
+    kind: str
+    file: str
+    offset: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.file} at byte {self.offset}: {self.text}"
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of a check.
+
+    Attributes:
+        counts: things found of each kind; all of them, also those not listed.
+        listed: findings of each kind in `findings`; `unlisted` are over their kind's limit.
+        figures: what is in the store: records, units, items, bytes.
+    """
+
+    root: Path
+    findings: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    severities: Counter[str] = field(default_factory=Counter)
+    listed: Counter[str] = field(default_factory=Counter)
+    unlisted: int = 0
+    figures: dict[str, int] = field(default_factory=dict)
+
+    def add(
+        self, severity: Severity, kind: str, path: Path, offset: int, text: str, *, count: int = 1
+    ) -> None:
+        """Add a finding that stands for `count` things; past the limit only count it."""
+        self.counts[kind] += count
+        self.severities[severity] += count
+        if self.listed[kind] < FINDINGS_PER_KIND_MAX:
+            self.listed[kind] += 1
+            name = str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+            self.findings.append(Finding(severity, kind, name, offset, text))
+        else:
+            self.unlisted += 1
+
+    def count(self, name: str, value: int) -> None:
+        """Add to a figure."""
+        self.figures[name] = self.figures.get(name, 0) + value
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is lost and nothing is wrong."""
+        return not self.severities["error"]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return {
+            "store": str(self.root),
+            "ok": self.ok,
+            "errors": self.severities["error"],
+            "warnings": self.severities["warning"],
+            "figures": dict(self.figures),
+            "counts": dict(self.counts),
+            "unlisted": self.unlisted,
+            "findings": [
+                {
+                    "severity": found.severity,
+                    "kind": found.kind,
+                    "file": found.file,
+                    "offset": found.offset,
+                    "text": found.text,
+                }
+                for found in self.findings
+            ],
+        }

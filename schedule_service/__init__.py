@@ -1,0 +1,1 @@
+"""The fixed delay levels: SCHEDULE_TOPIC_XXXX, one queue per level."""

@@ -1,0 +1,194 @@
+"""Where a level stands: what of its queue is delivered, what is due next. No I/O, no clock.
+
+A level's queue is ordered by arrival, and with a fixed delay arrival order is due order. It is not
+when the level was shortened or the clock stepped back: then a unit is due before its predecessor.
+There the queue is cut, so that the shorter promise does not wait behind the longer one:
+
+    queue offset   0 ......... 40 ......... 55 ........ 80
+    due (minute)   60, 61, 62, ... | 12, 13, 14, ... | 12:40, ...
+                   segment 0         segment 1         segment 2  (open: new units join it)
+                     delivered to 3    delivered to 55   delivered to 60
+
+Inside a segment due times do not decrease and units leave in order. A finished segment is dropped,
+so a level has one segment nearly always; there are SEGMENTS_MAX at most, then new units join the
+last one and may be late (never early) by what the clock was stepped back.
+
+For each segment:  appended <= taken <= end.
+    appended    everything before it is in the log (delivered or in quarantine)
+    taken       everything before it was handed to delivery
+    end         one past its last unit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+SEGMENTS_MAX = 64
+NEVER_MS = (1 << 63) - 1
+Range = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Segment:
+    """A run of units whose due times do not decrease."""
+
+    appended: int
+    taken: int
+    end: int
+    head_due_ms: int = NEVER_MS  # due time of the unit at `taken`
+
+    @property
+    def pending(self) -> int:
+        """Units not delivered yet."""
+        return self.end - self.appended
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A unit that is due before the one in front of it."""
+
+    offset: int
+    due_ms: int
+
+
+def due_prefix(due_ms: npt.NDArray[np.int64], now_ms: int) -> int:
+    """Return how many leading units may leave at `now_ms`: each due, none before its elders.
+
+    Args:
+        due_ms: (n,) due times in queue order; they may decrease.
+    """
+    if due_ms.size and int(due_ms[-1]) <= now_ms and int(due_ms.max()) <= now_ms:
+        return int(due_ms.size)
+    return int(np.searchsorted(np.maximum.accumulate(due_ms), now_ms, side="right"))
+
+
+def find_cuts(due_ms: npt.NDArray[np.int64], first_offset: int, last_due_ms: int) -> list[Cut]:
+    """Return where due times decrease, given the due time in front of the first one."""
+    before = np.concatenate([[last_due_ms], due_ms[:-1]]) if due_ms.size else due_ms
+    at = np.flatnonzero(due_ms < before)
+    return [Cut(first_offset + i, int(due_ms[i])) for i in at.tolist()]
+
+
+class LevelCursor:
+    """The segments of one level, in queue order; the last one is open."""
+
+    def __init__(self, level: int, start: int = 0) -> None:
+        self.level = level
+        self.segments: list[Segment] = [Segment(start, start, start)]
+        self.last_due_ms = -NEVER_MS  # of the newest unit
+        self.merged = 0  # cuts that were not made because there were too many
+
+    @property
+    def end(self) -> int:
+        """One past the newest unit."""
+        return self.segments[-1].end
+
+    @property
+    def pending(self) -> int:
+        """Units not delivered yet, exactly."""
+        return sum(segment.pending for segment in self.segments)
+
+    @property
+    def next_due_ms(self) -> int:
+        """When the next unit not taken is due; NEVER_MS if there is none."""
+        return self.next_segment().head_due_ms
+
+    @property
+    def first_undelivered(self) -> int:
+        """The lowest queue offset that is not delivered: Apache's delay offset."""
+        return next((s.appended for s in self.segments if s.pending), self.end)
+
+    def delivered_ahead(self) -> list[Range]:
+        """Return the delivered ranges behind `first_undelivered`, ascending."""
+        waiting = [(s.appended, s.end) for s in self.segments if s.pending]
+        ends = [*waiting, (self.end, self.end)]
+        pairs = pairwise(ends)
+        return [(left[1], right[0]) for left, right in pairs if left[1] < right[0]]
+
+    def extend(self, first: int, first_due_ms: int, end: int, cuts: Iterable[Cut] = ()) -> None:
+        """Add units first..end, whose due times decrease at `cuts` only.
+
+        `first` lies at or behind the present end; offsets between hold no message.
+        """
+        assert self.end <= first < end
+        last = self.segments[-1]
+        if not last.pending:
+            last.appended = last.taken = last.end = first
+        if last.taken == last.end:
+            last.taken = last.taken if last.pending else first
+            last.head_due_ms = first_due_ms
+        last.end = end
+        for cut in cuts:
+            self._cut(cut)
+
+    def _cut(self, cut: Cut) -> None:
+        last = self.segments[-1]
+        if cut.offset <= last.appended:
+            return
+        if len(self.segments) >= SEGMENTS_MAX:
+            self.merged += 1
+            return
+        new = Segment(cut.offset, cut.offset, last.end, cut.due_ms)
+        last.end = cut.offset
+        if last.taken == last.end:
+            last.head_due_ms = NEVER_MS
+        self.segments.append(new)
+        self._drop_finished()
+
+    def take(self, segment: Segment, count: int, next_due_ms: int) -> None:
+        """Hand `count` units of a segment to delivery; the one behind is due at `next_due_ms`."""
+        assert segment.taken + count <= segment.end
+        segment.taken += count
+        segment.head_due_ms = next_due_ms if segment.taken < segment.end else NEVER_MS
+
+    def next_segment(self) -> Segment:
+        """Return the segment whose first unit not taken is due first."""
+        return min(self.segments, key=lambda segment: segment.head_due_ms)
+
+    def advance(self, segment: Segment, appended: int) -> None:
+        """Note that everything of a segment before `appended` is in the log."""
+        assert segment.appended <= appended <= segment.taken
+        segment.appended = appended
+        self._drop_finished()
+
+    def forget_before(self, queue_min: int) -> int:
+        """Move past units that retention removed; return how many were lost undelivered."""
+        lost = 0
+        for segment in self.segments:
+            if segment.appended < queue_min:
+                start = min(queue_min, segment.end)
+                lost += start - segment.appended
+                segment.appended = start
+                if segment.taken < start:
+                    segment.taken = start
+                    segment.head_due_ms = NEVER_MS  # not known: the caller looks it up
+        last = self.segments[-1]
+        if last.end < queue_min:
+            last.appended = last.taken = last.end = queue_min
+        self._drop_finished()
+        return lost
+
+    def _drop_finished(self) -> None:
+        if len(self.segments) > 1:
+            last = self.segments[-1]
+            self.segments = [s for s in self.segments if s.pending or s is last]
+
+
+def cursor_of(level: int, waiting: Sequence[Range], end: int) -> LevelCursor:
+    """Return a cursor at which exactly the ranges in `waiting` are undelivered.
+
+    Due times of the segments' heads are not known yet. More than SEGMENTS_MAX ranges cannot be
+    held apart; the caller must not have more.
+    """
+    cursor = LevelCursor(level, end)
+    if waiting:
+        cursor.segments = [Segment(first, first, stop) for first, stop in waiting]
+    if not waiting or waiting[-1][1] < end:
+        cursor.segments.append(Segment(end, end, end))
+    cursor._drop_finished()
+    return cursor

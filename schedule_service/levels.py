@@ -1,0 +1,166 @@
+"""messageDelayLevel: its text, its table, and which table was in force when.
+
+The tags code in the schedule queue is the time a message was promised, and it never changes. Only
+when a queue unit is lost does the promise have to be made again from the log, and then with the
+delays that were in force when the message came. So the tables are kept, each with the log offset
+from which on it holds:
+
+    log      0 ........ 70_000 ............. now
+    table    1s 5s 10s  2s 5s 10s 30s
+                        ^ configuration changed while the log ended here
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import ConfigError
+from message_store.json_dialect import dumps
+from message_store.plugin import LevelTable
+
+KEY = "messageDelayLevel"
+UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+LEVELS_MAX = 1_024
+DELAY_MS_MAX = 100 * 366 * 86_400_000
+HISTORY_MAX = 1_000
+TAGS_HASH_BITS = 31  # a tags code that fits into 32 bits is a tag's hash, not a time
+
+
+def parse_levels(text: str, *, source: str = "") -> npt.NDArray[np.int64]:
+    """Return the delays of levels 1..n in ms, (n + 1,); index 0 is unused and 0.
+
+    Zero and negative delays are taken, as Apache takes them: due at once.
+
+    Raises:
+        ConfigError: A token is not a whole number and one of s, m, h, d; it names the token.
+    Source: ScheduleMessageService.parseDelayLevel
+    """
+    tokens = text.rstrip(" ").split(" ")
+    if len(tokens) > LEVELS_MAX:
+        why = f"{len(tokens)} levels; at most {LEVELS_MAX} are possible"
+        raise ConfigError(KEY, text, why, source=source)
+    delays = np.zeros(len(tokens) + 1, np.int64)
+    for position, token in enumerate(tokens, 1):
+        fault = _token_fault(token)
+        if fault:
+            why = f"token {position} is {token!r}: {fault}. Write it like 10s, 5m, 2h or 1d"
+            raise ConfigError(KEY, text, why, source=source)
+        delays[position] = max(int(token[:-1]) * UNITS_MS[token[-1]], 0)
+    return delays
+
+
+def _token_fault(token: str) -> str:
+    if not token:
+        return "empty; levels are separated by a single space"
+    if token[-1] not in UNITS_MS:
+        return f"{token[-1]!r} is no unit; the units are s, m, h and d"
+    digits = token[1:-1] if token[0] in "+-" else token[:-1]
+    if not (digits.isascii() and digits.isdigit()):
+        return f"{token[:-1]!r} is no whole number"
+    if len(digits) > 18 or int(digits) * UNITS_MS[token[-1]] > DELAY_MS_MAX:
+        return "longer than 100 years"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A level text and the log offset from which on it holds."""
+
+    from_offset: int
+    text: str
+
+
+class LevelHistory:
+    """All level tables that records in the log were written under.
+
+    Attributes:
+        tables: live and ascending by `from_offset`; the store's recovery reads them.
+    """
+
+    def __init__(self, promises: Sequence[Promise]) -> None:
+        assert promises
+        self._promises = sorted(promises, key=lambda promise: promise.from_offset)
+        self.tables: list[LevelTable] = [_table(promise) for promise in self._promises]
+
+    @property
+    def promises(self) -> Sequence[Promise]:
+        """The texts, ascending by offset."""
+        return tuple(self._promises)
+
+    @property
+    def delays_ms(self) -> npt.NDArray[np.int64]:
+        """The delays in force now, (levels + 1,)."""
+        return self.tables[-1].delays_ms
+
+    @property
+    def text(self) -> str:
+        """The level text in force now."""
+        return self._promises[-1].text
+
+    def delay_ms(self, phys_offset: int, level: int) -> int:
+        """Return the delay that was promised to a record of `level` at `phys_offset`."""
+        at = bisect.bisect_right(self._promises, phys_offset, key=lambda p: p.from_offset) - 1
+        delays = self.tables[max(at, 0)].delays_ms
+        return int(delays[min(level, delays.size - 1)])
+
+    def changed(self, text: str, from_offset: int) -> LevelHistory:
+        """Return the history with `text` in force from `from_offset` on.
+
+        Raises:
+            ConfigError: The text is bad, or the levels were changed too often.
+        """
+        promises = [p for p in self._promises if p.from_offset < from_offset]
+        promises.append(Promise(from_offset if promises else 0, text))
+        parse_levels(text)
+        if len(promises) > HISTORY_MAX:
+            why = f"the levels were changed {HISTORY_MAX} times within the retained log"
+            raise ConfigError(KEY, text, why)
+        return LevelHistory(promises)
+
+    def trimmed(self, log_min: int, log_end: int) -> LevelHistory:
+        """Return the history without tables that no record uses, none beyond the log's end."""
+        promises = [Promise(min(p.from_offset, log_end), p.text) for p in self._promises]
+        first = bisect.bisect_right(promises, log_min, key=lambda p: p.from_offset) - 1
+        return LevelHistory(promises[max(first, 0) :])
+
+    def replace(self, other: LevelHistory) -> None:
+        """Become `other`, for everybody who holds this object or its tables."""
+        self._promises = list(other._promises)
+        self.tables[:] = other.tables
+
+
+def _table(promise: Promise) -> LevelTable:
+    return LevelTable(promise.from_offset, parse_levels(promise.text))
+
+
+def encode_history(history: LevelHistory, adopted: dict[int, int]) -> str:
+    """Return the text of delayLevels.json.
+
+    Args:
+        adopted: level to the first queue offset that Apache had not delivered when DueMQ took
+            the store over; deliveries before it left no trace in the log.
+    """
+    rows = [{"fromOffset": p.from_offset, "levels": p.text} for p in history.promises]
+    return dumps({"adopted": adopted, "history": rows})
+
+
+def decode_history(data: Any) -> tuple[LevelHistory, dict[int, int]]:
+    """Return the history and the adopted offsets of a parsed delayLevels.json.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: It is no such file.
+    """
+    adopted = {int(level): int(offset) for level, offset in data["adopted"].items()}
+    promises = [Promise(int(row["fromOffset"]), str(row["levels"])) for row in data["history"]]
+    if not promises:
+        raise ValueError("its history is empty")
+    try:
+        return LevelHistory(promises), adopted
+    except ConfigError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,236 @@
+"""The level service as a broker plugin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from message_store.batch import PutBatch
+from message_store.config import from_properties
+from message_store.errors import ConfigError, CorruptStore
+from message_store.json_dialect import load_config, read_config, write_config
+from message_store.plugin import (
+    Dispatcher,
+    PluginBase,
+    PluginHost,
+    PutHook,
+    Request,
+    RequestHandler,
+    Response,
+    SystemTopic,
+    TagsCodeRule,
+)
+from schedule_service.config import ScheduleConfig
+from schedule_service.delivery import Level, LevelService
+from schedule_service.hook import LevelHook
+from schedule_service.levels import LevelHistory, Promise, decode_history, encode_history
+from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_QUEUES, SCHEDULE_TOPIC
+from schedule_service.persist import OffsetKeeper
+from schedule_service.queues import ScheduleQueues
+from schedule_service.recovery import OFFSETS_FILE, Saved, decode_saved, plan_start, restore
+from schedule_service.stats import LevelCollector, LevelStats
+from schedule_service.views import levels_view, runtime_view
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+HISTORY_FILE = "delayLevels.json"
+GET_ALL_DELAY_OFFSET = 45
+PERSIST_JOB = "schedule_service.persist"
+READ_ONLY = 4
+
+
+@dataclass(slots=True)
+class Running:
+    """What exists while the store is open."""
+
+    store: Any
+    hook: LevelHook
+    service: LevelService
+    keeper: OffsetKeeper
+
+
+class SchedulePlugin(PluginBase):
+    """Delay levels: redirect at put, deliver when due."""
+
+    name = "schedule_service"
+
+    def __init__(self, host: PluginHost) -> None:
+        self._host = host
+        self.config = from_properties(ScheduleConfig, host.properties)
+        self._config_dir = Path(host.store_root) / "config"
+        known = self._load_history()
+        self._adopted: dict[int, int] | None = known[1] if known else None
+        self.history = known[0] if known else LevelHistory([Promise(0, self.config.levels)])
+        self._running: Running | None = None
+        self._disbelieved = False  # delayOffset.json, because the log lost its end
+
+    # -- what the broker asks for ---------------------------------------------------------------
+
+    def config_class(self) -> type:
+        return ScheduleConfig
+
+    def system_topics(self) -> Sequence[SystemTopic]:
+        return (
+            SystemTopic(SCHEDULE_TOPIC, SCHEDULE_QUEUES),
+            SystemTopic(QUARANTINE_TOPIC, 1, READ_ONLY),
+        )
+
+    def tags_code_rules(self) -> Sequence[TagsCodeRule]:
+        return (TagsCodeRule(SCHEDULE_TOPIC, self.history.tables),)
+
+    def put_hooks(self) -> Sequence[PutHook]:
+        return (self._redirect,)
+
+    def dispatchers(self) -> Sequence[Dispatcher]:
+        return (self._note_put,)
+
+    def request_handlers(self) -> Mapping[int, RequestHandler]:
+        return {GET_ALL_DELAY_OFFSET: self._answer_delay_offsets}
+
+    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+        return {"levels": self._levels_view, "runtime": self._runtime_view}
+
+    def first_pending_offset(self) -> int | None:
+        if self._running is None:
+            return None
+        return self._running.service.first_pending_offset(self._running.keeper.durable)
+
+    def reconfigure(self, properties: Mapping[str, str]) -> None:
+        """Take a changed configuration; waiting messages keep the time they were promised.
+
+        Raises:
+            ConfigError: It cannot be used; nothing has changed then.
+        """
+        config = from_properties(ScheduleConfig, properties)
+        if self._running is not None:
+            self._change_levels(config.levels, self._running.store)
+            self._running.service.reconfigure(config)
+        self.config = config
+
+    @asynccontextmanager
+    async def running(self, store: MessageStore) -> AsyncIterator[None]:
+        """Recover, then deliver while the block is open; persist every interval and at the end."""
+        running = self._start(store)
+        if self._disbelieved:  # before the log grows to where the table would be believed again
+            await running.keeper.persist()
+        async with running.service.running():
+            self._running = running
+            collector = LevelCollector(self._stats)
+            self._host.metrics.register(collector)
+            self._host.scheduler.add_job(
+                running.keeper.persist,
+                "interval",
+                seconds=self.config.persist_interval_ms / 1_000,
+                id=PERSIST_JOB,
+                coalesce=True,
+                max_instances=1,
+            )
+            try:
+                yield
+            finally:
+                self._host.scheduler.remove_job(PERSIST_JOB)
+                self._host.metrics.unregister(collector)
+        self._running = None
+        await running.keeper.persist()
+
+    # -- start ----------------------------------------------------------------------------------
+
+    def _start(self, store: Any) -> Running:
+        saved = self._load_saved(store)
+        start = plan_start(saved, self._adopted, log_min=store.min_offset, log_end=store.max_offset)
+        self._disbelieved = saved is not None and start.saved is not saved
+        if saved is None or saved.log_offset is None:
+            self._adopted = dict(start.saved.offsets)
+        self._change_levels(self.config.levels, store, write=True)
+        queues = ScheduleQueues(store, self.history)
+        cursors = restore(store, queues, start)
+        service = LevelService(
+            store, queues, self._host.clock, self.config, cursors, on_failure=self._host.stop
+        )
+        keeper = OffsetKeeper(
+            store, self._host.clock, service, start.saved, version_step=self.config.version_step
+        )
+        hook = LevelHook(store.topics, self.history)
+        store.topics.add(HALF_TOPIC)
+        pending = sum(cursor.pending for cursor in cursors.values())
+        log.info("levels %s; %d messages wait", self.history.text, pending)
+        return Running(store, hook, service, keeper)
+
+    def _load_history(self) -> tuple[LevelHistory, dict[int, int]] | None:
+        path = self._config_dir / HISTORY_FILE
+        try:
+            return load_config(path, decode_history)
+        except CorruptStore as error:
+            log.error("%s Waiting messages keep their times; lost queues would not.", error)
+            return None
+
+    @staticmethod
+    def _load_saved(store: Any) -> Saved | None:
+        try:
+            return load_config(store.config_path(OFFSETS_FILE), decode_saved)
+        except CorruptStore as error:
+            log.error("%s The log is asked instead.", error)
+            return None
+
+    def _change_levels(self, text: str, store: Any, *, write: bool = False) -> None:
+        """Put a level text in force for messages from now on; on the disk first."""
+        history = self.history.trimmed(store.min_offset, store.max_offset)
+        if text != history.text:
+            history = history.changed(text, store.max_offset)
+            write = True
+        if write:
+            path, encoded = (
+                store.config_path(HISTORY_FILE),
+                encode_history(history, self._adopted or {}),
+            )
+            try:
+                if read_config(path) != encoded:
+                    write_config(path, encoded)
+            except OSError as error:
+                why = f"{path} cannot be written: {error}"
+                raise ConfigError("messageDelayLevel", text, why) from error
+            self.history.replace(history)
+
+    # -- at work --------------------------------------------------------------------------------
+
+    def _redirect(self, batch: PutBatch, now_ms: int) -> None:
+        assert self._running is not None, "messages are taken only while plugins run"
+        self._running.hook(batch, now_ms)
+
+    def _note_put(self, batch: PutBatch) -> None:
+        if self._running is not None:
+            self._running.service.note_put(batch)
+
+    async def _answer_delay_offsets(self, request: Request) -> Response:
+        """Answer request 45. Source: AdminBrokerProcessor.getAllDelayOffset"""
+        assert self._running is not None
+        return Response(body=self._running.keeper.apache_text().encode())
+
+    def _stats(self) -> dict[int, tuple[LevelStats, int, int | None]]:
+        levels = self._levels().items()
+        return {n: (level.stats, level.cursor.pending, level.next_due_ms) for n, level in levels}
+
+    def _levels(self) -> Mapping[int, Level]:
+        if self._running is None:
+            return {}
+        self._running.service.correct_heads()
+        return self._running.service.levels
+
+    def _levels_view(self) -> dict[str, Any]:
+        return levels_view(
+            self._levels(), self.history.delays_ms, self.config, self._host.clock.now_ms()
+        )
+
+    def _runtime_view(self) -> dict[str, str]:
+        return runtime_view(self._levels())
+
+
+def create_plugin(host: PluginHost) -> SchedulePlugin:
+    """Make the level service's plugin. The entry point of `duemq.broker_plugins`."""
+    return SchedulePlugin(host)

@@ -1,0 +1,58 @@
+"""The schedule topic's queues as the level service reads them: units, and when each is due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schedule_service.levels import TAGS_HASH_BITS, LevelHistory
+from schedule_service.names import SCHEDULE_TOPIC
+
+Units = npt.NDArray[Any]
+LONGEST_HASH = 1 << TAGS_HASH_BITS
+
+
+class ScheduleQueues:
+    """Reads the schedule topic of a store. Queue id = level - 1."""
+
+    def __init__(self, store: Any, history: LevelHistory) -> None:
+        self._store, self._history = store, history
+        self._topic = store.topics.add(SCHEDULE_TOPIC)
+
+    @property
+    def levels(self) -> list[int]:
+        """Every level that has a queue, ascending."""
+        slots = int(self._store.topics.arrays.topics[self._topic]["slots_len"])
+        return [n + 1 for n in range(slots) if self._store.topics.slot(self._topic, n) >= 0]
+
+    def bounds(self, level: int) -> tuple[int, int]:
+        """Return (first, one past the last) queue offset of a level."""
+        first, end = self._store.queue_bounds(SCHEDULE_TOPIC, level - 1)
+        return int(first), int(end)
+
+    def units(self, level: int, offset: int, count_max: int) -> Units:
+        """Return units from `offset` on; fewer at a file's end, none outside of the bounds."""
+        units: Units = self._store.units(SCHEDULE_TOPIC, level - 1, offset, count_max)
+        return units
+
+    def due_ms(self, level: int, units: Units) -> npt.NDArray[np.int64]:
+        """Return when units are due: what their tags code promises.
+
+        A tags code that cannot be a time was written by an Apache broker that rebuilt the queue
+        before it knew its levels; there the promise is made again from the record.
+        """
+        due: npt.NDArray[np.int64] = units["tags_code"].astype(np.int64)
+        damaged = np.flatnonzero((due < LONGEST_HASH) & (due >= -LONGEST_HASH))
+        for at in damaged.tolist():
+            phys_offset = int(units[at]["phys_offset"])
+            store_ms = int(self._store.store_ms(phys_offset))
+            if store_ms > due[at]:
+                due[at] = store_ms + self._history.delay_ms(phys_offset, level)
+        return due
+
+    def first_phys(self, level: int, offset: int) -> int | None:
+        """Return the log offset of a unit's record, None if there is no such unit."""
+        units = self.units(level, offset, 1)
+        return int(units[0]["phys_offset"]) if units.size else None

@@ -1,0 +1,252 @@
+"""What was delivered, known again after every kind of end.
+
+Two witnesses. `delayOffset.json` is Apache's: level -> next queue offset. We add to it
+
+    commitLogOffset   how far the log reached when the table was taken; Apache ignores it
+    deliveredAhead    delivered ranges behind the next offset (a later, shorter promise)
+
+and never write it before the log up to there is on the disk, so it never claims more than the log
+supports. The log is the other witness: every delivery names its origin. So at start
+
+    queue      [ delivered by the table ][ ? ? ? ? ? ? ? ? ? ][ new ]
+    log        ..........................^commitLogOffset.........end
+                                          origins found here are delivered, the others wait
+
+Where the table is lost the whole retained log is asked: a delivery stands behind its origin, and
+retention removes the log from its start, so whoever is still in the queue has his delivery in the
+log too. Only an Apache broker leaves no origins; what it had delivered when DueMQ took the store
+over is kept in `delayLevels.json` ("adopted").
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.json_dialect import dumps
+from schedule_service.cursor import NEVER_MS, SEGMENTS_MAX, LevelCursor, Range, cursor_of, find_cuts
+from schedule_service.queues import ScheduleQueues
+
+log = logging.getLogger(__name__)
+OFFSETS_FILE = "delayOffset.json"
+CHUNK_UNITS = 65_536
+ORIGINS_MAX = 8_000_000  # held at once while the log is scanned
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The contents of delayOffset.json.
+
+    Attributes:
+        offsets: level to the first queue offset that is not delivered.
+        ahead: level to delivered ranges behind that, ascending.
+        log_offset: end of the log when this was taken; None: written by Apache.
+    """
+
+    offsets: Mapping[int, int] = field(default_factory=dict)
+    ahead: Mapping[int, list[Range]] = field(default_factory=dict)
+    log_offset: int | None = None
+    counter: int = 0
+    state_version: int = 0
+    timestamp_ms: int = 0
+
+
+def decode_saved(value: Any) -> Saved:
+    """Return the contents of a parsed delayOffset.json, of 4.8.0 to 5.3.3 or ours.
+
+    Raises:
+        ValueError, TypeError, AttributeError: It is no such file.
+    """
+    version = value.get("dataVersion") or {}
+    ahead = {
+        int(level): [(int(first), int(end)) for first, end in ranges]
+        for level, ranges in (value.get("deliveredAhead") or {}).items()
+    }
+    offsets = {int(level): int(offset) for level, offset in value["offsetTable"].items()}
+    if any(level < 1 or offset < 0 for level, offset in offsets.items()):
+        raise ValueError("a level below 1 or an offset below 0")
+    log_offset = value.get("commitLogOffset")
+    return Saved(
+        offsets,
+        ahead,
+        None if log_offset is None else int(log_offset),
+        int(version.get("counter", 0)),
+        int(version.get("stateVersion", 0)),
+        int(version.get("timestamp", 0)),
+    )
+
+
+def encode_saved(saved: Saved, *, own: bool = True) -> str:
+    """Return the text of delayOffset.json as 5.3.3 writes it; `own`: with our members."""
+    version = {
+        "counter": saved.counter,
+        "stateVersion": saved.state_version,
+        "timestamp": saved.timestamp_ms,
+    }
+    table = {level: saved.offsets[level] for level in sorted(saved.offsets)}
+    members: dict[str, Any] = {"dataVersion": version}
+    if own:
+        members = {"commitLogOffset": saved.log_offset, **members}
+        members["deliveredAhead"] = {level: saved.ahead[level] for level in sorted(saved.ahead)}
+    return dumps({**members, "offsetTable": table})
+
+
+def take_saved(cursors: Iterable[LevelCursor], log_offset: int, before: Saved) -> Saved:
+    """Return what is to be saved of cursors that know every delivery before `log_offset`."""
+    offsets, ahead = dict(before.offsets), {}
+    for cursor in cursors:
+        offsets[cursor.level] = cursor.first_undelivered
+        if cursor.delivered_ahead():
+            ahead[cursor.level] = cursor.delivered_ahead()
+    return Saved(
+        offsets, ahead, log_offset, before.counter, before.state_version, before.timestamp_ms
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where recovery begins: which table to believe, and from where to ask the log."""
+
+    saved: Saved
+    scan_from: int
+
+
+def plan_start(
+    saved: Saved | None,
+    adopted: Mapping[int, int] | None,
+    *,
+    log_min: int,
+    log_end: int,
+) -> Start:
+    """Decide what to believe.
+
+    Args:
+        saved: delayOffset.json, None if it is lost.
+        adopted: offsets of delayLevels.json, None if DueMQ never ran on this store.
+    """
+    if saved is None:
+        return Start(Saved(offsets=dict(adopted or {})), log_min)
+    if saved.log_offset is None:  # Apache's: it is right, but our earlier origins are not in it
+        return Start(saved, log_end if adopted is None else log_min)
+    if saved.log_offset > log_end:  # the log lost its end: the table claims too much
+        return Start(Saved(offsets=dict(adopted or {})), log_min)
+    return Start(saved, max(saved.log_offset, log_min))
+
+
+def waiting_ranges(entry: int, ahead: Iterable[Range], first: int, end: int) -> list[Range]:
+    """Return the undelivered ranges of a queue that holds first..end.
+
+    Args:
+        entry: saved offset of the level; outside of the queue it is corrected as Apache does.
+        ahead: delivered ranges behind it, ascending.
+    """
+    found, at = [], min(max(entry, first), end)
+    for low, high in ahead:
+        if at < min(low, end):
+            found.append((at, min(low, end)))
+        at = min(max(at, high), end)
+    if at < end:
+        found.append((at, end))
+    return found
+
+
+class _Waiting:
+    """Which units of one level are undelivered, while the log is asked."""
+
+    def __init__(self, level: int, ranges: list[Range], end: int) -> None:
+        self.level, self.end = level, end
+        self.first = ranges[0][0] if ranges else end
+        self.mask: npt.NDArray[np.bool_] = np.zeros(end - self.first, np.bool_)
+        for low, high in ranges:
+            self.mask[low - self.first : high - self.first] = True
+
+    def ranges(self) -> list[Range]:
+        """Return the undelivered ranges, ascending."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], self.mask, [False]]).view(np.int8)))
+        pairs = (edges + self.first).reshape(-1, 2)
+        return [(low, high) for low, high in pairs.tolist()]
+
+    def mark(self, queues: ScheduleQueues, origins: Offsets) -> int:
+        """Clear the units whose record is among `origins` (ascending); return how many."""
+        offset, found = self.first, 0
+        while offset < self.end:
+            units = queues.units(self.level, offset, CHUNK_UNITS)
+            if not units.size:
+                break
+            phys = units["phys_offset"]
+            low, high = np.searchsorted(origins, [phys.min(), phys.max() + 1])
+            if low < high:
+                mine = self.mask[offset - self.first : offset - self.first + units.size]
+                hit = mine & np.isin(phys, origins[low:high])
+                mine[hit] = False
+                found += int(hit.sum())
+            offset += int(units.size)
+        return found
+
+
+def restore(store: Any, queues: ScheduleQueues, start: Start) -> dict[int, LevelCursor]:
+    """Return a cursor for every level that has a queue.
+
+    Args:
+        store: gives the log's records by `scan(from)`.
+    """
+    waiting = []
+    for level in queues.levels:
+        first, end = queues.bounds(level)
+        entry = start.saved.offsets.get(level, 0)
+        ranges = waiting_ranges(entry, start.saved.ahead.get(level, ()), first, end)
+        waiting.append(_Waiting(level, ranges, end))
+    for origins in _origins(store, start.scan_from):
+        found = sum(item.mark(queues, origins) for item in waiting)
+        log.info("%d deliveries behind delayOffset.json were found in the log", found)
+    return {item.level: _cursor(queues, item) for item in waiting}
+
+
+def _origins(store: Any, scan_from: int) -> Iterator[Offsets]:
+    """Yield the origins named in the log from an offset on, ascending, a bounded block at once."""
+    held: list[Offsets] = []
+    for rows in store.scan(scan_from):
+        prepared = rows["prepared_offset"]
+        held.append(-(prepared[prepared < 0] + 1))
+        if sum(block.size for block in held) >= ORIGINS_MAX:
+            yield np.unique(np.concatenate(held))
+            held = []
+    if any(block.size for block in held):
+        yield np.unique(np.concatenate(held))
+
+
+def _cursor(queues: ScheduleQueues, waiting: _Waiting) -> LevelCursor:
+    """Cut the undelivered ranges where due times decrease."""
+    pieces: list[Range] = []
+    ranges = waiting.ranges()
+    last_due_ms = -NEVER_MS
+    for count_left, (first, end) in zip(range(len(ranges), 0, -1), ranges, strict=True):
+        last_due_ms, start = -NEVER_MS, first
+        for offset, due_ms in _due_times(queues, waiting.level, first, end):
+            for cut in find_cuts(due_ms, offset, last_due_ms):
+                if len(pieces) + count_left < SEGMENTS_MAX:
+                    pieces.append((start, cut.offset))
+                    start = cut.offset
+            last_due_ms = int(due_ms[-1])
+        pieces.append((start, end))
+    cursor = cursor_of(waiting.level, pieces, waiting.end)
+    if pieces and pieces[-1][1] == waiting.end:
+        cursor.last_due_ms = last_due_ms
+    return cursor
+
+
+def _due_times(
+    queues: ScheduleQueues, level: int, offset: int, end: int
+) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    while offset < end:
+        units = queues.units(level, offset, min(CHUNK_UNITS, end - offset))
+        if not units.size:
+            return
+        yield offset, queues.due_ms(level, units)
+        offset += int(units.size)

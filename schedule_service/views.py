@@ -1,0 +1,57 @@
+"""The level service as plain data: for `duemq levels`, the console and brokerStatus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from schedule_service.config import ScheduleConfig
+from schedule_service.delivery import Level
+
+
+def levels_view(
+    levels: Mapping[int, Level],
+    delays_ms: npt.NDArray[np.int64],
+    config: ScheduleConfig,
+    now_ms: int,
+) -> dict[str, Any]:
+    """Return every configured level, and every other one that has a queue."""
+    numbers = sorted({*range(1, delays_ms.size), *levels})
+    return {
+        "now_ms": now_ms,
+        "mode": "async" if config.async_deliver else "sync",
+        "message_delay_level": config.levels,
+        "pending": sum(level.cursor.pending for level in levels.values()),
+        "levels": [_level_view(number, levels.get(number), delays_ms) for number in numbers],
+    }
+
+
+def _level_view(
+    number: int, level: Level | None, delays_ms: npt.NDArray[np.int64]
+) -> dict[str, Any]:
+    level = level or Level.empty(number)
+    failing = level.table.failing
+    return {
+        "level": number,
+        "delay_ms": int(delays_ms[number]) if number < delays_ms.size else None,
+        "pending": level.cursor.pending,
+        "next_due_ms": level.next_due_ms,
+        "offset": level.cursor.first_undelivered,
+        "max_offset": level.cursor.end,
+        "segments": len(level.cursor.segments),
+        "in_flight": level.table.records,
+        "failures": failing.failures if failing else 0,
+        **level.stats.as_dict(),
+    }
+
+
+def runtime_view(levels: Mapping[int, Level]) -> dict[str, str]:
+    """Return what brokerStatus shows: scheduleMessageOffset_N = delivered,max."""
+    return {
+        f"scheduleMessageOffset_{number}": f"{level.cursor.first_undelivered},{level.cursor.end}"
+        for number, level in sorted(levels.items())
+        if level.cursor.end
+    }

@@ -1,0 +1,142 @@
+import json
+
+import pytest
+
+from broker.clients import CHANNEL_EXPIRES_MS, ClientTable
+from broker.config import BrokerConfig
+from broker.processors.clients import SCAN_MS, ClientProcessor
+from message_store.clock import FakeClock
+from message_store.errors import RequestError
+from message_store.plugin import Request
+from tests.fakes import FakeGroup, FakeGroups, FakePeer, FakeTopics, settle
+
+
+class World:
+    def __init__(self, *groups):
+        self.clock, self.clients = FakeClock(), ClientTable()
+        self.topics, self.groups = FakeTopics(), FakeGroups(*groups)
+        self.processor = ClientProcessor(
+            self.clients, self.topics, self.groups, self.clock, BrokerConfig
+        )
+        self.handlers = self.processor.handlers()
+
+    async def ask(self, code, peer, body=b"", **fields):
+        return await self.handlers[code](Request(code, fields, body, peer=peer))
+
+    async def beat(self, peer, client="c", group="G", model="CLUSTERING", **more):
+        consumer = {
+            "groupName": group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": model,
+            "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1}],
+        }
+        told = {
+            "clientID": client,
+            "producerDataSet": [{"groupName": "P"}],
+            "consumerDataSet": [consumer] if group else [],
+        }
+        return await self.ask(34, peer, json.dumps(told | more).encode())
+
+    async def members(self, peer):
+        return await self.ask(38, peer, consumerGroup="G")
+
+
+def test_a_heartbeat_makes_the_retry_topic_and_the_member_visible(run):
+    async def scene():
+        world, peer = World(), FakePeer()
+        answer = await world.beat(peer)
+        assert (answer.code, answer.body) == (0, b"")
+        assert answer.fields == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+        assert world.topics.known["%RETRY%G"].read_queues == 1
+        answer = await world.members(peer)
+        assert json.loads(answer.body) == {"consumerIdList": ["c"]}
+
+    run(scene())
+
+
+def test_everybody_of_a_changed_group_gets_40(run):
+    async def scene():
+        world, a, b = World(), FakePeer("a"), FakePeer("b")
+        await world.beat(a, "a")
+        await world.beat(b, "b")
+        await world.beat(b, "b")
+        assert (a.codes(), b.codes()) == ([40, 40], [40])
+        assert a.sent[0].fields == {"consumerGroup": "G"}
+        await world.ask(35, a, clientID="a", consumerGroup="G", producerGroup="")
+        assert (a.codes(), b.codes()) == ([40, 40], [40, 40])
+        await world.beat(a, "a")
+        a.close()
+        assert b.codes() == [40] * 4
+        assert (await world.members(b)).code == 0
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("group", "model"),
+    [(FakeGroup("G", notify_changed=False), "CLUSTERING"), (FakeGroup("G"), "BROADCASTING")],
+)
+def test_who_is_not_told(run, group, model):
+    async def scene():
+        world, peer = World(group), FakePeer()
+        await world.beat(peer, model=model)
+        assert peer.codes() == []
+
+    run(scene())
+
+
+def test_a_fingerprint_learns_whether_the_group_changed(run):
+    async def scene():
+        world, peer = World(), FakePeer()
+        answers = [await world.beat(peer, heartbeatFingerprint=5) for _ in range(2)]
+        assert [a.fields["IS_SUB_CHANGE"] for a in answers] == ["true", "false"]
+
+    run(scene())
+
+
+def test_a_group_without_members_is_answered_with_1(run):
+    assert run(World().members(FakePeer())).code == 1
+
+
+def test_a_silent_client_is_forgotten(run):
+    async def scene():
+        world, peer = World(), FakePeer()
+        async with world.processor.running():
+            await world.beat(peer)
+            for _ in range(CHANNEL_EXPIRES_MS // SCAN_MS + 2):
+                await settle()
+                world.clock.advance(SCAN_MS)
+            await settle()
+        assert world.clients.members("G") == []
+
+    run(scene())
+
+
+def test_a_closed_connection_joins_nothing(run):
+    async def scene():
+        world, peer = World(), FakePeer()
+        peer.closed = True
+        with pytest.raises(RequestError):
+            await world.beat(peer)
+        assert world.clients.members("G") == []
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        ({"topic": "T", "subString": "a", "expressionType": "TAG"}, 0),
+        ({"topic": "T", "subString": "a > 1", "expressionType": "SQL92"}, 1),
+        ({"topic": "T", "subString": "||"}, 23),
+        ([], 0),
+        ([1], 1),
+    ],
+)
+def test_configuration_check(run, data, code):
+    body = json.dumps({"clientId": "c", "group": "G", "subscriptionData": data}).encode()
+    try:
+        found = run(World().ask(46, FakePeer(), body)).code
+    except RequestError as refusal:
+        found = refusal.code
+    assert found == code

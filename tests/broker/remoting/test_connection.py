@@ -1,0 +1,214 @@
+"""The connection on a transport in memory: backpressure, closing, bounds of calls."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+
+from broker.remoting import codec
+from broker.remoting.connection import Connection
+from broker.remoting.limits import RemotingLimits
+from message_store.plugin import Peer, Request, RequestHandler, Response
+from tests.broker.remoting.wire import echo
+
+
+class MemoryTransport(asyncio.Transport):
+    """Remembers what was written; reading is a flag."""
+
+    def __init__(self, address: tuple[str, int] = ("10.0.0.9", 5_555)) -> None:
+        super().__init__({"peername": address})
+        self.written = bytearray()
+        self.reading = True
+        self.closing = False
+        self.write_bytes_max = 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.write_bytes_max = high or 0
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+
+
+def connection(
+    handlers: dict[int, RequestHandler] | None = None, **limits: Any
+) -> tuple[Connection, MemoryTransport]:
+    transport = MemoryTransport()
+    made = Connection(handlers or {}, limits=RemotingLimits(**limits))
+    made.connection_made(transport)
+    return made, transport
+
+
+def receive(made: Connection, data: bytes) -> None:
+    made.get_buffer(-1)[: len(data)] = data
+    made.buffer_updated(len(data))
+
+
+def test_a_peer_that_does_not_read_is_not_read_from() -> None:
+    async def main() -> None:
+        made, transport = connection(write_buffer_bytes_max=1_000)
+        assert transport.write_bytes_max == 1_000
+        made.pause_writing()
+        assert not transport.reading
+        made.pause()
+        made.resume()
+        assert not transport.reading
+        made.resume_writing()
+        assert transport.reading
+
+    asyncio.run(main())
+
+
+def test_nothing_is_read_any_more_once_it_stops() -> None:
+    async def main() -> None:
+        made, transport = connection()
+        made.stop_reading()
+        made.resume()
+        made.resume_writing()
+        assert not transport.reading
+
+    asyncio.run(main())
+
+
+def test_late_requests_are_cancelled_when_it_drains() -> None:
+    async def main() -> None:
+        async def hold(request: Request) -> Response:
+            await asyncio.Event().wait()
+            return Response()
+
+        made, transport = connection({11: hold})
+        receive(made, codec.encode_request(Request(11, {}, opaque=1)))
+        assert made.requests_in_flight == 1
+        await made.drain(0)
+        assert made.requests_in_flight == 0
+        assert transport.closing
+        assert not transport.written
+
+    asyncio.run(main())
+
+
+def test_close_callbacks_are_called_once_and_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        made, _ = connection()
+        calls: list[Peer] = []
+
+        def broken(peer: Peer) -> None:
+            raise ValueError("broken callback")
+
+        made.on_close(broken)
+        made.on_close(calls.append)
+        made.connection_lost(None)
+        made.connection_lost(None)
+        assert calls == [made]
+        made.on_close(calls.append)
+        assert calls == [made, made]
+
+    asyncio.run(main())
+    assert "a close callback failed" in caplog.text
+
+
+def test_calls_have_a_bound() -> None:
+    async def main() -> None:
+        made, _ = connection(calls_in_flight_max=2)
+        calls = [asyncio.ensure_future(made.call(Request(307, {}), timeout_s=9)) for _ in "ab"]
+        await asyncio.sleep(0)
+        with pytest.raises(ConnectionError, match="2 calls wait"):
+            await made.call(Request(307, {}), timeout_s=9)
+        answers = [b"".join(codec.encode_response(Response(n), n)) for n in (2, 1, 77)]
+        receive(made, b"".join(answers))
+        assert [(await call).code for call in calls] == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_opaque_numbers_wrap_and_skip_those_in_use() -> None:
+    async def main() -> None:
+        made, transport = connection()
+        call = asyncio.ensure_future(made.call(Request(307, {}), timeout_s=9))
+        await asyncio.sleep(0)
+        made._last_opaque = 0x7FFF_FFFF
+        made.send_oneway(Request(40, {}))
+        made._last_opaque = 0
+        transport.written.clear()
+        made.send_oneway(Request(40, {}))
+        frame = codec.next_frame(memoryview(transport.written), 0, len(transport.written))
+        assert frame is not None
+        sent = codec.decode_frame(memoryview(transport.written), frame)
+        assert isinstance(sent, Request)
+        assert (sent.opaque, sent.oneway) == (2, True)
+        call.cancel()
+
+    asyncio.run(main())
+
+
+def test_an_answer_over_the_frame_limit_becomes_code_1() -> None:
+    async def main() -> None:
+        async def big(request: Request) -> Response:
+            return Response(0, None, None, bytes(codec.FRAME_BYTES_MAX))
+
+        made, transport = connection({11: big})
+        receive(made, codec.encode_request(Request(11, {}, opaque=1)))
+        await made.finish(9)
+        data = memoryview(transport.written)
+        frame = codec.next_frame(data, 0, len(data))
+        assert frame is not None
+        answer = codec.decode_frame(data, frame)
+        assert isinstance(answer, codec.Answer)
+        assert answer.response.code == 1
+        assert "over the limit" in (answer.response.remark or "")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("address", "born"),
+    [
+        (("10.0.0.9", 5), (bytes([10, 0, 0, 9]), 5)),
+        (("::ffff:10.0.0.9", 5), (bytes([10, 0, 0, 9]), 5)),
+        (("::1", 5), (bytes(15) + b"\1", 5)),
+        (("fe80::1%eth0", 5), (bytes.fromhex("fe80") + bytes(13) + b"\1", 5)),
+    ],
+)
+def test_born_host(address: tuple[str, int], born: tuple[bytes, int]) -> None:
+    async def main() -> None:
+        made = Connection({}, limits=RemotingLimits())
+        made.connection_made(MemoryTransport(address))
+        assert made.born_host == born
+
+    asyncio.run(main())
+
+
+def test_fragments_are_put_together() -> None:
+    async def main() -> None:
+        made, transport = connection({11: echo})
+        request = Request(11, {"a": "b"}, b"body", opaque=3, version=479)
+        data = codec.encode_request(request)
+        for byte in data * 2:
+            receive(made, bytes([byte]))
+        await made.finish(9)
+        view, pos, count = memoryview(transport.written), 0, 0
+        while (frame := codec.next_frame(view, pos, len(view))) is not None:
+            answer = codec.decode_frame(view, frame)
+            assert answer == codec.Answer(3, Response(0, None, {"a": "b"}, b"body"))
+            pos, count = frame.end, count + 1
+        assert count == 2
+        assert dataclasses.asdict(made.limits)["idle_ms_max"] == 120_000
+
+    asyncio.run(main())

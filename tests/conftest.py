@@ -1,0 +1,45 @@
+"""Options of the test run, and one Hypothesis profile for all.
+
+Kernels compile at first use, so no example has a deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Generator
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("duemq", deadline=None)
+settings.load_profile("duemq")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("crash")
+    group.addoption("--kills", type=int, default=100, help="how often to kill the broker")
+    group.addoption("--seed", type=int, default=None, help="repeat the run with this seed")
+
+
+@pytest.fixture
+def kills(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--kills"))
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    chosen = request.config.getoption("--seed")
+    return random.SystemRandom().randrange(1 << 32) if chosen is None else int(chosen)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In CI everything is there: a skip is a failure."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("DUEMQ_CI") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI: {call.excinfo.value if call.excinfo else 'no reason'}"
+    return report

@@ -1,0 +1,112 @@
+"""`kill -9` at random moments: nothing acknowledged is lost, nothing is doubled, nothing early.
+
+--kills N    how often to kill (100; `make soak` uses more)
+--seed N     the run to repeat; a failing run prints its seed
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.crash.books import Books, number_of, read_all, send_until
+from tests.interop.duemq import start_command
+from tests.interop.ports import LOOPBACK, free_ports, listening
+from tests.interop.process import Child
+from tests.interop.server import write_properties
+from tests.interop.waiting import until
+
+DELAYS_MS = (1_000, 2_000, 3_000)
+START_S, DELIVER_S = 60.0, 60.0
+ROOT = Path(__file__).parents[2]
+
+
+class Victim:
+    """One store directory whose broker is started and killed over and over."""
+
+    def __init__(self, home: Path, seed: int) -> None:
+        self.home, self.random = home, random.Random(seed)
+        self.port = free_ports(3)[1]
+        self.child: Child | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    def start(self) -> None:
+        """Start with a configuration drawn by lot: sync or async delivery, sync or async flush."""
+        keys = {
+            "listenPort": str(self.port),
+            "brokerIP1": LOOPBACK,
+            "bindAddress": LOOPBACK,
+            "storePathRootDir": str(self.home / "store"),
+            "embeddedNamesrvEnable": "false",
+            "metricsPromExporterPort": "0",
+            "messageDelayLevel": "1s 2s 3s",
+            "mappedFileSizeCommitLog": str(4 << 20),
+            "mappedFileSizeConsumeQueue": str(200_000),
+            "maxHashSlotNum": "10000",
+            "maxIndexNum": "40000",
+            "flushDelayOffsetInterval": self.random.choice(["200", "1000", "10000"]),
+            "enableScheduleAsyncDeliver": self.random.choice(["true", "false"]),
+            "flushDiskType": self.random.choice(["ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"]),
+        }
+        conf = write_properties(self.home / "broker.conf", keys)
+        log = self.home / "broker.log"
+        command = start_command(conf)
+        self.child = Child("victim", command, log_path=log, env={"PYTHONPATH": str(ROOT)})
+        until(self._is_up, seconds=START_S, what="the broker listens")
+
+    def _is_up(self) -> bool:
+        assert self.child is not None
+        assert self.child.running, f"the broker ended; see {self.child.log_path}"
+        return listening(self.port)
+
+    def kill(self) -> None:
+        assert self.child is not None
+        self.child.kill()
+
+
+async def send_and_kill(victim: Victim, books: Books) -> None:
+    """Send until the broker is killed at a random moment, from a thread of its own."""
+    stop = asyncio.Event()
+    fuse = threading.Timer(victim.random.uniform(0.02, 0.9), victim.kill)
+    fuse.start()
+    try:
+        await send_until(books, victim.address, stop)
+    finally:
+        fuse.join()
+
+
+def settled(victim: Victim, books: Books) -> bool:
+    """Return whether everything acknowledged has arrived."""
+    arrived = asyncio.run(read_all(books, victim.address))
+    return books.acknowledged <= {number_of(record) for record in arrived}
+
+
+@pytest.mark.crash
+def test_kill_at_random_moments(tmp_path: Path, kills: int, seed: int) -> None:
+    victim = Victim(tmp_path, seed)
+    books = Books("CrashT", queues=3, delays_ms=DELAYS_MS)
+    for _ in range(kills):
+        victim.start()
+        asyncio.run(send_and_kill(victim, books))
+    victim.start()
+    try:
+        until(
+            lambda: settled(victim, books),
+            seconds=DELIVER_S,
+            what="all acknowledged arrive",
+            poll_s=0.5,
+        )
+        victim.kill()  # once more: nothing may come a second time
+        victim.start()
+        arrived = asyncio.run(read_all(books, victim.address))
+    finally:
+        victim.kill()
+    assert books.faults(arrived) == [], f"seed {seed}, {kills} kills, log {tmp_path}/broker.log"
+    assert len(books.acknowledged) >= kills, f"seed {seed}: hardly anything was sent"

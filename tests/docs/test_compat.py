@@ -1,0 +1,95 @@
+"""docs/compat.md names tests that exist, all interop tests, and the codes that are served."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from functools import cache
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+from broker.admin import VIEW_REQUEST
+from broker.broker import Broker
+from broker.plugins import Installed
+from broker.remoting.codes import RequestCode
+from broker.remoting.ingest import SEND_CODES
+from message_store.plugin import ENTRY_POINT_GROUP
+from tests.broker.running import small
+
+TESTS = Path(__file__).resolve().parents[1]
+TEXT = (TESTS.parent / "docs" / "compat.md").read_text()
+FULL_NAME = re.compile(r"([\w/]+\.py)`?::(\w+)")
+LEVELS = Installed(
+    "schedule_service",
+    EntryPoint("schedule_service", "schedule_service.plugin:create_plugin", ENTRY_POINT_GROUP),
+)
+
+
+@cache
+def names_in(file: str) -> frozenset[str]:
+    """Return the names of the test functions of a file, and of its classes."""
+    tree = ast.parse((TESTS / file).read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    named = (node.name for node in ast.walk(tree) if isinstance(node, functions))
+    return frozenset(name for name in named if name.startswith("test_"))
+
+
+def section(title: str) -> str:
+    """Return the text of a section."""
+    return TEXT.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def client_cells() -> set[tuple[str, str]]:
+    """Return (file, test) of every cell of the clients' table; a footnote names a column's file."""
+    files = dict(re.findall(r"^\[\^(\w+)\]: `([^`]+)`", TEXT, re.M))
+    lines = [line.strip("|").split("|") for line in section("Clients").splitlines() if "|" in line]
+    columns = [files[note] for cell in lines[0][1:] for note in re.findall(r"\[\^(\w+)\]", cell)]
+    return {
+        (file, test)
+        for cells in lines[2:]
+        for file, cell in zip(columns, cells[1:], strict=True)
+        for test in re.findall(r"`(test_\w+)`", cell)
+    }
+
+
+def test_every_named_test_exists() -> None:
+    named = client_cells() | set(FULL_NAME.findall(TEXT))
+    assert len(named) > 80
+    missing = [f"{file}::{test}" for file, test in sorted(named) if test not in names_in(file)]
+    assert not missing
+
+
+def test_no_test_is_named_by_half() -> None:
+    """Outside of the clients' table a name has its file, so that it is checked above."""
+    rest = TEXT.replace(section("Clients"), "")
+    whole = [test for _, test in FULL_NAME.findall(rest)]
+    assert re.findall(r"(?<![\w/])test_\w+(?!\w|\.py)", rest) == whole
+
+
+def test_every_interop_test_is_named() -> None:
+    named = client_cells() | set(FULL_NAME.findall(TEXT))
+    files = [f"interop/{path.name}" for path in (TESTS / "interop").glob("test_*.py")]
+    there = {(file, test) for file in files for test in names_in(file)}
+    assert not there - named
+
+
+def codes_told(server: str) -> set[int]:
+    """Return the codes in the paragraph of `server`; each must have its right name."""
+    paragraph = section("Request codes").partition(f"{server}:\n")[2].partition("\n\n")[0]
+    pairs = re.findall(r"(\d+) ([A-Z_0-9]+)", paragraph)
+    wrong = [pair for pair in pairs if RequestCode(int(pair[0])).name != pair[1]]
+    assert not wrong
+    return {int(code) for code, _ in pairs}
+
+
+def test_the_request_codes_are_those_served(tmp_path: Path) -> None:
+    async def served() -> tuple[set[int], set[int]]:
+        properties = small(tmp_path, embeddedNamesrvEnable="true", embeddedNamesrvPort="0")
+        async with Broker(properties, plugins=[LEVELS]) as broker:
+            assert broker.namesrv is not None
+            return set(broker.parts.handlers) | SEND_CODES, set(broker.namesrv.handlers())
+
+    ours, namesrv = asyncio.run(served())
+    assert codes_told("Broker") == ours - {VIEW_REQUEST}
+    assert codes_told("Name server") == namesrv

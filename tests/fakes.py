@@ -1,0 +1,276 @@
+"""Stand-ins for the neighbours of the processors: a store in memory, peers, managers."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from message_store import layout
+from message_store.batch import PutBatch
+from message_store.config import StoreConfig
+from message_store.errors import RecordUnreadable
+from message_store.plugin import Peer, Request, Response
+from message_store.topics import TopicTable
+
+HEAD = layout.packer(layout.RECORD_HEAD)
+HOST = (bytes([127, 0, 0, 1]), 10911)
+
+
+def encode_record(head: dict[str, int], body: bytes, topic: str, properties: bytes) -> bytes:
+    """Return one stored record the slow way."""
+    name = topic.encode()
+    size = HEAD.size + len(body) + 1 + len(name) + 2 + len(properties)
+    values = dict.fromkeys(layout.RECORD_HEAD.names or (), 0) | head
+    values |= {
+        "total_size": size,
+        "magic": layout.MAGIC_V1,
+        "body_crc": zlib.crc32(body) & 0x7FFF_FFFF,
+        "body_len": len(body),
+    }
+    text = len(properties).to_bytes(2, "big") + properties
+    return HEAD.pack(*values.values()) + body + bytes([len(name)]) + name + text
+
+
+class FakePeer:
+    """A connection that remembers what was sent and answers calls from `answers`."""
+
+    def __init__(self, name: str = "peer", port: int = 50_000) -> None:
+        self.name = name
+        self.address = ("127.0.0.1", port)
+        self.born_host = (bytes([127, 0, 0, 1]), port)
+        self.closed = False
+        self.sent: list[Request] = []
+        self.calls: list[Request] = []
+        self.answers: dict[int, Response | Exception] = {}
+        self._callbacks: list[Callable[[Peer], None]] = []
+
+    def send_oneway(self, request: Request) -> None:
+        if not self.closed:
+            self.sent.append(request)
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        self.calls.append(request)
+        answer = self.answers.get(request.code, TimeoutError())
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def on_close(self, callback: Callable[[Peer], None]) -> None:
+        self._callbacks.append(callback)
+
+    def close(self) -> None:
+        self.closed = True
+        for callback in self._callbacks:
+            callback(self)
+
+    def codes(self) -> list[int]:
+        return [int(request.code) for request in self.sent]
+
+
+@dataclass
+class FakeTopic:
+    name: str
+    read_queues: int = 4
+    write_queues: int = 4
+    perm: int = 6
+    sys_flag: int = 0
+
+
+class FakeTopics:
+    def __init__(self, *topics: FakeTopic) -> None:
+        self.known = {topic.name: topic for topic in topics}
+
+    def find(self, name: str) -> FakeTopic | None:
+        return self.known.get(name)
+
+    async def ensure(self, name: str, *, queues: int, perm: int) -> FakeTopic:
+        return self.known.setdefault(name, FakeTopic(name, queues, queues, perm))
+
+
+@dataclass
+class FakeGroup:
+    name: str
+    consume_enable: bool = True
+    broadcast_enable: bool = True
+    retry_queues: int = 1
+    retry_times_max: int = 16
+    notify_changed: bool = True
+    broker_id: int = 0
+    slow_broker_id: int = 1
+    sys_flag: int = 0
+
+
+class FakeGroups:
+    def __init__(self, *groups: FakeGroup, auto_create: bool = True) -> None:
+        self.table = {group.name: group for group in groups}
+        self.auto_create = auto_create
+
+    def known(self, name: str) -> FakeGroup | None:
+        return self.table.get(name)
+
+    def find(self, name: str) -> FakeGroup | None:
+        if self.auto_create:
+            return self.table.setdefault(name, FakeGroup(name))
+        return self.table.get(name)
+
+
+@dataclass
+class FakeOffsets:
+    table: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    pulls: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    resets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        return self.table.get((group, topic, queue_id))
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.table[group, topic, queue_id] = offset
+
+    def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.pulls[group, topic, queue_id] = offset
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        return self.resets.get((group, topic, queue_id))
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        return self.resets.pop((group, topic, queue_id), None)
+
+    def set_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.resets[group, topic, queue_id] = offset
+
+    def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
+        found: dict[str, dict[int, int]] = {}
+        for (name, topic, queue_id), offset in self.table.items():
+            if name == group:
+                found.setdefault(topic, {})[queue_id] = offset
+        yield from found.items()
+
+
+class FakeStore:
+    """A store in memory with the methods that processors use."""
+
+    def __init__(self, clock: Any) -> None:
+        self.clock = clock
+        self.topics = TopicTable()
+        self.log = bytearray()
+        self.queues: dict[int, list[tuple[int, int, int]]] = {}
+        self.first: dict[int, int] = {}
+        self.min_offset = 0
+        self.damaged: set[int] = set()
+        self.dispatchers: list[Callable[[PutBatch], None]] = []
+        self.writable = True
+        self.config = StoreConfig()
+
+    @property
+    def max_offset(self) -> int:
+        return len(self.log)
+
+    def add_dispatcher(self, dispatcher: Callable[[PutBatch], None]) -> None:
+        self.dispatchers.append(dispatcher)
+
+    def put(self, batch: PutBatch) -> None:
+        for index in range(batch.count):
+            if batch.rows[index]["status"] == 0:
+                self._put_row(batch, index)
+        for dispatcher in self.dispatchers:
+            dispatcher(batch)
+
+    def _put_row(self, batch: PutBatch, index: int) -> None:
+        row = batch.rows[index]
+        slot = self.topics.slot(int(row["topic_index"]), int(row["queue_id"]), create=True)
+        queue = self.queues.setdefault(slot, [])
+        row["store_ms"], row["phys_offset"] = self.clock.now_ms(), len(self.log)
+        row["queue_offset"], row["queue_slot"] = len(queue), slot
+        late = int(row["due_delay_ms"])
+        row["tags_code"] = row["tags_hash"] if late < 0 else row["store_ms"] + late
+        properties = batch.property_text(index)
+        if row["real_topic_index"] >= 0:
+            real = self.topics.name(int(row["real_topic_index"]))
+            properties += f"REAL_TOPIC\x01{real}\x02REAL_QID\x01{row['real_queue_id']}\x02".encode()
+        columns = ("queue_id", "flag", "queue_offset", "phys_offset", "sys_flag", "born_ms")
+        columns += ("store_ms", "reconsume_times", "prepared_offset", "born_port", "store_port")
+        head = {name: int(row[name]) for name in columns}
+        head |= {"born_ip": int(row["born_ip_lo"]), "store_ip": int(row["store_ip_lo"])}
+        topic = self.topics.name(int(row["topic_index"]))
+        record = encode_record(head, batch.body(index), topic, properties)
+        row["record_size"] = len(record)
+        queue.append((len(self.log), int(row["tags_code"]), len(record)))
+        self.log += record
+
+    async def wait_durable(self, end_offset: int) -> bool:
+        return True
+
+    def _slot(self, topic: str, queue_id: int) -> int:
+        index = self.topics.find(topic)
+        return -1 if index < 0 else self.topics.slot(index, queue_id)
+
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        slot = self._slot(topic, queue_id)
+        return self.first.get(slot, 0), len(self.queues.get(slot, ()))
+
+    def units(self, topic: str, queue_id: int, offset: int, count_max: int) -> Any:
+        low, high = self.queue_bounds(topic, queue_id)
+        chosen = []
+        if low <= offset < high:
+            chosen = self.queues[self._slot(topic, queue_id)][offset : offset + count_max]
+        return np.array([(*unit, 0) for unit in chosen], layout.UNIT)
+
+    def gather(self, units: Any) -> bytes:
+        parts = []
+        for unit in units:
+            start = int(unit["phys_offset"])
+            if start in self.damaged:
+                raise RecordUnreadable(start, "damaged by the test")
+            parts.append(bytes(self.log[start : start + int(unit["size"])]))
+        return b"".join(parts)
+
+    def search_offset(self, topic: str, queue_id: int, time_ms: int, upper: bool = False) -> int:
+        low, high = self.queue_bounds(topic, queue_id)
+        times = [self._store_ms(topic, queue_id, n) for n in range(low, high)]
+        if upper:
+            return low + max(sum(t <= time_ms for t in times) - 1, 0)
+        return low + sum(t < time_ms for t in times)
+
+    def earliest_store_ms(self, topic: str, queue_id: int) -> int:
+        low, high = self.queue_bounds(topic, queue_id)
+        return self._store_ms(topic, queue_id, low) if high > low else -1
+
+    def _store_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        start = self.queues[self._slot(topic, queue_id)][offset][0]
+        head = np.frombuffer(self.log, layout.RECORD_HEAD, 1, start)
+        return int(head["store_ms"][0])
+
+
+def put(
+    store: Any,
+    topic: str,
+    *bodies: bytes,
+    queue_id: int = 0,
+    properties: bytes = b"",
+    born_ms: int = 1,
+) -> PutBatch:
+    """Store messages in one queue; return the batch."""
+    batch = PutBatch(max(len(bodies), 1))
+    for body in bodies:
+        batch.add(
+            topic_index=store.topics.add(topic),
+            queue_id=queue_id,
+            body=body,
+            properties=properties,
+            born_ms=born_ms,
+            born_host=HOST,
+            store_host=HOST,
+        )
+    store.put(batch)
+    return batch
+
+
+async def settle(turns: int = 20) -> None:
+    """Let every ready task run."""
+    for _ in range(turns):
+        await asyncio.sleep(0)

@@ -1,0 +1,122 @@
+"""Golden stores, manifests and frames, ready for tests. What they are: `tests/golden/README.md`.
+
+Read through `golden_store` (unpacked once a run, never write there); open through
+`copy_golden_store` (a copy of the test's own).
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gzip
+import json
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from message_store.config import StoreConfig
+from message_store.plugin import LevelTable, TagsCodeRule
+from schedule_service.levels import parse_levels
+
+GOLDEN = Path(__file__).parent / "golden"
+DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+LOG_FILE_BYTES = 65_536
+QUEUE_FILE_BYTES = 1_000
+INDEX_SLOTS = 50
+INDEX_ITEMS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenStore:
+    """One archive: its name, the release that wrote it, how its broker ended."""
+
+    name: str
+    version: str
+    clean: bool
+
+    def __str__(self) -> str:
+        return self.name
+
+
+STORES = (
+    GoldenStore("apache-4.9.7-clean", "4.9.7", clean=True),
+    GoldenStore("apache-4.9.7-running", "4.9.7", clean=False),
+    GoldenStore("apache-5.3.3-clean", "5.3.3", clean=True),
+    GoldenStore("apache-5.3.3-killed", "5.3.3", clean=False),
+)
+VERSIONS = ("4.9.7", "5.3.3")
+
+
+@functools.cache
+def _unpacked() -> Path:
+    directory = Path(tempfile.mkdtemp(prefix="duemq-golden-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+@functools.cache
+def golden_store(name: str) -> Path:
+    """Return an unpacked golden store. For reading only: all tests share it."""
+    with tarfile.open(GOLDEN / "stores" / f"{name}.tar.gz") as archive:
+        archive.extractall(_unpacked(), filter="data")
+    return _unpacked() / name
+
+
+def copy_golden_store(name: str, target: Path) -> Path:
+    """Copy a golden store below `target` and return its root; the timer wheel is left out."""
+    root = target / name
+    shutil.copytree(golden_store(name), root, ignore=shutil.ignore_patterns("timerwheel"))
+    return root
+
+
+def golden_config(root: Path, **changes: Any) -> StoreConfig:
+    """Return the configuration that the golden stores were written with."""
+    settings: dict[str, Any] = {
+        "root_text": str(root),
+        "commitlog_file_bytes": LOG_FILE_BYTES,
+        "queue_file_bytes": QUEUE_FILE_BYTES,
+        "index_slots_max": INDEX_SLOTS,
+        "index_entries_max": INDEX_ITEMS,
+        "message_bytes_max": 20_000,
+    }
+    return StoreConfig(**(settings | changes))
+
+
+def level_rules(levels: str = DEFAULT_LEVELS) -> tuple[TagsCodeRule, ...]:
+    """Return how the schedule topic's tags codes were made: with one table from offset 0 on."""
+    return (TagsCodeRule(SCHEDULE_TOPIC, (LevelTable(0, parse_levels(levels)),)),)
+
+
+@functools.cache
+def manifest(version: str) -> tuple[dict[str, Any], ...]:
+    """Return every line of a manifest, in order."""
+    text = (GOLDEN / "manifests" / f"apache-{version}.jsonl").read_text()
+    return tuple(json.loads(line) for line in text.splitlines())
+
+
+def manifest_lines(version: str, kind: str) -> list[dict[str, Any]]:
+    """Return the lines of one kind."""
+    return [line for line in manifest(version) if line["kind"] == kind]
+
+
+def end_ms(version: str) -> int:
+    """Return when the recording ended: what a fake clock starts at."""
+    (end,) = manifest_lines(version, "end")
+    return int(end["at"])
+
+
+def frame_files() -> list[Path]:
+    """Return every recorded stream."""
+    return sorted((GOLDEN / "frames").glob("*.jsonl.gz"))
+
+
+def frames(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the frames of a stream in time order."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)

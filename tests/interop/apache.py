@@ -1,0 +1,169 @@
+"""Apache RocketMQ's own name server, broker and tools, fetched by Maven and run on loopback.
+
+The jars are kept per version in `~/.cache/duemq-peer/lib-VERSION`, or below DUEMQ_PEER_HOME.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.interop.needs import need_commands
+from tests.interop.ports import LOOPBACK, listening
+from tests.interop.process import Child, wait_for_child
+from tests.interop.server import READY_S, Server, write_properties
+
+VERSIONS = ("4.9.7", "5.3.3")
+POM = Path(__file__).parent / "maven" / "pom.xml"
+FETCH_S = 1_200
+ADMIN_S = 60
+# Both versions reach into the JDK for direct memory; Java 17 asks to be told.
+OPEN_JDK = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+LOGBACK_LINE = re.compile(r"\d\d:\d\d:\d\d,\d{3} \|-")  # 5.x tells how it found its logging
+LOGBACK = """<configuration>
+  <appender name="C" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %p %c{0} - %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="C"/></root>
+</configuration>
+"""
+
+
+def cache_dir() -> Path:
+    """Return the folder for jars and compiled programs, shared by all checkouts of a user."""
+    named = os.environ.get("DUEMQ_PEER_HOME")
+    path = Path(named) if named else Path.home() / ".cache" / "duemq-peer"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def jars(version: str) -> Path:
+    """Return the folder with the jars of that version, fetching them once.
+
+    Raises:
+        RuntimeError: Maven failed; its output is in the message.
+    """
+    assert version in VERSIONS, f"Apache {version} is not one of {VERSIONS}"
+    folder = cache_dir() / f"lib-{version}"
+    if not folder.is_dir():
+        need_commands("java", "mvn")
+        part = folder.with_suffix(f".part{os.getpid()}")
+        command = ["mvn", "-q", "-B", "-f", str(POM), f"-DpeerVersion={version}"]
+        command += ["dependency:copy-dependencies", f"-DoutputDirectory={part}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
+        if done.returncode:
+            shutil.rmtree(part, ignore_errors=True)
+            raise RuntimeError(f"Maven could not fetch {version}:\n{done.stdout}{done.stderr}")
+        if not folder.is_dir():
+            part.rename(folder)
+        shutil.rmtree(part, ignore_errors=True)
+    return folder
+
+
+def classpath(version: str) -> str:
+    """Return the class path of that version, for `java -cp` and `javac -cp`."""
+    return f"{jars(version)}/*"
+
+
+class Apache(Server):
+    """Apache's name server and broker of one version, as two processes.
+
+    Args:
+        heap: Heap of the broker, for `-Xmx`; `fixed_heap` takes it all at the start.
+    """
+
+    def __init__(
+        self,
+        version: str,
+        home: Path,
+        *,
+        store_dir: Path | None = None,
+        keys: Mapping[str, str] | None = None,
+        heap: str = "1g",
+        fixed_heap: bool = False,
+    ) -> None:
+        super().__init__(home, store_dir=store_dir, keys=keys)
+        need_commands("java")
+        self.version = version
+        self.name = f"apache-{version}"
+        self.has_timers = version.startswith("5.")
+        self._heap = [f"-Xmx{heap}", "-XX:MaxDirectMemorySize=4g", "-XX:+UseG1GC"]
+        self._heap += [f"-Xms{heap}"] if fixed_heap else []
+        self._namesrv: Child | None = None
+        conf = home / "rmq" / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        for part in ("broker", "namesrv", "tools"):
+            (conf / f"logback_{part}.xml").write_text(LOGBACK)
+
+    def stop(self) -> None:
+        """End the broker, then the name server."""
+        super().stop()
+        if self._namesrv is not None:
+            self._namesrv.stop()
+
+    def admin(self, *arguments: str) -> str:
+        """Run `mqadmin` of this version against this server's name server; return its output."""
+        return mqadmin(self.version, self.home, *arguments, "-n", self.namesrv_address)
+
+    def _start_namesrv(self) -> None:
+        if self._namesrv is not None and self._namesrv.running:
+            return
+        conf = write_properties(
+            self.home / "namesrv.conf",
+            {"listenPort": str(self.namesrv_port), "bindAddress": LOOPBACK},
+        )
+        self._namesrv = self._java("namesrv", "namesrv.NamesrvStartup", conf, ["-Xmx256m"])
+        wait_for_child(
+            self._namesrv,
+            lambda: listening(self.namesrv_port),
+            seconds=READY_S,
+            what=f"name server {self.version} on {self.namesrv_port}",
+        )
+
+    def _start_broker(self) -> Child:
+        keys = self._common_keys() | {
+            "namesrvAddr": self.namesrv_address,
+            "haListenPort": str(self.ha_port),
+        }
+        conf = write_properties(self.home / "broker.conf", keys | self.keys)
+        return self._java("broker", "broker.BrokerStartup", conf, self._heap)
+
+    def _java(self, name: str, main: str, conf: Path, options: list[str]) -> Child:
+        command = ["java", *OPEN_JDK, *options, f"-Duser.home={self.home}"]
+        command += ["-cp", classpath(self.version), f"org.apache.rocketmq.{main}", "-c", str(conf)]
+        return Child(
+            f"{self.name} {name}",
+            command,
+            log_path=self.home / f"{name}.log",
+            env={"ROCKETMQ_HOME": str(self.home / "rmq")},
+        )
+
+
+def mqadmin(version: str, home: Path, *arguments: str) -> str:
+    """Run `mqadmin` of that version and return what it printed.
+
+    Raises:
+        RuntimeError: It did not end with 0.
+    """
+    command = ["java", *OPEN_JDK, f"-Drocketmq.home.dir={home / 'rmq'}", f"-Duser.home={home}"]
+    command += ["-cp", classpath(version), "org.apache.rocketmq.tools.command.MQAdminStartup"]
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=ADMIN_S, check=False
+    )
+    printed = "".join(
+        line for line in done.stdout.splitlines(keepends=True) if not LOGBACK_LINE.match(line)
+    )
+    if done.returncode:
+        raise RuntimeError(f"mqadmin {' '.join(arguments)}:\n{printed}{done.stderr}")
+    return printed

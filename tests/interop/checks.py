@@ -1,0 +1,112 @@
+"""What must hold whichever client sent and whichever received."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.interop.peers import LEVELS_MS
+from tests.interop.session import Client, ClientFailed, Event
+
+LATE_MS_MAX = 4_000  # the machine is shared: this finds what is stuck, not what is slow
+
+
+def bodies(messages: Iterable[Event]) -> list[str]:
+    """Return the bodies in the order they came."""
+    return [message["body"].rstrip(".") for message in messages]
+
+
+def series(count: int, prefix: str = "body") -> list[str]:
+    """Return the bodies of a series that a client program sent."""
+    return [f"{prefix}-{i}" for i in range(count)]
+
+
+def assert_accepted(sent: list[Event], count: int) -> None:
+    """Every send was answered with success, each at a place of its own."""
+    assert [event["status"] for event in sent] == ["SEND_OK"] * count
+    assert len({event["msgId"] for event in sent}) == count
+
+
+def assert_once(messages: list[Event], wanted: list[str]) -> None:
+    """These bodies came, each exactly once."""
+    assert sorted(bodies(messages)) == sorted(wanted)
+
+
+def assert_on_time(message: Event, delay_ms: int, *, precision_ms: int = 0) -> None:
+    """The message was stored in its topic after its delay, and soon after it.
+
+    Args:
+        precision_ms: How much earlier a broker that rounds due times down may be.
+    """
+    waited_ms = message["storeTimestamp"] - message["bornTimestamp"]
+    assert waited_ms >= delay_ms - precision_ms, f"early: stored after {waited_ms} ms"
+    assert waited_ms <= delay_ms + LATE_MS_MAX, f"stuck: stored after {waited_ms} ms"
+
+
+def assert_queue_order(messages: list[Event]) -> None:
+    """Inside each queue the messages came in the order of their offsets."""
+    for queue_id in {message["queueId"] for message in messages}:
+        offsets = [m["queueOffset"] for m in messages if m["queueId"] == queue_id]
+        assert offsets == sorted(offsets), f"queue {queue_id}"
+
+
+def check_level(client: Client, topic: str, group: str, *, level: int = 1) -> None:
+    """A message with a level is not readable before its time, and is after it."""
+    sent = client.events("produce", "sent", topic=topic, n=3, level=level, keys="k")
+    assert_accepted(sent, 3)
+    received = client.events(
+        "push-consume", "message", topic=topic, group=group, until=3, linger_ms=200
+    )
+    assert_once(received, series(3))
+    for message in received:
+        assert_on_time(message, LEVELS_MS[level - 1])
+        assert message["topic"] == topic
+
+
+def check_timers_are_refused(client: Client, topic: str) -> None:
+    """A broker without timers refuses a delivery time: storing the message would be early."""
+    with pytest.raises(ClientFailed):
+        client.run("produce", topic=topic, delay_ms=2_000)
+
+
+def check_tags(client: Client, topic: str, group: str) -> None:
+    """A consumer that subscribed to two of three tags gets those two."""
+    for tag in ("A", "B", "C"):
+        client.run("produce", topic=topic, n=2, tags=tag, body=tag)
+    received = client.events(
+        "push-consume",
+        "message",
+        topic=topic,
+        group=group,
+        tags="A || B",
+        until=4,
+        linger_ms=200,
+    )
+    assert_once(received, [*series(2, "A"), *series(2, "B")])
+
+
+def check_resume(client: Client, topic: str, group: str) -> None:
+    """A consumer that comes back goes on where its group stopped."""
+    client.run("produce", topic=topic, n=4, body="first")
+    received = client.events("push-consume", "message", topic=topic, group=group, until=4)
+    assert_once(received, series(4, "first"))
+    client.run("produce", topic=topic, n=4, body="second")
+    received = client.events(
+        "push-consume", "message", topic=topic, group=group, until=4, linger_ms=300
+    )
+    assert_once(received, series(4, "second"))
+
+
+def check_retry(client: Client, topic: str, group: str, *, delay_ms: int) -> None:
+    """A refused message comes again after a level, counted and with its origin."""
+    client.run("produce", topic=topic, n=3)
+    received = client.events(
+        "push-consume", "message", topic=topic, group=group, until=3, fail_first=1, linger_ms=200
+    )
+    assert_once([m for m in received if m["action"] == "consumed"], series(3))
+    (refused,) = (m for m in received if m["action"] == "later")
+    (again,) = (m for m in received if m["reconsumeTimes"] == 1)
+    assert (refused["body"], refused["msgId"]) == (again["body"], again["msgId"])
+    assert again["storeTimestamp"] >= refused["at"] + delay_ms
+    assert again["topic"] == topic, "clients show the real topic of a retry"

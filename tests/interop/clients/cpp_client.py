@@ -1,0 +1,280 @@
+"""Drives librocketmq, the C++ client, through the PyPI package `rocketmq`: one JSON line per event.
+
+    cpp_client.py produce --namesrv 127.0.0.1:9876 --topic T --n 10 --level 1    one command
+    cpp_client.py session                                                      commands from stdin
+
+In a session each line is: id TAB command TAB --option TAB value ... A command runs in a thread of
+its own and its events carry its id; the last one is "done" or "failed". `stop --target id` ends a
+running consumer. The library writes logs to HOME and may end the process it lives in: run it as a
+process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rocketmq.client import Message, Producer, PullConsumer, PushConsumer, RecvMessage
+from rocketmq.ffi import MessageModel
+
+Fields = dict[str, Any]
+PROPERTIES = ("UNIQ_KEY", "DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID")
+OUT_LOCK = threading.Lock()
+POLL_S = 0.02
+CALM_S = 0.3
+
+
+class Command:
+    """The words of one command, its events, and the wish to stop it."""
+
+    def __init__(self, command_id: str, words: list[str]) -> None:
+        self.id = command_id
+        self.name = words[0]
+        self.options = {
+            key.removeprefix("--"): value
+            for key, value in zip(words[1::2], words[2::2], strict=True)
+        }
+        self.stopped = threading.Event()
+
+    def text(self, name: str, otherwise: str = "") -> str:
+        """Return an option."""
+        return self.options.get(name, otherwise)
+
+    def number(self, name: str, otherwise: int) -> int:
+        """Return an option that is a number."""
+        return int(self.options.get(name, otherwise))
+
+    def print(self, event: str, **fields: object) -> None:
+        """Write one event."""
+        line = {"id": self.id, "event": event, "at": int(time.time() * 1_000), **fields}
+        with OUT_LOCK:
+            print(json.dumps(line), flush=True)
+
+    def run(self, running: dict[str, Command]) -> bool:
+        """Carry the command out; tell whether it went well."""
+        try:
+            if self.name == "stop":
+                if target := running.get(self.text("target")):
+                    target.stopped.set()
+            else:
+                COMMANDS[self.name](self)
+        except Exception as error:
+            self.print("failed", error=type(error).__name__, text=str(error))
+            return False
+        self.print("done")
+        return True
+
+
+def produce(command: Command) -> None:
+    """Send: --mode sync, async, oneway, oneway-ordered, batch or ordered."""
+    producer = Producer(command.text("group", "p_interop"), timeout=10_000)
+    producer.set_namesrv_addr(command.text("namesrv"))
+    producer.start()
+    try:
+        send(command, producer)
+        if command.text("mode").startswith("oneway"):
+            time.sleep(CALM_S)  # for the reason that keep_connected tells
+    finally:
+        producer.shutdown()
+
+
+def send(command: Command, producer: Any) -> None:
+    """Send the messages of one produce command."""
+    count = command.number("n", 1)
+    mode = command.text("mode", "sync")
+    messages = [message(command, i) for i in range(count)]
+    if mode == "batch":
+        command.print("sent", **sent(0, producer.send_batch(messages)))
+        return
+    if mode == "async":
+        send_async(command, producer, messages)
+        return
+    for i, each in enumerate(messages):
+        shard = i % command.number("shards", 2)
+        if mode == "oneway":
+            producer.send_oneway(each)
+        elif mode == "oneway-ordered":
+            producer.send_oneway_orderly(each, shard)
+        else:
+            done = (
+                producer.send_orderly(each, shard)
+                if mode == "ordered"
+                else producer.send_sync(each)
+            )
+            command.print("sent", **sent(i, done))
+            continue
+        command.print("sent", i=i, oneway=True)
+
+
+def send_async(command: Command, producer: Any, messages: list[Any]) -> None:
+    """Send all at once and wait for the answers."""
+    answers = threading.Semaphore(0)
+
+    def on_success(result: Any) -> None:
+        command.print("sent", **sent(-1, result))
+        answers.release()
+
+    def on_error(error: Exception) -> None:
+        command.print("refused", text=str(error))
+        answers.release()
+
+    for each in messages:
+        producer.send_async(each, on_success, on_error)
+    for _ in messages:
+        if not answers.acquire(timeout=30):
+            raise TimeoutError("asynchronous sends without an answer")
+
+
+def message(command: Command, i: int) -> Any:
+    """Make one message of a series: body PREFIX-i, or that padded to --body-size bytes."""
+    made = Message(command.text("topic"))
+    made.set_body(f"{command.text('body', 'body')}-{i}".ljust(command.number("body-size", 0), "."))
+    if tags := command.text("tags"):
+        made.set_tags(tags)
+    if keys := command.text("keys"):
+        made.set_keys(f"{keys}-{i}")
+    if level := command.number("level", 0):
+        made.set_delay_time_level(level)
+    if delay_ms := command.number("delay-ms", 0):
+        made.set_property("TIMER_DELIVER_MS", str(int(time.time() * 1_000) + delay_ms))
+    if pair := command.text("property"):
+        made.set_property(*pair.split("=", 1))
+    return made
+
+
+def push_consume(command: Command) -> None:
+    """Consume: --mode concurrent, orderly or broadcast; the first --fail-first are refused."""
+    mode = command.text("mode", "concurrent")
+    model = MessageModel.BROADCASTING if mode == "broadcast" else MessageModel.CLUSTERING
+    consumer = PushConsumer(command.text("group"), orderly=mode == "orderly", message_model=model)
+    consumer.set_namesrv_addr(command.text("namesrv"))
+    consumer.set_thread_count(command.number("threads", 2))
+    lock = threading.Lock()
+    seen: list[bool] = []
+
+    def take(received: RecvMessage) -> None:
+        with lock:
+            refused = len(seen) < command.number("fail-first", 0)
+            seen.append(refused)
+            command.print(
+                "message", action="later" if refused else "consumed", **fields_of(received)
+            )
+        if refused:
+            raise RuntimeError("refused on purpose")
+
+    consumer.subscribe(command.text("topic"), take, command.text("tags", "*"))
+    companion = keep_connected(command)
+    consumer.start()
+    command.print("started")
+    try:
+        end = time.monotonic() + command.number("wait-ms", 60_000) / 1_000
+        until = command.number("until", 1 << 30)
+        while seen.count(False) < until and time.monotonic() < end:
+            if command.stopped.wait(POLL_S):
+                break
+        command.stopped.wait(command.number("linger-ms", 0) / 1_000)
+    finally:
+        consumer.shutdown()
+        time.sleep(CALM_S)
+        companion.shutdown()
+
+
+def keep_connected(command: Command) -> Any:
+    """Start an idle producer that shares the consumer's connections.
+
+    A consumer that shuts down sends its progress and closes the connection at once. This client
+    marks no request as one-way, so the broker answers; closing a connection with answers that
+    nobody read resets it, and what the broker had not read yet is gone: at Apache's brokers as
+    well. So the connections are closed a moment later.
+    """
+    companion = Producer(f"p_companion-{command.id}")
+    companion.set_namesrv_addr(command.text("namesrv"))
+    companion.start()
+    return companion
+
+
+def pull(command: Command) -> None:
+    """Read all queues of a topic to their ends with the pull consumer."""
+    consumer = PullConsumer(command.text("group"))
+    consumer.set_namesrv_addr(command.text("namesrv"))
+    consumer.start()
+    try:
+        for received in consumer.pull(command.text("topic"), command.text("tags", "*"), 32):
+            command.print("message", **fields_of(received))
+    finally:
+        consumer.shutdown()
+
+
+def sent(i: int, result: Any) -> Fields:
+    """Return the fields of a send result."""
+    status = "SEND_OK" if result.status == 0 else result.status.name
+    return {"i": i, "status": status, "msgId": result.msg_id, "queueOffset": result.offset}
+
+
+def fields_of(received: RecvMessage) -> Fields:
+    """Return the fields of a received message."""
+    properties = {name: text(received.get_property(name)) for name in PROPERTIES}
+    return {
+        "msgId": received.id,
+        "topic": received.topic,
+        "queueId": received.queue_id,
+        "queueOffset": received.queue_offset,
+        "physOffset": received.commit_log_offset,
+        "bornTimestamp": received.born_timestamp,
+        "storeTimestamp": received.store_timestamp,
+        "reconsumeTimes": received.reconsume_times,
+        "preparedOffset": received.prepared_transaction_offset,
+        "tags": text(received.tags),
+        "keys": text(received.keys),
+        "body": text(received.body),
+        "properties": {name: value for name, value in properties.items() if value},
+    }
+
+
+def text(value: bytes | None) -> str:
+    """Return what the library gave as text."""
+    return (value or b"").decode(errors="replace")
+
+
+COMMANDS: dict[str, Callable[[Command], None]] = {
+    "produce": produce,
+    "push-consume": push_consume,
+    "pull": pull,
+}
+
+
+def session() -> None:
+    """Carry out the commands that come from stdin, each in its own thread."""
+    running: dict[str, Command] = {}
+    threads = []
+    for line in sys.stdin:
+        command_id, *words = line.rstrip("\n").split("\t")
+        command = running[command_id] = Command(command_id, words)
+        threads.append(threading.Thread(target=command.run, args=(running,), daemon=True))
+        threads[-1].start()
+    for command in running.values():
+        command.stopped.set()
+    for thread in threads:
+        thread.join(10)
+
+
+def main(words: list[str]) -> int:
+    """Run one command, or a session."""
+    if not words:
+        print(__doc__, file=sys.stderr)
+        return 2
+    if words[0] == "session":
+        session()
+        return 0
+    return 0 if Command("0", words).run({}) else 1
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(code)  # the library's threads and destructors are not worth waiting for

@@ -1,0 +1,49 @@
+"""Our broker with its embedded name server, as a real process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from tests.interop.needs import Missing
+from tests.interop.ports import LOOPBACK
+from tests.interop.process import Child
+from tests.interop.server import Server, write_properties
+
+ROOT = Path(__file__).parents[2]
+
+
+def start_command(conf: Path) -> list[str]:
+    """Return the command that runs our broker: `duemq broker -c FILE` without an installation."""
+    return [sys.executable, "-m", "broker.cli", "broker", "-c", str(conf)]
+
+
+class DueMQ(Server):
+    """Our broker and its name server in one process."""
+
+    name = "duemq"
+    has_timers = importlib.util.find_spec("timer_store") is not None
+
+    def _start_namesrv(self) -> None:
+        """Nothing to do: it lives inside the broker."""
+
+    def _start_broker(self) -> Child:
+        if importlib.util.find_spec("broker.cli") is None:
+            raise Missing("this checkout has no broker.cli to start")
+        keys = self._common_keys() | {
+            "bindAddress": LOOPBACK,
+            "namesrvAddr": self.namesrv_address,
+            "embeddedNamesrvEnable": "true",
+            "embeddedNamesrvPort": str(self.namesrv_port),
+            "metricsPromExporterPort": "0",
+        }
+        conf = write_properties(self.home / "broker.conf", keys | self.keys)
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return Child(
+            "duemq broker",
+            start_command(conf),
+            log_path=self.home / "broker.log",
+            env={"PYTHONPATH": os.pathsep.join(paths)},
+        )

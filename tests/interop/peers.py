@@ -1,0 +1,43 @@
+"""Which broker the interop tests run against, and how it is configured for them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.interop.apache import VERSIONS, Apache
+from tests.interop.duemq import DueMQ
+from tests.interop.server import Server
+
+PEER_VARIABLE = "DUEMQ_INTEROP_PEER"
+LEVELS_MS = (1_000, 2_000, 3_000)  # the third is the one of a first retry: 3 s instead of 10
+KEYS = {
+    "messageDelayLevel": "1s 2s 3s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+    "mappedFileSizeCommitLog": str(64 << 20),
+    "timerWheelEnable": "true",
+    "recallMessageEnable": "true",
+    # Ask about open transactions soon. Apache 5 marks the settled ones in batches: sooner still.
+    "transactionTimeOut": "2000",
+    "transactionCheckInterval": "500",
+    "transactionOpBatchInterval": "100",
+}
+
+
+def peer_name() -> str:
+    """Return `duemq`, or what the environment names: `apache-5.3.3`, `apache-4.9.7`."""
+    return os.environ.get(PEER_VARIABLE, "duemq")
+
+
+def make_peer(home: Path) -> Server:
+    """Return the broker to test, not started.
+
+    Raises:
+        ValueError: The environment names something unknown.
+    """
+    name = peer_name()
+    if name == "duemq":
+        return DueMQ(home, keys=KEYS)
+    version = name.removeprefix("apache-")
+    if version not in VERSIONS:
+        raise ValueError(f"{PEER_VARIABLE}={name}: use duemq, apache-5.3.3 or apache-4.9.7")
+    return Apache(version, home, keys=KEYS)

@@ -1,0 +1,122 @@
+"""A child process with a log file, ended by its own pid and by nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.interop.waiting import until
+
+STOP_S = 60.0
+LOG_TAIL_BYTES = 4_000
+
+
+def tied_to_us(command: Sequence[str]) -> list[str]:
+    """Return `command` so that the kernel ends it when the test process dies."""
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL", *command] if setpriv else list(command)
+
+
+class Child:
+    """A running program whose output goes to a file.
+
+    Args:
+        log_path: Receives stdout and stderr, appended.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.log_path = log_path
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        with log_path.open("ab") as log:
+            self._popen = subprocess.Popen(
+                tied_to_us(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+                cwd=cwd,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._popen.pid
+
+    @property
+    def running(self) -> bool:
+        """True until the process has ended."""
+        return self._popen.poll() is None
+
+    def must_run(self) -> None:
+        """Raise with the end of the log when the process has ended."""
+        if not self.running:
+            raise RuntimeError(
+                f"{self.name} ended with {self._popen.returncode}; end of {self.log_path}:\n"
+                + self.log_tail()
+            )
+
+    def log_tail(self) -> str:
+        """Return the last lines of the log."""
+        with self.log_path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace")
+
+    def stop(self) -> None:
+        """Ask the process to end, wait for it; force it when it does not."""
+        if self.running:
+            self._popen.send_signal(signal.SIGTERM)
+        try:
+            self._popen.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process at once (`kill -9`) and wait until it is gone."""
+        if self.running:
+            self._popen.send_signal(signal.SIGKILL)
+        self._popen.wait(STOP_S)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return resident memory of the process: `rss`, `anonymous`, `file`; Linux only."""
+        found: dict[str, int] = {}
+        names = {"VmRSS": "rss", "RssAnon": "anonymous", "RssFile": "file"}
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            key, _, rest = line.partition(":")
+            if key in names:
+                found[names[key]] = int(rest.split()[0]) * 1_024
+        return found
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time of the process so far, user and system; Linux only."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def wait_for_child(child: Child, probe: object, *, seconds: float, what: str) -> None:
+    """Wait until `probe()` is true, failing early when the child ends.
+
+    Raises:
+        RuntimeError: The child ended.
+        WaitedTooLong: The probe stayed false.
+    """
+    assert callable(probe)
+
+    def ready() -> bool:
+        child.must_run()
+        return bool(probe())
+
+    until(ready, seconds=seconds, what=what)

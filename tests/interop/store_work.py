@@ -1,0 +1,249 @@
+"""What the tests of handed-over stores do with a broker, by the bare protocol.
+
+Two brokers of different makers use one store directory, one after the other. A `Ledger` knows what
+was sent and what each message was promised; at the end it is compared with what can be pulled.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from message_store.json_dialect import loads
+from message_store.record import Record, decode_record
+from tests.interop.duemq import ROOT
+from tests.interop.server import Server
+from tests.interop.waiting import now_ms, until
+from tests.interop.wire import SUCCESS, Answer, ask
+
+SEND, PULL, QUERY, MAX_OFFSET, MIN_OFFSET = 10, 11, 12, 30, 31
+NOTHING_NEW = (19, 20)  # PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY
+FROM_HEADER = "4"  # the subscription stands in the pull request itself
+TOPIC = "Handed"
+WAITING = "SCHEDULE_TOPIC_XXXX"
+QUEUE_COUNT = 4
+LEVEL_MS = {1: 1_000, 2: 4_000, 3: 15_000}
+DELIVERED_S = 60.0
+VERIFY_S = 60
+LOOK_EVERY_S = 0.2
+# Small files: a few hundred messages fill several of each kind.
+KEYS = {
+    "messageDelayLevel": "1s 4s 15s",
+    "mappedFileSizeCommitLog": str(64 << 10),
+    "mappedFileSizeConsumeQueue": "400",
+    "maxHashSlotNum": "64",
+    "maxIndexNum": "256",
+    "maxMessageSize": str(16 << 10),
+    "flushDelayOffsetInterval": "2000",
+}
+Place = tuple[str, int]
+Bounds = dict[Place, tuple[int, int]]
+
+
+@dataclass
+class Ledger:
+    """What was sent to `TOPIC`: body -> level (0: at once)."""
+
+    levels: dict[str, int] = field(default_factory=dict)
+
+    def send(self, server: Server, name: str, count: int, *, level: int = 0) -> None:
+        """Send bodies `name-0`, `name-1`, ..., each with its body as its key."""
+        for number in range(count):
+            body = f"{name}-{number}"
+            send(server, body, queue_id=number % QUEUE_COUNT, level=level)
+            self.levels[body] = level
+
+    def came(self, server: Server, bodies: Sequence[str] = ()) -> bool:
+        """Tell whether these bodies can be pulled; default: everything that was sent."""
+        wanted = set(bodies or self.levels)
+        return wanted <= {record.body.decode() for record in pull_topic(server)}
+
+    def wait(self, server: Server, bodies: Sequence[str] = ()) -> None:
+        """Return when these bodies have come; default: everything that was sent."""
+        until(
+            lambda: self.came(server, bodies),
+            seconds=DELIVERED_S,
+            what="everything delivered",
+            poll_s=LOOK_EVERY_S,
+        )
+
+    def wait_queued(self, server: Server) -> None:
+        """Return when the waiting queues hold all of it: Apache fills them after its answer."""
+        wanted = {(WAITING, level - 1): len(self.of_level(level)) for level in LEVEL_MS}
+        until(
+            lambda: {p: last for p, (_, last) in bounds(server, list(wanted)).items()} == wanted,
+            seconds=DELIVERED_S,
+            what="everything queued",
+        )
+
+    def of_level(self, level: int) -> list[str]:
+        """Return the bodies sent with that level, oldest first."""
+        return [body for body, sent_level in self.levels.items() if sent_level == level]
+
+    def undelivered(self, store_dir: Path) -> list[str]:
+        """Return what the progress file of a store does not call delivered."""
+        at = cursors(store_dir)
+        return [body for level in LEVEL_MS for body in self.of_level(level)[at.get(level, 0) :]]
+
+    def check(self, server: Server, *, may_repeat: Sequence[str] = ()) -> None:
+        """Everything came, once, not early, and is found by its key.
+
+        Args:
+            may_repeat: Bodies that a killed broker delivered and did not remember.
+        """
+        came = pull_topic(server)
+        counts = Counter(record.body.decode() for record in came)
+        assert counts.keys() == self.levels.keys()
+        doubled = {body for body, count in counts.items() if count > 1}
+        assert doubled <= set(may_repeat)
+        promised_ms = promises(server)
+        for record in came:
+            body = record.body.decode()
+            if self.levels[body]:
+                assert record.store_ms >= promised_ms[body], f"{body} came early"
+                assert record.store_ms >= record.born_ms + LEVEL_MS[self.levels[body]]
+        self._check_keys(server)
+
+    def _check_keys(self, server: Server) -> None:
+        for body in list(self.levels)[::17] + list(self.levels)[-1:]:
+            found = [record.body.decode() for record in query(server, body)]
+            assert body in found, f"{body} is not found by its key: {found}"
+
+
+def send(server: Server, body: str, *, queue_id: int, level: int) -> None:
+    """Send one message to `TOPIC`; it must be accepted."""
+    properties = {"KEYS": body, "UNIQ_KEY": f"unique-{body}", "WAIT": "true", "TAGS": "T"}
+    if level:
+        properties["DELAY"] = str(level)
+    fields = {
+        "producerGroup": "P",
+        "topic": TOPIC,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": str(queue_id),
+        "sysFlag": "0",
+        "bornTimestamp": str(now_ms()),
+        "flag": "0",
+        "properties": "".join(f"{key}\x01{value}\x02" for key, value in properties.items()),
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+        "batch": "false",
+    }
+    answer = ask(server.broker_port, SEND, fields, body.encode())
+    assert answer.code == SUCCESS, f"send {body}: {answer.code} {answer.remark}"
+
+
+def pull_topic(server: Server) -> list[Record]:
+    """Return all messages of `TOPIC`, queue by queue."""
+    return [m for queue_id in range(QUEUE_COUNT) for m in pull_queue(server, TOPIC, queue_id)]
+
+
+def pull_queue(server: Server, topic: str, queue_id: int) -> list[Record]:
+    """Return all messages of a queue, from its first to its last."""
+    at, end = bounds(server, [(topic, queue_id)])[topic, queue_id]
+    found: list[Record] = []
+    while at < end:
+        answer = pull(server, topic, queue_id, at)
+        found += records(answer.body)
+        following = int(answer.fields["nextBeginOffset"])
+        assert following > at or answer.code in NOTHING_NEW, f"{topic}/{queue_id} stays at {at}"
+        at = following
+    return found
+
+
+def pull(server: Server, topic: str, queue_id: int, offset: int) -> Answer:
+    """Ask once for the messages of a queue from `offset` on."""
+    fields = {
+        "consumerGroup": "Look",
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": FROM_HEADER,
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    answer = ask(server.broker_port, PULL, fields)
+    known = (SUCCESS, *NOTHING_NEW)
+    assert answer.code in known, f"pull {topic}/{queue_id}: {answer.code} {answer.remark}"
+    return answer
+
+
+def promises(server: Server) -> dict[str, int]:
+    """Return when each waiting message was promised, by its body: its store time plus its level."""
+    return {
+        record.body.decode(): record.store_ms + delay_ms
+        for level, delay_ms in LEVEL_MS.items()
+        for record in pull_queue(server, WAITING, level - 1)
+    }
+
+
+def query(server: Server, key: str) -> list[Record]:
+    """Return the messages of `TOPIC` with that key."""
+    fields = {
+        "topic": TOPIC,
+        "key": key,
+        "maxNum": "32",
+        "beginTimestamp": "0",
+        "endTimestamp": str(now_ms() + 60_000),
+    }
+    answer = ask(server.broker_port, QUERY, fields)
+    return records(answer.body) if answer.code == SUCCESS else []
+
+
+def records(body: bytes) -> list[Record]:
+    """Return the records that lie back to back in `body`."""
+    found, at = [], 0
+    while at < len(body):
+        found.append(decode_record(memoryview(body)[at:], at))
+        at += found[-1].total_size
+    return found
+
+
+def all_places() -> list[Place]:
+    """Return every queue these tests use."""
+    here = [(TOPIC, queue_id) for queue_id in range(QUEUE_COUNT)]
+    return here + [(WAITING, level - 1) for level in LEVEL_MS]
+
+
+def bounds(server: Server, places: Sequence[Place]) -> Bounds:
+    """Return first offset and the one behind the last, for each queue."""
+    return {place: (_offset(server, MIN_OFFSET, place), _offset(server, MAX_OFFSET, place))
+            for place in places}  # fmt: skip
+
+
+def _offset(server: Server, code: int, place: Place) -> int:
+    topic, queue_id = place
+    answer = ask(server.broker_port, code, {"topic": topic, "queueId": str(queue_id)})
+    assert answer.code == SUCCESS, f"{code} of {place}: {answer.code} {answer.remark}"
+    return int(answer.fields["offset"])
+
+
+def cursors(store_dir: Path) -> dict[int, int]:
+    """Return level -> queue offset from `delayOffset.json`: what stands before it is delivered."""
+    path = store_dir / "config" / "delayOffset.json"
+    if not path.exists():
+        return {}
+    value = loads(path.read_text())
+    return {int(level): int(offset) for level, offset in value["offsetTable"].items()}
+
+
+def verify(store_dir: Path) -> None:
+    """`duemq store verify` finds no error in a store that no broker uses."""
+    slots = f"maxHashSlotNum={KEYS['maxHashSlotNum']}"
+    command = [sys.executable, "-m", "broker.cli", "store", "verify", str(store_dir), "--json"]
+    done = subprocess.run(
+        [*command, "--set", slots],
+        capture_output=True, text=True, timeout=VERIFY_S, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout)
+    assert report["ok"], report

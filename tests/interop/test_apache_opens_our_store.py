@@ -1,0 +1,56 @@
+"""Apache's brokers take over a store that we wrote, with messages still waiting in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.interop.apache import VERSIONS, Apache
+from tests.interop.duemq import DueMQ
+from tests.interop.store_work import KEYS, TOPIC, Ledger, all_places, bounds, verify
+
+
+def fill(ours: DueMQ, ledger: Ledger) -> None:
+    """Leave a store with plain messages, delivered ones, and two levels pending."""
+    ours.create_topic(TOPIC)
+    ledger.send(ours, "plain", 200)
+    ledger.send(ours, "soon", 30, level=1)
+    ledger.wait(ours)
+    ledger.send(ours, "overdue", 30, level=2)
+    ledger.send(ours, "pending", 30, level=3)
+
+
+def end_in_order(ours: DueMQ) -> None:
+    ours.stop()
+
+
+def end_by_kill(ours: DueMQ) -> None:
+    """Die, start once more, stop."""
+    ours.kill()
+    ours.start()
+    ours.stop()
+
+
+@pytest.mark.parametrize("end", [end_in_order, end_by_kill])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_apache_delivers_what_waits_in_our_store(version, end, tmp_path: Path) -> None:
+    ledger = Ledger()
+    ours = DueMQ(tmp_path / "ours", keys=KEYS)
+    with ours:
+        fill(ours, ledger)
+        before = bounds(ours, all_places())
+        end(ours)
+    assert set(ledger.of_level(3)) <= set(ledger.undelivered(ours.store_dir))
+    verify(ours.store_dir)
+    assert len(list((ours.store_dir / "commitlog").glob("0*"))) > 1
+    with Apache(version, tmp_path / "apache", store_dir=ours.store_dir, keys=KEYS) as apache:
+        after = bounds(apache, all_places())
+        for place, (first, last) in before.items():
+            assert after[place][0] == first
+            assert after[place][1] >= last
+        ledger.send(apache, "new", 20)
+        ledger.send(apache, "newlevel", 8, level=1)
+        ledger.wait(apache)
+        ledger.check(apache)
+    verify(ours.store_dir)

@@ -1,0 +1,146 @@
+"""librocketmq 1.0.1 inside the Python package rocketmq 0.4.4: one test per thing it can do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop.checks import (
+    assert_accepted,
+    assert_on_time,
+    assert_once,
+    assert_queue_order,
+    check_level,
+    check_resume,
+    check_retry,
+    check_tags,
+    check_timers_are_refused,
+    series,
+)
+from tests.interop.peers import LEVELS_MS
+from tests.interop.server import Server
+from tests.interop.session import Client, Event
+from tests.interop.waiting import until
+
+N = 8
+
+
+def read_all(cpp: Client, topic: str, group: str) -> list[Event]:
+    return cpp.events("pull", "message", topic=topic, group=group)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async", "ordered"])
+def test_producer(cpp: Client, topic: str, group: str, mode: str) -> None:
+    sent = cpp.events("produce", "sent", topic=topic, mode=mode, n=N, tags="A", keys="k")
+    assert_accepted(sent, N)
+    received = read_all(cpp, topic, group)
+    assert_once(received, series(N))
+    assert {m["msgId"] for m in received} == {s["msgId"] for s in sent}
+    assert {m["tags"] for m in received} == {"A"}
+
+
+@pytest.mark.parametrize("mode", ["oneway", "oneway-ordered"])
+def test_producer_oneway(cpp: Client, topic: str, group: str, mode: str) -> None:
+    cpp.run("produce", topic=topic, mode=mode, n=N)
+    received = cpp.events("push-consume", "message", topic=topic, group=group, until=N)
+    assert_once(received, series(N))
+
+
+def test_producer_batch(cpp: Client, topic: str, group: str) -> None:
+    """This client marks no batch: Apache too stores it as one message, whose body starts with 0."""
+    (sent,) = cpp.events("produce", "sent", topic=topic, mode="batch", n=3)
+    assert sent["status"] == "SEND_OK"
+    assert [m["body"] for m in read_all(cpp, topic, group)] == [""]
+
+
+def test_producer_compressed_body(cpp: Client, topic: str, group: str) -> None:
+    cpp.run("produce", topic=topic, n=2, body_size=20_000)
+    received = read_all(cpp, topic, group)
+    assert_once(received, series(2))
+    assert {len(m["body"]) for m in received} == {20_000}
+
+
+def test_producer_creates_topic(cpp: Client, name: str, group: str) -> None:
+    assert_accepted(cpp.events("produce", "sent", topic=name, n=4), 4)
+    assert_once(read_all(cpp, name, group), series(4))
+
+
+def test_producer_level(cpp: Client, topic: str, group: str) -> None:
+    check_level(cpp, topic, group)
+
+
+def test_producer_timer_property(server: Server, cpp: Client, topic: str, group: str) -> None:
+    if not server.has_timers:
+        check_timers_are_refused(cpp, topic)
+        return
+    cpp.run("produce", topic=topic, delay_ms=2_000)
+    (message,) = cpp.events("push-consume", "message", topic=topic, group=group, until=1)
+    assert_on_time(message, 2_000, precision_ms=1_000)
+
+
+def test_push_consumer_concurrent(cpp: Client, topic: str, group: str) -> None:
+    cpp.run("produce", topic=topic, n=N)
+    received = cpp.events(
+        "push-consume", "message", topic=topic, group=group, until=N, linger_ms=300
+    )
+    assert_once(received, series(N))
+
+
+def test_push_consumer_long_poll(cpp: Client, topic: str, group: str) -> None:
+    consumer = cpp.start("push-consume", topic=topic, group=group, until=N)
+    consumer.wait_for("started")
+    cpp.run("produce", topic=topic, n=N)
+    assert_once(consumer.wait_for("message", N), series(N))
+    consumer.result()
+
+
+def test_push_consumer_orderly(cpp: Client, topic: str, group: str) -> None:
+    cpp.run("produce", topic=topic, mode="ordered", shards=2, n=N)
+    received = cpp.events(
+        "push-consume", "message", topic=topic, group=group, mode="orderly", until=N
+    )
+    assert_once(received, series(N))
+    assert_queue_order(received)
+
+
+def test_push_consumer_broadcast(cpp: Client, topic: str, group: str) -> None:
+    """In this mode the client begins at the end of each queue, so both are started first."""
+    options = {"topic": topic, "group": group, "mode": "broadcast"}
+    both = [cpp.start("push-consume", **options) for _ in range(2)]
+    for consumer in both:
+        consumer.wait_for("started")
+
+    def all_queues_are_read() -> bool:
+        cpp.run("produce", topic=topic, mode="ordered", shards=4, n=4, body="probe")
+        return all(len({m["queueId"] for m in c.named("message")}) == 4 for c in both)
+
+    until(all_queues_are_read, seconds=30, what="two broadcast consumers at work", poll_s=0.2)
+    cpp.run("produce", topic=topic, n=4, body="final")
+
+    def final(consumer_index: int) -> list[Event]:
+        messages = both[consumer_index].named("message")
+        return [m for m in messages if m["body"].startswith("final")]
+
+    for i in range(2):
+        until(lambda i=i: len(final(i)) >= 4, seconds=20, what="final messages")  # type: ignore[misc]
+    for consumer in both:
+        consumer.stop()
+    for i in range(2):
+        assert_once(final(i), series(4, "final"))
+
+
+def test_push_consumer_tag_filter(cpp: Client, topic: str, group: str) -> None:
+    check_tags(cpp, topic, group)
+
+
+def test_push_consumer_retry(cpp: Client, topic: str, group: str) -> None:
+    """This client leaves the level to the broker: 3 for a first retry."""
+    check_retry(cpp, topic, group, delay_ms=LEVELS_MS[2])
+
+
+def test_push_consumer_resumes(cpp: Client, topic: str, group: str) -> None:
+    check_resume(cpp, topic, group)
+
+
+def test_pull_consumer(cpp: Client, topic: str, group: str) -> None:
+    cpp.run("produce", topic=topic, n=N)
+    assert_once(read_all(cpp, topic, group), series(N))

@@ -1,0 +1,125 @@
+"""Our broker's registration at Apache's name servers, and Apache's brokers at ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.config import BrokerConfig, NamesrvConfig
+from broker.config_file import ConfigFile
+from broker.namesrv.registration import BrokerAddress, Registrar
+from broker.namesrv.server import NameServer
+from broker.remoting.client import RemotingClient
+from broker.topic_config import TopicConfig
+from broker.topics import TopicManager
+from broker.wire_json import parse
+from message_store.clock import SystemClock
+from message_store.plugin import Request
+from message_store.topics import TopicTable
+from tests.interop.apache import VERSIONS, Apache, mqadmin
+from tests.interop.waiting import until
+from tests.interop.wire import has_route
+
+US = BrokerAddress(
+    cluster="DefaultCluster",
+    broker_name="broker-a",
+    address="127.0.0.1:10911",
+    ha_address="127.0.0.1:10912",
+)
+WAIT_S = 120
+
+
+def topic_manager(home: Path) -> TopicManager:
+    config = BrokerConfig(broker_name="broker-a")
+    file = ConfigFile(home / "topics.json")
+    topics = TopicManager(config, TopicTable(), file, SystemClock())
+    topics.load()
+    return topics
+
+
+async def queues(client: RemotingClient, topic: str) -> dict[str, Any] | None:
+    """Return the one queue data of a route, None for 17."""
+    answer = await client.call(Request(105, {"topic": topic}))
+    if answer.code == 17:
+        return None
+    assert answer.code == 0
+    (found,) = parse(bytes(answer.body))["queueDatas"]  # type: ignore[arg-type]
+    return dict(found)
+
+
+async def wait_for(probe: Callable[[], bool], what: str) -> None:
+    """Return when the condition holds."""
+    await asyncio.to_thread(until, probe, seconds=WAIT_S, what=what)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_we_register_with_apaches_name_server(version: str, tmp_path: Path) -> None:
+    async def main(apache: Apache) -> None:
+        topics = topic_manager(tmp_path)
+        registrar = Registrar(US, topics, SystemClock(), addresses=[apache.namesrv_address])
+        topics.changed = registrar.changed
+        async with registrar.running():
+            (link,) = registrar.links.values()
+            await link.tried.wait()
+            async with RemotingClient(apache.namesrv_address) as client:
+                assert (await queues(client, "TBW102") or {})["perm"] == 7
+                assert await queues(client, "New") is None
+                await topics.ensure("New", queues=3)
+                assert (await queues(client, "New") or {})["writeQueueNums"] == 3
+                await topics.update(
+                    [TopicConfig(name="New", read_queues=3, write_queues=3, perm=4)]
+                )
+                assert (await queues(client, "New") or {})["perm"] == 4
+            namesrv = apache._namesrv
+            assert namesrv is not None
+            await asyncio.to_thread(namesrv.stop)
+            await asyncio.to_thread(apache._start_namesrv)
+            await wait_for(lambda: has_route(apache.namesrv_port, "New"), "registered again")
+        async with RemotingClient(apache.namesrv_address) as client:
+            assert await queues(client, "New") is None
+
+    apache = Apache(version, tmp_path / "apache")
+    try:
+        apache._start_namesrv()
+        asyncio.run(main(apache))
+    finally:
+        apache.stop()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_apaches_broker_and_tools_use_our_name_server(version: str, tmp_path: Path) -> None:
+    async def main(apache: Apache) -> None:
+        config = NamesrvConfig(
+            bind_address="127.0.0.1",
+            listen_port=apache.namesrv_port,
+            kv_config_path=str(tmp_path / "kv.json"),
+        )
+
+        async def tool(*arguments: str) -> str:
+            address = apache.namesrv_address
+            return await asyncio.to_thread(mqadmin, version, apache.home, *arguments, "-n", address)
+
+        async with NameServer(config, SystemClock()) as server:
+            broker = apache._start_broker()
+            try:
+                await wait_for(lambda: "TBW102" in server.table.topics(), "registered")
+                await tool("updateTopic", "-c", "DefaultCluster", "-t", "T1", "-r", "3", "-w", "3")
+                route = server.table.route("T1")
+                assert route is not None
+                assert route["queueDatas"][0]["writeQueueNums"] == 3
+                assert "T1" in (await tool("topicList")).split()
+                assert json.dumps("broker-a") in await tool("topicRoute", "-t", "T1")
+                await tool("updateKvConfig", "-s", "N", "-k", "k", "-v", "v")
+                assert server.kv.get("N", "k") == "v"
+                await tool("deleteTopic", "-c", "DefaultCluster", "-t", "T1")
+                assert server.table.route("T1") is None
+            finally:
+                await asyncio.to_thread(broker.stop)
+            assert server.table.topics() == []
+
+    asyncio.run(main(Apache(version, tmp_path)))

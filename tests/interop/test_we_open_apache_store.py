@@ -1,0 +1,102 @@
+"""We take over stores that Apache's brokers wrote, and hand them back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.interop.apache import VERSIONS, Apache
+from tests.interop.duemq import DueMQ
+from tests.interop.server import Server
+from tests.interop.store_work import (
+    KEYS,
+    TOPIC,
+    WAITING,
+    Bounds,
+    Ledger,
+    all_places,
+    bounds,
+    cursors,
+    verify,
+)
+from tests.interop.waiting import until
+
+PERSISTED_S = 30.0  # Apache writes its progress 10 s after its start
+
+
+def fill(apache: Apache, ledger: Ledger, *, remembered: bool = False) -> Bounds:
+    """Leave a store with plain messages, delivered ones, and two levels pending.
+
+    Args:
+        remembered: Wait until Apache has written down what it delivered.
+    """
+    apache.create_topic(TOPIC)
+    ledger.send(apache, "plain", 200)
+    ledger.send(apache, "soon", 30, level=1)
+    ledger.wait(apache)
+    if remembered:
+        delivered = len(ledger.of_level(1))
+        until(
+            lambda: cursors(apache.store_dir).get(1) == delivered,
+            seconds=PERSISTED_S,
+            what="progress written",
+        )
+    ledger.send(apache, "overdue", 30, level=2)
+    ledger.send(apache, "pending", 30, level=3)
+    ledger.wait_queued(apache)
+    return bounds(apache, all_places())
+
+
+def assert_same_place(before: Bounds, server: Server) -> None:
+    """Waiting queues are as long as before; others have at least what they had."""
+    after = bounds(server, list(before))
+    for (topic, queue_id), (first, last) in before.items():
+        found_first, found_last = after[topic, queue_id]
+        assert found_first == first
+        assert found_last == last if topic == WAITING else found_last >= last
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_store_goes_from_apache_to_us_and_back(version: str, tmp_path: Path) -> None:
+    ledger = Ledger()
+    apache = Apache(version, tmp_path / "apache", keys=KEYS)
+    with apache:
+        before = fill(apache, ledger)
+    assert set(ledger.of_level(3)) <= set(ledger.undelivered(apache.store_dir))
+    verify(apache.store_dir)
+    ours = DueMQ(tmp_path / "ours", store_dir=apache.store_dir, keys=KEYS)
+    with ours:
+        assert_same_place(before, ours)
+        ledger.send(ours, "ours", 20)
+        ledger.send(ours, "oursoon", 8, level=1)
+        ledger.wait(ours)
+        ledger.check(ours)
+        ledger.send(ours, "again", 8, level=2)
+        before = bounds(ours, all_places())
+    verify(apache.store_dir)
+    with apache:
+        assert_same_place(before, apache)
+        ledger.send(apache, "last", 8, level=1)
+        ledger.wait(apache)
+        ledger.check(apache)
+    verify(apache.store_dir)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_we_deliver_what_waits_after_apache_was_killed(version: str, tmp_path: Path) -> None:
+    ledger = Ledger()
+    with Apache(version, tmp_path / "apache", keys=KEYS) as apache:
+        before = fill(apache, ledger, remembered=True)
+        apache.kill()
+    may_repeat = ledger.undelivered(apache.store_dir)
+    assert set(ledger.of_level(3)) <= set(may_repeat)
+    assert not set(ledger.of_level(1)) & set(may_repeat)
+    ours = DueMQ(tmp_path / "ours", store_dir=apache.store_dir, keys=KEYS)
+    with ours:
+        assert_same_place(before, ours)
+        ledger.send(ours, "ours", 20)
+        ledger.send(ours, "oursoon", 8, level=1)
+        ledger.wait(ours)
+        ledger.check(ours, may_repeat=may_repeat)
+    verify(apache.store_dir)

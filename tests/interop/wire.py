@@ -1,0 +1,94 @@
+"""Just enough of the remoting protocol to prepare a broker and to see that it is ready."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from dataclasses import dataclass, field
+
+from tests.interop.ports import LOOPBACK
+
+CREATE_TOPIC = 17
+GET_MAX_OFFSET = 30
+GET_ROUTE = 105
+SUCCESS = 0
+TIMEOUT_S = 5.0
+FRAME_BYTES_MAX = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One response frame."""
+
+    code: int
+    remark: str
+    fields: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+def ask(port: int, code: int, fields: dict[str, str], body: bytes = b"") -> Answer:
+    """Send one request to `port` on loopback and return its answer.
+
+    Raises:
+        OSError: Nobody listens, or the connection broke.
+    """
+    header = json.dumps(
+        {"code": code, "language": "JAVA", "version": 435, "opaque": 1, "flag": 0,
+         "extFields": fields, "serializeTypeCurrentRPC": "JSON"}
+    ).encode()  # fmt: skip
+    with socket.create_connection((LOOPBACK, port), timeout=TIMEOUT_S) as peer:
+        frame_bytes = 4 + len(header) + len(body)
+        peer.sendall(struct.pack(">II", frame_bytes, len(header)) + header + body)
+        frame_bytes, header_bytes = struct.unpack(">II", _read(peer, 8))
+        header_bytes &= 0xFFFFFF
+        if not header_bytes + 4 <= frame_bytes <= FRAME_BYTES_MAX:
+            raise ConnectionError(f"answer of {frame_bytes} bytes, header of {header_bytes}")
+        answer = json.loads(_read(peer, header_bytes))
+        answer_body = _read(peer, frame_bytes - 4 - header_bytes)
+    fields = answer.get("extFields") or {}
+    return Answer(answer["code"], answer.get("remark") or "", fields, answer_body)
+
+
+def has_route(namesrv_port: int, topic: str) -> bool:
+    """Tell whether the name server knows a broker for `topic`."""
+    try:
+        return ask(namesrv_port, GET_ROUTE, {"topic": topic}).code == SUCCESS
+    except OSError:
+        return False
+
+
+def create_topic(broker_port: int, topic: str, *, queue_count: int = 4) -> None:
+    """Create `topic`, or change it, with that many queues for reading and writing."""
+    answer = ask(
+        broker_port,
+        CREATE_TOPIC,
+        {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queue_count),
+            "writeQueueNums": str(queue_count),
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        },
+    )
+    assert answer.code == SUCCESS, f"create topic {topic}: {answer.code} {answer.remark}"
+
+
+def max_offset(broker_port: int, topic: str, queue_id: int) -> int:
+    """Return the offset behind the last message of a queue."""
+    answer = ask(broker_port, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue_id)})
+    assert answer.code == SUCCESS, f"max offset of {topic}/{queue_id}: {answer.remark}"
+    return int(answer.fields["offset"])
+
+
+def _read(peer: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = peer.recv(size - len(parts))
+        if not part:
+            raise ConnectionError("connection closed in the middle of an answer")
+        parts += part
+    return bytes(parts)

@@ -1,0 +1,89 @@
+"""Numbers, digits, copies and CRC-32 against Python's own."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from message_store.kernels import bytes as kernels
+
+GUARD = 0xEE
+
+
+def array(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, np.uint8)
+
+
+def room(size: int) -> np.ndarray:
+    return np.full(size, GUARD, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("put", "get", "size"),
+    [
+        (kernels.put_i2, kernels.get_i2, 2),
+        (kernels.put_i4, kernels.get_i4, 4),
+        (kernels.put_i8, kernels.get_i8, 8),
+    ],
+)
+@given(data=st.data())
+def test_big_endian_numbers(put, get, size, data):
+    half = 1 << (8 * size - 1)
+    value = data.draw(st.integers(-half, half - 1))
+    pos = data.draw(st.integers(0, 9))
+    out = room(pos + size + 3)
+    put(out, pos, value)
+    wanted = value.to_bytes(size, "big", signed=True)
+    assert out.tobytes() == bytes([GUARD]) * pos + wanted + bytes([GUARD]) * 3
+    assert get(out, pos) == value
+
+
+@given(st.binary(min_size=8, max_size=8))
+def test_unsigned_numbers(data):
+    assert kernels.get_u4(array(data), 0) == int.from_bytes(data[:4], "big")
+    assert int(kernels.get_u8(array(data), 0)) == int.from_bytes(data, "big")
+
+
+@given(st.binary(max_size=40), st.integers(0, 40), st.integers(-3, 40), st.integers(0, 5))
+def test_copy(data, pos, size, out_pos):
+    size = min(size, len(data) - pos)
+    out = room(50)
+    kernels.copy(out, out_pos, array(data + b"\0"), pos, size)
+    wanted = bytearray(room(50).tobytes())
+    if size > 0:
+        wanted[out_pos : out_pos + size] = data[pos : pos + size]
+    assert out.tobytes() == bytes(wanted)
+
+
+@pytest.mark.parametrize("value", [0, 9, 10, -1, -9, -10, 10**18, -(10**18)])
+def test_digits_at_the_edges(value):
+    check_digits(value)
+
+
+@given(st.integers(-(10**18), 10**18))
+def test_digits(value):
+    check_digits(value)
+
+
+def check_digits(value: int) -> None:
+    wanted = str(value).encode()
+    out = room(30)
+    assert kernels.digits_len(value) == len(wanted)
+    assert kernels.put_digits(out, 2, value) == 2 + len(wanted)
+    assert out.tobytes()[2:].rstrip(bytes([GUARD])) == wanted
+
+
+@given(st.binary(max_size=200), st.integers(0, 40))
+def test_crc32(data, pos):
+    pos = min(pos, len(data))
+    assert kernels.crc32(array(data + b"tail"), pos, len(data) - pos) == zlib.crc32(data[pos:])
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 31, 32, 33, 4_096, 65_537])
+def test_crc32_at_the_edges_of_its_steps(size):
+    data = np.arange(size, dtype=np.uint64).astype(np.uint8).tobytes()
+    assert kernels.crc32(array(data + b"x"), 0, size) == zlib.crc32(data)

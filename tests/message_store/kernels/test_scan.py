@@ -1,0 +1,176 @@
+"""The compiled walk over log bytes, against the plain decoder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from message_store import layout
+from message_store.kernels import scan
+from message_store.record import encode_record
+from message_store.text import java_hash
+from message_store.topics import TopicTable
+from tests.golden_data import STORES, golden_store
+from tests.message_store.kernels import naive
+
+BASE = 4_096
+hosts = st.tuples(
+    st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16), st.integers(0, 65_535)
+)
+messages = st.fixed_dictionaries(
+    {
+        "topic": st.sampled_from(["T", "U", "%RETRY%" + "g" * 130]),
+        "queue_id": st.integers(0, 9),
+        "body": st.binary(max_size=40),
+        "property_text": st.sampled_from([b"", b"TAGS\x01TagA\x02DELAY\x013", b"KEYS\x01k\x02"]),
+        "queue_offset": st.integers(0, 1 << 40),
+        "born_ms": st.integers(0, 1 << 42),
+        "born_host": hosts,
+        "store_ms": st.integers(0, 1 << 42),
+        "store_host": hosts,
+        "sys_flag": st.sampled_from([0, 1, 8, 12]),
+        "prepared_offset": st.integers(-(1 << 62), 1 << 62),
+    }
+)
+COLUMNS = ("phys_offset", "queue_offset", "store_ms", "prepared_offset", "queue_id", "sys_flag")
+TAILS = [b"", b"\0" * 30, b"\0\0\1\0\xcb\xd4\x31\x94", b"\xff" * 9, b"\0\0\0\x5b\xda\xa3\x20\xa7"]
+
+
+def log_of(messages_) -> bytes:
+    data = b""
+    for message in messages_:
+        data += encode_record(phys_offset=BASE + len(data), **message)
+    return data
+
+
+def walk(data: bytes, base: int = BASE, topics: TopicTable | None = None, room: int = 100):
+    """Return (rows, next position, why it stopped) over data between guards."""
+    block = np.frombuffer(b"\xda\xa3" + data + b"\xda\xa3\x20\xa7", np.uint8)
+    out = np.zeros(room, layout.SCANNED)
+    arrays = (topics or TopicTable()).arrays
+    count, pos, stop = scan.walk(block, 2, 2 + len(data), base, arrays, True, out)
+    return out[:count], pos - 2, stop
+
+
+def same(rows, found, data: bytes, topics: TopicTable, base: int) -> None:
+    assert len(rows) == len(found)
+    for row, (record, fits) in zip(rows, found, strict=True):
+        assert [int(row[name]) for name in COLUMNS] == [getattr(record, name) for name in COLUMNS]
+        assert row["record_size"] == record.total_size
+        assert row["topic_index"] == topics.find(record.topic)
+        assert (int(row["tags_hash"]), int(row["delay_level"])) == naive.tags_and_level(
+            record.property_text
+        )
+        assert row["damage"] == (0 if fits else layout.DAMAGE_BODY_CRC)
+        start = int(row["phys_offset"]) - base
+        for name, wanted in [
+            ("body", record.body), ("topic", record.topic.encode()), ("prop", record.property_text),
+        ]:  # fmt: skip
+            at = start + int(row[f"{name}_pos"])
+            assert data[at : at + int(row[f"{name}_len"])] == wanted
+
+
+@given(st.lists(messages, max_size=8), st.sampled_from(TAILS))
+def test_walk(messages_, tail):
+    topics = TopicTable()
+    topics.add("T")
+    data = log_of(messages_) + tail
+    rows, pos, stop = walk(data, topics=topics)
+    found, wanted_pos, wanted_stop = naive.walk(data, BASE)
+    assert (pos, stop) == (wanted_pos, wanted_stop)
+    same(rows, found, data, topics, BASE)
+
+
+@given(st.lists(messages, min_size=1, max_size=4), st.data())
+def test_walk_over_damage(messages_, data):
+    log = bytearray(log_of(messages_))
+    for _ in range(data.draw(st.integers(1, 3))):
+        log[data.draw(st.integers(0, len(log) - 1))] = data.draw(st.integers(0, 255))
+    made = bytes(log)
+    rows, pos, stop = walk(made)
+    found, wanted_pos, wanted_stop = naive.walk(made, BASE)
+    assert (len(rows), pos, stop) == (len(found), wanted_pos, wanted_stop)
+
+
+@given(st.binary(max_size=200))
+def test_walk_over_noise(noise):
+    rows, pos, stop = walk(noise, base=0)
+    found, wanted_pos, wanted_stop = naive.walk(noise, 0)
+    assert (len(rows), pos, stop) == (len(found), wanted_pos, wanted_stop)
+
+
+@given(st.lists(messages, min_size=2, max_size=6), st.integers(1, 5))
+def test_walk_stops_when_its_room_is_used(messages_, room):
+    data = log_of(messages_)
+    rows, pos, stop = walk(data, room=room)
+    found, _, _ = naive.walk(data, BASE)
+    assert len(rows) == min(room, len(found))
+    assert (pos, stop) == (sum(r.total_size for r, _ in found[:room]), scan.STOP_FULL)
+
+
+@pytest.mark.parametrize("name", [store.name for store in STORES])
+def test_walk_over_apache_s_logs(name):
+    for path in sorted((golden_store(name) / "commitlog").iterdir()):
+        data, base, topics = path.read_bytes(), int(path.name), TopicTable()
+        rows, pos, stop = walk(data, base, topics, 1_000)
+        found, wanted_pos, wanted_stop = naive.walk(data, base)
+        assert (pos, stop) == (wanted_pos, wanted_stop)
+        same(rows, found, data, topics, base)
+        assert not rows["damage"].any()
+
+
+@given(st.lists(messages, min_size=1, max_size=1), st.data())
+def test_a_frame_cut_anywhere_is_invalid(messages_, data):
+    record = log_of(messages_)
+    cut = data.draw(st.integers(0, len(record) - 1))
+    row = np.zeros(1, layout.SCANNED)
+    block = np.frombuffer(record, np.uint8)
+    assert scan.read_frame(block, 0, cut, BASE, row[0]) == -1 - scan.STOP_INVALID
+    assert scan.read_frame(block, 0, len(record), BASE, row[0]) == len(record)
+    assert scan.read_frame(block, 0, len(record), BASE + 1, row[0]) < 0
+
+
+# -- consume queue units ------------------------------------------------------------------------
+
+units = st.tuples(
+    st.integers(-1, 1 << 62), st.integers(-1, (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
+)
+
+
+def block_of(units_) -> bytes:
+    pack = layout.packer(layout.CQ_UNIT).pack
+    return b"".join(pack(*unit) for unit in units_)
+
+
+@given(st.lists(units, max_size=20) | st.binary(max_size=200).map(naive.leading_units))
+def test_units_are_read_up_to_the_first_empty_one(units_):
+    block = block_of(units_)
+    wanted = naive.leading_units(block)
+    out = np.zeros(len(units_), layout.UNIT)
+    data = np.frombuffer(block or b"\0", np.uint8)
+    count = scan.read_units(data, out)
+    found = [(int(u["phys_offset"]), int(u["size"]), int(u["tags_code"])) for u in out[:count]]
+    assert found == wanted
+    assert scan.valid_units(data, len(units_)) == len(wanted)
+
+
+@given(st.binary(min_size=1, max_size=60), st.lists(st.tuples(st.integers(0, 59),
+       st.integers(1, 60)), max_size=8))  # fmt: skip
+def test_copy_ranges(data, ranges):
+    inside = [(start, size) for start, size in ranges if start + size <= len(data)]
+    chosen = np.array([(BASE + start, 0, size, 0) for start, size in inside], layout.UNIT)
+    wanted = b"".join(data[start : start + size] for start, size in inside)
+    out = np.full(len(wanted) + 2, 0xEE, np.uint8)
+    scan.copy_ranges(np.frombuffer(data, np.uint8), chosen, BASE, out)
+    assert out.tobytes() == wanted + b"\xee\xee"
+
+
+def test_known_units():
+    block = bytes.fromhex("0000000000000000 0000009d 0000018bcfe58f10")
+    assert naive.leading_units(block) == [(0, 157, 1_700_000_010_000)]
+    for text, code in [("TagA", "000000000027a807"), ("refund", "ffffffffc847df78")]:
+        assert java_hash(text).to_bytes(8, "big", signed=True).hex() == code
+    pre_blank = block_of([(0, 0x7FFF_FFFF, 0)])
+    assert pre_blank.hex() == "00" * 8 + "7fffffff" + "00" * 8

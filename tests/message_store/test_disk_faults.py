@@ -1,0 +1,200 @@
+"""Faults of the disk under an open store: refused writes, failed syncs, lost files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from message_store.batch import PutBatch
+from message_store.checkpoint import Checkpoint
+from message_store.consume_queue import PRE_BLANK_SIZE
+from message_store.store import MessageStore
+from tests.schedule_service.rig import crash
+from tests.store_help import add_message, open_store, put_one
+
+Write = Callable[..., int]
+
+
+def full_after(count: int, write: Write) -> Write:
+    """Return a `pwritev` that writes `count` bytes and then finds the disk full."""
+    left = count
+
+    def limited(fd: int, buffers: list[Any], offset: int) -> int:
+        nonlocal left
+        data = memoryview(buffers[0])[:left]
+        if not data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = write(fd, [data], offset)
+        left -= done
+        return done
+
+    return limited
+
+
+def put_five(store: MessageStore) -> PutBatch:
+    batch = PutBatch(8)
+    for number in range(5):
+        add_message(store, batch, "T", body=b"refused %d" % number)
+    store.put(batch)
+    return batch
+
+
+def bodies(store: MessageStore, topic: str = "T") -> list[bytes]:
+    first, end = store.queue_bounds(topic, 0)
+    units = store.units(topic, 0, first, end - first)
+    return [store.read_record(int(unit["phys_offset"])).body for unit in units]
+
+
+def end_store(store: MessageStore, how: str) -> None:
+    if how == "killed":
+        crash(store)
+    else:
+        store.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.parametrize("written", [1, 130, 300, 450])
+@pytest.mark.parametrize("later", [0, 1, 2])
+def test_what_was_refused_never_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, written: int, later: int
+) -> None:
+    """Records that were written whole before the disk was full were refused all the same."""
+    store = open_store(tmp_path)
+    store.__enter__()
+    put_one(store, "T", body=b"before")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", full_after(written, os.pwritev))
+        batch = put_five(store)
+    assert batch.filled["status"].tolist() == [14] * 5
+    store.check_disk()
+    after = [b"x" * (number + 1) for number in range(later)]
+    for body in after:
+        assert put_one(store, "T", body=body)["status"] == 0
+    end_store(store, how)
+    with open_store(tmp_path) as again:
+        assert bodies(again) == [b"before", *after]
+        assert put_one(again, "T", body=b"new")["queue_offset"] == 1 + later
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Checkpoint, **times: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    notices: list[str] = []
+    store = open_store(tmp_path)
+    store.notice = notices.append
+    with store, monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "update", full)
+        put_one(store, "T", body=b"1")
+        store.flush()
+        store.flush()
+        assert store.writable
+        assert put_one(store, "T", body=b"2")["status"] == 0
+        patch.undo()
+    assert len([text for text in notices if "checkpoint" in text]) == 1
+    with open_store(tmp_path) as again:
+        assert bodies(again) == [b"1", b"2"]
+
+
+def test_a_new_log_file_is_in_its_directory_before_it_counts_as_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with open_store(tmp_path) as store:
+        put_one(store, "T")
+        store.flush()
+        assert synced.count(str(tmp_path / "commitlog")) == 1
+        store.flush()
+        assert synced.count(str(tmp_path / "commitlog")) == 1
+
+
+def test_a_deleted_topic_stays_deleted_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queue, made again, holds only what came since."""
+    boots = iter([b"1", b"1", b"2"])
+    monkeypatch.setattr("message_store.checkpoint._boot_id", lambda: next(boots))
+    with open_store(tmp_path) as store:
+        for _ in range(3):
+            put_one(store, "Kept")
+    store = open_store(tmp_path)
+    store.__enter__()
+    for number in range(5):
+        put_one(store, "T", body=b"old %d" % number)
+    store.flush()
+    put_one(store, "T", body=b"old, not synced")
+    store.delete_topic("T")
+    put_one(store, "T", body=b"new")
+    crash(store)
+    with open_store(tmp_path) as again:
+        assert bodies(again) == [b"new"]
+        assert len(bodies(again, "Kept")) == 3
+
+
+@pytest.mark.parametrize("boot", [b"1", b"2"])
+@pytest.mark.parametrize("followed", [True, False])
+def test_a_record_with_a_hole_counts_as_written_only_without_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: bytes, followed: bool
+) -> None:
+    """A page of its body was not on the disk yet, those before and behind it were."""
+    boots = iter([b"1", boot])
+    monkeypatch.setattr("message_store.checkpoint._boot_id", lambda: next(boots))
+    store = open_store(tmp_path)
+    store.__enter__()
+    put_one(store, "T", body=b"synced")
+    store.flush()
+    torn = put_one(store, "T", body=b"torn" * 2_000, properties={"K": "v"})
+    if followed:
+        put_one(store, "T", body=b"whole", properties={"K": "v"})
+    crash(store)
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(int(torn["phys_offset"]) + 4_000)
+        file.write(bytes(512))
+    with open_store(tmp_path) as again:
+        assert again.recovered is not None
+        kept = again.recovered.damaged == [int(torn["phys_offset"])]
+        assert kept == (boot == b"1")
+        first, end = again.queue_bounds("T", 0)
+        units = again.units("T", 0, first, end - first)
+        offsets = units["phys_offset"][units["size"] != PRE_BLANK_SIZE].tolist()
+        assert (int(torn["phys_offset"]) in offsets) == kept
+        assert len(offsets) == 1 + followed + kept
+        assert put_one(again, "T", body=b"next")["status"] == 0
+
+
+def test_units_that_a_power_cut_took_come_back_and_stale_ones_do_not(tmp_path: Path) -> None:
+    """A hole in an earlier file of a queue, and a stale unit behind its end."""
+    store = open_store(tmp_path)
+    store.__enter__()
+    for number in range(180):  # 50 units a file
+        put_one(store, "T", 0, b"%03d" % number)
+    crash(store)
+    mark = tmp_path / "config" / "duemq.mark"
+    mark.unlink()
+    files = sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())
+    with files[1].open("r+b") as file:
+        file.seek(20 * 10)
+        file.write(bytes(20 * 3))
+    with files[3].open("r+b") as file:
+        file.seek(20 * 40)
+        file.write((1 << 40).to_bytes(8, "big") + (100).to_bytes(4, "big") + bytes(8))
+    with open_store(tmp_path) as store:
+        assert store.queue_bounds("T", 0) == (0, 180)
+        for number in range(180):
+            unit = store.units("T", 0, number, 1)[0]
+            assert store.read_record(int(unit["phys_offset"])).body == b"%03d" % number
+    assert files[3].read_bytes()[20 * 30 :] == bytes(20 * 20)

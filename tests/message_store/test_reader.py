@@ -1,0 +1,76 @@
+"""Reads of what is not there: refused, and never past the end of a buffer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from message_store import layout
+from message_store.errors import RecordUnreadable
+from tests.store_help import open_store, put_one
+
+TOP = (1 << 63) - 1
+INT_MAX = (1 << 31) - 1
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path) as store:
+        for number in range(3):
+            put_one(store, "T", 0, b"%d" % number)
+        yield store
+
+
+def with_first(store, unit):
+    """Return the three units of the queue with another one in their middle."""
+    units = store.units("T", 0, 0, 10)
+    return np.concatenate([units[:1], np.array([unit], layout.UNIT), units[1:]])
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        (TOP - 10, 0, 100, 0),
+        (TOP, 0, INT_MAX, 0),
+        (-1, 0, 100, 0),
+        (-(1 << 63), 0, INT_MAX, 0),
+        (0, 0, INT_MAX, 0),
+        (0, 0, 0, 0),
+        (0, 0, -5, 0),
+        (65_530, 0, 100, 0),
+        (60_000, 0, 100, 0),
+    ],
+)
+def test_a_unit_that_points_nowhere_is_refused(store, unit):
+    with pytest.raises(RecordUnreadable):
+        store.gather(with_first(store, unit))
+    with pytest.raises(RecordUnreadable):
+        store.record_bytes(unit[0], unit[2] if unit[2] > 0 else 1 << 40)
+
+
+@pytest.mark.parametrize("at", [-1, 1, 91, 60_000, 65_536, TOP, -(1 << 63)])
+def test_an_offset_at_which_no_record_starts_is_refused(store, at):
+    with pytest.raises(RecordUnreadable):
+        store.read_record(at)
+    assert store.store_ms(at) == -1
+
+
+def test_no_units_are_no_bytes(store):
+    assert store.gather(np.empty(0, layout.UNIT)) == b""
+
+
+def test_records_come_back_to_back(store):
+    units = store.units("T", 0, 0, 10)
+    wanted = b"".join(bytes(store.record_bytes(int(u["phys_offset"]), int(u["size"])))
+                      for u in units)  # fmt: skip
+    assert store.gather(units) == wanted
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "offset", "count"),
+    [("T", 0, 3, 1), ("T", 0, -1, 1), ("T", 0, 0, 0), ("T", 1, 0, 1), ("X", 0, 0, 1),
+     ("T", -1, 0, 1), ("T", 0, TOP, 1)],
+)  # fmt: skip
+def test_units_out_of_range_are_none(store, topic, queue_id, offset, count):
+    assert store.units(topic, queue_id, offset, count).size == 0
+    assert store.queue_bounds("X", 0) == (0, 0)

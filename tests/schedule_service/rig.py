@@ -1,0 +1,189 @@
+"""A level service on a store, with a fake host, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from message_store.batch import PutBatch
+from message_store.clock import FakeClock
+from message_store.store import MessageStore
+from schedule_service.plugin import SchedulePlugin, create_plugin
+from tests.store_help import add_message, open_store
+
+TURNS_MAX = 20_000
+LEVELS = "1s 5s 10s 1m"
+
+
+class FakeScheduler:
+    """Holds jobs; a test runs them by hand."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Any] = {}
+
+    def add_job(self, function: Any, trigger: str, *, id: str, **settings: Any) -> None:
+        self.jobs[id] = function
+
+    def remove_job(self, id: str) -> None:
+        del self.jobs[id]
+
+
+@dataclass
+class FakeHost:
+    """The `PluginHost` of a broker that is not there."""
+
+    store_root: str
+    clock: FakeClock
+    properties: Mapping[str, str]
+    scheduler: FakeScheduler = field(default_factory=FakeScheduler)
+    metrics: CollectorRegistry = field(default_factory=CollectorRegistry)
+    stopped: list[str] = field(default_factory=list)
+
+    def stop(self, why: str) -> None:
+        self.stopped.append(why)
+
+
+@dataclass
+class Rig:
+    """A running level service."""
+
+    store: Any
+    clock: FakeClock
+    host: FakeHost
+    plugin: SchedulePlugin
+    crashed: bool = False
+
+    def crash(self) -> None:
+        """Have this end as `kill -9` would: nothing is persisted, nothing is synced."""
+        assert self.plugin._running is not None
+        self.crashed = True
+        self.plugin._running.keeper.persist = _nothing  # type: ignore[method-assign]
+
+    @property
+    def service(self) -> Any:
+        assert self.plugin._running is not None
+        return self.plugin._running.service
+
+    def send(
+        self,
+        level: int,
+        body: bytes = b"body",
+        *,
+        topic: str = "T",
+        queue_id: int = 0,
+        count: int = 1,
+        **properties: str,
+    ) -> PutBatch:
+        """Send messages with a level through the put hook, as the broker would."""
+        batch = PutBatch(max(count, 1))
+        for number in range(count):
+            text = properties | ({"DELAY": str(level)} if level else {})
+            one = body if count == 1 else body + b"%d" % number
+            add_message(self.store, batch, topic, queue_id, one, properties=text)
+        return self.put(batch)
+
+    def put(self, batch: PutBatch) -> PutBatch:
+        for hook in self.plugin.put_hooks():
+            hook(batch, self.clock.now_ms())
+        self.store.put(batch)
+        return batch
+
+    async def settle(self) -> None:
+        """Let the service do everything it can do at this moment."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        for _ in range(TURNS_MAX):
+            if self.service.resting:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError("the service does not come to rest")
+
+    async def advance(self, step_ms: int) -> None:
+        """Move the clock and let the service work."""
+        self.clock.advance(step_ms)
+        await self.settle()
+
+    async def persist(self) -> bool:
+        """Run the job that writes delayOffset.json."""
+        done: bool = await self.host.scheduler.jobs["schedule_service.persist"]()
+        return done
+
+    def records(self, topic: str = "T", queue_id: int = 0) -> list[Any]:
+        """Return the decoded records of a queue."""
+        first, end = self.store.queue_bounds(topic, queue_id)
+        found = []
+        while first < end:
+            units = self.store.units(topic, queue_id, first, 1_000)
+            found += [self.store.read_record(int(unit["phys_offset"])) for unit in units]
+            first += int(units.size)
+        return found
+
+    def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+        return [record.body for record in self.records(topic, queue_id)]
+
+
+@asynccontextmanager
+async def level_service(
+    root: Path,
+    clock: FakeClock | None = None,
+    properties: Mapping[str, str] | None = None,
+    *,
+    topics: tuple[str, ...] = ("T",),
+    before: Any = None,
+    **store_changes: Any,
+) -> AsyncIterator[Rig]:
+    """Open a store with a level service on it, as a broker does.
+
+    Args:
+        before: called with the store after it opened, before the plugin runs.
+    """
+    clock = clock or FakeClock()
+    host = FakeHost(str(root), clock, {"messageDelayLevel": LEVELS, **(properties or {})})
+    plugin = create_plugin(host)
+    rules = tuple(plugin.tags_code_rules())
+    store = open_store(root, clock, rules, **store_changes)
+    store.__enter__()
+    rig = Rig(store, clock, host, plugin)
+    try:
+        for topic in plugin.system_topics():
+            queues = topic.queues
+            store.topics.set_routing(
+                topic.name, write_queues=queues, read_queues=queues, perm=topic.perm
+            )
+        for name in topics:
+            store.topics.set_routing(name, write_queues=4, read_queues=4, perm=6)
+        for dispatcher in plugin.dispatchers():
+            store.add_dispatcher(dispatcher)
+        if before is not None:
+            before(store)
+        async with plugin.running(store):
+            await rig.settle()
+            yield rig
+            assert not host.stopped
+    finally:
+        if rig.crashed:
+            crash(store)
+        else:
+            store.__exit__(None, None, None)
+
+
+async def _nothing() -> bool:
+    return True
+
+
+def crash(store: MessageStore) -> None:
+    """End a store as `kill -9` would: nothing is synced, `abort` stays."""
+    store.index.stop()
+    store.flusher._after_flush = lambda end: None  # type: ignore[method-assign]
+    store.read_ahead.stop()
+    store.flusher.stop()
+    store.mark.close()
+    store.queues.close()
+    store.log.close()
+    store._unlock()

@@ -1,0 +1,157 @@
+"""Segments: what is delivered, what is next."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedule_service.cursor import (
+    NEVER_MS,
+    SEGMENTS_MAX,
+    Cut,
+    LevelCursor,
+    cursor_of,
+    due_prefix,
+    find_cuts,
+)
+
+
+@pytest.mark.parametrize(
+    ("due", "now", "count"),
+    [
+        ([], 5, 0),
+        ([5], 4, 0),
+        ([5], 5, 1),
+        ([1, 2, 3, 4], 3, 3),
+        ([1, 2, 3, 4], 9, 4),
+        ([1, 9, 3], 3, 1),  # the third waits behind its elder
+        ([9, 1, 1], 3, 0),
+        ([1, 9, 3], 9, 3),
+    ],
+)
+def test_due_prefix(due, now, count):
+    assert due_prefix(np.array(due, np.int64), now) == count
+
+
+def test_cuts_are_where_due_times_decrease():
+    due = np.array([5, 6, 6, 2, 3, 1], np.int64)
+    assert find_cuts(due, 100, 4) == [Cut(103, 2), Cut(105, 1)]
+    assert find_cuts(due, 100, 9) == [Cut(100, 5), Cut(103, 2), Cut(105, 1)]
+    assert find_cuts(due[:0], 100, 9) == []
+
+
+def test_units_join_and_leave():
+    cursor = LevelCursor(1)
+    assert (cursor.pending, cursor.next_due_ms, cursor.first_undelivered) == (0, NEVER_MS, 0)
+    cursor.extend(0, 100, 3)
+    cursor.extend(3, 110, 5)
+    assert (cursor.pending, cursor.next_due_ms) == (5, 100)
+    segment = cursor.next_segment()
+    cursor.take(segment, 2, 105)
+    assert (cursor.pending, cursor.next_due_ms, cursor.first_undelivered) == (5, 105, 0)
+    cursor.advance(segment, 1)
+    assert (cursor.pending, cursor.first_undelivered) == (4, 1)
+    cursor.advance(segment, 2)
+    cursor.take(segment, 3, 7)
+    assert cursor.next_due_ms == NEVER_MS
+    cursor.extend(5, 200, 6)
+    assert cursor.next_due_ms == 200
+
+
+def test_a_shorter_promise_gets_its_own_segment_and_is_delivered_ahead():
+    cursor = LevelCursor(1)
+    cursor.extend(0, 3_600, 40)
+    cursor.extend(40, 12, 60, [Cut(40, 12)])
+    cursor.extend(60, 5, 61, [Cut(60, 5)])
+    assert cursor.next_due_ms == 5
+    for end in (61, 60):
+        segment = cursor.next_segment()
+        cursor.take(segment, segment.pending, NEVER_MS)
+        cursor.advance(segment, end)
+    assert (cursor.first_undelivered, cursor.delivered_ahead()) == (0, [(40, 61)])
+    assert (cursor.pending, cursor.next_due_ms) == (40, 3_600)
+    cursor.extend(61, 9_000, 62)
+    assert cursor.delivered_ahead() == [(40, 61)]
+    first = cursor.next_segment()
+    cursor.take(first, 40, NEVER_MS)
+    cursor.advance(first, 40)
+    assert (cursor.first_undelivered, cursor.delivered_ahead()) == (61, [])
+
+
+def test_a_cut_in_front_of_an_empty_segment_is_none():
+    cursor = LevelCursor(1, start=7)
+    cursor.extend(7, 3, 9, [Cut(7, 3)])
+    assert len(cursor.segments) == 1
+    assert cursor.next_due_ms == 3
+
+
+def test_the_number_of_segments_is_limited():
+    cursor = LevelCursor(1)
+    cursor.extend(0, 10_000, 1)
+    for n in range(1, 100):
+        cursor.extend(n, 10_000 - n, n + 1, [Cut(n, 10_000 - n)])
+    assert len(cursor.segments) == SEGMENTS_MAX
+    assert cursor.merged == 100 - SEGMENTS_MAX
+    assert cursor.pending == 100
+
+
+@pytest.mark.parametrize(
+    ("queue_min", "lost", "pending", "first"),
+    [
+        (0, 0, 61, 0),
+        (5, 5, 56, 5),
+        (40, 40, 21, 40),
+        (45, 45, 16, 45),
+        (61, 61, 0, 61),
+        (99, 61, 0, 99),
+    ],
+)
+def test_retention_takes_the_head(queue_min, lost, pending, first):
+    cursor = LevelCursor(1)
+    cursor.extend(0, 3_600, 40)
+    cursor.extend(40, 12, 61, [Cut(40, 12)])
+    assert cursor.forget_before(queue_min) == lost
+    assert (cursor.pending, cursor.first_undelivered) == (pending, first)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "ahead", "pending"),
+    [
+        ([], [], 0),
+        ([(3, 80)], [], 77),
+        ([(3, 40)], [(40, 80)], 37),
+        ([(3, 40), (60, 80)], [(40, 60)], 57),
+        ([(3, 40), (40, 80)], [], 77),
+    ],
+)
+def test_a_cursor_is_made_again_from_what_waits(waiting, ahead, pending):
+    cursor = cursor_of(1, waiting, 80)
+    assert (cursor.delivered_ahead(), cursor.pending, cursor.end) == (ahead, pending, 80)
+    assert cursor.first_undelivered == (waiting[0][0] if waiting else 80)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=60))
+def test_against_a_list(steps):
+    """Units join with any due time; at each step all that may leave leaves."""
+    cursor, due, done = LevelCursor(1), [], set()
+    for due_ms, now_ms in steps:
+        offset = len(due)
+        cuts = [Cut(offset, due_ms)] if due and due_ms < due[-1] else []
+        cursor.extend(offset, due_ms, offset + 1, cuts)
+        due.append(due_ms)
+        while cursor.next_due_ms <= now_ms:
+            segment = cursor.next_segment()
+            rest = np.array(due[segment.taken : segment.end])
+            count = due_prefix(rest, now_ms)
+            done |= set(range(segment.taken, segment.taken + count))
+            behind = segment.taken + count
+            cursor.take(segment, count, due[behind] if behind < segment.end else NEVER_MS)
+            cursor.advance(segment, behind)
+        waiting = [n for n in range(len(due)) if n not in done]
+        assert all(due[n] > now_ms for n in waiting)
+        assert cursor.pending == len(waiting)
+        assert cursor.first_undelivered == (waiting[0] if waiting else len(due))
+        ahead = {n for low, high in cursor.delivered_ahead() for n in range(low, high)}
+        assert ahead == {n for n in done if waiting and n > waiting[0]}

@@ -1,0 +1,318 @@
+"""The level service on a real store: on time, in order, once."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from message_store.batch import PutBatch
+from schedule_service.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from tests.schedule_service.rig import level_service
+from tests.store_help import add_message
+
+BOTH = pytest.mark.parametrize("mode", ["false", "true"], ids=["sync", "async"])
+
+
+def tell(story):
+    asyncio.run(story())
+
+
+def mode_of(mode, **more):
+    return {"enableScheduleAsyncDeliver": mode, **more}
+
+
+def test_a_message_leaves_at_its_millisecond(tmp_path):
+    async def story():
+        async with level_service(tmp_path) as rig:
+            rig.send(1, b"one", TAGS="TagA")
+            rig.send(2, b"five", queue_id=2)
+            await rig.advance(999)
+            assert rig.bodies() == []
+            await rig.advance(1)
+            (record,) = rig.records()
+            assert record.body == b"one"
+            assert record.properties["REAL_TOPIC"] == "T"
+            assert record.properties["DELAY"] == "1"
+            assert record.prepared_offset == -1
+            assert rig.store.units("T", 0, 0, 1)[0]["tags_code"] == 2_598_919
+            await rig.advance(3_999)
+            assert rig.bodies(queue_id=2) == []
+            await rig.advance(1)
+            assert rig.bodies(queue_id=2) == [b"five"]
+
+    tell(story)
+
+
+def test_a_delivered_record_is_what_apache_makes(tmp_path):
+    async def story():
+        async with level_service(tmp_path) as rig:
+            batch = PutBatch(1, 1)
+            at = add_message(
+                rig.store, batch, "T", 3, b"body", flag=7, sys_flag=9, reconsume_times=2,
+                properties={"WAIT": "true", "KEYS": "k", "TAGS": "TagA", "DELAY": "1"},
+            )  # fmt: skip
+            batch.rows[at]["born_ms"] = 77
+            batch.rows[at]["store_port"] = 4_711
+            rig.put(batch)
+            await rig.advance(1_000)
+            (record,) = rig.records("T", 3)
+            origin = rig.store.read_record(0)
+            same = ["body", "flag", "sys_flag", "born_ms", "born_host", "store_host"]
+            for name in [*same, "reconsume_times", "property_text", "body_crc"]:
+                assert getattr(record, name) == getattr(origin, name), name
+            assert record.store_ms == rig.clock.now_ms()
+            assert list(record.properties) == [
+                "WAIT", "KEYS", "TAGS", "DELAY", "REAL_TOPIC", "REAL_QID",
+            ]  # fmt: skip
+
+    tell(story)
+
+
+def test_a_queue_beyond_the_write_queues_is_made(tmp_path):
+    """The producer was promised it; Apache makes it too."""
+
+    async def story():
+        async with level_service(tmp_path) as rig:
+            rig.send(1, b"far", queue_id=11)
+            await rig.advance(1_000)
+            assert rig.bodies(queue_id=11) == [b"far"]
+
+    tell(story)
+
+
+def test_retry_topics_are_delivered_like_others(tmp_path):
+    async def story():
+        async with level_service(tmp_path, topics=("T", "%RETRY%group")) as rig:
+            rig.send(3, b"again", topic="%RETRY%group")
+            await rig.advance(10_000)
+            assert rig.bodies("%RETRY%group") == [b"again"]
+
+    tell(story)
+
+
+def test_a_deleted_topic_goes_to_quarantine(tmp_path):
+    async def story():
+        async with level_service(tmp_path, topics=("T", "gone")) as rig:
+            rig.send(1, b"lost?", topic="gone", KEYS="k1")
+            rig.store.topics.set_routing("gone", write_queues=0, read_queues=0, perm=0)
+            await rig.advance(1_000)
+            (kept,) = rig.records(QUARANTINE_TOPIC)
+            assert kept.properties["DUEMQ_REASON"] == "topic_missing"
+            assert kept.properties["DUEMQ_TOPIC"] == "gone"
+            assert kept.properties["KEYS"] == "k1"
+            assert rig.bodies("gone") == []
+
+    tell(story)
+
+
+def test_after_an_outage_everything_overdue_is_delivered_in_order(tmp_path):
+    async def story():
+        async with level_service(tmp_path) as rig:
+            for level in (1, 2, 3, 4):
+                rig.send(level, b"%d-" % level, count=300, queue_id=level)
+            clock = rig.clock
+            rig.crash()
+        clock.advance(90 * 86_400_000)
+        async with level_service(tmp_path, clock) as rig:
+            for level in (1, 2, 3, 4):
+                assert rig.bodies(queue_id=level) == [b"%d-%d" % (level, n) for n in range(300)]
+                assert rig.service.levels[level].stats.late_ms_max > 89 * 86_400_000
+
+    tell(story)
+
+
+@BOTH
+def test_a_full_disk_loses_nothing_and_is_tried_again(tmp_path, mode):
+    async def story():
+        async with level_service(tmp_path, properties=mode_of(mode)) as rig:
+            rig.send(1, count=30)
+            rig.store._refusal = "the disk is full"
+            await rig.advance(1_000)
+            level = rig.service.levels[1]
+            assert (rig.bodies(), level.cursor.pending) == ([], 30)
+            failures = []
+            for _ in range(8):
+                await rig.advance(150)
+                failures.append(level.table.failing.failures)
+            assert failures == sorted(failures)
+            assert failures[-1] < 6  # the pauses grow
+            rig.store._refusal = ""
+            await rig.advance(2_000)
+            assert rig.bodies() == [b"body%d" % n for n in range(30)]
+
+    tell(story)
+
+
+@BOTH
+@pytest.mark.parametrize("writes", range(1, 5))
+def test_a_write_that_fails_in_the_middle_doubles_nothing(tmp_path, mode, writes):
+    async def story():
+        properties = mode_of(mode, scheduleDeliverBatchRecords="20")
+        async with level_service(tmp_path, properties=properties, topics=("T",)) as rig:
+            rig.send(1, count=150, padding="x" * 900)
+            left, file_of = [writes], type(rig.store.log.files[0])
+            write = file_of.write
+
+            def failing(self, pos, data):
+                left[0] -= 1
+                if left[0] == 0:
+                    raise OSError(28, "No space left on device")
+                write(self, pos, data)
+
+            file_of.write = failing
+            try:
+                await rig.advance(1_000)
+            finally:
+                file_of.write = write
+            assert not rig.store.writable
+            rig.store.check_disk()
+            await rig.advance(2_000)
+            assert rig.bodies() == [b"body%d" % n for n in range(150)]
+
+    tell(story)
+
+
+def test_a_quarantine_that_cannot_be_written_now_is_written_later(tmp_path):
+    async def story():
+        async with level_service(tmp_path, topics=("T", "gone")) as rig:
+            rig.send(1, b"nowhere", topic="gone")
+            rig.send(1, b"after")
+            rig.store.topics.set_routing("gone", write_queues=0, read_queues=0, perm=0)
+            rig.store._refusal = "the disk is full"
+            await rig.advance(1_000)
+            assert rig.service.levels[1].table.failing.state.name == "SKIP"
+            rig.store._refusal = ""
+            await rig.advance(1_000)
+            assert rig.bodies() == [b"after"]
+            assert len(rig.records(QUARANTINE_TOPIC)) == 1
+
+    tell(story)
+
+
+def test_async_flow_control_and_blocking(tmp_path):
+    async def story():
+        properties = mode_of(
+            "true",
+            scheduleAsyncDeliverMaxPendingLimit="10",
+            scheduleAsyncDeliverMaxResendNum2Blocked="3",
+            scheduleDeliverBatchRecords="4",
+        )
+        async with level_service(tmp_path, properties=properties) as rig:
+            rig.send(1, count=100)
+            rig.store._refusal = "the disk is full"
+            table_sizes = []
+            await rig.advance(1_000)
+            level = rig.service.levels[1]
+            table_sizes.append(level.table.records)
+            assert table_sizes == [10]
+            assert level.room(rig.service.config) == 0
+            for _ in range(12):
+                await rig.advance(200)
+            assert level.table.failing.failures > 3
+            rig.store._refusal = ""
+            await rig.advance(60_000)
+            assert rig.bodies() == [b"body%d" % n for n in range(100)]
+
+    tell(story)
+
+
+def test_async_blocks_new_deliveries_after_three_failures(tmp_path):
+    async def story():
+        properties = mode_of("true", scheduleAsyncDeliverMaxPendingLimit="1000")
+        async with level_service(tmp_path, properties=properties) as rig:
+            rig.send(1, count=3)
+            rig.store._refusal = "the disk is full"
+            await rig.advance(1_000)
+            level = rig.service.levels[1]
+            rig.store._refusal = ""
+            rig.send(1, count=4)
+            rig.store._refusal = "the disk is full"
+            while level.table.failing.failures <= 3:
+                assert level.room(rig.service.config) > 0
+                await rig.advance(100)
+            assert level.room(rig.service.config) == 0
+
+    tell(story)
+
+
+@BOTH
+def test_a_removed_head_is_counted_and_the_queue_goes_on(tmp_path, mode):
+    async def story():
+        async with level_service(tmp_path, properties=mode_of(mode)) as rig:
+            rig.send(1, b"x" * 3_000, count=60)
+            rig.send(4, b"y" * 3_000, count=10)
+            assert len(rig.store.log.files) > 2
+            rig.store.log.remove_first()
+            rig.store.queues.correct_min(rig.store.min_offset)
+            first, _ = rig.store.queue_bounds(SCHEDULE_TOPIC, 0)
+            assert first > 0
+            await rig.advance(1_000)
+            level = rig.service.levels[1]
+            assert (level.stats.expired, level.stats.delivered) == (first, 60 - first)
+            assert level.cursor.pending == 0
+            await rig.advance(60_000)
+            assert rig.service.levels[4].stats.delivered == 10
+
+    tell(story)
+
+
+def test_other_work_has_its_turn_between_batches(tmp_path):
+    async def story():
+        async with level_service(
+            tmp_path, properties={"scheduleDeliverBatchRecords": "100"}
+        ) as rig:
+            rig.send(1, count=5_000)
+            seen = []
+
+            async def other():
+                while len(seen) < 1_000:
+                    seen.append(rig.service.levels[1].stats.delivered)
+                    await asyncio.sleep(0)
+
+            task = asyncio.create_task(other())
+            await rig.advance(1_000)
+            await task
+            steps = sorted({b - a for a, b in pairwise(seen)})
+            assert steps[-1] <= 100
+
+    tell(story)
+
+
+def test_levels_take_turns(tmp_path):
+    async def story():
+        async with level_service(tmp_path, properties={"scheduleDeliverBatchRecords": "64"}) as rig:
+            rig.send(1, b"a", count=1_000)
+            rig.send(2, b"b", count=64)
+            await rig.advance(5_000)
+            bodies = rig.bodies()
+            last_b = max(n for n, body in enumerate(bodies) if body.startswith(b"b"))
+            assert last_b < 400
+
+    tell(story)
+
+
+def test_batches_are_bounded_by_bytes(tmp_path):
+    async def story():
+        async with level_service(tmp_path, properties={"scheduleDeliverBatchBytes": "7000"}) as rig:
+            rig.send(1, b"x" * 3_000, count=8)
+            rig.send(1, b"x" * 15_000)
+            sizes = []
+            put = rig.store.put
+            rig.store.put = lambda batch: sizes.append(batch.count) or put(batch)
+            await rig.advance(1_000)
+            assert sizes == [2, 2, 2, 2, 1]
+
+    tell(story)
+
+
+def test_sync_flush_waits_for_the_disk(tmp_path):
+    async def story():
+        async with level_service(tmp_path, flush_disk_type="SYNC_FLUSH") as rig:
+            rig.send(1, count=10)
+            await rig.advance(1_000)
+            assert len(rig.bodies()) == 10
+            assert rig.store.durable_offset == rig.store.max_offset
+
+    tell(story)

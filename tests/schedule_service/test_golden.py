@@ -1,0 +1,77 @@
+"""Apache's own stores: what waits in them is delivered when it was promised, and only that."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from message_store.clock import FakeClock
+from message_store.json_dialect import loads
+from schedule_service.config import DEFAULT_LEVELS
+from schedule_service.levels import parse_levels
+from tests.schedule_service.rig import level_service
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+STORES = ["apache-4.9.7-clean", "apache-4.9.7-running", "apache-5.3.3-clean", "apache-5.3.3-killed"]
+DELAYS = parse_levels(DEFAULT_LEVELS)
+
+
+def unpack(name: str, root: Path) -> Path:
+    with tarfile.open(GOLDEN / "stores" / f"{name}.tar.gz") as archive:
+        archive.extractall(root, filter="data")
+    (found,) = [path.parent for path in root.rglob("commitlog")]
+    return found
+
+
+def manifest(name: str) -> list[dict]:
+    release = name.rsplit("-", 1)[0]
+    lines = (GOLDEN / "manifests" / f"{release}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_what_waits_is_delivered_when_promised(name, tmp_path):
+    root = unpack(name, tmp_path)
+    rows = manifest(name)
+    clock = FakeClock(next(row["at"] for row in rows if row["kind"] == "end"))
+    sent = {row["msgId"]: row for row in rows if row["kind"] == "sent" and row["level"] > 0}
+    received = {row["msgId"] for row in rows if row["kind"] == "received"}
+    waiting = {key: row for key, row in sent.items() if key not in received}
+    assert len(waiting) > 40
+
+    async def story():
+        topics = tuple(sorted({row["topic"] for row in sent.values()}))
+        properties = {"messageDelayLevel": DEFAULT_LEVELS}
+        async with level_service(root, clock, properties, topics=topics) as rig:
+            before = {r.phys_offset for queue in range(8) for r in rig.records(topics[0], queue)}
+            pending = rig.plugin.admin_views()["levels"]()["pending"]
+            assert pending >= len(waiting)
+            while (moment := next_moment(rig)) is not None:
+                await rig.advance(moment - clock.now_ms())
+            found = [r for queue in range(8) for r in rig.records(topics[0], queue)]
+            new = [r for r in found if r.phys_offset not in before]
+            assert len(new) == pending
+            keys = [r.properties["UNIQ_KEY"] for r in new]
+            assert len(set(keys)) == len(keys)
+            assert set(keys) >= set(waiting)
+            for record in new:
+                origin = rig.store.read_record(-record.prepared_offset - 1)
+                level = origin.queue_id + 1
+                assert record.store_ms == max(origin.store_ms + DELAYS[level], clock_start)
+                assert record.body == origin.body
+                assert record.store_host == origin.store_host
+                assert record.properties == origin.properties
+            rig_offsets = loads(rig.plugin._running.keeper.apache_text())["offsetTable"]
+            assert rig_offsets[18] > 3
+
+    clock_start = clock.now_ms()
+    asyncio.run(story())
+
+
+def next_moment(rig):
+    moments = [level.next_due_ms for level in rig.service.levels.values()]
+    return min((moment for moment in moments if moment is not None), default=None)

@@ -1,0 +1,261 @@
+"""The compiled loops and their readable twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from message_store import layout
+from message_store.batch import PutBatch
+from message_store.properties import encode_properties
+from message_store.record import decode_record
+from message_store.topics import TopicTable
+from schedule_service import kernels
+from schedule_service.carrier import NoTarget, add_delivery, target_of
+from schedule_service.cursor import NEVER_MS
+from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
+from tests.store_help import add_message, open_store
+
+SCHEDULE, HALF, PLAIN = 0, 1, 2
+DELAYS = np.array([0, 1_000, 5_000], np.int64)
+
+
+# -- redirect -------------------------------------------------------------------------------------
+
+
+def naive_redirect(row):
+    """Return (topic, queue, real topic, real queue, due delay, report) of one row."""
+    level, topic, kind = row["delay_level"], row["topic_index"], row["sys_flag"] & 12
+    asis = (topic, row["queue_id"], -1, 0, -1, 0)
+    if level == 0 or row["status"] or kind not in (0, 8):
+        return asis
+    if level == layout.DELAY_ILLEGAL:
+        return (*asis[:5], kernels.ILLEGAL)
+    if level < 0 or topic == HALF:
+        return asis
+    held = min(level, 2)
+    if topic == SCHEDULE:
+        return (*asis[:4], int(DELAYS[held]), 0)
+    report = kernels.CLAMPED if level > 2 else 0
+    if row["timer_kind"] or row["prop_flags"] & layout.PROP_REAL_TOPIC:
+        report |= kernels.STRIPPED
+    return (SCHEDULE, held - 1, topic, row["queue_id"], int(DELAYS[held]), report)
+
+
+row_values = st.fixed_dictionaries(
+    {
+        "delay_level": st.sampled_from([0, 1, 2, 3, 99, -1, layout.DELAY_ILLEGAL]),
+        "topic_index": st.sampled_from([SCHEDULE, HALF, PLAIN]),
+        "queue_id": st.integers(0, 5),
+        "sys_flag": st.sampled_from([0, 1, 4, 8, 12]),
+        "status": st.sampled_from([0, 0, 0, 13]),
+        "timer_kind": st.sampled_from([0, layout.TIMER_DELAY_SEC, layout.TIMER_ILLEGAL]),
+        "prop_flags": st.sampled_from([0, layout.PROP_REAL_TOPIC, layout.PROP_WAIT_FALSE]),
+    }
+)
+
+
+@given(st.lists(row_values, max_size=20))
+def test_redirect(values):
+    rows = np.zeros(len(values) + 1, layout.PUT)
+    rows["real_topic_index"], rows["due_delay_ms"] = -1, -1
+    for row, value in zip(rows, values, strict=False):
+        for name, number in value.items():
+            row[name] = number
+    wanted = [naive_redirect(value) for value in values]
+    report = np.full(len(values) + 1, 9, np.uint8)
+    odd = kernels.redirect(rows, len(values), SCHEDULE, HALF, DELAYS, report)
+    names = ["topic_index", "queue_id", "real_topic_index", "real_queue_id", "due_delay_ms"]
+    got = [
+        (*(int(row[name]) for name in names), int(said))
+        for row, said in zip(rows[: len(values)], report, strict=False)
+    ]
+    assert got == wanted
+    assert odd == sum(row[5] != 0 for row in wanted)
+
+
+# -- track ----------------------------------------------------------------------------------------
+
+
+def naive_track(units, last_due):
+    """Return ({queue: (first, due, end)}, cuts) of (topic, queue, offset, due, status, kind)."""
+    seen, cuts = {}, []
+    for topic, queue, offset, due, status, kind in units:
+        if topic != SCHEDULE or status or kind in (4, 12):
+            continue
+        first = seen.get(queue, (offset, due, 0))
+        seen[queue] = (first[0], first[1], offset + 1)
+        if due < last_due.get(queue, -NEVER_MS):
+            cuts.append((queue, offset, due))
+        last_due[queue] = due
+    return seen, cuts
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([SCHEDULE, PLAIN]),
+            st.integers(0, 3),
+            st.integers(0, 6),
+            st.sampled_from([0, 0, 0, 14]),
+            st.sampled_from([0, 0, 8, 4]),
+        ),
+        max_size=30,
+    ),
+    st.integers(1, 30),
+)
+def test_track(values, cuts_max):
+    offsets = dict.fromkeys(range(4), 0)
+    units = []
+    rows = np.zeros(len(values) + 1, layout.PUT)
+    for row, (topic, queue, due, status, kind) in zip(rows, values, strict=False):
+        row["topic_index"], row["queue_id"], row["tags_code"] = topic, queue, due
+        row["queue_offset"], row["status"], row["sys_flag"] = offsets[queue], status, kind
+        units.append((topic, queue, offsets[queue], due, status, kind))
+        offsets[queue] += 1
+    wanted, wanted_cuts = naive_track(units, {})
+    last = np.full(4, -NEVER_MS, np.int64)
+    seen, touched = np.zeros((4, 3), np.int64), np.zeros(4, np.int32)
+    cuts = np.zeros((cuts_max, 3), np.int64)
+    n, n_cuts = kernels.track(rows, len(values), SCHEDULE, last, seen, touched, cuts)
+    assert {int(q): tuple(seen[q].tolist()) for q in touched[:n]} == wanted
+    assert [tuple(cut) for cut in cuts[:n_cuts].tolist()] == wanted_cuts[:cuts_max]
+
+
+# -- read_due -------------------------------------------------------------------------------------
+
+TARGETS = ["T", "%RETRY%group", "é-topic", "gone", HALF_TOPIC, SCHEDULE_TOPIC]
+QUEUE_IDS = ["0", "3", "+2", "-1", "x", "", "65535", "65536", "99999999999"]
+properties = st.fixed_dictionaries(
+    {},
+    optional={
+        "TAGS": st.sampled_from(["TagA", "ü", ""]),
+        "KEYS": st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=9),
+        "REAL_TOPIC": st.sampled_from(TARGETS),
+        "REAL_QID": st.sampled_from(QUEUE_IDS),
+        "WAIT": st.just("true"),
+        "__CRC32#": st.sampled_from(["8784913581", "1"]),
+    },
+)
+HOSTS = [(b"\x7f\0\0\1", 10911), (bytes(range(16)), 65_535)]
+message = st.tuples(
+    st.binary(max_size=40),
+    properties,
+    st.sampled_from(HOSTS),
+    st.sampled_from(HOSTS),
+    st.booleans(),
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with open_store(tmp_path_factory.mktemp("store"), commitlog_file_bytes=1 << 22) as store:
+        for name in TARGETS[:3]:
+            store.topics.set_routing(name, write_queues=4, read_queues=4, perm=6)
+        store.topics.add(HALF_TOPIC)
+        yield store
+
+
+@given(st.lists(message, min_size=1, max_size=8), st.booleans())
+def test_read_due_does_what_the_plain_way_does(store, messages, trailing):
+    schedule = store.topics.add(SCHEDULE_TOPIC)
+    batch = PutBatch(8, 1)
+    for body, pairs, born, stored, right_queue in messages:
+        text = encode_properties(pairs)
+        at = batch.add(
+            topic_index=schedule, queue_id=2 if right_queue else 1, body=body,
+            properties=text if trailing else text.removesuffix(b"\x02"), born_ms=len(body),
+            born_host=born, store_host=stored, flag=7, sys_flag=1, reconsume_times=3,
+        )  # fmt: skip
+        batch.rows[at]["due_delay_ms"] = 10
+    store.put(batch)
+    units = np.zeros(batch.count, layout.UNIT)
+    units["phys_offset"] = batch.filled["phys_offset"]
+    units["size"] = batch.filled["record_size"]
+    compare_ways(store, units, schedule)
+
+
+def compare_ways(store, units, schedule):
+    topics = store.topics
+    file = store.log.file_of(int(units[0]["phys_offset"]))
+    ids = np.array([schedule, topics.find(HALF_TOPIC), 2, 1], np.int64)
+    rows, scratch = np.zeros(units.size, layout.PUT), np.zeros(1, layout.SCANNED)
+    span = (file.base, store.log.end - file.base)
+    done = 0
+    for unit in units:
+        one = np.array([unit])
+        count = kernels.read_due(file.data, span, one, topics.arrays, ids, scratch, rows[done:])
+        phys = int(unit["phys_offset"])
+        record = decode_record(store.record_bytes(phys, int(unit["size"])), phys)
+        target = target_of(record, topics, 3, routed=True)
+        if isinstance(target, NoTarget):
+            assert count == 0
+            continue
+        plain = PutBatch(1, 1)
+        add_delivery(plain, record, *target)
+        if count == 0:  # only a property CRC in an odd place may send it the plain way
+            assert b"__CRC32#" in record.property_text
+            continue
+        fast = rows[done]
+        names = set(layout.PUT.names) - {"body_pos", "prop_pos", "uniq_pos"}
+        for name in sorted(names):
+            assert fast[name] == plain.rows[0][name], name
+        body = file.data[fast["body_pos"] :][: fast["body_len"]].tobytes()
+        text = file.data[fast["prop_pos"] :][: fast["prop_len"]].tobytes()
+        assert (body, text) == (plain.body(0), plain.property_text(0))
+        done += 1
+
+
+def test_a_property_crc_at_the_end_is_left_out(store):
+    schedule = store.topics.add(SCHEDULE_TOPIC)
+    pairs = {"REAL_TOPIC": "T", "REAL_QID": "1", "__CRC32#": "8784913581"}
+    batch = PutBatch(1, 1)
+    add_message(store, batch, SCHEDULE_TOPIC, 2, b"hello", properties=pairs)
+    store.put(batch)
+    unit = np.zeros(1, layout.UNIT)
+    unit["phys_offset"], unit["size"] = batch.rows[0]["phys_offset"], batch.rows[0]["record_size"]
+    ids = np.array([schedule, store.topics.find(HALF_TOPIC), 2, 1], np.int64)
+    file = store.log.file_of(int(unit["phys_offset"][0]))
+    rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
+    span = (file.base, store.log.end - file.base)
+    arrays = store.topics.arrays
+    assert kernels.read_due(file.data, span, unit, arrays, ids, scratch, rows) == 1
+    text = file.data[rows[0]["prop_pos"] :][: rows[0]["prop_len"]].tobytes()
+    assert text == b"REAL_TOPIC\x01T\x02REAL_QID\x011\x02"
+
+
+@pytest.mark.parametrize("position", range(0, 160, 1))
+def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
+    """Whatever byte of a record is damaged: the kernel never reads past it, nor a wrong body."""
+    schedule = store.topics.add(SCHEDULE_TOPIC)
+    batch = PutBatch(1, 1)
+    pairs = {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "1", "TAGS": "A"}
+    add_message(store, batch, SCHEDULE_TOPIC, 2, b"hello", properties=pairs)
+    store.put(batch)
+    row = batch.rows[0]
+    start, size = int(row["phys_offset"]), int(row["record_size"])
+    data = store.log.view(start, size).copy()
+    data[position % size] ^= 0x41
+    unit = np.zeros(1, layout.UNIT)
+    unit["phys_offset"], unit["size"] = start, size
+    ids = np.array([schedule, store.topics.find(HALF_TOPIC), 2, 1], np.int64)
+    rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
+    padded = np.concatenate([data, np.zeros(400, np.uint8)])
+    count = kernels.read_due(padded, (start, size), unit, store.topics.arrays, ids, scratch, rows)
+    if count:
+        out = rows[0]
+        assert data[out["body_pos"] :][: out["body_len"]].tobytes() == b"hello"
+        assert out["prop_pos"] + out["prop_len"] <= size
+
+
+def test_a_unit_outside_of_the_bytes_is_left_alone(store):
+    ids = np.array([0, 1, 2, 1], np.int64)
+    rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
+    data = np.zeros(500, np.uint8)
+    for phys, size in [(-1, 100), (1_000, 100), (100, 2**31 - 1), (100, -5), (100, 0), (420, 100)]:
+        unit = np.zeros(1, layout.UNIT)
+        unit["phys_offset"], unit["size"] = phys, size
+        args = (data, (0, 500), unit, TopicTable().arrays, ids, scratch, rows)
+        assert kernels.read_due(*args) == 0

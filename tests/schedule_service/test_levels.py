@@ -1,0 +1,134 @@
+"""messageDelayLevel and its history."""
+
+from __future__ import annotations
+
+import pytest
+
+from message_store.errors import ConfigError
+from message_store.json_dialect import loads
+from schedule_service.config import DEFAULT_LEVELS, ScheduleConfig
+from schedule_service.levels import (
+    HISTORY_MAX,
+    LEVELS_MAX,
+    LevelHistory,
+    Promise,
+    decode_history,
+    encode_history,
+    parse_levels,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "delays"),
+    [
+        ("1s", [0, 1_000]),
+        ("1s 2m 3h 4d", [0, 1_000, 120_000, 10_800_000, 345_600_000]),
+        ("0s", [0, 0]),
+        ("-5s 1s", [0, 0, 1_000]),
+        ("+5s", [0, 5_000]),
+        ("10s 1s", [0, 10_000, 1_000]),
+        ("1s ", [0, 1_000]),
+    ],
+)
+def test_levels_are_parsed(text, delays):
+    assert parse_levels(text).tolist() == delays
+
+
+def test_default_has_18_levels():
+    assert parse_levels(DEFAULT_LEVELS).size == 19
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ["token 1", "''"]),
+        (" 1s", ["token 1", "''"]),
+        ("1s  2s", ["token 2", "single space"]),
+        ("1s 2x", ["token 2", "'2x'", "no unit"]),
+        ("1s 2S", ["token 2", "'S'"]),
+        ("1s s", ["token 2", "'s'"]),
+        ("1.5s", ["token 1", "'1.5'"]),
+        ("1s 5s 12", ["token 3", "'12'"]),
+        ("999999999999999999999d", ["100 years"]),
+        ("40000d", ["100 years"]),
+        ("٣s", ["no whole number"]),
+        ("1s " * (LEVELS_MAX + 1), ["at most"]),
+    ],
+)
+def test_a_bad_token_is_named_with_its_position(text, words):
+    with pytest.raises(ConfigError) as caught:
+        parse_levels(text, source="broker.conf:7")
+    assert all(word in str(caught.value) for word in [*words, "broker.conf:7"])
+
+
+def test_the_section_refuses_bad_levels():
+    with pytest.raises(ConfigError, match="messageDelayLevel"):
+        ScheduleConfig(levels="1s nonsense")
+
+
+def history(*rows):
+    return LevelHistory([Promise(offset, text) for offset, text in rows])
+
+
+@pytest.mark.parametrize(
+    ("phys_offset", "level", "delay_ms"),
+    [(0, 1, 1_000), (99, 1, 1_000), (100, 1, 7_000), (100, 2, 7_000), (50, 9, 5_000)],
+)
+def test_a_record_has_the_delay_that_was_in_force(phys_offset, level, delay_ms):
+    assert history((0, "1s 5s"), (100, "7s")).delay_ms(phys_offset, level) == delay_ms
+
+
+def test_a_change_holds_from_the_end_of_the_log_on():
+    changed = history((0, "1s")).changed("2s", 500)
+    assert [(p.from_offset, p.text) for p in changed.promises] == [(0, "1s"), (500, "2s")]
+    again = changed.changed("3s", 500)
+    assert [(p.from_offset, p.text) for p in again.promises] == [(0, "1s"), (500, "3s")]
+    assert history((0, "1s")).changed("2s", 0).text == "2s"
+    assert again.delays_ms.tolist() == [0, 3_000]
+
+
+def test_a_bad_change_changes_nothing():
+    before = history((0, "1s"))
+    with pytest.raises(ConfigError):
+        before.changed("x", 10)
+    assert before.text == "1s"
+
+
+def test_changes_are_limited():
+    full = history(*((n, "1s") for n in range(HISTORY_MAX)))
+    with pytest.raises(ConfigError, match="1000 times"):
+        full.changed("2s", HISTORY_MAX + 1)
+
+
+@pytest.mark.parametrize(
+    ("log_min", "log_end", "offsets"),
+    [(0, 900, [0, 100, 200]), (150, 900, [100, 200]), (200, 900, [200]), (0, 150, [0, 100, 150])],
+)
+def test_tables_nobody_needs_go(log_min, log_end, offsets):
+    kept = history((0, "1s"), (100, "2s"), (200, "3s")).trimmed(log_min, log_end)
+    assert [p.from_offset for p in kept.promises] == offsets
+    assert kept.text == "3s"
+
+
+def test_replace_reaches_everybody_who_holds_the_tables():
+    mine = history((0, "1s"))
+    tables = mine.tables
+    mine.replace(history((0, "1s"), (10, "2s")))
+    assert [table.from_offset for table in tables] == [0, 10]
+
+
+def test_file_round_trip():
+    text = encode_history(history((0, "1s"), (10, "2s 3s")), {1: 4, 18: 7})
+    found, adopted = decode_history(loads(text))
+    assert [(p.from_offset, p.text) for p in found.promises] == [(0, "1s"), (10, "2s 3s")]
+    assert adopted == {1: 4, 18: 7}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{}", "[]", '{"adopted":{},"history":[]}', '{"adopted":{},"history":[{"fromOffset":0}]}',
+     '{"adopted":{},"history":[{"fromOffset":0,"levels":"x"}]}'],
+)  # fmt: skip
+def test_a_damaged_file_raises(text):
+    with pytest.raises((ValueError, TypeError, KeyError, AttributeError)):
+        decode_history(loads(text))

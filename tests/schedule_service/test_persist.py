@@ -1,0 +1,78 @@
+"""delayOffset.json over time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from message_store.json_dialect import loads
+from schedule_service.recovery import OFFSETS_FILE
+from tests.schedule_service.rig import level_service
+
+
+def tell(story):
+    asyncio.run(story())
+
+
+def test_offsets_are_written_by_the_job_and_at_the_end(tmp_path):
+    path = tmp_path / "config" / OFFSETS_FILE
+
+    async def story():
+        async with level_service(tmp_path, properties={"delayOffsetUpdateVersionStep": "2"}) as rig:
+            rig.send(1, count=5)
+            assert not path.exists()
+            assert await rig.persist()
+            assert loads(path.read_text())["offsetTable"] == {1: 0}
+            assert loads(path.read_text())["dataVersion"]["counter"] == 0
+            await rig.advance(1_000)
+            assert await rig.persist()
+            data = loads(path.read_text())
+            assert data["offsetTable"] == {1: 5}
+            assert data["dataVersion"]["counter"] == 2
+            assert data["dataVersion"]["timestamp"] == rig.clock.now_ms()
+            rig.send(1)
+            await rig.advance(1_000)
+        assert loads(path.read_text())["offsetTable"] == {1: 6}
+
+    tell(story)
+
+
+def test_nothing_is_written_when_nothing_changed(tmp_path):
+    async def story():
+        async with level_service(tmp_path) as rig:
+            written = []
+            keeper = rig.plugin._running.keeper
+            for _ in range(3):
+                assert await keeper.persist(lambda path, text: written.append(text))
+            assert len(written) == 1
+
+    tell(story)
+
+
+def test_a_disk_that_refuses_the_file_is_asked_again(tmp_path, caplog):
+    def no_room(path, text):
+        raise OSError(28, "No space left on device")
+
+    async def story():
+        async with level_service(tmp_path) as rig:
+            keeper = rig.plugin._running.keeper
+            assert not await keeper.persist(no_room)
+            assert await keeper.persist()
+
+    tell(story)
+    assert "tried again" in caplog.text
+
+
+def test_entries_outside_of_the_queue_are_corrected(tmp_path):
+    path = tmp_path / "config" / OFFSETS_FILE
+
+    async def story():
+        async with level_service(tmp_path) as rig:
+            rig.send(1, count=2)
+            clock = rig.clock
+        path.write_text('{\n\t"offsetTable":{1:99,2:-0,7:5\n\t}\n}')
+        async with level_service(tmp_path, clock) as rig:
+            assert rig.service.levels[1].cursor.first_undelivered == 2
+            assert await rig.persist()
+            assert loads(path.read_text())["offsetTable"][1] == 2
+
+    tell(story)

@@ -1,0 +1,159 @@
+"""The plugin as the broker sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from message_store.errors import ConfigError
+from message_store.json_dialect import loads
+from message_store.plugin import BrokerPlugin, Request
+from schedule_service.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from schedule_service.plugin import create_plugin
+from tests.schedule_service.rig import FakeClock, FakeHost, level_service
+
+
+def tell(story):
+    asyncio.run(story())
+
+
+def test_it_is_a_broker_plugin(tmp_path):
+    plugin: BrokerPlugin = create_plugin(FakeHost(str(tmp_path), FakeClock(), {}))
+    topics = {topic.name: (topic.queues, topic.perm) for topic in plugin.system_topics()}
+    assert topics == {SCHEDULE_TOPIC: (18, 6), QUARANTINE_TOPIC: (1, 4)}
+    (rule,) = plugin.tags_code_rules()
+    assert (rule.topic, rule.tables[0].delays_ms.size) == (SCHEDULE_TOPIC, 19)
+    assert plugin.first_pending_offset() is None
+    assert plugin.admin_views()["runtime"]() == {}
+    assert len(plugin.admin_views()["levels"]()["levels"]) == 18
+
+
+def test_request_45_answers_apaches_text(tmp_path):
+    async def story():
+        async with level_service(tmp_path) as rig:
+            rig.send(1, count=3)
+            rig.send(2)
+            await rig.advance(1_000)
+            handler = rig.plugin.request_handlers()[45]
+            response = await handler(Request(45, {}))
+            data = loads(bytes(response.body).decode())
+            assert data["offsetTable"] == {1: 3, 2: 0}
+            assert sorted(data) == ["dataVersion", "offsetTable"]
+
+    tell(story)
+
+
+def test_views_are_plain_data(tmp_path):
+    async def story():
+        async with level_service(tmp_path) as rig:
+            rig.send(1, count=3)
+            rig.send(2, count=2)
+            await rig.advance(1_003)
+            views = rig.plugin.admin_views()
+            assert views["runtime"]() == {
+                "scheduleMessageOffset_1": "3,3",
+                "scheduleMessageOffset_2": "0,2",
+            }
+            view = json.loads(json.dumps(views["levels"]()))
+            assert (view["mode"], view["pending"]) == ("sync", 2)
+            first, second, third, _ = view["levels"]
+            assert (first["pending"], first["delivered"], first["offset"]) == (0, 3, 3)
+            assert (first["lateness_ms"]["p50"], first["lateness_ms"]["max"]) == (5, 3)
+            assert (second["pending"], second["delay_ms"]) == (2, 5_000)
+            assert second["next_due_ms"] == rig.clock.now_ms() + 5_000 - 1_003
+            assert (third["pending"], third["next_due_ms"]) == (0, None)
+
+    tell(story)
+
+
+def test_metrics(tmp_path):
+    async def story():
+        async with level_service(tmp_path) as rig:
+            rig.send(1, count=3)
+            rig.send(2)
+            await rig.advance(1_003)
+            get = rig.host.metrics.get_sample_value
+            assert get("duemq_level_delivered_total", {"level": "1"}) == 3
+            assert get("duemq_level_pending", {"level": "2"}) == 1
+            bucket = {"level": "1", "le": "0.005"}
+            assert get("duemq_level_lateness_seconds_bucket", bucket) == 3
+            assert get("duemq_level_lateness_seconds_bucket", bucket | {"le": "0.002"}) == 0
+            assert get("duemq_level_lateness_seconds_count", {"level": "1"}) == 3
+            assert get("duemq_level_lateness_seconds_sum", {"level": "1"}) == 0.009
+            host = rig.host
+        assert host.metrics.get_sample_value("duemq_level_pending", {"level": "2"}) is None
+        assert host.scheduler.jobs == {}
+
+    tell(story)
+
+
+def test_a_reload_changes_levels_and_limits_at_once(tmp_path):
+    async def story():
+        async with level_service(tmp_path) as rig:
+            rig.plugin.reconfigure(
+                {"messageDelayLevel": "2s", "enableScheduleAsyncDeliver": "true"}
+            )
+            rig.send(7, b"held as level 1")
+            await rig.advance(2_000)
+            (record,) = rig.records()
+            assert record.properties["DELAY"] == "1"
+            assert rig.plugin.admin_views()["levels"]()["mode"] == "async"
+            clock = rig.clock
+        text = (tmp_path / "config" / "delayLevels.json").read_text()
+        assert [row["levels"] for row in loads(text)["history"]] == ["2s"]
+        async with level_service(tmp_path, clock, {"messageDelayLevel": "3s"}) as rig:
+            rows = [(p.from_offset > 0, p.text) for p in rig.plugin.history.promises]
+            assert rows == [(False, "2s"), (True, "3s")]
+
+    tell(story)
+
+
+def test_levels_that_cannot_be_written_are_refused(tmp_path, monkeypatch):
+    def no_room(path, text):
+        raise OSError(28, "No space left on device")
+
+    async def story():
+        async with level_service(tmp_path) as rig:
+            monkeypatch.setattr("schedule_service.plugin.write_config", no_room)
+            with pytest.raises(ConfigError, match="No space left"):
+                rig.plugin.reconfigure({"messageDelayLevel": "9s"})
+            rig.send(1)
+            await rig.advance(1_000)
+            assert len(rig.bodies()) == 1
+
+    tell(story)
+
+
+def test_levels_beyond_18_and_levels_that_are_no_longer_configured(tmp_path):
+    async def story():
+        text = " ".join(f"{n}s" for n in range(1, 41))
+        async with level_service(tmp_path, properties={"messageDelayLevel": text}) as rig:
+            rig.send(40, b"forty")
+            clock = rig.clock
+        async with level_service(tmp_path, clock, {"messageDelayLevel": "1s"}) as rig:
+            view = rig.plugin.admin_views()["levels"]()
+            assert [row["level"] for row in view["levels"] if row["pending"]] == [40]
+            await rig.advance(40_000)
+            assert rig.bodies() == [b"forty"]
+
+    tell(story)
+
+
+def test_a_fault_of_ours_stops_the_broker_in_order(tmp_path, caplog):
+    async def story():
+        async with level_service(tmp_path) as rig:
+            rig.send(1)
+            rig.service._carrier.carry = lambda *args: 1 // 0
+            rig.clock.advance(1_000)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert rig.host.stopped == ["ZeroDivisionError: integer division or modulo by zero"]
+            rig.host.stopped.clear()
+            clock = rig.clock
+        async with level_service(tmp_path, clock) as rig:
+            assert len(rig.bodies()) == 1
+
+    tell(story)
+    assert "cannot go on" in caplog.text

@@ -1,0 +1,53 @@
+"""Reading the schedule queues: units and when each is due."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from message_store.layout import UNIT
+from schedule_service.levels import LevelHistory, Promise
+from schedule_service.names import SCHEDULE_TOPIC
+from schedule_service.queues import ScheduleQueues
+from tests.store_help import open_store, put_one
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def queues(store):
+    return ScheduleQueues(store, LevelHistory([Promise(0, "1s 5s"), Promise(150, "1s 9s")]))
+
+
+def test_levels_are_those_that_have_a_queue(store, queues):
+    assert queues.levels == []
+    put_one(store, SCHEDULE_TOPIC, 2)
+    deep = put_one(store, SCHEDULE_TOPIC, 40)
+    assert queues.levels == [3, 41]
+    assert queues.bounds(3) == (0, 1)
+    assert queues.bounds(9) == (0, 0)
+    assert queues.first_phys(41, 0) == deep["phys_offset"]
+    assert queues.first_phys(41, 1) is None
+
+
+@pytest.mark.parametrize("code", [0, 2_598_919, -934_813_832, 2**31 - 1, -(2**31)])
+def test_a_tag_hash_is_no_time(store, queues, code):
+    """The promise is made again from the record, with the delays of its day."""
+    rows = [put_one(store, SCHEDULE_TOPIC, 1) for _ in range(3)]
+    units = np.zeros(3, UNIT)
+    units["phys_offset"] = [row["phys_offset"] for row in rows]
+    units["tags_code"] = [code, 1_700_000_123_456, code]
+    store_ms = int(rows[0]["store_ms"])
+    wanted = [store_ms + 5_000, 1_700_000_123_456, store_ms + 9_000]
+    assert queues.due_ms(2, units).tolist() == wanted
+    assert units["tags_code"][0] == code  # the caller's block is not touched
+
+
+def test_a_tag_hash_whose_record_is_gone_is_due_at_once(queues):
+    units = np.zeros(1, UNIT)
+    units["phys_offset"] = 10**9
+    assert queues.due_ms(1, units).tolist() == [0]

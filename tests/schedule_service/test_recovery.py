@@ -1,0 +1,154 @@
+"""What is believed at start, and the file it comes from."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from message_store.json_dialect import loads
+from schedule_service.cursor import LevelCursor
+from schedule_service.recovery import (
+    Saved,
+    Start,
+    decode_saved,
+    encode_saved,
+    plan_start,
+    take_saved,
+    waiting_ranges,
+)
+from tests.schedule_service.rig import level_service
+
+APACHE_4 = '{\n\t"offsetTable":{1:100,2:200,18:1800\n\t}\n}'
+APACHE_5 = (
+    '{\n\t"dataVersion":{\n\t\t"counter":3,\n\t\t"stateVersion":0,\n\t\t"timestamp":1700000000000\n'
+    '\t},\n\t"offsetTable":{1:100,2:200,18:1800\n\t}\n}'
+)
+TABLE = {1: 100, 2: 200, 18: 1_800}
+
+
+@pytest.mark.parametrize(
+    "text", [APACHE_4, APACHE_5, '{"offsetTable":{"1":100,"2":200,"18":1800}}']
+)
+def test_apaches_files_are_read(text):
+    saved = decode_saved(loads(text))
+    assert (saved.offsets, saved.log_offset, saved.ahead) == (TABLE, None, {})
+
+
+def test_the_text_is_that_of_5_3_3():
+    saved = Saved(TABLE, counter=3, timestamp_ms=1_700_000_000_000)
+    assert encode_saved(saved, own=False) == APACHE_5
+    assert '"offsetTable":{}' in encode_saved(Saved(), own=False)
+
+
+def test_our_members_survive():
+    saved = Saved(TABLE, {2: [(210, 220), (230, 231)]}, 4_711, 5, 6, 7)
+    text = encode_saved(saved)
+    assert decode_saved(loads(text)) == saved
+    assert text.endswith(APACHE_5[APACHE_5.index('"offsetTable"') :])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{}", '{"offsetTable":5}', '{"offsetTable":{1:"x"}}', '{"offsetTable":{0:1}}',
+     '{"offsetTable":{1:-1}}', '{"offsetTable":{1:1},"deliveredAhead":{1:[[1]]}}'],
+)  # fmt: skip
+def test_a_damaged_file_raises(text):
+    with pytest.raises((ValueError, TypeError, AttributeError, KeyError)):
+        decode_saved(loads(text))
+
+
+OURS, THEIRS, ADOPTED = Saved({1: 5}, log_offset=500), Saved({1: 5}), {1: 2}
+
+
+@pytest.mark.parametrize(
+    ("saved", "adopted", "wanted"),
+    [
+        (OURS, ADOPTED, Start(OURS, 500)),
+        (None, ADOPTED, Start(Saved({1: 2}), 100)),  # both files lost: the whole log is asked
+        (None, None, Start(Saved({}), 100)),
+        (THEIRS, None, Start(THEIRS, 900)),  # Apache's store, first time: no origins in it
+        (THEIRS, ADOPTED, Start(THEIRS, 100)),  # Apache ran after us
+        (Saved({1: 9}, log_offset=901), ADOPTED, Start(Saved({1: 2}), 100)),  # claims too much
+        (Saved({1: 9}, log_offset=50), ADOPTED, Start(Saved({1: 9}, log_offset=50), 100)),
+    ],
+)
+def test_plan_start(saved, adopted, wanted):
+    assert plan_start(saved, adopted, log_min=100, log_end=900) == wanted
+
+
+@pytest.mark.parametrize(
+    ("entry", "ahead", "wanted"),
+    [
+        (0, [], [(10, 50)]),
+        (10, [], [(10, 50)]),
+        (30, [], [(30, 50)]),
+        (50, [], []),
+        (99, [], []),
+        (20, [(30, 40)], [(20, 30), (40, 50)]),
+        (20, [(30, 90)], [(20, 30)]),
+        (0, [(5, 20)], [(20, 50)]),
+        (20, [(60, 70)], [(20, 50)]),
+    ],
+)
+def test_what_waits(entry, ahead, wanted):
+    assert waiting_ranges(entry, ahead, 10, 50) == wanted
+
+
+@given(st.integers(0, 40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=4),
+       st.integers(0, 20), st.integers(0, 20))  # fmt: skip
+def test_what_waits_against_a_set(entry, pieces, first, size):
+    end = first + size
+    ahead = sorted((low, low + n) for low, n in pieces)
+    wanted = {n for n in range(max(entry, first), end) if not any(a <= n < b for a, b in ahead)}
+    found = waiting_ranges(entry, ahead, first, end)
+    numbers = [n for low, high in found for n in range(low, high)]
+    assert numbers == sorted(wanted)
+
+
+def test_a_level_nobody_saw_keeps_its_saved_offset():
+    cursor = LevelCursor(2, 7)
+    saved = take_saved([cursor], 300, Saved({1: 4, 2: 5}, counter=8))
+    assert (saved.offsets, saved.log_offset, saved.counter) == ({1: 4, 2: 7}, 300, 8)
+
+
+def test_nothing_is_delivered_twice_after_a_kill(tmp_path):
+    async def story():
+        async with level_service(tmp_path) as rig:
+            rig.send(1, count=50)
+            clock = rig.clock
+            await rig.advance(1_000)
+            assert len(rig.bodies()) == 50
+            rig.send(2, count=3)
+            rig.crash()
+        async with level_service(tmp_path, clock) as rig:
+            assert len(rig.bodies()) == 50
+            assert rig.service.levels[1].cursor.pending == 0
+            await rig.advance(5_000)
+            assert len(rig.bodies()) == 53
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("damage", ["torn", "empty", "removed"])
+def test_a_damaged_offsets_file_costs_nothing(tmp_path, damage):
+    async def story():
+        async with level_service(tmp_path) as rig:
+            rig.send(1, count=20)
+            rig.send(3, count=5)
+            await rig.advance(1_000)
+            clock = rig.clock
+        for name in ("delayOffset.json", "delayOffset.json.bak"):
+            path = tmp_path / "config" / name
+            if damage == "removed":
+                path.unlink(missing_ok=True)
+            else:
+                path.write_text('{\n\t"offsetTable":{1:1' if damage == "torn" else "")
+        async with level_service(tmp_path, clock) as rig:
+            assert len(rig.bodies()) == 20
+            await rig.advance(10_000)
+            assert len(rig.bodies()) == 25
+
+    asyncio.run(story())

@@ -1,0 +1,33 @@
+"""Recovery after more than one misfortune."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from message_store.clock import FakeClock
+from tests.schedule_service.rig import level_service
+
+
+def test_a_table_of_a_lost_log_is_not_believed_after_the_log_has_grown_again(
+    tmp_path: Path,
+) -> None:
+    """delayOffset.json says 3 are delivered; the log that said so is gone; then a kill."""
+    clock = FakeClock()
+
+    async def main() -> list[bytes]:
+        async with level_service(tmp_path, clock) as rig:
+            rig.send(1, count=3)
+            await rig.advance(1_000)
+            assert await rig.persist()
+        shutil.rmtree(tmp_path / "commitlog")
+        shutil.rmtree(tmp_path / "consumequeue")
+        async with level_service(tmp_path, clock) as rig:
+            rig.send(1, b"new" * 1_000, count=5)
+            rig.crash()
+        async with level_service(tmp_path, clock) as rig:
+            await rig.advance(1_000)
+            return rig.bodies()
+
+    assert asyncio.run(main()) == [b"new" * 1_000 + b"%d" % number for number in range(5)]

@@ -1,0 +1,144 @@
+"""The naive model: a list of messages, and what must have become of each."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from message_store.gaps import BRIDGE_TOPIC
+from message_store.record import Record
+
+SCHEDULE, HALF, OPS = (
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+)
+QUARANTINE_PROPERTY = "DUEMQ_REASON"
+BODY = re.compile(rb"<\d+ x*>")
+HOLD_MS = 1_000  # a store time may lie so far ahead of a clock that was stepped back
+
+
+class Fate(Enum):
+    """What the broker said."""
+
+    UNKNOWN = auto()  # nothing: it may be there once or not at all
+    TAKEN = auto()
+    NEVER = auto()  # rolled back: must not appear
+
+
+@dataclass(slots=True)
+class Message:
+    """One message.
+
+    Attributes:
+        due_ms: not before this clock time.
+        there_ms: at rest, HOLD_MS after this clock time, it is there if it was taken.
+        level: 0 for no delay.
+    """
+
+    body: bytes
+    topic: str
+    level: int
+    due_ms: int
+    number: int
+    fate: Fate = Fate.UNKNOWN
+    there_ms: int = 0
+
+    def taken(self, now_ms: int, sent_ms: int) -> None:
+        """Note that it was acknowledged at `now_ms`: it was stored between sending and then."""
+        self.fate = Fate.TAKEN
+        self.there_ms = self.due_ms + max(now_ms - sent_ms, 0)
+
+
+@dataclass
+class Model:
+    """All messages of a simulation, in the order they were sent."""
+
+    messages: dict[tuple[str, bytes], Message] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)  # topics that were deleted at some time
+
+    def add(self, message: Message) -> Message:
+        """Take note of a message that is about to be sent."""
+        self.messages[message.topic, message.body] = message
+        return message
+
+    def faults(self, records: list[Record], now_ms: int) -> list[str]:
+        """Return what is wrong with the log's records (real topics and quarantine)."""
+        counts: Counter[tuple[str, bytes]] = Counter()
+        found = []
+        order: dict[tuple[int, str, int], list[Message]] = defaultdict(list)
+        for record in records:
+            if record.topic in (SCHEDULE, HALF, OPS, BRIDGE_TOPIC[: len(record.topic)]):
+                continue
+            key, parked = key_of(record)
+            counts[key] += 1
+            message = self.messages.get(key)
+            if message is None:
+                found.append(f"nobody sent {key}")
+                continue
+            if record.store_ms < message.due_ms:
+                found.append(f"{key} came {message.due_ms - record.store_ms} ms early")
+            if message.level and not parked:
+                order[message.level, record.topic, record.queue_id].append(message)
+        found += [self._count_fault(m, counts[k], now_ms) for k, m in self.messages.items()]
+        found += [fault for arrived in order.values() for fault in order_faults(arrived)]
+        return [fault for fault in found if fault]
+
+    @staticmethod
+    def _count_fault(message: Message, count: int, now_ms: int) -> str:
+        who = f"{message.fate.name} message {message.body!r} of level {message.level}"
+        if count > 1:
+            return f"{who} is there {count} times"
+        if count and message.fate is Fate.NEVER:
+            return f"{who} is there although it was rolled back"
+        if not count and message.fate is Fate.TAKEN and now_ms >= message.there_ms + HOLD_MS:
+            return f"{who} is not there {now_ms - message.there_ms} ms after it was due"
+        return ""
+
+
+def key_of(record: Record) -> tuple[tuple[str, bytes], bool]:
+    """Return (topic, body) of a message, and whether it lies in quarantine."""
+    if QUARANTINE_PROPERTY in record.properties:
+        inner = record.properties["DUEMQ_TOPIC"]
+        found = BODY.search(record.body)  # the whole schedule record lies there
+        assert found is not None
+        return (inner, found.group()), True
+    return (record.topic, record.body), False
+
+
+def order_faults(arrived: list[Message]) -> list[str]:
+    """Return messages of one level and queue that came before their elders."""
+    found = []
+    for at, message in enumerate(arrived):
+        for later in arrived[at + 1 :]:
+            if later.number < message.number and later.due_ms <= message.due_ms:
+                found.append(f"{message.body!r} came before its elder {later.body!r}")
+                break
+    return found
+
+
+def pending_of(records: list[Record], units: set[int]) -> Counter[int]:
+    """Return by level how many schedule records of the log wait: no record names them as origin.
+
+    Args:
+        units: log offsets that the schedule queues name.
+    """
+    origins = {-(record.prepared_offset + 1) for record in records if record.prepared_offset < 0}
+    waiting: Counter[int] = Counter()
+    for record in records:
+        if record.topic == SCHEDULE:
+            assert record.phys_offset in units, f"{record.phys_offset} has no unit"
+            waiting[record.queue_id + 1] += record.phys_offset not in origins
+    return +waiting
+
+
+def log_records(store: Any) -> list[Record]:
+    """Return every record of the log, decoded."""
+    return [
+        store.read_record(int(offset))
+        for rows in store.scan(store.min_offset)
+        for offset in rows["phys_offset"].tolist()
+    ]

@@ -1,0 +1,224 @@
+"""A whole broker on a fake clock, with clients in memory, that can die in three ways.
+
+    stop     cleanly
+    kill     the files as they are at this moment, everything written counts (kill -9)
+    cut      the same on another boot: of the log behind the last sync only a piece or some pages
+             are left, of consume queue units written since then none, some or all (power cut)
+
+The dying broker goes on in its own directory until it is closed; the next one opens a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from broker.assembly import make_ingest
+from broker.broker import Broker
+from broker.remoting import codec
+from broker.remoting.connection import Connection
+from broker.remoting.limits import RemotingLimits
+from message_store import checkpoint
+from message_store.clock import FakeClock
+from message_store.commit_log import LogFile
+from message_store.layout import CQ_UNIT
+from message_store.plugin import Request, Response
+from tests.broker.loopback import LEVELS, TOPICS, properties_of
+from tests.broker.replay import Wire
+
+TURNS_MAX = 500_000
+REST_TURNS = 8
+PAGE_BYTES = 512  # of the disk; small, as the log is
+NAP_S = 0.0002  # a file is synced in a thread: the loop gives way to it
+
+
+class Gate:
+    """The disk: closed, nothing is synced."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.boot = 1
+        sync = LogFile.sync
+
+        def gated(file: LogFile) -> None:
+            self.open.wait()
+            sync(file)
+
+        patch.setattr(LogFile, "sync", gated)
+        patch.setattr(checkpoint, "_boot_id", lambda: b"boot %d" % self.boot)
+
+
+class Client:
+    """A connection in memory: requests by their numbers, answers by the same."""
+
+    def __init__(self, broker: Broker, ingest: Any) -> None:
+        self.connection = Connection(broker.parts.handlers, limits=RemotingLimits(), taker=ingest)
+        self.wire = Wire(50_000)
+        self.connection.connection_made(self.wire)
+        self.answers: dict[int, Response] = {}
+        self._opaque = 0
+
+    def write(self, request: Request) -> int:
+        """Send a request; return its number."""
+        self._opaque += 1
+        request.opaque = self._opaque
+        data = codec.encode_request(request)
+        view = self.connection.get_buffer(len(data))
+        while data:
+            part = data[: len(view)]
+            view[: len(part)] = part
+            self.connection.buffer_updated(len(part))
+            data, view = data[len(part) :], self.connection.get_buffer(-1)
+        return self._opaque
+
+    def read(self) -> None:
+        """Take the answers that came."""
+        for header, body in self.wire.take():
+            fields = header.get("extFields") or {}
+            response = Response(header["code"], header.get("remark"), fields, body)
+            self.answers[header["opaque"]] = response
+
+
+class World:
+    """The broker of one simulation, across its lives."""
+
+    def __init__(
+        self, home: Path, gate: Gate, chance: random.Random, properties: dict[str, str]
+    ) -> None:
+        self.clock = FakeClock()
+        self.gate = gate
+        self._home, self._chance, self._properties = home, chance, properties
+        self.lose_pages = False  # a power cut loses any pages, not only the last ones
+        self._life = 0
+        self._synced = 0  # of the log, by any life
+        self.root = home / "store0"
+        self.broker: Any = None
+        self.client: Any = None
+
+    async def start(self) -> None:
+        """Start the broker on the present directory."""
+        properties = properties_of(self.root, **self._properties)
+        self.broker = Broker(properties, clock=self.clock, plugins=[LEVELS])
+        await self.broker.__aenter__()
+        if not self._life:
+            for topic in TOPICS:
+                await self.broker.parts.topics.ensure(topic, queues=2)
+        self._life += 1
+        self.client = Client(self.broker, make_ingest(self.broker.parts, self.broker._around))
+
+    async def _end(self) -> None:
+        self.gate.open.set()
+        self.client.connection.connection_lost(None)
+        await self.broker.__aexit__(None, None, None)
+
+    async def stop(self) -> None:
+        """Stop cleanly."""
+        await self._end()
+
+    async def die(self, *, cut: bool) -> None:
+        """Go on with a copy of the files as they are now; the living broker does not matter."""
+        self._synced = max(self._synced, self.broker.store.durable_offset)
+        marks = self.broker.store.mark.read()
+        end = self.broker.store.max_offset
+        root = self._home / f"store{self._life}"
+        shutil.copytree(self.root, root, ignore=shutil.ignore_patterns("*.tmp", "*.old"))
+        old, self.root = self.root, root
+        await self._end()
+        shutil.rmtree(old)
+        if cut:
+            self.gate.boot += 1
+            assert self._synced <= end
+            if not self.lose_pages or self._chance.random() < 0.5:
+                self._cut_log(self._chance.randint(self._synced, end))
+            else:
+                self._lose_pages(self._synced, end)
+            self._lose_units(marks.durable if marks else 0)
+
+    def _cut_log(self, cut: int) -> None:
+        for path in sorted((self.root / "commitlog").iterdir()):
+            base, size = int(path.name), path.stat().st_size
+            if base + size > cut:
+                with path.open("r+b") as file:
+                    file.truncate(max(cut - base, 0))
+                    file.truncate(size)
+
+    def _lose_pages(self, synced: int, end: int) -> None:
+        """Lose pages behind `synced`: a disk writes them in any order."""
+        for path in sorted((self.root / "commitlog").iterdir()):
+            base, size = int(path.name), path.stat().st_size
+            with path.open("r+b") as file:
+                for page in range(0, size, PAGE_BYTES):
+                    first, stop = max(base + page, synced), min(base + page + PAGE_BYTES, end)
+                    if first < stop and self._chance.random() < 0.5:
+                        file.seek(first - base)
+                        file.write(bytes(stop - first))
+
+    def _lose_units(self, synced: int) -> None:
+        """Lose units of records behind `synced`: that is how far the queues were on the disk."""
+        share = self._chance.choice([0.0, 0.5, 1.0])
+        for path in (self.root / "consumequeue").glob("*/*/*"):
+            units = np.fromfile(path, CQ_UNIT)
+            chosen = np.array([self._chance.random() < share for _ in range(units.size)])
+            units[chosen & (units["phys_offset"] >= synced)] = 0
+            units.tofile(path)
+
+    # -- turning --------------------------------------------------------------------------------
+
+    @property
+    def service(self) -> Any:
+        """The level service."""
+        return self.broker.plugins.plugins["schedule_service"]._running.service
+
+    async def turn(self, count: int = 1) -> None:
+        """Let the loop turn so many times."""
+        for _ in range(count):
+            await asyncio.sleep(0)
+        self.client.read()
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Let the loop turn until a condition holds."""
+        for number in range(TURNS_MAX):
+            self.client.read()
+            if condition():
+                return
+            await asyncio.sleep(NAP_S if number % 32 == 31 else 0)
+        raise AssertionError(f"it does not come to pass: {self.state()}")
+
+    def state(self) -> dict[int, object]:
+        """What the level service is at, for a message."""
+        return {
+            number: (level.cursor.segments, list(level.table), level.hold_ms - self.clock.now_ms())
+            for number, level in self.service.levels.items()
+        }
+
+    async def rest(self) -> None:
+        """Let everything happen that can happen now; the disk must be open."""
+        await self.turn(REST_TURNS)
+        await self.until(lambda: self.service.resting)
+
+    async def advance(self, step_ms: int) -> None:
+        """Move the clock (also backwards)."""
+        self.clock.set_ms(self.clock.now_ms() + step_ms)
+        await self.rest()
+
+    async def ask(self, request: Request) -> Response:
+        """Send a request and wait for its answer."""
+        number = self.client.write(request)
+        await self.until(lambda: number in self.client.answers)
+        response: Response = self.client.answers.pop(number)
+        return response
+
+    async def persist(self) -> bool:
+        """Run the job that writes delayOffset.json."""
+        keeper = self.broker.plugins.plugins["schedule_service"]._running.keeper
+        done: bool = await keeper.persist()
+        return done

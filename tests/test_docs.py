@@ -1,0 +1,106 @@
+"""The pages say what the code does."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.apache_keys import WITHOUT_EFFECT
+from broker.cli.config_show import broker_sections
+from broker.cli.reference import cli_page, configuration_page
+from broker.config import NamesrvConfig
+from message_store.config import Properties, options, read_properties
+
+TOP = Path(__file__).resolve().parent.parent
+PAGES = sorted([*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md"), TOP / "benchmarks" / "README.md"])
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+TEST_NAME = re.compile(r"`([\w/]+\.py)::(\w+)`")
+SHIPPED = ("broker.conf", "namesrv.conf")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(TOP).as_posix()
+
+
+@pytest.mark.parametrize(
+    ("page", "made"),
+    [("configuration.md", configuration_page), ("cli.md", cli_page)],
+    ids=["configuration", "command line"],
+)
+def test_the_reference_is_generated_from_the_code(page: str, made: object) -> None:
+    assert callable(made)
+    assert (TOP / "docs" / "reference" / page).read_text() == made(), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.exists()], ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [t for t in LINK.findall(page.read_text()) if "://" not in t]
+    broken = [target for target in targets if not (page.parent / target).exists()]
+    assert not broken
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.exists()], ids=name_of)
+def test_named_tests_exist(page: Path) -> None:
+    for file, test in TEST_NAME.findall(page.read_text()):
+        source = (TOP / "tests" / file).read_text()
+        assert re.search(rf"\bdef {test}\(", source), f"{file} has no {test}"
+
+
+def known_keys() -> set[str]:
+    sections = [*broker_sections(Properties()), NamesrvConfig]
+    return {item.key for section in sections for item in options(section)}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_configuration_has_known_keys_only(name: str) -> None:
+    path = TOP / "config" / name
+    commented = re.findall(r"^# (\w+) = ", path.read_text(), re.M)
+    assert {*read_properties(path), *commented} <= known_keys()
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "how-to" in p.parts], ids=name_of)
+def test_keys_named_by_a_page_exist(page: Path) -> None:
+    words = set(re.findall(r"`([a-z]+(?:[A-Z][a-z0-9]*)+)(?:=[^`]*)?`", page.read_text()))
+    assert words <= known_keys() | set(WITHOUT_EFFECT)
+
+
+def client_cells() -> list[tuple[str, str]]:
+    """Return (test file, test) of every cell of the clients' table."""
+    text = (TOP / "docs" / "compat.md").read_text()
+    files = dict(re.findall(r"^\[\^(\w+)\]: `([^`]+)`", text, re.M))
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| ")]
+    header = next(cells for cells in lines if "[^java]" in cells[1])
+    columns = [files[re.findall(r"\[\^(\w+)\]", cell)[0]] for cell in header[1:]]
+    return [
+        (file, test)
+        for cells in lines
+        if len(cells) == len(header)
+        for file, cell in zip(columns, cells[1:], strict=True)
+        for test in re.findall(r"`(test_\w+)`", cell)
+    ]
+
+
+def test_cells_of_the_clients_name_tests_that_exist() -> None:
+    cells = client_cells()
+    assert len(cells) > 50
+    for file, test in cells:
+        source = (TOP / "tests" / file).read_text()
+        assert re.search(rf"\bdef {test}\(", source), f"{file} has no {test}"
+
+
+def test_every_client_test_stands_in_the_table() -> None:
+    shown = set(client_cells())
+    for file in {file for file, _ in shown}:
+        tests = re.findall(r"^def (test_\w+)\(", (TOP / "tests" / file).read_text(), re.M)
+        missing = [test for test in tests if (file, test) not in shown]
+        assert not missing, f"docs/compat.md lacks {missing} of {file}"
+
+
+def test_the_shipped_logging_configuration_is_complete() -> None:
+    parser = configparser.RawConfigParser()
+    parser.read(TOP / "config" / "logging.ini")
+    assert set(parser["loggers"]["keys"].split(",")) == {"root", "apscheduler"}
+    assert "RotatingFileHandler" in parser["handler_file"]["class"]

@@ -1,0 +1,62 @@
+"""Imports point down the house's arrows only (design, section 3)."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parent.parent
+ARROWS: dict[str, set[str]] = {
+    "message_store": set(),
+    "schedule_service": {"message_store"},
+    "timer_store": {"message_store"},
+    "migration": {"message_store", "schedule_service", "timer_store"},
+    "reconciliation": {"message_store"},
+    "broker": {"message_store", "schedule_service", "timer_store", "migration", "reconciliation"},
+}
+FOUND_BY_ENTRY_POINT = {"schedule_service", "timer_store"}
+"""The broker finds these through their entry points; only its command line may import them."""
+
+
+def imported_packages(source: str) -> Iterator[tuple[str, int]]:
+    """Yield (dotted module, line) of every import, also those inside functions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"relative import in line {node.lineno}"
+            yield node.module or "", node.lineno
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((TOP / package).rglob("*.py"))
+
+
+@pytest.mark.parametrize("package", [name for name in ARROWS if (TOP / name).is_dir()])
+def test_imports_point_down(package: str) -> None:
+    wrong = []
+    for path in sources(package):
+        for module, line in imported_packages(path.read_text()):
+            other = module.partition(".")[0]
+            if other in ARROWS and other != package and other not in ARROWS[package]:
+                wrong.append(f"{path.relative_to(TOP)}:{line} imports {module}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_broker_process_does_not_name_its_plugins() -> None:
+    wrong = [
+        f"{path.relative_to(TOP)}:{line} imports {module}"
+        for path in sources("broker")
+        if "cli" not in path.parts
+        for module, line in imported_packages(path.read_text())
+        if module.partition(".")[0] in FOUND_BY_ENTRY_POINT
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_package_is_in_the_house() -> None:
+    packages = {path.parent.name for path in TOP.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert packages <= ARROWS.keys()
