@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from message_store.commit_log import sync_directory
 from message_store.consume_queue import UNIT_BYTES, ConsumeQueue, FileCache
+from message_store.deletions import Deletions
 from message_store.kernels import encode
 from message_store.topics import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
 
@@ -20,8 +22,10 @@ BACKLOG_BLOCKS_MAX = 100_000
 class QueueSet:
     """Consume queues under `<root>/consumequeue/<topic>/<queueId>`, found by slot."""
 
-    def __init__(self, directory: Path, file_bytes: int, topics: TopicTable) -> None:
-        self.directory = directory
+    def __init__(
+        self, directory: Path, file_bytes: int, topics: TopicTable, deletions: Deletions
+    ) -> None:
+        self.directory, self.deletions = directory, deletions
         self.file_bytes = -(-file_bytes // UNIT_BYTES) * UNIT_BYTES
         self.topics = topics
         self.files = FileCache()
@@ -33,6 +37,7 @@ class QueueSet:
 
     def load(self) -> None:
         """Open every queue directory; set each slot's next offset. Stray names are ignored."""
+        self.deletions.load()
         self.directory.mkdir(parents=True, exist_ok=True)
         paths = [p for p in self.directory.iterdir() if p.is_dir() and is_topic_name(p.name)]
         for topic_path in sorted(paths):
@@ -133,8 +138,15 @@ class QueueSet:
         for queue in self.all():
             queue.correct_min(log_min)
 
-    def remove_topic(self, name: str) -> None:
-        """Delete the files of a topic's queues; numbering starts at 0 again."""
+    def remove_topic(self, name: str, log_end: int) -> None:
+        """Delete the files of a topic's queues; numbering starts at 0 again.
+
+        Raises:
+            OSError: The disk refused a note of it, also after the files had made room.
+        """
+        self.deletions.add(name, log_end)
+        with suppress(OSError):
+            self.deletions.write()
         topic_index = self.topics.find(name)
         for slot, queue in enumerate(self.all()):
             if self.topics.queue_of(slot)[0] == topic_index and queue.directory.is_dir():
@@ -143,6 +155,7 @@ class QueueSet:
         path = self.directory / name
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
+        self.deletions.write()
         sync_directory(self.directory)
 
     def close(self) -> None:

@@ -305,7 +305,8 @@ def _used(file: LogFile, pos: int) -> bytes:
 def dispatch(rows: npt.NDArray[Any], queues: QueueSet, rules: Sequence[TagsCodeRule]) -> int:
     """Write the units of scanned records; return how many blocks did not join on to their queue."""
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
-    rows = rows[((kind == 0) | (kind == layout.SYS_COMMIT)) & has_place(rows)]
+    plain = (kind == 0) | (kind == layout.SYS_COMMIT)
+    rows = rows[plain & has_place(rows) & queues.deletions.kept(rows, queues.topics)]
     codes = tags_codes(rows, queues.topics, rules)
     group = rows["topic_index"].astype(np.int64) << 32 | rows["queue_id"]
     order = np.argsort(group, kind="stable")

@@ -28,6 +28,7 @@ from message_store.checkpoint import Checkpoint, RecoveryMark
 from message_store.clock import Clock
 from message_store.commit_log import CommitLog
 from message_store.config import StoreConfig
+from message_store.deletions import Deletions
 from message_store.errors import StoreFull, StoreLocked
 from message_store.flusher import Flusher, sync_files
 from message_store.index_file import IndexService
@@ -73,7 +74,12 @@ class MessageStore(StoreReader):
         self.root = config.root
         self.topics = TopicTable()
         self.log = CommitLog(config.commitlog_dir, config.commitlog_file_bytes)
-        self.queues = QueueSet(self.root / "consumequeue", config.queue_file_bytes, self.topics)
+        self.queues = QueueSet(
+            self.root / "consumequeue",
+            config.queue_file_bytes,
+            self.topics,
+            Deletions(self.config_path("deletedTopics.json")),
+        )
         self.retention = Retention(self)
         self.recovered: recovery.Recovered | None = None
         self._dispatchers: list[Dispatcher] = []
@@ -143,6 +149,7 @@ class MessageStore(StoreReader):
             torn_from=marks.durable if power_cut and marks else None,
         )  # fmt: skip
         self.queues.correct_min(self.log.min_offset)
+        self.queues.deletions.fit(self.log.min_offset, found.end)
         self.recovered = found
         if found.records:
             self._last_record, self._last_store_ms = found.last_record, found.last_store_ms
@@ -401,12 +408,15 @@ class MessageStore(StoreReader):
         self._dispatchers.append(dispatcher)
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic's queues. Its records stay in the log until retention takes them."""
-        self.queues.remove_topic(name)
-        self._mark_dispatched()  # so that no recovery writes these queues again,
-        with suppress(OSError):  # also after a power cut
-            self.flush()
-            self.mark.sync()
+        """Remove a topic's queues. Its records stay in the log until retention takes them.
+
+        Raises:
+            OSError: The disk refused a note of it: a crash would bring the queues back.
+        """
+        with suppress(OSError):
+            self.flush()  # what is deleted is on the disk before its deletion is
+        self.queues.remove_topic(name, self.log.end)
+        self._mark_dispatched()
 
     # -- durability ---------------------------------------------------------------------------
 

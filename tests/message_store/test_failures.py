@@ -204,6 +204,35 @@ def test_a_deleted_topic_stays_deleted(tmp_path):
         assert rounds_of(store, "U", 0) == list(range(6))
 
 
+@pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/U"])
+def test_a_deleted_topic_stays_deleted_when_all_queues_are_written_again(tmp_path, lost):
+    store = entered(tmp_path)
+    for number in range(6):
+        put_round(store, number)
+    store.delete_topic("T")
+    put_one(store, "T", 0, b"0/reborn")
+    kill(store)
+    shutil.rmtree(tmp_path / lost)
+    with open_store(tmp_path) as store:
+        assert bodies(store, "T", 0) == [b"0/reborn"]
+        assert store.queue_bounds("T", 1) == (0, 0)
+        assert rounds_of(store, "U", 0) == list(range(6))
+
+
+def test_a_deletion_whose_log_end_a_power_cut_took_hides_nothing_new(tmp_path):
+    """The log ends before where it ended at the deletion, and grows past that again."""
+    store = entered(tmp_path)
+    put_one(store, "T", 0, b"0/old")
+    store.delete_topic("T")
+    kill(store)
+    change(tmp_path / "config" / "deletedTopics.json", 0, b'{"deletedTopics":{"T":1000000}}')
+    with open_store(tmp_path) as store:
+        put_one(store, "T", 0, b"0/new")
+    shutil.rmtree(tmp_path / "consumequeue")
+    with open_store(tmp_path) as store:
+        assert bodies(store, "T", 0) == [b"0/new"]
+
+
 # -- killed between any two steps of a put ------------------------------------------------------
 
 
