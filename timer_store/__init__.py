@@ -1,0 +1,1 @@
+"""Timers: messages held until any millisecond, in Apache's timer log and wheel."""

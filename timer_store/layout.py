@@ -1,0 +1,112 @@
+"""Every byte layout and column layout of the timer store, declared once.
+
+On disk (big-endian, Apache 5.3.3's): units of the timer log, slots of the wheel, the checkpoint.
+In memory (native): timers on their way into log and wheel, timers staged for delivery.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from message_store.layout import packer
+
+# TimerLog.UNIT_SIZE. Apache writes 0 into the last eight bytes and never reads them.
+TIMER_UNIT = np.dtype(
+    [
+        ("size", ">i4"),  # 52
+        ("prev_pos", ">i8"),  # the unit of this slot before this one, -1: it is the first
+        ("magic", ">i4"),  # MAGIC_DEFAULT | MAGIC_ROLL | MAGIC_DELETE
+        ("write_ms", ">i8"),  # when it was enqueued, a multiple of the precision
+        ("delay_ms", ">i4"),  # slot time - write_ms; ours: due_ms - 1 - write_ms, unless it rolls
+        ("phys_offset", ">i8"),  # of the record in the commit log
+        ("record_size", ">i4"),
+        ("topic_hash", ">i4"),  # Java hash of REAL_TOPIC
+        ("due_ms", ">i8"),  # ours: the exact due time; below 0: settled (cancelled, moved, fired)
+    ]
+)
+assert TIMER_UNIT.itemsize == 52
+UNIT_BYTES: Final = TIMER_UNIT.itemsize
+UNIT = packer(TIMER_UNIT)
+MAGIC_DEFAULT, MAGIC_ROLL, MAGIC_DELETE = 1, 2, 4
+
+# TimerLog's blank record: what is left of the file, 0, the commit log's blank magic.
+TIMER_BLANK = np.dtype([("size", ">i4"), ("zero", ">i8"), ("magic", ">i4")])
+assert TIMER_BLANK.itemsize == 16
+BLANK = packer(TIMER_BLANK)
+
+# store/timer/Slot.java
+TIMER_SLOT = np.dtype(
+    [
+        ("tick", ">i8"),  # slot time / precision: tells which lap the slot belongs to
+        ("first_pos", ">i8"),
+        ("last_pos", ">i8"),
+        ("num", ">i4"),  # ours: units that wait in it, exactly
+        ("magic", ">i4"),  # unused
+    ]
+)
+assert TIMER_SLOT.itemsize == 32
+SLOT_BYTES: Final = TIMER_SLOT.itemsize
+SLOTS: Final = 7 * 86_400  # DefaultMessageStore: slots of one lap, whatever the precision
+WHEEL_SLOTS: Final = 2 * SLOTS
+WHEEL_BYTES: Final = WHEEL_SLOTS * SLOT_BYTES
+
+# TimerCheckpoint; the file has 4096 bytes, the rest is zero.
+TIMER_CHECK = np.dtype(
+    [
+        ("read_ms", ">i8"),  # lastReadTimeMs: the first slot that is not completely delivered
+        ("log_pos", ">i8"),  # lastTimerLogFlushPos
+        ("queue_offset", ">i8"),  # lastTimerQueueOffset: the next unit to enqueue
+        ("master_queue_offset", ">i8"),  # masterTimerQueueOffset
+        ("state_version", ">i8"),
+        ("version_ms", ">i8"),
+        ("version_counter", ">i8"),
+    ]
+)
+assert TIMER_CHECK.itemsize == 56
+TIMER_CHECK_BYTES: Final = 4096
+
+# A slot past the byte order border.
+SLOT = np.dtype(
+    [
+        ("tick", "i8"),
+        ("first_pos", "i8"),
+        ("last_pos", "i8"),
+        ("num", "i4"),
+        ("magic", "i4"),
+    ]
+)
+
+# A timer on its way into the timer log and the wheel: one row each, in queue order.
+TIMED = np.dtype(
+    [
+        ("due_ms", "i8"),  # exact: never delivered before
+        ("slot_ms", "i8"),  # whose slot it joins: due_ms - 1, or a roll time before that
+        ("phys_offset", "i8"),
+        ("queue_offset", "i8"),  # in the timer topic's queue; -1: the unit came from elsewhere
+        ("origin", "i8"),  # log offset of the timer that this record settles, -1: none
+        ("record_size", "i4"),
+        ("topic_hash", "i4"),  # Java hash of the real topic's name
+        ("topic_index", "i4"),  # the real topic, -1: not in the topic table
+        ("kind", "i4"),  # TIMED_*
+    ],
+    align=True,
+)
+TIMED_PLAIN, TIMED_MARKER, TIMED_BROKEN = 0, 1, 2  # BROKEN: no time, no target, unreadable
+
+# A timer loaded for delivery: one row each.
+STAGED = np.dtype(
+    [
+        ("due_ms", "i8"),
+        ("phys_offset", "i8"),
+        ("pos", "i8"),  # its unit in the timer log
+        ("write_ms", "i8"),  # for TIMER_ENQUEUE_MS
+        ("record_size", "i4"),
+        ("topic_hash", "i4"),
+        ("magic", "i4"),
+        ("state", "i4"),  # STAGED_*
+    ],
+    align=True,
+)
+STAGED_WAITING, STAGED_SETTLED = 0, 1
