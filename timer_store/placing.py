@@ -1,0 +1,48 @@
+"""Which slot a timer waits in: its own, or an earlier one where it is looked at again.
+
+    read      staged               staged + window
+     |----------|---- own slot -------|------------------------------------------> due
+                      ^ T = due - k * window, the only such moment in [staged, staged + window)
+
+A wheel has a span; a timer beyond the roll window waits in slot T and is put on when T comes. T
+depends on the due time and on nothing but the window it was put in, so a unit is found from its
+due time without a search: `candidates`.
+
+    read     the first slot that is not completely delivered
+    staged   slots before are loaded for delivery
+
+Source: TimerMessageStore.doEnqueue, where the roll time depends on the moment of the put.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Times = npt.NDArray[np.int64]
+
+
+def slot_times(due_ms: Times, read_ms: int, staged_ms: int, window_ms: int) -> Times:
+    """Return the moment whose slot each timer waits in: `due_ms` - 1, or its roll time.
+
+    What is overdue waits in the slot that is read now.
+    """
+    own_ms = due_ms - 1
+    laps = np.maximum(own_ms - staged_ms, 0) // window_ms
+    return np.maximum(own_ms - laps * window_ms, read_ms)
+
+
+def place(rows: npt.NDArray[Any], read_ms: int, staged_ms: int, window_ms: int) -> None:
+    """Set `slot_ms` of (n,) `layout.TIMED` rows."""
+    rows["slot_ms"] = slot_times(rows["due_ms"], read_ms, staged_ms, window_ms)
+
+
+def candidates(due_ms: Times, read_ms: int, window_ms: int) -> tuple[Times, Times]:
+    """Return the two slots that a unit may be in that was placed at any read time up to now.
+
+    The second is one window behind the first, or the same where the first is the timer's own.
+    """
+    first = slot_times(due_ms, read_ms, read_ms, window_ms)
+    return first, np.minimum(first + window_ms, np.maximum(due_ms - 1, first))

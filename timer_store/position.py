@@ -1,0 +1,22 @@
+"""How far the timer store is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Position:
+    """The three moving marks of a timer store; `read_ms` and `staged_ms` start slots.
+
+    Attributes:
+        read_ms: the first slot that is not completely delivered.
+        staged_ms: slots before are loaded for delivery; at least `read_ms`.
+        part: the slot at `staged_ms` is loaded up to this (due_ms, phys_offset).
+        queue_offset: the next unit of the timer queue to take in.
+    """
+
+    read_ms: int
+    staged_ms: int
+    queue_offset: int = 0
+    part: tuple[int, int] | None = None
