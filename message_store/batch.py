@@ -19,6 +19,7 @@ from message_store.properties import decode_properties, encode_properties
 from message_store.text import java_hash
 
 STAGING_BYTES_MIN = 1 << 16
+WRITTEN_COLUMNS = ("out_ms", "due_ms", "enqueue_ms", "dequeue_ms")
 
 
 class PutBatch:
@@ -113,6 +114,8 @@ class PutBatch:
         row["prepared_offset"] = prepared_offset
         row["reconsume_times"] = reconsume_times
         row["due_delay_ms"] = -1
+        for name in WRITTEN_COLUMNS:
+            row[name] = -1
         row["status"] = 0
         row["phys_offset"] = -1
         row["sys_flag"] = sys_flag

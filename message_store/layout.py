@@ -133,6 +133,11 @@ PUT = np.dtype(
         ("uniq_len", "i4"),
         ("status", "i4"),  # 0, or the response code a hook or the store refused it with
         ("due_delay_ms", "i8"),  # -1: tags_code = tags_hash; else store_ms + due_delay_ms
+        # numbers that the encoder writes behind the property text, -1: not
+        ("out_ms", "i8"),  # TIMER_OUT_MS
+        ("due_ms", "i8"),  # DUEMQ_DUE_MS: the exact due time, where TIMER_* do not tell it
+        ("enqueue_ms", "i8"),  # TIMER_ENQUEUE_MS, left out where the text would be too long
+        ("dequeue_ms", "i8"),  # TIMER_DEQUEUE_MS, the same
         # results
         ("store_ms", "i8"),
         ("phys_offset", "i8"),

@@ -275,3 +275,4 @@ def set_plain(row: Any) -> None:
     row["delay_level"] = row["timer_kind"] = row["timer_value"] = row["prop_flags"] = 0
     row["uniq_pos"] = row["uniq_len"] = row["status"] = 0
     row["due_delay_ms"] = row["phys_offset"] = -1
+    row["out_ms"] = row["due_ms"] = row["enqueue_ms"] = row["dequeue_ms"] = -1

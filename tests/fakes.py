@@ -19,6 +19,12 @@ from message_store.topics import TopicTable
 
 HEAD = layout.packer(layout.RECORD_HEAD)
 HOST = (bytes([127, 0, 0, 1]), 10911)
+WRITTEN = {
+    "out_ms": "TIMER_OUT_MS",
+    "due_ms": "DUEMQ_DUE_MS",
+    "enqueue_ms": "TIMER_ENQUEUE_MS",
+    "dequeue_ms": "TIMER_DEQUEUE_MS",
+}
 
 
 def encode_record(head: dict[str, int], body: bytes, topic: str, properties: bytes) -> bytes:
@@ -189,6 +195,9 @@ class FakeStore:
         late = int(row["due_delay_ms"])
         row["tags_code"] = row["tags_hash"] if late < 0 else row["store_ms"] + late
         properties = batch.property_text(index)
+        for column, name in WRITTEN.items():
+            if row[column] >= 0:
+                properties += f"{name}\x01{row[column]}\x02".encode()
         if row["real_topic_index"] >= 0:
             real = self.topics.name(int(row["real_topic_index"]))
             properties += f"REAL_TOPIC\x01{real}\x02REAL_QID\x01{row['real_queue_id']}\x02".encode()

@@ -37,19 +37,48 @@ Rows = npt.NDArray[Any]
 MESSAGE_ILLEGAL = 13
 PROPERTY_BYTES_MAX = 32_767
 TOPIC_BYTES_V1_MAX = 127
+OUT_NAME = np.frombuffer(b"TIMER_OUT_MS\x01", np.uint8).copy()
+DUE_NAME = np.frombuffer(b"DUEMQ_DUE_MS\x01", np.uint8).copy()
+ENQUEUE_NAME = np.frombuffer(b"TIMER_ENQUEUE_MS\x01", np.uint8).copy()
+DEQUEUE_NAME = np.frombuffer(b"TIMER_DEQUEUE_MS\x01", np.uint8).copy()
 REAL_TOPIC_NAME = np.frombuffer(b"REAL_TOPIC\x01", np.uint8).copy()
 REAL_QID_NAME = np.frombuffer(b"REAL_QID\x01", np.uint8).copy()
 BLANK_TAIL_BYTES = 8
 
 
 @kernel
+def has_times(row: Any) -> bool:
+    """Return whether one of the timer columns is to be written."""
+    return max(row["out_ms"], row["due_ms"], row["enqueue_ms"], row["dequeue_ms"]) >= 0
+
+
+@kernel
+def number_bytes(name: Bytes, value: int) -> int:
+    """Return the size of a number's entry, 0 if it is not written."""
+    return name.size + digits_len(np.int64(value)) + 1 if value >= 0 else 0
+
+
+@kernel
+def times_bytes(row: Any) -> int:
+    """Return the size of the entries that the timer columns become."""
+    size = number_bytes(OUT_NAME, row["out_ms"]) + number_bytes(DUE_NAME, row["due_ms"])
+    size += number_bytes(ENQUEUE_NAME, row["enqueue_ms"])
+    return size + number_bytes(DEQUEUE_NAME, row["dequeue_ms"])
+
+
+@kernel
 def property_bytes(row: Any, staging: Bytes, topics: Any) -> int:
     """Return the size of the property text as it will be stored."""
     size = np.int64(row["prop_len"])
-    if row["real_topic_index"] < 0:
+    timed = has_times(row)
+    if row["real_topic_index"] < 0 and not timed:
         return size
     if size > 0 and staging[row["prop_pos"] + size - 1] != 2:
         size += 1
+    if timed:
+        size += times_bytes(row)
+    if row["real_topic_index"] < 0:
+        return size
     size += REAL_TOPIC_NAME.size + topics[row["real_topic_index"]]["name_len"] + 1
     return size + REAL_QID_NAME.size + digits_len(np.int64(row["real_queue_id"])) + 1
 
@@ -74,6 +103,9 @@ def prepare(
             continue
         topic = arrays.topics[row["topic_index"]]
         prop_len = property_bytes(row, staging, arrays.topics)
+        if prop_len > PROPERTY_BYTES_MAX and max(row["enqueue_ms"], row["dequeue_ms"]) >= 0:
+            row["enqueue_ms"] = row["dequeue_ms"] = -1  # they inform; the message must not be lost
+            prop_len = property_bytes(row, staging, arrays.topics)
         too_long = row["body_len"] > body_bytes_max or prop_len > PROPERTY_BYTES_MAX
         if too_long or row["queue_id"] < 0:
             row["status"] = MESSAGE_ILLEGAL
@@ -115,16 +147,41 @@ def put_host(out: Bytes, pos: int, hi: Any, lo: Any, port: int, ipv6: bool) -> i
 
 
 @kernel
+def put_number(out: Bytes, pos: int, name: Bytes, value: int) -> int:
+    """Write the entry of a number unless it is negative; return the position behind it."""
+    if value < 0:
+        return pos
+    copy(out, pos, name, 0, name.size)
+    pos = put_digits(out, pos + name.size, np.int64(value))
+    out[pos] = 2
+    return pos + 1
+
+
+@kernel
+def put_times(out: Bytes, pos: int, row: Any) -> int:
+    """Write the entries of the timer columns; return the position behind them."""
+    pos = put_number(out, pos, OUT_NAME, row["out_ms"])
+    pos = put_number(out, pos, DUE_NAME, row["due_ms"])
+    pos = put_number(out, pos, ENQUEUE_NAME, row["enqueue_ms"])
+    return put_number(out, pos, DEQUEUE_NAME, row["dequeue_ms"])
+
+
+@kernel
 def put_properties(out: Bytes, pos: int, row: Any, staging: Bytes, arrays: TopicArrays) -> int:
-    """Write the property text, with REAL_TOPIC and REAL_QID of a redirected row."""
+    """Write the property text, the timer columns, REAL_TOPIC and REAL_QID of a redirected row."""
     size = np.int64(row["prop_len"])
     copy(out, pos, staging, row["prop_pos"], size)
     pos += size
-    if row["real_topic_index"] < 0:
+    timed = has_times(row)
+    if row["real_topic_index"] < 0 and not timed:
         return pos
     if size > 0 and out[pos - 1] != 2:
         out[pos] = 2
         pos += 1
+    if timed:
+        pos = put_times(out, pos, row)
+    if row["real_topic_index"] < 0:
+        return pos
     copy(out, pos, REAL_TOPIC_NAME, 0, REAL_TOPIC_NAME.size)
     pos += REAL_TOPIC_NAME.size
     topic = arrays.topics[row["real_topic_index"]]

@@ -20,6 +20,13 @@ from tests.store_help import LOOPBACK
 
 T0 = 1_700_000_000_000
 OUT = 1 << 20
+OTHER = ("topic", "text", "real", "times")  # of a message, not columns of a record
+TIMES = {
+    "out_ms": "TIMER_OUT_MS",
+    "due_ms": "DUEMQ_DUE_MS",
+    "enqueue_ms": "TIMER_ENQUEUE_MS",
+    "dequeue_ms": "TIMER_DEQUEUE_MS",
+}
 
 # What a 4.9.8 broker stores for a message of level 3 (10 s) to topic T1, queue 2.
 SCHEDULE_RECORD = bytes.fromhex(
@@ -191,6 +198,7 @@ messages = st.fixed_dictionaries(
         "reconsume_times": i4,
         "prepared_offset": i8,
         "real": st.none() | st.tuples(names, st.integers(0, 70_000)),
+        "times": st.none() | st.tuples(*[st.just(-1) | st.integers(0, (1 << 63) - 1)] * 4),
     }
 )
 
@@ -222,20 +230,25 @@ def fill(batch: PutBatch, topics: TopicTable, messages_: list[dict]) -> None:
         at = batch.add(
             topic_index=topics.add(message["topic"]),
             properties=message["text"],
-            **{k: v for k, v in message.items() if k not in ("topic", "text", "real")},
+            **{k: v for k, v in message.items() if k not in OTHER},
         )
+        for name, value in zip(TIMES, message["times"] or (), strict=False):
+            batch.rows[at][name] = value
         if message["real"]:
             batch.rows[at]["real_topic_index"] = topics.add(message["real"][0])
             batch.rows[at]["real_queue_id"] = message["real"][1]
 
 
-def with_real(text: bytes, real: tuple[str, int] | None) -> bytes:
-    """Return the property text of a redirected message: the rule of `put_properties`."""
-    if real is None:
-        return text
-    if text and not text.endswith(b"\x02"):
+def written_text(message: dict) -> bytes:
+    """Return the property text as it is stored: the rule of `put_properties`."""
+    text, real = message["text"], message["real"]
+    times = dict(zip(TIMES.values(), message["times"] or (), strict=False))
+    added = "".join(f"{name}\x01{ms}\x02" for name, ms in times.items() if ms >= 0)
+    if real is not None:
+        added += f"REAL_TOPIC\x01{real[0]}\x02REAL_QID\x01{real[1]}\x02"
+    if added and text and not text.endswith(b"\x02"):
         text += b"\x02"
-    return text + f"REAL_TOPIC\x01{real[0]}\x02REAL_QID\x01{real[1]}\x02".encode()
+    return bytes(text + added.encode())
 
 
 @given(st.lists(messages, min_size=1, max_size=6), st.integers(0, 1 << 50), st.integers(0, 1 << 45))
@@ -250,11 +263,11 @@ def test_kernel_and_plain_encoder_write_the_same_bytes(messages_, log_start, sto
         numbers[queue] += 1
         wanted += encode_record(
             topic=message["topic"],
-            property_text=with_real(message["text"], message["real"]),
+            property_text=written_text(message),
             queue_offset=queue_offset,
             phys_offset=log_start + len(wanted),
             store_ms=store_ms,
-            **{k: v for k, v in message.items() if k not in ("topic", "text", "real")},
+            **{k: v for k, v in message.items() if k not in OTHER},
         )
     assert made == wanted
 

@@ -134,6 +134,7 @@ def set_defaults(row: Any) -> None:
     row["real_queue_id"] = 0
     row["prepared_offset"] = 0
     row["due_delay_ms"] = -1
+    row["out_ms"] = row["due_ms"] = row["enqueue_ms"] = row["dequeue_ms"] = -1
     row["status"] = 0
     row["phys_offset"] = -1
 

@@ -85,6 +85,32 @@ def test_what_can_never_be_stored_is_refused(
     assert total == (0 if refused else 91 + body_len + 1 + prop_len)
 
 
+@pytest.mark.parametrize(
+    ("rule", "text_len", "status", "informs"),
+    [
+        ("there is room for both times", 32_767 - 62, 0, True),
+        ("without room they are left out", 32_767 - 61, 0, False),
+        ("also when not a byte is left", 32_767, 0, False),
+        ("a text that is too long alone is refused", 32_768, 13, False),
+    ],
+)
+def test_times_that_only_inform_never_make_a_delivery_too_long(rule, text_len, status, informs):
+    batch, topics = PutBatch(), TopicTable()
+    index = topics.add("T")
+    topics.slot(index, 0, create=True)
+    batch.add(
+        topic_index=index, queue_id=0, body=b"x", properties=b"p" * (text_len - 1) + b"\x02",
+        born_ms=0, born_host=LOOPBACK, store_host=LOOPBACK,
+    )  # fmt: skip
+    row = batch.rows[0]
+    row["enqueue_ms"], row["dequeue_ms"] = 1_700_000_000_000, 1_700_000_000_001
+    encode.prepare(batch.rows, 1, batch.staging, topics.arrays, 100, 100_000)
+    assert row["status"] == status, rule
+    assert (row["enqueue_ms"] >= 0, row["dequeue_ms"] >= 0) == (informs, informs), rule
+    if not status:
+        assert row["record_size"] == 91 + 1 + 1 + text_len + (62 if informs else 0)
+
+
 @pytest.mark.parametrize("left", [0, 91, 99, 100, 108, 199, 200, 208, 400])
 def test_a_record_leaves_room_for_the_blank_that_ends_its_file(left):
     batch, topics = PutBatch(), TopicTable()
