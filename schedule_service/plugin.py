@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,14 @@ from schedule_service.levels import LevelHistory, Promise, decode_history, encod
 from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_QUEUES, SCHEDULE_TOPIC
 from schedule_service.persist import OffsetKeeper
 from schedule_service.queues import ScheduleQueues
-from schedule_service.recovery import OFFSETS_FILE, Saved, decode_saved, plan_start, restore
+from schedule_service.recovery import (
+    OFFSETS_FILE,
+    Saved,
+    decode_saved,
+    fitted,
+    plan_start,
+    restore,
+)
 from schedule_service.stats import LevelCollector, LevelStats
 from schedule_service.views import levels_view, runtime_view
 
@@ -143,12 +150,16 @@ class SchedulePlugin(PluginBase):
 
     def _start(self, store: Any) -> Running:
         saved = self._load_saved(store)
+        queues = ScheduleQueues(store, self.history)
+        ends = {level: queues.bounds(level)[1] for level in queues.levels}
+        if self._adopted is not None:
+            self._adopted = dict(fitted(Saved(offsets=self._adopted), ends).offsets)
         start = plan_start(saved, self._adopted, log_min=store.min_offset, log_end=store.max_offset)
+        start = replace(start, saved=fitted(start.saved, ends))
         self._disbelieved = saved is not None and start.saved is not saved
         if saved is None or saved.log_offset is None:
             self._adopted = dict(start.saved.offsets)
         self._change_levels(self.config.levels, store, write=True)
-        queues = ScheduleQueues(store, self.history)
         cursors = restore(store, queues, start)
         service = LevelService(
             store, queues, self._host.clock, self.config, cursors, on_failure=self._host.stop

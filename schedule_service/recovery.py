@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -137,6 +137,23 @@ def plan_start(
     if saved.log_offset > log_end:  # the log lost its end: the table claims too much
         return Start(Saved(offsets=dict(adopted or {})), log_min)
     return Start(saved, max(saved.log_offset, log_min))
+
+
+def fitted(saved: Saved, ends: Mapping[int, int]) -> Saved:
+    """Return what `saved` says of queues that end there: itself if it claims no more than is there.
+
+    A queue that was lost, with all its records, starts again at 0: what an old table says of it
+    must not hold for its new messages.
+    """
+    offsets = {level: min(at, ends.get(level, 0)) for level, at in saved.offsets.items()}
+    ahead = {
+        level: [(low, min(high, ends[level])) for low, high in ranges if low < ends[level]]
+        for level, ranges in saved.ahead.items()
+        if level in ends
+    }
+    if offsets == dict(saved.offsets) and ahead == dict(saved.ahead):
+        return saved
+    return replace(saved, offsets=offsets, ahead=ahead)
 
 
 def waiting_ranges(entry: int, ahead: Iterable[Range], first: int, end: int) -> list[Range]:

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("duemq", deadline=None)
-settings.load_profile("duemq")
+settings.register_profile("duemq-ci", deadline=None, derandomize=True)  # the same on every run
+settings.load_profile("duemq-ci" if os.environ.get("DUEMQ_CI") else "duemq")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

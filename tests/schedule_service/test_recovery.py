@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from schedule_service.recovery import (
     Start,
     decode_saved,
     encode_saved,
+    fitted,
     plan_start,
     take_saved,
     waiting_ranges,
@@ -128,6 +130,46 @@ def test_nothing_is_delivered_twice_after_a_kill(tmp_path):
             assert rig.service.levels[1].cursor.pending == 0
             await rig.advance(5_000)
             assert len(rig.bodies()) == 53
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("saved", "wanted"),
+    [
+        (Saved({1: 5, 2: 7}), None),
+        (Saved({1: 9}), Saved({1: 8})),
+        (Saved({3: 4}), Saved({3: 0})),  # its queue is gone
+        (Saved({1: 2}, {1: [(3, 4), (6, 9), (9, 11)]}), Saved({1: 2}, {1: [(3, 4), (6, 8)]})),
+    ],
+)
+def test_a_table_says_no_more_than_the_queues_hold(saved, wanted):
+    found = fitted(saved, {1: 8, 2: 7})
+    assert found is saved if wanted is None else found == wanted
+
+
+@pytest.mark.parametrize("file", ["delayOffset.json", "delayLevels.json"])
+def test_a_queue_that_starts_again_at_0_is_delivered(tmp_path, file):
+    """All its records went with retention, its files were lost: an old offset must not hold."""
+
+    async def story():
+        async with level_service(tmp_path) as rig:
+            rig.send(1, count=30)
+            clock = rig.clock
+            await rig.advance(1_000)
+        for name in ("commitlog", "consumequeue"):
+            shutil.rmtree(tmp_path / name)
+        if file == "delayLevels.json":  # as if Apache had delivered them before us
+            path = tmp_path / "config" / file
+            path.write_text(path.read_text().replace('"adopted":{', '"adopted":{1:30'))
+            (tmp_path / "config" / "delayOffset.json").unlink()
+        async with level_service(tmp_path, clock) as rig:
+            rig.send(1, count=3)
+            rig.crash()
+        async with level_service(tmp_path, clock) as rig:
+            assert rig.bodies() == []
+            await rig.advance(1_000)
+            assert len(rig.bodies()) == 3
 
     asyncio.run(story())
 
