@@ -22,6 +22,7 @@ from schedule_service.recovery import (
     waiting_ranges,
 )
 from tests.schedule_service.rig import level_service
+from tests.store_help import put_one
 
 APACHE_4 = '{\n\t"offsetTable":{1:100,2:200,18:1800\n\t}\n}'
 APACHE_5 = (
@@ -157,8 +158,11 @@ def test_a_queue_that_starts_again_at_0_is_delivered(tmp_path, file):
             rig.send(1, count=30)
             clock = rig.clock
             await rig.advance(1_000)
-        for name in ("commitlog", "consumequeue"):
-            shutil.rmtree(tmp_path / name)
+            while len(rig.store.log.files) < 2:
+                put_one(rig.store, "T", 1, bytes(1_000))
+        (tmp_path / "commitlog" / ("0" * 20)).unlink()
+        (tmp_path / "config" / "duemq.mark").unlink()
+        shutil.rmtree(tmp_path / "consumequeue")
         if file == "delayLevels.json":  # as if Apache had delivered them before us
             path = tmp_path / "config" / file
             path.write_text(path.read_text().replace('"adopted":{', '"adopted":{1:30'))
