@@ -19,6 +19,8 @@ from message_store.properties import decode_properties, encode_properties
 from message_store.text import java_hash
 
 STAGING_BYTES_MIN = 1 << 16
+TIMER_STALE_NAMES = ("DUEMQ_DUE_MS", "TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS")
+NUMBER_DIGITS_MAX = 18
 WRITTEN_COLUMNS = ("out_ms", "due_ms", "enqueue_ms", "dequeue_ms")
 
 
@@ -183,6 +185,8 @@ def fill_property_columns(row: Any, text: bytes, pos: int) -> None:
         flags |= layout.PROP_REAL_TOPIC
     if "INNER_NUM" in found or "INNER_BASE" in found:
         flags |= layout.PROP_INNER_BATCH
+    if not found.keys().isdisjoint(TIMER_STALE_NAMES):
+        flags |= layout.PROP_TIMER_STALE
     row["prop_flags"] = flags
     row["tags_hash"] = java_hash(found.get("TAGS", ""))
     row["delay_level"] = _number(found.get("DELAY"), 0, layout.DELAY_ILLEGAL, 31)
@@ -196,7 +200,7 @@ def _number(text: str | None, absent: int, illegal: int, bits: int) -> int:
     if text is None:
         return absent
     digits = text[1:] if text[:1] in ("-", "+") else text
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= NUMBER_DIGITS_MAX):
         return illegal
     value = int(text)
     return value if -(1 << bits) < value < 1 << bits else illegal

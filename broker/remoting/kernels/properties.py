@@ -15,6 +15,7 @@ from message_store.layout import (
     PROP_REAL_TOPIC,
     PROP_TIMER_DEL,
     PROP_TIMER_OUT,
+    PROP_TIMER_STALE,
     PROP_WAIT_FALSE,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -29,12 +30,13 @@ NO_NUMBER = -(1 << 62)
 
 # Index of a name here is its case in `take_property`.
 UNIQ_KEY, TAGS, DELAY, WAIT, SEC, MS, DELIVER, OUT, DEL = range(9)
-REAL_TOPIC, REAL_QID, INNER_NUM, INNER_BASE, ODD = range(9, 14)
+REAL_TOPIC, REAL_QID, INNER_NUM, DUE, ROLLS, ENQUEUE, DEQUEUE, INNER_BASE, ODD = range(9, 18)
 NAMES = name_table(
     (
         *("UNIQ_KEY", "TAGS", "DELAY", "WAIT", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"),
         *("TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID"),
-        *("INNER_NUM", "INNER_BASE"),
+        *("INNER_NUM", "DUEMQ_DUE_MS", "TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"),
+        "INNER_BASE",
         # From here on the plain way decides: transactions, and names that the broker itself adds.
         *("TRAN_MSG", "MSG_REGION", "CLUSTER", "TRACE_ON"),
     )
@@ -72,6 +74,8 @@ def flag_of(case: int) -> int:
         return PROP_TIMER_OUT
     if case == DEL:
         return PROP_TIMER_DEL
+    if case >= DUE:
+        return PROP_TIMER_STALE
     return PROP_REAL_TOPIC if case == REAL_TOPIC or case == REAL_QID else PROP_INNER_BATCH
 
 

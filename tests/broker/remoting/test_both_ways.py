@@ -60,7 +60,10 @@ good_pairs = st.one_of(
     st.tuples(st.just("WAIT"), st.sampled_from(["true", "false", "no"])),
     st.tuples(
         st.sampled_from(
-            ["TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID", "INNER_NUM"]
+            [
+                *("TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID", "INNER_NUM"),
+                *("TIMER_ROLL_TIMES", "DUEMQ_DUE_MS"),
+            ]
         ),
         texts.filter(bool),
     ),

@@ -142,6 +142,7 @@ property_names = st.sampled_from(
     [
         *("UNIQ_KEY", "TAGS", "DELAY", "WAIT", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "KEYS"),
         *("TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "INNER_NUM"),
+        *("TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "DUEMQ_DUE_MS"),
     ]
 )
 property_values = st.sampled_from(
