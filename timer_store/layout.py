@@ -110,3 +110,20 @@ STAGED = np.dtype(
     align=True,
 )
 STAGED_WAITING, STAGED_SETTLED = 0, 1
+
+# What the property text of a timer says.
+TIMER_TEXT = np.dtype(
+    [
+        ("out_ms", "i8"),  # TIMER_OUT_MS; this and the next two: NO_NUMBER without a legal one
+        ("exact_ms", "i8"),  # DUEMQ_DUE_MS
+        ("value", "i8"),  # the number behind `kind`
+        ("topic_pos", "i8"),  # REAL_TOPIC
+        ("topic_len", "i4"),
+        ("kind", "i4"),  # message_store.layout.TIMER_*: which of the three counts
+        ("queue_id", "i4"),  # REAL_QID, -1: not usable
+        ("flags", "i4"),  # TEXT_*
+    ],
+    align=True,
+)
+NO_NUMBER: Final = -(1 << 62)
+TEXT_ROLLED, TEXT_MARKER = 1, 2

@@ -1,0 +1,55 @@
+"""The timer section of a configuration: Apache's keys, rounding, limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from message_store.config import from_properties
+from message_store.errors import ConfigError
+from timer_store.config import TimerConfig
+
+
+def test_defaults_are_apaches():
+    config = TimerConfig()
+    assert (config.enabled, config.precision_ms, config.roll_window_slots) == (True, 1_000, 172_800)
+    assert (config.max_delay_s, config.flush_interval_ms) == (259_200, 1_000)
+    assert config.log_file_bytes == 104_857_600
+    assert config.window_ms == 2 * 86_400_000
+    assert config.max_delay_ms == 3 * 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("asked", "precision_ms"),
+    [(0, 100), (99, 100), (100, 100), (199, 100), (200, 200), (499, 200), (500, 500), (999, 500),
+     (1_000, 1_000), (60_000, 1_000)],
+)  # fmt: skip
+def test_precision_is_rounded_down_as_apache_does(asked, precision_ms):
+    assert TimerConfig(precision_ms=asked).precision_ms == precision_ms
+
+
+@pytest.mark.parametrize(
+    ("asked", "slots"),
+    [(2, 2), (1, 604_740), (-3, 604_740), (604_740, 604_740), (604_741, 604_740)],
+)
+def test_a_roll_window_outside_of_the_wheel_is_the_widest(asked, slots):
+    assert TimerConfig(roll_window_slots=asked).roll_window_slots == slots
+
+
+def test_delays_of_centuries_are_taken():
+    config = from_properties(TimerConfig, {"timerMaxDelaySec": "31536000000"})
+    assert config.max_delay_ms == 1_000 * 365 * 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("timerMaxDelaySec", "-1"),
+        ("timerMaxDelaySec", "1000000000000000"),
+        ("mappedFileSizeTimerLog", "67"),
+        ("timerRollMode", "both"),
+        ("timerStageLeadMs", "soon"),
+    ],
+)
+def test_what_cannot_be_is_refused(key, value):
+    with pytest.raises(ConfigError, match=key):
+        from_properties(TimerConfig, {key: value})

@@ -1,0 +1,63 @@
+"""When a timer is due: what its properties promise, the same at the put and read back later.
+
+    DUEMQ_DUE_MS       that: on records whose TIMER_* do not tell it (spread, or written again)
+    TIMER_DELAY_SEC    store time + seconds       \\
+    TIMER_DELAY_MS     store time + ms             > the first of these that is there
+    TIMER_DELIVER_MS   that                       /
+    otherwise          TIMER_OUT_MS + precision
+
+A delay counts from the time of storing, and a copy that Apache made while rolling (it has
+TIMER_ROLL_TIMES) was stored later: there TIMER_OUT_MS decides. TIMER_OUT_MS is Apache's slot, the
+last whole slot before the due time, so nothing is due before TIMER_OUT_MS + 1; without it a record
+is no timer. `kernels.fetch` is the compiled twin. Source: TimerMessageStore, HookUtils.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+DUE_MS_MAX: Final = 10**18 - 1  # 18 digits: numbers of more are no numbers
+
+
+def out_ms_of(due_ms: int, precision_ms: int) -> int:
+    """Return TIMER_OUT_MS: an exact multiple of the precision lies in the slot before it."""
+    return (due_ms - 1) // precision_ms * precision_ms
+
+
+def due_ms_of(properties: Mapping[str, str], store_ms: int, precision_ms: int) -> int | None:
+    """Return the exact due time of a record of the timer topic, None if it is no timer.
+
+    Args:
+        store_ms: the record's store time.
+        precision_ms: of the store that it lies in.
+    """
+    out_ms = number_of(properties.get("TIMER_OUT_MS"))
+    if out_ms is None or out_ms < 0:
+        return None
+    due_ms = _promised_ms(properties, store_ms)
+    if due_ms is None:
+        due_ms = out_ms + precision_ms
+    due_ms = max(due_ms, out_ms + 1)
+    return due_ms if due_ms <= DUE_MS_MAX else None
+
+
+def _promised_ms(properties: Mapping[str, str], store_ms: int) -> int | None:
+    exact = number_of(properties.get("DUEMQ_DUE_MS"))
+    if exact is not None:
+        return exact
+    is_rolled = "TIMER_ROLL_TIMES" in properties
+    for name, factor in (("TIMER_DELAY_SEC", 1_000), ("TIMER_DELAY_MS", 1)):
+        if name in properties:
+            delay = number_of(properties[name])
+            stored_ms = min(max(store_ms, 0), DUE_MS_MAX)
+            return None if delay is None or is_rolled else stored_ms + delay * factor
+    return number_of(properties.get("TIMER_DELIVER_MS"))
+
+
+def number_of(text: str | None) -> int | None:
+    """Return a decimal number of at most 18 digits, else None."""
+    if text is None:
+        return None
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 18 else None

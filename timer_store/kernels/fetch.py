@@ -1,0 +1,318 @@
+"""Stage 1, compiled: messages of the timer topic become TIMED rows.
+
+from_put       the rows of a batch that was just appended
+from_records   units of the timer queue, with their records in the mapped log
+
+Both give the same rows for the same messages. Whatever cannot be a timer becomes a row that is
+TIMED_BROKEN: nothing raises, nothing stops what comes behind it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.encode import takes_queue_offset
+from message_store.kernels.kernel import kernel
+from message_store.kernels.memory import load_u8
+from message_store.kernels.properties import java_hash, parse_number
+from message_store.kernels.scan import read_frame
+from message_store.kernels.topics import find_topic
+from message_store.layout import (
+    PROP_TIMER_DEL,
+    PROP_TIMER_STALE,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_NONE,
+)
+from message_store.topics import QUEUES_MAX, TopicArrays
+from timer_store.due import DUE_MS_MAX
+from timer_store.layout import (
+    NO_NUMBER,
+    TEXT_MARKER,
+    TEXT_ROLLED,
+    TIMED_BROKEN,
+    TIMED_MARKER,
+    TIMED_PLAIN,
+)
+
+Rows = npt.NDArray[Any]
+SECONDS_MAX = 10**15
+R, D = 82, 68
+
+
+def _bytes(text: bytes) -> Bytes:
+    return np.frombuffer(text, np.uint8).copy()
+
+
+SEC, MS, DELIVER = (
+    _bytes(b"TIMER_DELAY_SEC"),
+    _bytes(b"TIMER_DELAY_MS"),
+    _bytes(b"TIMER_DELIVER_MS"),
+)
+OUT, EXACT = _bytes(b"TIMER_OUT_MS"), _bytes(b"DUEMQ_DUE_MS")
+ROLLS, MARKER = _bytes(b"TIMER_ROLL_TIMES"), _bytes(b"TIMER_DEL_UNIQKEY")
+REAL_TOPIC, REAL_QID = _bytes(b"REAL_TOPIC"), _bytes(b"REAL_QID")
+TIMER_WORD = np.frombuffer(b"TIMER_", np.uint8).copy()
+
+
+@kernel
+def entry_end(data: Bytes, pos: int, end: int) -> int:
+    """Return where the byte 2 lies in data[pos:end], `end` if nowhere; eight bytes a step."""
+    ones, highs = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+    twos = np.uint64(0x0202020202020202)
+    while pos + 8 <= end:
+        x = load_u8(data, np.int64(pos)) ^ twos
+        if ((x - ones) & ~x & highs) != np.uint64(0):
+            break
+        pos += 8
+    while pos < end and data[pos] != 2:
+        pos += 1
+    return pos
+
+
+@kernel
+def is_entry(data: Bytes, pos: int, end: int, name: Bytes) -> bool:
+    """Return whether data[pos:end] is an entry `name` with a value."""
+    if end - pos < name.size + 2 or data[pos + name.size] != 1:
+        return False
+    for i in range(name.size):
+        if data[pos + i] != name[i]:
+            return False
+    return True
+
+
+@kernel
+def same_bytes(data: Bytes, pos: int, other: Bytes, at: int, size: int) -> bool:
+    step = 0
+    while step + 8 <= size:
+        if load_u8(data, np.int64(pos + step)) != load_u8(other, np.int64(at + step)):
+            return False
+        step += 8
+    while step < size:
+        if data[pos + step] != other[at + step]:
+            return False
+        step += 1
+    return True
+
+
+@kernel
+def take_kind(kind: int, number: int, text: Any) -> None:
+    """Note one of the three times unless one that goes before it is there."""
+    if text["kind"] == TIMER_NONE or kind <= text["kind"]:
+        text["kind"], text["value"] = kind, number
+
+
+@kernel
+def take_timer(data: Bytes, pos: int, end: int, text: Any) -> None:
+    """Note an entry whose name begins with TIMER_."""
+    if is_entry(data, pos, end, OUT):
+        text["out_ms"] = parse_number(data, pos + OUT.size + 1, end, NO_NUMBER)
+    elif is_entry(data, pos, end, DELIVER):
+        number = parse_number(data, pos + DELIVER.size + 1, end, NO_NUMBER)
+        take_kind(TIMER_DELIVER_MS, number, text)
+    elif is_entry(data, pos, end, MS):
+        take_kind(TIMER_DELAY_MS, parse_number(data, pos + MS.size + 1, end, NO_NUMBER), text)
+    elif is_entry(data, pos, end, SEC):
+        take_kind(TIMER_DELAY_SEC, parse_number(data, pos + SEC.size + 1, end, NO_NUMBER), text)
+    elif is_entry(data, pos, end, ROLLS):
+        text["flags"] |= TEXT_ROLLED
+    elif is_entry(data, pos, end, MARKER):
+        text["flags"] |= TEXT_MARKER
+
+
+@kernel
+def read_text(data: Bytes, pos: int, end: int, text: Any) -> None:
+    """Read what matters off a property text; the last of equal names counts."""
+    text["out_ms"] = text["exact_ms"] = text["value"] = NO_NUMBER
+    text["kind"], text["flags"], text["queue_id"] = TIMER_NONE, 0, -1
+    text["topic_pos"] = text["topic_len"] = 0
+    while pos < end:
+        until = entry_end(data, pos, end)
+        first = data[pos]
+        if first == TIMER_WORD[0] and until - pos > 12 and data[pos + 5] == TIMER_WORD[5]:
+            take_timer(data, pos, until, text)
+        elif first == R and is_entry(data, pos, until, REAL_TOPIC):
+            text["topic_pos"] = pos + REAL_TOPIC.size + 1
+            text["topic_len"] = until - pos - REAL_TOPIC.size - 1
+        elif first == R and is_entry(data, pos, until, REAL_QID):
+            queue = parse_number(data, pos + REAL_QID.size + 1, until, -1)
+            text["queue_id"] = queue if 0 <= queue < QUEUES_MAX else -1
+        elif first == D and is_entry(data, pos, until, EXACT):
+            text["exact_ms"] = parse_number(data, pos + EXACT.size + 1, until, NO_NUMBER)
+        pos = until + 1
+
+
+@kernel
+def due_of(text: Any, store_ms: int, precision_ms: int) -> int:
+    """Return the due time, -1 if there is none. `timer_store.due` is the readable twin."""
+    out_ms, kind, value = text["out_ms"], text["kind"], text["value"]
+    if out_ms < 0:
+        return -1
+    due_ms = out_ms + precision_ms
+    if text["exact_ms"] != NO_NUMBER:
+        due_ms = text["exact_ms"]
+    elif value != NO_NUMBER and kind == TIMER_DELIVER_MS:
+        due_ms = value
+    elif value != NO_NUMBER and text["flags"] & TEXT_ROLLED == 0:
+        if kind == TIMER_DELAY_SEC:
+            value = min(max(value, -SECONDS_MAX), SECONDS_MAX) * 1_000
+        due_ms = min(max(store_ms, 0), DUE_MS_MAX) + value
+    due_ms = max(due_ms, out_ms + 1)
+    return due_ms if due_ms <= DUE_MS_MAX else -1
+
+
+@kernel
+def set_topic(data: Bytes, text: Any, arrays: TopicArrays, timed: Rows, at: int) -> None:
+    """Set index and hash of the real topic; that of the row before is tried first."""
+    pos, size = text["topic_pos"], np.int64(text["topic_len"])
+    if at > 0 and timed[at - 1]["topic_index"] >= 0:
+        guess = arrays.topics[timed[at - 1]["topic_index"]]
+        if guess["name_len"] == size and same_bytes(
+            data, pos, arrays.names, np.int64(guess["name_pos"]), size
+        ):
+            timed[at]["topic_index"] = timed[at - 1]["topic_index"]
+            timed[at]["topic_hash"] = timed[at - 1]["topic_hash"]
+            return
+    timed[at]["topic_index"] = find_topic(data, pos, size, arrays)
+    timed[at]["topic_hash"] = java_hash(data, pos, pos + size)
+
+
+@kernel
+def set_known_topic(index: int, arrays: TopicArrays, timed: Rows, at: int) -> None:
+    """Set index and hash of a real topic that a row names by its index."""
+    timed[at]["topic_index"] = index
+    if at > 0 and timed[at - 1]["topic_index"] == index:
+        timed[at]["topic_hash"] = timed[at - 1]["topic_hash"]
+        return
+    start = np.int64(arrays.topics[index]["name_pos"])
+    end = start + arrays.topics[index]["name_len"]
+    timed[at]["topic_hash"] = java_hash(arrays.names, start, end)
+
+
+@kernel
+def set_timed(row: Any, due_ms: int, prepared_offset: int, text: Any) -> None:
+    """Set time, kind and origin of a row whose topic is set."""
+    row["origin"] = -(prepared_offset + 1) if prepared_offset < 0 else -1
+    if due_ms < 0 or text["queue_id"] < 0:
+        row["kind"], row["due_ms"], row["slot_ms"] = TIMED_BROKEN, 0, 0
+        return
+    row["due_ms"], row["slot_ms"] = due_ms, due_ms - 1
+    row["kind"] = TIMED_MARKER if text["flags"] & TEXT_MARKER else TIMED_PLAIN
+
+
+@kernel
+def set_broken(row: Any) -> None:
+    row["due_ms"] = row["slot_ms"] = row["topic_hash"] = 0
+    row["topic_index"] = row["origin"] = -1
+    row["kind"] = TIMED_BROKEN
+
+
+@kernel
+def read_put(row: Any, staging: Bytes, text: Any) -> None:
+    """Read off a PUT row what its record will say: the columns stand behind the text."""
+    if row["prop_flags"] & PROP_TIMER_STALE or row["real_topic_index"] < 0 or row["out_ms"] < 0:
+        pos = np.int64(row["prop_pos"])
+        read_text(staging, pos, pos + row["prop_len"], text)
+    else:
+        text["exact_ms"], text["topic_len"] = NO_NUMBER, 0
+        text["kind"] = row["timer_kind"]
+        text["value"] = row["timer_value"] if row["timer_kind"] > TIMER_NONE else NO_NUMBER
+        text["flags"] = TEXT_MARKER if row["prop_flags"] & PROP_TIMER_DEL else 0
+    if row["out_ms"] >= 0:
+        text["out_ms"] = row["out_ms"]
+    if row["due_ms"] >= 0:
+        text["exact_ms"] = row["due_ms"]
+    if row["real_topic_index"] >= 0:
+        text["queue_id"] = row["real_queue_id"]
+
+
+@kernel
+def from_put(
+    rows: Rows,
+    count: int,
+    staging: Bytes,
+    arrays: TopicArrays,
+    numbers: Any,
+    text: Rows,
+    timed: Rows,
+) -> int:
+    """Make rows of the stored timers among rows[:count]; return how many.
+
+    Args:
+        numbers: (3,) i8: topic index of the timer topic, precision in ms, unused.
+        text: (1,) layout.TIMER_TEXT, scratch.
+        timed: (n,) layout.TIMED, n >= count.
+    """
+    n = 0
+    for i in range(count):
+        row = rows[i]
+        if row["topic_index"] != numbers[0] or row["status"] != 0 or row["queue_id"] != 0:
+            continue
+        if not takes_queue_offset(row["sys_flag"]):
+            continue
+        found = timed[n]
+        read_put(row, staging, text[0])
+        found["phys_offset"], found["queue_offset"] = row["phys_offset"], row["queue_offset"]
+        found["record_size"] = row["record_size"]
+        if row["real_topic_index"] >= 0:
+            set_known_topic(row["real_topic_index"], arrays, timed, n)
+        elif text[0]["topic_len"] > 0:
+            set_topic(staging, text[0], arrays, timed, n)
+        else:
+            set_broken(found)
+            text[0]["queue_id"] = -1
+        due_ms = due_of(text[0], row["store_ms"], numbers[1])
+        set_timed(found, due_ms, row["prepared_offset"], text[0])
+        n += 1
+    return n
+
+
+@kernel
+def from_records(
+    data: Bytes,
+    span: Any,
+    units: Rows,
+    arrays: TopicArrays,
+    numbers: Any,
+    frames: Rows,
+    text: Rows,
+    timed: Rows,
+) -> None:
+    """Make a row of each of `units`.
+
+    Args:
+        data: the bytes of one log file.
+        span: (log offset of data[0], bytes of data that are written).
+        units: (n,) message_store.layout.UNIT of the timer queue.
+        numbers: (3,) i8: topic index of the timer topic, precision in ms, offset of units[0].
+        frames, text: (1,) SCANNED, TIMER_TEXT, scratch.
+        timed: (n,) layout.TIMED out.
+    """
+    own, frame = arrays.topics[numbers[0]], frames[0]
+    for i in range(units.size):
+        unit, found = units[i], timed[i]
+        found["phys_offset"], found["queue_offset"] = unit["phys_offset"], numbers[2] + i
+        found["record_size"] = unit["size"]
+        set_broken(found)
+        pos = np.int64(unit["phys_offset"] - span[0])
+        if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
+            continue
+        size = read_frame(data, pos, pos + unit["size"], unit["phys_offset"], frame)
+        if size != unit["size"] or frame["topic_len"] != own["name_len"] or frame["queue_id"] != 0:
+            continue
+        topic_pos = pos + frame["topic_pos"]
+        if not same_bytes(data, topic_pos, arrays.names, own["name_pos"], own["name_len"]):
+            continue
+        prop_pos = pos + frame["prop_pos"]
+        read_text(data, prop_pos, prop_pos + frame["prop_len"], text[0])
+        if text[0]["topic_len"] > 0:
+            set_topic(data, text[0], arrays, timed, i)
+        else:
+            text[0]["queue_id"] = -1
+        due_ms = due_of(text[0], frame["store_ms"], numbers[1])
+        set_timed(found, due_ms, frame["prepared_offset"], text[0])

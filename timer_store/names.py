@@ -1,0 +1,17 @@
+"""Names that the timer store and its neighbours agree on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC
+TIMER_QUEUE: Final = 0  # the only one
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+
+DUE_NAMES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")  # the first counts
+STALE_NAMES: Final = (
+    *("TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
+    *("DUEMQ_DUE_MS", "REAL_TOPIC", "REAL_QID"),
+)
+"""What a broker added to a timer; a client that sends a received message again sends it along."""
