@@ -21,11 +21,12 @@ import numpy.typing as npt
 from message_store import layout
 from message_store.batch import PutBatch
 from message_store.errors import RecordUnreadable
+from message_store.held import NoTarget, has_routes, real_target, without
+from message_store.quarantine import Reason, Undeliverable, origin_of, quarantine
 from message_store.record import Record, decode_record
-from message_store.topics import QUEUES_MAX, TopicTable
+from message_store.topics import TopicTable
 from schedule_service import kernels
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
-from schedule_service.quarantine import Reason, Undeliverable, origin_of, quarantine
 
 Units = npt.NDArray[Any]
 MESSAGE_ILLEGAL = 13
@@ -132,7 +133,7 @@ class Carrier:
         batch.reserve(rest.size, 0)
         batch.staging = file.data  # rows point into the mapped log: no body is copied
         written = min(file.size, self._store.log.end - file.base)
-        ids = np.array([self._schedule, self._half, level - 1, self._routed()], np.int64)
+        ids = np.array([self._schedule, self._half, level - 1, self._routed], np.int64)
         batch.count = kernels.read_due(
             file.data, (file.base, written), rest, self._store.topics.arrays, ids,
             self._scratch, batch.rows,
@@ -142,9 +143,9 @@ class Carrier:
             self._store.put(batch)
             self._note(batch, trip)
 
-    def _routed(self) -> int:
-        """Return 1 if topics have queues set here, so that one without is a deleted topic."""
-        return int((self._store.topics.arrays.topics["write_queues"] > 0).any())
+    @property
+    def _routed(self) -> bool:
+        return has_routes(self._store.topics)
 
     def _note(self, batch: PutBatch, trip: Trip) -> None:
         """Settle the leading rows that were appended; stop at the first that was not."""
@@ -191,7 +192,7 @@ class Carrier:
             return self._undeliverable(
                 Reason.UNREADABLE, str(error), level, offset, phys_offset, size
             )
-        found = target_of(record, self._store.topics, level, routed=bool(self._routed()))
+        found = target_of(record, self._store.topics, level, routed=self._routed)
         if isinstance(found, tuple):
             add_delivery(batch, record, *found)
             return None
@@ -226,20 +227,10 @@ class Carrier:
         trip.parked.append(item)
 
 
-@dataclass(frozen=True, slots=True)
-class NoTarget:
-    """Why a record has nowhere to go."""
-
-    reason: Reason
-    detail: str
-
-
 def target_of(
     record: Record, topics: TopicTable, level: int, *, routed: bool
 ) -> tuple[int, int] | NoTarget:
     """Return (topic_index, queue_id) that a schedule record is to be delivered to.
-
-    A queue beyond the topic's write queues is made, as Apache does: the producer was promised it.
 
     Args:
         routed: topics without any queue count as missing (they were deleted).
@@ -247,25 +238,7 @@ def target_of(
     if record.topic != SCHEDULE_TOPIC or record.queue_id != level - 1:
         where = f"{record.topic} queue {record.queue_id}"
         return NoTarget(Reason.WRONG_RECORD, f"the record there belongs to {where}")
-    name = record.properties.get("REAL_TOPIC", "")
-    queue_id = _queue_number(record.properties.get("REAL_QID", ""))
-    if not name or queue_id < 0 or name == SCHEDULE_TOPIC:
-        queue = record.properties.get("REAL_QID")
-        return NoTarget(Reason.NO_TARGET, f"REAL_TOPIC is {name!r}, REAL_QID is {queue!r}")
-    if name == HALF_TOPIC:
-        return NoTarget(Reason.HALF_MESSAGE, "a half message cannot be delayed before its commit")
-    index = topics.find(name)
-    row = topics.arrays.topics[index]
-    if index < 0 or (routed and not row["write_queues"] and not row["read_queues"]):
-        return NoTarget(Reason.TOPIC_MISSING, f"the topic {name} does not exist")
-    return index, queue_id
-
-
-def _queue_number(text: str) -> int:
-    digits = text[1:] if text[:1] == "+" else text
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
-        return -1
-    return int(digits) if int(digits) < QUEUES_MAX else -1
+    return real_target(record.properties, topics, SCHEDULE_TOPIC, routed=routed)
 
 
 def add_delivery(batch: PutBatch, record: Record, topic_index: int, queue_id: int) -> None:
@@ -277,7 +250,7 @@ def add_delivery(batch: PutBatch, record: Record, topic_index: int, queue_id: in
         topic_index=topic_index,
         queue_id=queue_id,
         body=record.body,
-        properties=without_crc(record.property_text),
+        properties=without(record.property_text, b"__CRC32#"),
         born_ms=record.born_ms,
         born_host=record.born_host,
         store_host=record.store_host,
@@ -289,9 +262,3 @@ def add_delivery(batch: PutBatch, record: Record, topic_index: int, queue_id: in
     batch.trusted = True
     for column in ("delay_level", "timer_kind", "timer_value", "prop_flags", "uniq_len"):
         batch.rows[at][column] = 0
-
-
-def without_crc(text: bytes) -> bytes:
-    """Return a property text without `__CRC32#`, which belongs to the record it was made for."""
-    entries = text.split(b"\x02")
-    return b"\x02".join(entry for entry in entries if not entry.startswith(b"__CRC32#\x01"))

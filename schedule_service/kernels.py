@@ -12,18 +12,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from message_store.kernels.bytes import Bytes, crc32, get_i4, get_i8, get_u4, get_u8
+from message_store.kernels.bytes import Bytes, crc32, get_i4, get_i8
+from message_store.kernels.carry import (
+    CRC32,
+    CRC32_ENTRY_BYTES,
+    NAME_GROWTH_MAX,
+    QID_ILLEGAL,
+    REAL_QID,
+    REAL_TOPIC,
+    TAGS,
+    entry_end,
+    is_named,
+    is_topic,
+    read_hosts,
+    set_plain,
+)
 from message_store.kernels.kernel import kernel
-from message_store.kernels.memory import load_u8
 from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
 from message_store.layout import (
     DELAY_ILLEGAL,
     PROP_REAL_TOPIC,
-    SYS_BORN_IPV6,
     SYS_COMMIT,
-    SYS_STORE_IPV6,
     SYS_TRANSACTION_MASK,
     TIMER_NONE,
 )
@@ -32,14 +43,6 @@ from message_store.topics import QUEUES_MAX, TopicArrays
 Rows = npt.NDArray[Any]
 
 UNTOUCHED, CLAMPED, STRIPPED, ILLEGAL = 0, 1, 2, 4  # bits that redirect reports of a row
-
-TAGS = np.frombuffer(b"TAGS", np.uint8).copy()
-REAL_TOPIC = np.frombuffer(b"REAL_TOPIC", np.uint8).copy()
-REAL_QID = np.frombuffer(b"REAL_QID", np.uint8).copy()
-CRC32 = np.frombuffer(b"__CRC32#", np.uint8).copy()
-CRC32_ENTRY_BYTES = 20
-QID_ILLEGAL = -(1 << 40)
-NAME_GROWTH_MAX = 300  # bytes that a record may grow by when it gets its own topic back
 
 
 @kernel
@@ -125,47 +128,6 @@ def track(
 
 
 @kernel
-def is_named(data: Bytes, pos: int, name: Bytes) -> bool:
-    for i in range(name.size):  # noqa: SIM110 (compiled)
-        if data[pos + i] != name[i]:
-            return False
-    return True
-
-
-@kernel
-def is_topic(data: Bytes, pos: int, size: int, arrays: TopicArrays, index: int) -> bool:
-    """Return whether data[pos:pos+size] is the name of topic `index` (-1: of none)."""
-    if index < 0 or arrays.topics[index]["name_len"] != size:
-        return False
-    start = np.int64(arrays.topics[index]["name_pos"])
-    at = 0
-    while at + 8 <= size:
-        if load_u8(data, np.int64(pos + at)) != load_u8(arrays.names, start + at):
-            return False
-        at += 8
-    while at < size:
-        if data[pos + at] != arrays.names[start + at]:
-            return False
-        at += 1
-    return True
-
-
-@kernel
-def entry_end(data: Bytes, pos: int, end: int) -> int:
-    """Return where the byte 2 lies in data[pos:end], `end` if nowhere; eight bytes a step."""
-    ones, highs = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-    twos = np.uint64(0x0202020202020202)
-    while pos + 8 <= end:
-        x = load_u8(data, np.int64(pos)) ^ twos
-        if ((x - ones) & ~x & highs) != np.uint64(0):
-            break
-        pos += 8
-    while pos < end and data[pos] != 2:
-        pos += 1
-    return pos
-
-
-@kernel
 def read_properties(
     data: Bytes, pos: int, end: int, arrays: TopicArrays, guess: int, row: Any
 ) -> int:
@@ -197,26 +159,6 @@ def read_properties(
         return -1
     row["topic_index"], row["queue_id"], row["tags_hash"] = topic, queue, tags
     return stop
-
-
-@kernel
-def read_hosts(data: Bytes, pos: int, sys_flag: int, row: Any) -> int:
-    """Set hosts and times of `row`; `pos` is that of the born host. Return the next position."""
-    row["born_ip_hi"] = row["store_ip_hi"] = np.uint64(0)
-    if sys_flag & SYS_BORN_IPV6:
-        row["born_ip_hi"], row["born_ip_lo"] = get_u8(data, pos), get_u8(data, pos + 8)
-        pos += 12
-    else:
-        row["born_ip_lo"] = np.uint64(get_u4(data, pos))
-    row["born_port"] = get_i4(data, pos + 4)
-    pos += 16
-    if sys_flag & SYS_STORE_IPV6:
-        row["store_ip_hi"], row["store_ip_lo"] = get_u8(data, pos), get_u8(data, pos + 8)
-        pos += 12
-    else:
-        row["store_ip_lo"] = np.uint64(get_u4(data, pos))
-    row["store_port"] = get_i4(data, pos + 4)
-    return pos + 8
 
 
 @kernel
@@ -267,12 +209,3 @@ def read_due(
         row["prepared_offset"] = -(unit["phys_offset"] + 1)
         set_plain(row)
     return units.size
-
-
-@kernel
-def set_plain(row: Any) -> None:
-    """Clear the columns that only matter for messages from clients."""
-    row["delay_level"] = row["timer_kind"] = row["timer_value"] = row["prop_flags"] = 0
-    row["uniq_pos"] = row["uniq_len"] = row["status"] = 0
-    row["due_delay_ms"] = row["phys_offset"] = -1
-    row["out_ms"] = row["due_ms"] = row["enqueue_ms"] = row["dequeue_ms"] = -1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from message_store.held import HALF_TOPIC as HALF_TOPIC
+from message_store.quarantine import QUARANTINE_TOPIC as QUARANTINE_TOPIC
+
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # TopicValidator.RMQ_SYS_SCHEDULE_TOPIC
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"  # TopicValidator.RMQ_SYS_TRANS_HALF_TOPIC
-QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 SCHEDULE_QUEUES: Final = 18  # queues the topic is created with; deeper levels use more

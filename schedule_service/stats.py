@@ -18,7 +18,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from schedule_service.quarantine import Reason
+from message_store.quarantine import Reason
 
 # Upper bounds of the lateness buckets in ms; one more bucket takes what is later.
 BOUNDS_MS = np.array(

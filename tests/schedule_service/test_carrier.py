@@ -10,7 +10,7 @@ import pytest
 from message_store import layout
 from message_store.record import Record
 from message_store.topics import TopicTable
-from schedule_service.carrier import NoTarget, target_of, without_crc
+from schedule_service.carrier import NoTarget, target_of
 from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from tests.schedule_service.rig import level_service
 
@@ -66,19 +66,6 @@ def test_a_record_of_another_queue_is_not_delivered(topics, topic, queue_id):
     found = target_of(record(topic, queue_id, REAL_TOPIC="T", REAL_QID="0"), topics, 3, routed=True)
     assert isinstance(found, NoTarget)
     assert found.reason == "wrong_record"
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        (b"", b""),
-        (b"a\x01b", b"a\x01b"),
-        (b"a\x01b\x02__CRC32#\x018784913581\x02", b"a\x01b\x02"),
-        (b"__CRC32#\x018\x02a\x01b\x02", b"a\x01b\x02"),
-    ],
-)
-def test_a_property_crc_is_left_out(text, wanted):
-    assert without_crc(text) == wanted
 
 
 def test_units_that_point_nowhere_and_blanks(tmp_path):

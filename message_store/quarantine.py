@@ -1,20 +1,21 @@
 """What can never be delivered is kept, with its reason, in the quarantine topic.
 
 The quarantined record carries the same origin as a delivery would: it is the one thing that
-happens to a message, exactly once. Its body is the whole schedule record as it lies in the log.
+happens to a message, exactly once. Its body is the whole held record as it lies in the log.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from message_store.batch import PutBatch
 from message_store.properties import encode_properties
 from message_store.record import Record
 from message_store.topics import TopicTable
-from schedule_service.names import QUARANTINE_TOPIC
 
+QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 NO_HOST = (b"\x7f\x00\x00\x01", 0)
 DETAIL_CHARS_MAX = 500
 VALUE_CHARS_MAX = 4_000
@@ -24,7 +25,7 @@ class Reason(StrEnum):
     """Why a message cannot be delivered; values of the property DUEMQ_REASON."""
 
     UNREADABLE = "unreadable"  # no whole, undamaged record where the queue points
-    WRONG_RECORD = "wrong_record"  # a record, but not of this schedule queue
+    WRONG_RECORD = "wrong_record"  # a record, but not the one that was to be delivered
     NO_TARGET = "no_target"  # REAL_TOPIC or REAL_QID missing or illegal
     TOPIC_MISSING = "topic_missing"
     HALF_MESSAGE = "half_message"
@@ -33,11 +34,14 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Undeliverable:
-    """A unit that goes to quarantine.
+    """A held message that goes to quarantine.
 
     Attributes:
+        level: the level it waited in, 0: it is a timer.
+        queue_offset: in the queue it waited in, -1: not known.
         record: the decoded record, if it could be decoded.
         data: the record's bytes, if the log still has them.
+        due_ms: when a timer was due, -1: it waited in a level.
     """
 
     reason: Reason
@@ -47,6 +51,7 @@ class Undeliverable:
     queue_offset: int
     record: Record | None = None
     data: bytes = b""
+    due_ms: int = -1
 
     def with_data(self, data: bytes) -> Undeliverable:
         """Return the same with other bytes."""
@@ -75,18 +80,20 @@ def quarantine(batch: PutBatch, topics: TopicTable, item: Undeliverable, *, now_
 
 
 def _properties(item: Undeliverable) -> dict[str, str]:
-    found = item.record.properties if item.record else {}
+    had = item.record.properties if item.record else {}
     kept = {
-        "KEYS": found.get("KEYS"),
-        "UNIQ_KEY": found.get("UNIQ_KEY"),
-        "DUEMQ_TOPIC": found.get("REAL_TOPIC"),
-        "DUEMQ_QUEUE_ID": found.get("REAL_QID"),
+        "KEYS": had.get("KEYS"),
+        "UNIQ_KEY": had.get("UNIQ_KEY"),
+        "DUEMQ_TOPIC": had.get("REAL_TOPIC"),
+        "DUEMQ_QUEUE_ID": had.get("REAL_QID"),
     }
     facts = {
         "DUEMQ_REASON": item.reason.value,
         "DUEMQ_DETAIL": item.detail[:DETAIL_CHARS_MAX],
-        "DUEMQ_LEVEL": str(item.level),
-        "DUEMQ_QUEUE_OFFSET": str(item.queue_offset),
+        "DUEMQ_LEVEL": str(item.level) if item.level else "",
+        "DUEMQ_DUE_MS": str(item.due_ms) if item.due_ms >= 0 else "",
+        "DUEMQ_QUEUE_OFFSET": str(item.queue_offset) if item.queue_offset >= 0 else "",
         "DUEMQ_PHYS_OFFSET": str(item.phys_offset),
     }
-    return {k: v for k, v in kept.items() if v and len(v) <= VALUE_CHARS_MAX} | facts
+    found = {k: v for k, v in kept.items() if v and len(v) <= VALUE_CHARS_MAX}
+    return found | {k: v for k, v in facts.items() if v}

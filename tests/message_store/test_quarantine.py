@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from message_store.batch import PutBatch
-from message_store.record import Record
-from message_store.topics import TopicTable
-from schedule_service.names import QUARANTINE_TOPIC
-from schedule_service.quarantine import (
+from message_store.quarantine import (
     DETAIL_CHARS_MAX,
     NO_HOST,
+    QUARANTINE_TOPIC,
     Reason,
     Undeliverable,
     origin_of,
     quarantine,
 )
+from message_store.record import Record
+from message_store.topics import TopicTable
 
 HOST = (b"\x0a\0\0\1", 77)
 TEXT = b"KEYS\x01k\x02UNIQ_KEY\x01U\x02REAL_TOPIC\x01T\x02REAL_QID\x013\x02TAGS\x01A\x02"
@@ -54,6 +54,16 @@ def test_a_record_nobody_can_read_is_named_all_the_same():
     assert batch.rows[0]["born_ms"] == 99
     assert batch.rows[0]["born_port"] == NO_HOST[1]
     assert len(batch.properties(0)["DUEMQ_DETAIL"]) == DETAIL_CHARS_MAX
+
+
+def test_a_timer_tells_when_it_was_due_instead_of_its_level():
+    batch = row_of(Undeliverable(Reason.UNREADABLE, "why", 7, 0, -1, due_ms=1_700_000_000_123))
+    assert batch.properties(0) == {
+        "DUEMQ_REASON": "unreadable",
+        "DUEMQ_DETAIL": "why",
+        "DUEMQ_DUE_MS": "1700000000123",
+        "DUEMQ_PHYS_OFFSET": "7",
+    }
 
 
 def test_its_bytes_can_be_left_out():
