@@ -30,6 +30,8 @@ assert TIMER_UNIT.itemsize == 52
 UNIT_BYTES: Final = TIMER_UNIT.itemsize
 UNIT = packer(TIMER_UNIT)
 MAGIC_DEFAULT, MAGIC_ROLL, MAGIC_DELETE = 1, 2, 4
+MAGIC_MAX: Final = 15  # TimerLog.isMagicOK
+DUE_COPIED: Final = -1  # this due_ms: settled because there is a copy of the unit further on
 
 # TimerLog's blank record: what is left of the file, 0, the commit log's blank magic.
 TIMER_BLANK = np.dtype([("size", ">i4"), ("zero", ">i8"), ("magic", ">i4")])
@@ -76,6 +78,36 @@ SLOT = np.dtype(
         ("num", "i4"),
         ("magic", "i4"),
     ]
+)
+
+# A unit of the timer log past the byte order border.
+LOGGED = np.dtype(
+    [
+        ("pos", "i8"),
+        ("prev_pos", "i8"),
+        ("write_ms", "i8"),
+        ("slot_ms", "i8"),  # write_ms + delay_ms
+        ("phys_offset", "i8"),
+        ("due_ms", "i8"),
+        ("record_size", "i4"),
+        ("topic_hash", "i4"),
+        ("magic", "i4"),
+        ("pad", "i4"),
+    ],
+    align=True,
+)
+
+# The walk along one slot's chain, while kernels go through the files of the log: one row each.
+CURSOR = np.dtype(
+    [
+        ("tick", "i8"),
+        ("pos", "i8"),  # the next unit to look at, -1: done
+        ("first", "i8"),  # of the records looked for: those of this slot
+        ("end", "i8"),
+        ("count", "i8"),
+        ("fault", "i8"),  # 0, or FAULT_* of the unit at `pos`
+    ],
+    align=True,
 )
 
 # A timer on its way into the timer log and the wheel: one row each, in queue order.
@@ -126,4 +158,5 @@ TIMER_TEXT = np.dtype(
     align=True,
 )
 NO_NUMBER: Final = -(1 << 62)
+DUE_MS_MAX: Final = 10**18 - 1  # 18 digits: numbers of more are no numbers
 TEXT_ROLLED, TEXT_MARKER = 1, 2

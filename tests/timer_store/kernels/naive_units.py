@@ -1,0 +1,191 @@
+"""A timer log and a wheel as plain lists: what the compiled loops are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from timer_store import layout
+
+LAP = layout.WHEEL_SLOTS
+INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
+
+
+@dataclass(frozen=True)
+class Timer:
+    """A row on its way in."""
+
+    due_ms: int
+    slot_ms: int
+    phys_offset: int
+    record_size: int = 100
+    topic_hash: int = 7
+    kind: int = layout.TIMED_PLAIN
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit of the log; the fields are those of `layout.TIMER_UNIT`."""
+
+    prev_pos: int
+    magic: int
+    write_ms: int
+    delay_ms: int
+    phys_offset: int
+    record_size: int
+    topic_hash: int
+    due_ms: int
+
+    @property
+    def slot_ms(self) -> int:
+        return self.write_ms + self.delay_ms
+
+    @property
+    def is_marker(self) -> bool:
+        return bool(self.magic & layout.MAGIC_DELETE)
+
+    def pack(self) -> bytes:
+        return layout.UNIT.pack(
+            52, self.prev_pos, self.magic, self.write_ms, self.delay_ms, self.phys_offset,
+            self.record_size, self.topic_hash, self.due_ms,
+        )  # fmt: skip
+
+
+def unpack(data: bytes, pos: int = 0) -> Unit:
+    """Return the unit at data[pos]."""
+    size, *values = layout.UNIT.unpack_from(data, pos)
+    assert size == 52
+    return Unit(*values)
+
+
+@dataclass
+class Slot:
+    tick: int
+    first_pos: int
+    last_pos: int
+    num: int
+
+
+@dataclass
+class Model:
+    """Units by position, slots by their place in the wheel."""
+
+    precision_ms: int = 1_000
+    file_bytes: int = 2_600
+    end: int = 0
+    units: dict[int, Unit] = field(default_factory=dict)
+    slots: dict[int, Slot] = field(default_factory=dict)
+
+    def place(self) -> int:
+        """Return where the next unit goes: in a new file if it does not fit with a blank."""
+        left = self.file_bytes - self.end % self.file_bytes
+        return self.end if left >= 52 + 16 else self.end + left
+
+    def add(self, timers: Iterable[Timer], write_ms: int, read_ms: int) -> int:
+        """Return how many were taken."""
+        p = self.precision_ms
+        write_ms, read_ms = write_ms // p * p, read_ms // p * p
+        taken = 0
+        for timer in timers:
+            if timer.kind != layout.TIMED_BROKEN:
+                slot_ms = max(timer.slot_ms, read_ms)
+                tick = slot_ms // p
+                old = self.slots.get(tick % LAP)
+                needed = old is not None and old.tick != tick and old.tick >= read_ms // p
+                if needed or tick - read_ms // p >= LAP:
+                    return taken
+                self.link(timer, tick, write_ms, slot_ms)
+            taken += 1
+        return taken
+
+    def link(self, timer: Timer, tick: int, write_ms: int, slot_ms: int) -> None:
+        slot = self.slots.get(tick % LAP)
+        pos = self.place()
+        if slot is None or slot.tick != tick:
+            slot = self.slots[tick % LAP] = Slot(tick, pos, -1, 0)
+        magic = 1
+        if (timer.due_ms - 1) // self.precision_ms > tick:
+            magic |= 2
+        if timer.kind == layout.TIMED_MARKER:
+            magic |= 4
+        if not INT_MIN <= slot_ms - write_ms <= INT_MAX:
+            write_ms = slot_ms
+        self.units[pos] = Unit(
+            slot.last_pos, magic, write_ms, slot_ms - write_ms, timer.phys_offset,
+            timer.record_size, timer.topic_hash, timer.due_ms,
+        )  # fmt: skip
+        slot.last_pos, slot.num = pos, slot.num + (not magic & 4)
+        self.end = pos + 52
+
+    def in_slot(self, tick: int) -> list[tuple[int, Unit]]:
+        """Return (position, unit) of a slot, in the order of the log."""
+        return [
+            (pos, unit)
+            for pos, unit in sorted(self.units.items())
+            if unit.slot_ms // self.precision_ms == tick
+        ]
+
+    def waiting(self, tick: int, skip: Iterable[int] = ()) -> list[tuple[int, Unit]]:
+        """Return the same without settled units, and one unit for each record."""
+        found = self.in_slot(tick)
+        seen = {*skip, *(unit.phys_offset for _, unit in found if unit.due_ms < -1)}
+        kept = []
+        for pos, unit in found:
+            if unit.phys_offset not in seen and unit.due_ms >= 0:
+                kept.append((pos, unit))
+                seen.add(unit.phys_offset)
+        return kept
+
+    def settle(self, positions: Iterable[int], *, copied: bool = False) -> int:
+        waited = 0
+        for pos in set(positions):
+            unit = self.units[pos]
+            if unit.due_ms >= 0:
+                due_ms = -1 if copied else min(-unit.due_ms, -unit.slot_ms - 2)
+                self.units[pos] = replace(unit, due_ms=due_ms)
+                slot = self.slots[unit.slot_ms // self.precision_ms % LAP]
+                if slot.tick == unit.slot_ms // self.precision_ms and not unit.is_marker:
+                    slot.num -= 1
+                waited += not unit.is_marker
+        return waited
+
+    def cut(self, end: int, skip: Iterable[int] = ()) -> None:
+        """Forget the units from `end` on; slots that had some are counted anew."""
+        self.units = {pos: unit for pos, unit in self.units.items() if pos < end}
+        self.end = end
+        for place, slot in list(self.slots.items()):
+            if slot.last_pos >= end:
+                del self.slots[place]
+                self.hang(slot.tick, skip)
+
+    def hang(self, tick: int, skip: Iterable[int] = ()) -> None:
+        """Make a slot from the units that there are."""
+        found = self.in_slot(tick)
+        if found:
+            waiting = [
+                unit
+                for _, unit in found
+                if unit.due_ms >= 0 and not unit.is_marker and unit.phys_offset not in set(skip)
+            ]
+            self.slots[tick % LAP] = Slot(tick, found[0][0], found[-1][0], len(waiting))
+
+
+def staged(pos: int, unit: Unit, precision_ms: int) -> tuple[int, ...]:
+    """Return the columns of `layout.STAGED` for a waiting unit."""
+    due_ms = unit.due_ms
+    if due_ms == 0 and not unit.magic & layout.MAGIC_ROLL:
+        due_ms = unit.slot_ms + precision_ms
+    return (
+        due_ms, unit.phys_offset, pos, unit.write_ms, unit.record_size, unit.topic_hash,
+        unit.magic, layout.STAGED_WAITING,
+    )  # fmt: skip
+
+
+def is_plain_marker(unit: Unit) -> bool:
+    return unit.magic & 6 == 4
+
+
+def columns(rows: Any) -> list[tuple[int, ...]]:
+    """Return structured rows as tuples."""
+    return [tuple(int(value) for value in row) for row in rows]

@@ -1,0 +1,83 @@
+"""Timer logs and wheels for tests: small files, few timers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.timer_store.kernels.naive_units import Model, Timer
+from timer_store import layout
+from timer_store.kernels.wheel import PAGE_SLOTS
+from timer_store.timer_log import TimerLog
+from timer_store.units import TimerUnits
+from timer_store.wheel import TimerWheel
+
+FILE_BYTES = 2_600  # 49 units, as the golden stores have
+NOW_MS = 1_700_000_000_000
+
+
+def open_units(root: Path, precision_ms: int = 1_000, file_bytes: int = FILE_BYTES) -> TimerUnits:
+    """Open a timer log and a wheel; the caller knows where the log ends."""
+    log = TimerLog(root / "timerlog", file_bytes)
+    log.load()
+    return TimerUnits(log, TimerWheel(root / "timerwheel", precision_ms))
+
+
+@contextmanager
+def temporary_units(**settings: Any) -> Iterator[TimerUnits]:
+    """Give a timer log and a wheel of their own to one example of many."""
+    with tempfile.TemporaryDirectory() as root:
+        units = open_units(Path(root), **settings)
+        try:
+            yield units
+        finally:
+            units.close()
+
+
+def timed(timers: Iterable[Timer]) -> Any:
+    """Return (n,) `layout.TIMED`."""
+    timers = list(timers)
+    rows = np.zeros(len(timers), layout.TIMED)
+    for row, timer in zip(rows, timers, strict=True):
+        row["due_ms"], row["slot_ms"] = timer.due_ms, timer.slot_ms
+        row["phys_offset"], row["record_size"] = timer.phys_offset, timer.record_size
+        row["topic_hash"], row["kind"] = timer.topic_hash, timer.kind
+    return rows
+
+
+def timer(due_ms: int, phys_offset: int, **changes: Any) -> Timer:
+    """Return a timer that waits in its own slot."""
+    return Timer(due_ms, due_ms - 1, phys_offset, **changes)
+
+
+def same_log(units: TimerUnits, model: Model) -> None:
+    """Assert that the log has the model's units, and zeros behind them."""
+    assert units.log.end == model.end
+    for file in units.log.files:
+        data = bytearray(file.size)
+        for pos, unit in model.units.items():
+            if file.base <= pos < file.base + file.size:
+                data[pos - file.base : pos - file.base + 52] = unit.pack()
+        full = units.log.units_per_file * 52
+        assert file.data[:full].tobytes() == data[:full]
+
+
+def same_wheel(units: TimerUnits, model: Model) -> None:
+    """Assert that the wheel has the model's slots and no others."""
+    slots = units.wheel.data.view(layout.TIMER_SLOT)
+    pages = slots["tick"].reshape(-1, PAGE_SLOTS)
+    places = [
+        int(page) * PAGE_SLOTS + int(at)
+        for page in np.flatnonzero(units.wheel.pages)
+        for at in np.flatnonzero(pages[page])
+    ]
+    found = {at: tuple(slots[at].tolist()[:4]) for at in places}
+    wanted = {
+        at: (slot.tick, slot.first_pos, slot.last_pos, slot.num) for at, slot in model.slots.items()
+    }
+    assert found == wanted

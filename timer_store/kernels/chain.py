@@ -1,0 +1,434 @@
+"""Units of the timer log, and the walk along the chains of slots, compiled.
+
+A chain goes from a slot's newest unit to its oldest, and every step goes back in the log. So a
+walk takes the files from the last to the first and visits each once, whatever number of chains it
+follows: a kernel gets one file and follows every cursor as far as it stays in it.
+
+    file 0                file 1                file 2
+    .....a<----a<---------------a<------------------a   cursor a: pos, until it is -1 or before
+    ..b<----------------b<-------b                      the first file
+
+`data` is a file, `base` the log position of its first byte. A unit is believed only if it can be
+one, lies where units lie, points back, and belongs to the slot (FAULT_*).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes, get_i4, get_i8
+from message_store.kernels.kernel import kernel
+from timer_store.layout import (
+    DUE_COPIED,
+    MAGIC_DELETE,
+    MAGIC_MAX,
+    MAGIC_ROLL,
+    STAGED_SETTLED,
+    STAGED_WAITING,
+    TIMER_UNIT,
+    UNIT_BYTES,
+)
+
+Rows = npt.NDArray[Any]
+FAULT_PLACE, FAULT_SIZE, FAULT_MAGIC, FAULT_PREV, FAULT_SLOT = 1, 2, 3, 4, 5
+WALK_LEFT, WALK_FULL = 0, 1  # the chain left the file or ended; there is no room for a row
+
+assert TIMER_UNIT.fields is not None
+_AT: Final = {name: int(TIMER_UNIT.fields[name][1]) for name in TIMER_UNIT.names or ()}
+PREV_AT, MAGIC_AT, WRITE_AT, DELAY_AT = (
+    _AT[name] for name in ("prev_pos", "magic", "write_ms", "delay_ms")
+)
+PHYS_AT, RECORD_AT, HASH_AT, DUE_AT = (
+    _AT[name] for name in ("phys_offset", "record_size", "topic_hash", "due_ms")
+)
+
+# What a walk along one chain keeps: (WALK_SIZE,) i8.
+(
+    WALK_POS,  # the next unit, -1: done
+    WALK_ROWS,  # rows made
+    WALK_SETTLED,  # of these settled
+    WALK_MARKERS,  # of these markers that do not roll
+    WALK_PHYS,  # the smallest phys_offset so far
+    WALK_MIXED,  # 1: not every unit lies before the one after it in the commit log
+    WALK_FAULT,  # FAULT_* of the unit at WALK_POS
+    WALK_SIZE,
+) = range(8)
+
+
+@kernel
+def unit_fault(data: Bytes, at: int, pos: int) -> int:
+    """Return what is wrong with the unit at data[at] that lies at log position `pos`, or 0."""
+    if at % UNIT_BYTES != 0 or at + UNIT_BYTES > data.size:
+        return FAULT_PLACE
+    if get_i4(data, at) != UNIT_BYTES:
+        return FAULT_SIZE
+    magic = get_i4(data, at + MAGIC_AT)
+    if magic < 0 or magic > MAGIC_MAX:
+        return FAULT_MAGIC
+    prev = get_i8(data, at + PREV_AT)
+    if prev >= pos or prev < -1:
+        return FAULT_PREV
+    return 0
+
+
+@kernel
+def slot_ms_of(data: Bytes, at: int) -> int:
+    return get_i8(data, at + WRITE_AT) + get_i4(data, at + DELAY_AT)
+
+
+@kernel
+def chain_fault(data: Bytes, at: int, pos: int, tick: int, precision_ms: int) -> int:
+    """Return the same for a unit of the chain of slot `tick`."""
+    fault = unit_fault(data, at, pos)
+    if fault == 0 and slot_ms_of(data, at) // precision_ms != tick:
+        return FAULT_SLOT
+    return fault
+
+
+@kernel
+def find_sorted(values: Any, first: int, end: int, value: int) -> int:
+    """Return where `value` stands in the ascending values[first:end], -1 if nowhere."""
+    low, high = np.int64(first), np.int64(end)
+    while low < high:
+        middle = (low + high) >> 1
+        if values[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    if low < end and values[low] == value:
+        return low
+    return np.int64(-1)
+
+
+@kernel
+def due_of(data: Bytes, at: int, precision_ms: int) -> int:
+    """Return when a unit is due, below 0: settled, 0: it rolls and does not say.
+
+    Apache's units do not say: not before the end of their slot.
+    """
+    due_ms = get_i8(data, at + DUE_AT)
+    if due_ms == 0 and get_i4(data, at + MAGIC_AT) & MAGIC_ROLL == 0:
+        return slot_ms_of(data, at) + precision_ms
+    return due_ms
+
+
+@kernel
+def stage_unit(data: Bytes, at: int, pos: int, precision_ms: int, row: Any) -> None:
+    """Fill a row of layout.STAGED."""
+    row["due_ms"] = due_of(data, at, precision_ms)
+    row["phys_offset"] = get_i8(data, at + PHYS_AT)
+    row["pos"] = pos
+    row["write_ms"] = get_i8(data, at + WRITE_AT)
+    row["record_size"] = get_i4(data, at + RECORD_AT)
+    row["topic_hash"] = get_i4(data, at + HASH_AT)
+    row["magic"] = get_i4(data, at + MAGIC_AT)
+    row["state"] = STAGED_WAITING if row["due_ms"] >= 0 else STAGED_SETTLED
+
+
+@kernel
+def is_marker(magic: int) -> bool:
+    """Return whether a unit cancels others of its slot. Source: TimerMessageStore.dequeue"""
+    return magic & (MAGIC_DELETE | MAGIC_ROLL) == MAGIC_DELETE
+
+
+@kernel
+def note_order(walk: Any, phys_offset: int) -> None:
+    if phys_offset >= walk[WALK_PHYS]:
+        walk[WALK_MIXED] = 1
+    else:
+        walk[WALK_PHYS] = phys_offset
+
+
+@kernel
+def collect(
+    data: Bytes, base: int, tick: int, precision_ms: int, skip: Any, walk: Any, out: Rows
+) -> int:
+    """Follow one chain through a file; fill `out` from its end, so that the oldest comes first.
+
+    Args:
+        skip: (n,) i8 ascending: records that count as settled.
+        walk: (WALK_SIZE,) i8: where the walk is.
+        out: (n,) layout.STAGED.
+    """
+    pos = walk[WALK_POS]
+    while pos >= base:
+        if walk[WALK_ROWS] == out.size:
+            return WALK_FULL
+        at = pos - base
+        walk[WALK_FAULT] = chain_fault(data, at, pos, tick, precision_ms)
+        if walk[WALK_FAULT] != 0:
+            return WALK_LEFT
+        note_order(walk, get_i8(data, at + PHYS_AT))
+        if get_i8(data, at + DUE_AT) != DUE_COPIED:
+            walk[WALK_ROWS] += 1
+            row = out[out.size - walk[WALK_ROWS]]
+            stage_unit(data, at, pos, precision_ms, row)
+            if skip.size > 0 and find_sorted(skip, 0, skip.size, row["phys_offset"]) >= 0:
+                row["state"] = STAGED_SETTLED
+            if row["state"] == STAGED_SETTLED:
+                walk[WALK_SETTLED] += 1
+            elif is_marker(row["magic"]):
+                walk[WALK_MARKERS] += 1
+        pos = get_i8(data, at + PREV_AT)
+        walk[WALK_POS] = pos
+    return WALK_LEFT
+
+
+# -- the first of many --------------------------------------------------------------------------
+
+
+@kernel
+def is_before(heap: Any, i: int, due_ms: int, phys_offset: int) -> bool:
+    """Return whether heap[i] is due before (due_ms, phys_offset)."""
+    return heap[i, 0] < due_ms or (heap[i, 0] == due_ms and heap[i, 1] < phys_offset)
+
+
+@kernel
+def sift(heap: Any, count: int, due_ms: int, phys_offset: int, pos: int) -> None:
+    """Put a timer in the place of heap[0], the last of the heap, and find the new last."""
+    i = np.int64(0)
+    while True:
+        child = 2 * i + 1
+        if child >= count:
+            break
+        if child + 1 < count and is_before(heap, child, heap[child + 1, 0], heap[child + 1, 1]):
+            child += 1
+        if is_before(heap, child, due_ms, phys_offset):
+            break
+        heap[i, 0], heap[i, 1], heap[i, 2] = heap[child, 0], heap[child, 1], heap[child, 2]
+        i = child
+    heap[i, 0], heap[i, 1], heap[i, 2] = due_ms, phys_offset, pos
+
+
+@kernel
+def push(heap: Any, count: int, due_ms: int, phys_offset: int, pos: int) -> None:
+    """Add a timer to a heap of `count` timers."""
+    i = np.int64(count)
+    while i > 0:
+        parent = (i - 1) >> 1
+        if not is_before(heap, parent, due_ms, phys_offset):
+            break
+        heap[i, 0], heap[i, 1], heap[i, 2] = heap[parent, 0], heap[parent, 1], heap[parent, 2]
+        i = parent
+    heap[i, 0], heap[i, 1], heap[i, 2] = due_ms, phys_offset, pos
+
+
+@kernel
+def least(data: Bytes, base: int, slot: Any, after: Any, skip: Any, walk: Any, heap: Any) -> int:
+    """Follow one chain through a file; keep the timers that are due first, behind `after`.
+
+    Args:
+        slot: (tick, precision in ms).
+        after: (due_ms, phys_offset); what is not behind both is left out.
+        walk: (WALK_SIZE,) i8; WALK_ROWS counts what is behind `after`, kept or not.
+        heap: (n, 3) i8: due_ms, phys_offset, pos; the last one in front.
+    """
+    pos = walk[WALK_POS]
+    while pos >= base:
+        at = pos - base
+        walk[WALK_FAULT] = chain_fault(data, at, pos, slot[0], slot[1])
+        if walk[WALK_FAULT] != 0:
+            return WALK_LEFT
+        phys_offset = get_i8(data, at + PHYS_AT)
+        note_order(walk, phys_offset)
+        due_ms = due_of(data, at, slot[1])
+        settled = due_ms < 0 or (
+            skip.size > 0 and find_sorted(skip, 0, skip.size, phys_offset) >= 0
+        )
+        if settled:
+            walk[WALK_SETTLED] += 1
+        elif is_marker(get_i4(data, at + MAGIC_AT)):
+            walk[WALK_MARKERS] += 1
+        elif due_ms > after[0] or (due_ms == after[0] and phys_offset > after[1]):
+            if walk[WALK_ROWS] < heap.shape[0]:
+                push(heap, walk[WALK_ROWS], due_ms, phys_offset, pos)
+            elif not is_before(heap, 0, due_ms, phys_offset):
+                sift(heap, heap.shape[0], due_ms, phys_offset, pos)
+            walk[WALK_ROWS] += 1
+        pos = get_i8(data, at + PREV_AT)
+        walk[WALK_POS] = pos
+    return WALK_LEFT
+
+
+# -- many chains --------------------------------------------------------------------------------
+
+
+@kernel
+def walk_back(data: Bytes, base: int, cursors: Rows, precision_ms: int, limit_pos: int) -> None:
+    """Move every cursor back until it is before `limit_pos` or leaves the file."""
+    for i in range(cursors.size):
+        cursor = cursors[i]
+        while cursor["pos"] >= base and cursor["pos"] >= limit_pos and cursor["fault"] == 0:
+            pos = cursor["pos"]
+            fault = chain_fault(data, pos - base, pos, cursor["tick"], precision_ms)
+            cursor["fault"] = fault
+            if fault == 0:
+                cursor["pos"] = get_i8(data, pos - base + PREV_AT)
+
+
+@kernel
+def count_waiting(data: Bytes, base: int, cursors: Rows, precision_ms: int, skip: Any) -> None:
+    """Count every slot's timers that wait: no markers, none that is settled or in `skip`."""
+    for i in range(cursors.size):
+        cursor = cursors[i]
+        while cursor["pos"] >= base and cursor["fault"] == 0:
+            pos = cursor["pos"]
+            at = pos - base
+            fault = chain_fault(data, at, pos, cursor["tick"], precision_ms)
+            cursor["fault"] = fault
+            if fault != 0:
+                break
+            if get_i8(data, at + DUE_AT) >= 0 and get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
+                phys_offset = get_i8(data, at + PHYS_AT)
+                if skip.size == 0 or find_sorted(skip, 0, skip.size, phys_offset) < 0:
+                    cursor["count"] += 1
+            cursor["pos"] = get_i8(data, at + PREV_AT)
+
+
+@kernel
+def check_units(data: Bytes, base: int, cursors: Rows, precision_ms: int) -> None:
+    """Look at the unit of every cursor that is in this file; go nowhere."""
+    for i in range(cursors.size):
+        cursor = cursors[i]
+        at = cursor["pos"] - base
+        if at >= 0 and at < data.size:
+            cursor["fault"] = chain_fault(data, at, cursor["pos"], cursor["tick"], precision_ms)
+
+
+@kernel
+def match(
+    data: Bytes, base: int, cursors: Rows, precision_ms: int, wanted: Any, found: Any
+) -> None:
+    """Find units by their record: the newest of its slot that is not settled.
+
+    Args:
+        cursors: wanted[first:end] are the records looked for in a slot, ascending; `count`: how
+            many of them are still looked for. A cursor without any stops.
+        found: (n,) i8 in and out: log positions, -1: not found yet.
+    """
+    for i in range(cursors.size):
+        cursor = cursors[i]
+        while cursor["pos"] >= base and cursor["fault"] == 0 and cursor["count"] > 0:
+            pos = cursor["pos"]
+            at = pos - base
+            fault = chain_fault(data, at, pos, cursor["tick"], precision_ms)
+            cursor["fault"] = fault
+            if fault != 0:
+                break
+            j = find_sorted(wanted, cursor["first"], cursor["end"], get_i8(data, at + PHYS_AT))
+            if j >= 0 and found[j] < 0 and get_i8(data, at + DUE_AT) >= 0:
+                found[j] = pos
+                cursor["count"] -= 1
+            cursor["pos"] = get_i8(data, at + PREV_AT)
+
+
+@kernel
+def guess(
+    data: Bytes, base: int, end: int, wanted: Any, ticks: Any, precision_ms: int, found: Any
+) -> None:
+    """Look records up in a file as if its units were in the order of the commit log.
+
+    Most are: units are appended in the order of the queue. What is found is certain; what is not
+    found may be there all the same.
+
+    Args:
+        end: log position behind the last unit of the file.
+        wanted, ticks: (n,) i8: records, and the slots their units belong to.
+        found: (n,) i8 out: log positions; what is not found stays.
+    """
+    for i in range(wanted.size):
+        low, high = np.int64(0), np.int64((end - base) // UNIT_BYTES)
+        while low < high:
+            middle = (low + high) >> 1
+            if get_i8(data, middle * UNIT_BYTES + PHYS_AT) < wanted[i]:
+                low = middle + 1
+            else:
+                high = middle
+        pos = base + low * UNIT_BYTES
+        if pos < end and get_i8(data, pos - base + PHYS_AT) == wanted[i]:
+            fault = chain_fault(data, pos - base, pos, ticks[i], precision_ms)
+            if fault == 0 and get_i8(data, pos - base + DUE_AT) >= 0:
+                found[i] = pos
+
+
+# -- units as columns ---------------------------------------------------------------------------
+
+
+@kernel
+def valid_end(data: Bytes, base: int, limit: int) -> int:
+    """Return how many leading bytes of data[:limit] are units."""
+    at = 0
+    while at < limit and unit_fault(data, at, base + at) == 0:
+        at += UNIT_BYTES
+    return at
+
+
+@kernel
+def read_units(data: Bytes, base: int, pos: int, end: int, out: Rows) -> int:
+    """Decode the units at log positions pos..end until one is none; return how many.
+
+    Args:
+        out: (n,) layout.LOGGED.
+    """
+    n = 0
+    while pos < end and n < out.size:
+        at = pos - base
+        if unit_fault(data, at, pos) != 0:
+            return n
+        row = out[n]
+        row["pos"], row["prev_pos"] = pos, get_i8(data, at + PREV_AT)
+        row["write_ms"], row["slot_ms"] = get_i8(data, at + WRITE_AT), slot_ms_of(data, at)
+        row["phys_offset"], row["due_ms"] = get_i8(data, at + PHYS_AT), get_i8(data, at + DUE_AT)
+        row["record_size"] = get_i4(data, at + RECORD_AT)
+        row["topic_hash"] = get_i4(data, at + HASH_AT)
+        row["magic"], row["pad"] = get_i4(data, at + MAGIC_AT), 0
+        pos += UNIT_BYTES
+        n += 1
+    return n
+
+
+@kernel
+def stage_at(data: Bytes, base: int, positions: Any, precision_ms: int, out: Rows) -> int:
+    """Fill out[i] (layout.STAGED) from the unit at positions[i] where it lies in this file.
+
+    Returns how many were filled.
+    """
+    n = 0
+    for i in range(positions.size):
+        at = positions[i] - base
+        if at >= 0 and at < data.size and unit_fault(data, at, positions[i]) == 0:
+            stage_unit(data, at, positions[i], precision_ms, out[i])
+            n += 1
+    return n
+
+
+@kernel
+def settle(
+    data: Bytes, base: int, positions: Any, precision_ms: int, copied: bool, due: Any, ticks: Any
+) -> int:
+    """Work out how units are settled; write nothing.
+
+    Args:
+        positions: (n,) i8 in this file.
+        copied: they are settled because there are copies of them.
+        due: (n,) i8 out: their new due_ms.
+        ticks: (n,) i8 out: the slot that has one timer less now, 0: none.
+
+    Returns how many waited until now, or -1 - i if positions[i] is no unit.
+    """
+    waited = 0
+    for i in range(positions.size):
+        at = positions[i] - base
+        if unit_fault(data, at, positions[i]) != 0:
+            return -1 - i
+        due[i], ticks[i] = get_i8(data, at + DUE_AT), 0
+        if due[i] >= 0:
+            slot_ms = slot_ms_of(data, at)
+            due[i] = DUE_COPIED if copied else min(-due[i], -slot_ms - 2)
+            waited += 1
+            if get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
+                ticks[i] = slot_ms // precision_ms
+    return waited

@@ -1,0 +1,168 @@
+"""Units into the timer log and the wheel, compiled: link, take back, link all again.
+
+link     rows become units, each points at the one before it in its slot, slots point at them
+unlink   the disk refused the units: slots become what they were
+relink   the wheel is built from the units of a file, and wrong pointers are listed
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes, get_i4, get_i8, put_i4, put_i8
+from message_store.kernels.kernel import kernel
+from timer_store.kernels.chain import (
+    DELAY_AT,
+    DUE_AT,
+    HASH_AT,
+    MAGIC_AT,
+    PHYS_AT,
+    PREV_AT,
+    RECORD_AT,
+    WRITE_AT,
+    find_sorted,
+    slot_ms_of,
+    unit_fault,
+)
+from timer_store.kernels.wheel import FIRST_AT, LAST_AT, NUM_AT, TICK_AT, put_slot, slot_at
+from timer_store.layout import (
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    TIMED_BROKEN,
+    TIMED_MARKER,
+    UNIT_BYTES,
+    WHEEL_SLOTS,
+)
+
+Rows = npt.NDArray[Any]
+INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
+UNDO_COLUMNS = 5  # where the slot lies (-1: untouched), tick, first_pos, last_pos, num
+FIX_TOO_FAR = -2  # in place of a prev_pos: this unit lies more than a lap ahead
+
+
+@kernel
+def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: Any) -> None:
+    """Write one unit; `times`: (write_ms, slot_ms). Source: TimerLog.append"""
+    write_ms, slot_ms = times
+    delay_ms = slot_ms - write_ms
+    if delay_ms < INT_MIN or delay_ms > INT_MAX:  # after an outage of weeks
+        write_ms, delay_ms = slot_ms, np.int64(0)
+    put_i4(out, at, UNIT_BYTES)
+    put_i8(out, at + PREV_AT, prev_pos)
+    put_i4(out, at + MAGIC_AT, magic)
+    put_i8(out, at + WRITE_AT, write_ms)
+    put_i4(out, at + DELAY_AT, delay_ms)
+    put_i8(out, at + PHYS_AT, row["phys_offset"])
+    put_i4(out, at + RECORD_AT, row["record_size"])
+    put_i4(out, at + HASH_AT, row["topic_hash"])
+    put_i8(out, at + DUE_AT, row["due_ms"])
+
+
+@kernel
+def link(rows: Rows, numbers: Any, wheel: Bytes, pages: Bytes, out: Bytes, undo: Any) -> Any:
+    """Make units of rows and hang them into their slots.
+
+    Args:
+        rows: (n,) layout.TIMED; TIMED_BROKEN rows are passed over.
+        numbers: (4,) i8: log position of the first unit, write_ms, read_ms, precision in ms.
+        out: (n * 52,) u1 out: the units.
+        undo: (n, UNDO_COLUMNS) i8 out: the slots as they were.
+
+    Returns (rows taken, units made): it stops at a slot that another lap still needs, and at a
+    row more than one lap ahead. Source: TimerMessageStore.doEnqueue
+    """
+    pos, write_ms, read_ms, precision_ms = numbers[0], numbers[1], numbers[2], numbers[3]
+    read_tick = read_ms // precision_ms
+    units = 0
+    for i in range(rows.size):
+        row = rows[i]
+        undo[i, 0] = -1
+        if row["kind"] == TIMED_BROKEN:
+            continue
+        slot_ms = max(row["slot_ms"], read_ms)
+        tick = slot_ms // precision_ms
+        at = slot_at(tick)
+        old_tick = get_i8(wheel, at + TICK_AT)
+        if tick - read_tick >= WHEEL_SLOTS or (old_tick != tick and old_tick >= read_tick):
+            return i, units
+        first, last, num = get_i8(wheel, at + FIRST_AT), get_i8(wheel, at + LAST_AT), np.int64(0)
+        num = get_i4(wheel, at + NUM_AT)
+        undo[i, 0], undo[i, 1], undo[i, 2], undo[i, 3], undo[i, 4] = at, old_tick, first, last, num
+        if old_tick != tick or last < 0:
+            first, last, num = pos, np.int64(-1), np.int64(0)
+        magic = MAGIC_DEFAULT
+        if tick < (row["due_ms"] - 1) // precision_ms:
+            magic |= MAGIC_ROLL
+        if row["kind"] == TIMED_MARKER:
+            magic |= MAGIC_DELETE
+        else:
+            num += 1
+        put_unit(out, units * UNIT_BYTES, last, magic, (write_ms, slot_ms), row)
+        put_slot(wheel, pages, at, tick, first, pos, num)
+        pos += UNIT_BYTES
+        units += 1
+    return rows.size, units
+
+
+@kernel
+def unlink(undo: Any, count: int, wheel: Bytes, pages: Bytes) -> None:
+    """Make slots what they were before the first `count` rows of a `link`."""
+    for i in range(count - 1, -1, -1):
+        if undo[i, 0] >= 0:
+            put_slot(wheel, pages, undo[i, 0], undo[i, 1], undo[i, 2], undo[i, 3], undo[i, 4])
+
+
+@kernel
+def relink(
+    data: Bytes, span: Any, wheel: Bytes, pages: Bytes, numbers: Any, skip: Any, fixes: Any
+) -> Any:
+    """Hang the units of a file into a wheel that was cleared, in the order of the log.
+
+    Args:
+        span: (log position of data[0], position to begin at, position to end at).
+        numbers: (first tick that counts, precision in ms, first position of the log).
+        skip: (n,) i8 ascending: records that are settled: not counted.
+        fixes: (n, 2) i8 out: position of a unit, and the prev_pos that it should have, or
+            FIX_TOO_FAR: it is not linked.
+
+    Returns (position to go on at, fixes): it stops when `fixes` is full.
+    Source: TimerMessageStore.recoverAndRevise
+    """
+    base, pos, end = span
+    n = 0
+    while pos < end and n < fixes.shape[0]:
+        at = pos - base
+        if unit_fault(data, at, pos) != 0:
+            return pos, n
+        tick = slot_ms_of(data, at) // numbers[1]
+        if tick - numbers[0] >= WHEEL_SLOTS:
+            fixes[n, 0], fixes[n, 1] = pos, FIX_TOO_FAR
+            n += 1
+        elif tick >= numbers[0]:
+            prev = hang(data, at, pos, tick, wheel, pages, skip)
+            named = get_i8(data, at + PREV_AT)
+            if named != prev and not (prev < 0 and named < numbers[2]):
+                fixes[n, 0], fixes[n, 1] = pos, prev
+                n += 1
+        pos += UNIT_BYTES
+    return pos, n
+
+
+@kernel
+def hang(data: Bytes, at: int, pos: int, tick: int, wheel: Bytes, pages: Bytes, skip: Any) -> int:
+    """Make a unit the newest of its slot; return the one that was before, -1: none."""
+    to = slot_at(tick)
+    first, last, num = get_i8(wheel, to + FIRST_AT), get_i8(wheel, to + LAST_AT), np.int64(0)
+    num = get_i4(wheel, to + NUM_AT)
+    if get_i8(wheel, to + TICK_AT) != tick:
+        first, last, num = pos, np.int64(-1), np.int64(0)
+    if get_i8(data, at + DUE_AT) >= 0 and get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
+        phys_offset = get_i8(data, at + PHYS_AT)
+        if skip.size == 0 or find_sorted(skip, 0, skip.size, phys_offset) < 0:
+            num += 1
+    put_slot(wheel, pages, to, tick, first, pos, num)
+    return last

@@ -1,0 +1,147 @@
+"""The wheel's slots, compiled. The bytes stay as they are on the disk; nothing is converted.
+
+`pages` has a byte per page of 4096 bytes: whether it holds anything, whether it was changed. Scans
+pass over pages that hold nothing, so that the memory of an empty wheel is never touched.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes, get_i4, get_i8, put_i4, put_i8
+from message_store.kernels.kernel import kernel
+from timer_store.layout import SLOT_BYTES, TIMER_SLOT, WHEEL_SLOTS
+
+Rows = npt.NDArray[Any]
+PAGE_BYTES: Final = 4_096
+PAGE_SLOTS: Final = PAGE_BYTES // SLOT_BYTES
+PAGE_USED, PAGE_CHANGED = 1, 2
+assert WHEEL_SLOTS % PAGE_SLOTS == 0, "a page never wraps around"
+
+assert TIMER_SLOT.fields is not None
+TICK_AT, FIRST_AT, LAST_AT, NUM_AT, MAGIC_AT = (
+    int(TIMER_SLOT.fields[name][1]) for name in ("tick", "first_pos", "last_pos", "num", "magic")
+)
+
+
+@kernel
+def slot_at(tick: int) -> int:
+    """Return where the slot of a tick (time / precision) lies. Source: TimerWheel.getSlotIndex"""
+    return tick % WHEEL_SLOTS * SLOT_BYTES
+
+
+@kernel
+def put_slot(
+    wheel: Bytes, pages: Bytes, at: int, tick: int, first_pos: int, last_pos: int, num: int
+) -> None:
+    """Write a slot; its magic stays. Source: TimerWheel.putSlot"""
+    put_i8(wheel, at + TICK_AT, tick)
+    put_i8(wheel, at + FIRST_AT, first_pos)
+    put_i8(wheel, at + LAST_AT, last_pos)
+    put_i4(wheel, at + NUM_AT, num)
+    pages[at // PAGE_BYTES] = PAGE_USED | PAGE_CHANGED
+
+
+@kernel
+def add_num(wheel: Bytes, pages: Bytes, ticks: Any, by: int) -> None:
+    """Add `by` to the number of timers in the slots of `ticks`, where they hold that lap."""
+    for i in range(ticks.size):
+        at = slot_at(ticks[i])
+        if ticks[i] > 0 and get_i8(wheel, at + TICK_AT) == ticks[i]:
+            put_i4(wheel, at + NUM_AT, get_i4(wheel, at + NUM_AT) + by)
+            pages[at // PAGE_BYTES] |= PAGE_CHANGED
+
+
+@kernel
+def next_live(wheel: Bytes, pages: Bytes, first_tick: int, count: int) -> int:
+    """Return the first tick of first_tick..+count whose slot holds units, -1 if none does."""
+    i = np.int64(0)
+    while i < count:
+        tick = first_tick + i
+        at = slot_at(tick)
+        if pages[at // PAGE_BYTES] & PAGE_USED == 0:
+            i += PAGE_SLOTS - at // SLOT_BYTES % PAGE_SLOTS
+            continue
+        if get_i8(wheel, at + TICK_AT) == tick and get_i8(wheel, at + LAST_AT) >= 0:
+            return tick
+        i += 1
+    return np.int64(-1)
+
+
+@kernel
+def live_slots(wheel: Bytes, pages: Bytes, first_tick: int, count: int, out: Rows) -> Any:
+    """List the slots of ticks first_tick..+count that hold units, in the order of time.
+
+    Args:
+        out: (n,) layout.SLOT.
+
+    Returns (slots listed, ticks looked at): fewer than `count` when `out` is full.
+    """
+    n = 0
+    i = np.int64(0)
+    while i < count:
+        tick = first_tick + i
+        at = slot_at(tick)
+        if pages[at // PAGE_BYTES] & PAGE_USED == 0:
+            i += PAGE_SLOTS - at // SLOT_BYTES % PAGE_SLOTS
+            continue
+        if get_i8(wheel, at + TICK_AT) == tick and get_i8(wheel, at + LAST_AT) >= 0:
+            if n == out.size:
+                return n, i
+            out[n]["tick"] = tick
+            out[n]["first_pos"] = get_i8(wheel, at + FIRST_AT)
+            out[n]["last_pos"] = get_i8(wheel, at + LAST_AT)
+            out[n]["num"] = get_i4(wheel, at + NUM_AT)
+            out[n]["magic"] = get_i4(wheel, at + MAGIC_AT)
+            n += 1
+        i += 1
+    return n, count
+
+
+@kernel
+def stray_slots(wheel: Bytes, pages: Bytes, end_tick: int) -> int:
+    """Return how many slots name a lap from `end_tick` on, or a negative one."""
+    found = 0
+    for page in range(pages.size):
+        if pages[page] & PAGE_USED:
+            for at in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, SLOT_BYTES):
+                tick = get_i8(wheel, at + TICK_AT)
+                if tick >= end_tick or tick < 0:
+                    found += 1
+    return found
+
+
+@kernel
+def slots_behind(wheel: Bytes, pages: Bytes, log_end: int, out: Rows) -> int:
+    """List the slots of any time whose newest unit does not lie before `log_end`.
+
+    Args:
+        out: (n,) layout.CURSOR out: `tick`, and in `pos` the newest unit.
+
+    Returns how many there are; those beyond the size of `out` are not listed.
+    """
+    n = 0
+    for page in range(pages.size):
+        if pages[page] & PAGE_USED:
+            for at in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, SLOT_BYTES):
+                tick, last = get_i8(wheel, at + TICK_AT), get_i8(wheel, at + LAST_AT)
+                if tick > 0 and last >= log_end and slot_at(tick) == at:
+                    if n < out.size:
+                        out[n]["tick"], out[n]["pos"] = tick, last
+                    n += 1
+    return n
+
+
+@kernel
+def set_slots(wheel: Bytes, pages: Bytes, ticks: Any, last_pos: Any, nums: Any) -> None:
+    """Give slots another newest unit (below 0: they hold none) and number of timers."""
+    for i in range(ticks.size):
+        at = slot_at(ticks[i])
+        if last_pos[i] < 0:
+            put_slot(wheel, pages, at, 0, 0, 0, 0)
+        else:
+            first = min(get_i8(wheel, at + FIRST_AT), last_pos[i])
+            put_slot(wheel, pages, at, ticks[i], first, last_pos[i], nums[i])
