@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from message_store.config import INT_MAX, option
-from timer_store.due import DUE_MS_MAX
-from timer_store.layout import SLOTS, TIMER_BLANK, TIMER_UNIT
+from timer_store.layout import DUE_MS_MAX, SLOTS, TIMER_BLANK, TIMER_UNIT
 
 PRECISIONS_MS = (1_000, 500, 200, 100)  # what timerPrecisionMs is rounded down to, at least 100
 BLANK_SLOTS = 60  # TimerMessageStore.TIMER_BLANK_SLOTS

@@ -15,9 +15,8 @@ is no timer. `kernels.fetch` is the compiled twin. Source: TimerMessageStore, Ho
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
-DUE_MS_MAX: Final = 10**18 - 1  # 18 digits: numbers of more are no numbers
+from timer_store.layout import DUE_MS_MAX
 
 
 def out_ms_of(due_ms: int, precision_ms: int) -> int:

@@ -143,6 +143,20 @@ STAGED = np.dtype(
 )
 STAGED_WAITING, STAGED_SETTLED = 0, 1
 
+# A timer inside the near stage: what STAGED has, without what is the same for all of them there.
+HELD = np.dtype(
+    [
+        ("due_ms", "i8"),
+        ("phys_offset", "i8"),
+        ("pos", "i8"),
+        ("write_ms", "i8"),  # ~write_ms, that is below 0: settled since it was loaded
+        ("record_size", "i4"),
+        ("topic_hash", "i4"),
+    ],
+    align=True,
+)
+assert HELD.itemsize == 40
+
 # What the property text of a timer says.
 TIMER_TEXT = np.dtype(
     [

@@ -19,6 +19,7 @@ from message_store.properties import encode_properties
 from message_store.store import MessageStore
 from timer_store.config import TimerConfig
 from timer_store.fetch import Fetcher
+from timer_store.hook import TimerHook
 from timer_store.names import TIMER_TOPIC
 
 NOW_MS = 1_700_000_000_000
@@ -58,11 +59,31 @@ def measure_fetch(store: MessageStore, count: int) -> None:
     measure(f"fetch_queue, {count} a call", count, lambda: fetcher.fetch_queue(0, count))
 
 
+def measure_hook(store: MessageStore, count: int) -> None:
+    """Measure the put hook on messages without and with a time."""
+    hook, real = (
+        TimerHook(store.topics, TimerConfig(), lambda time_ms: 0),
+        store.topics.add("bench"),
+    )
+    plain, timed = PutBatch(count), PutBatch(count)
+    fill(plain, real, count, timers=False)
+    fill(timed, real, count, timers=True)
+    before = timed.rows.copy()
+
+    def hold() -> None:
+        timed.rows[:] = before
+        hook(timed, NOW_MS)
+
+    measure(f"hook, {count} without a time", count, lambda: hook(plain, NOW_MS))
+    measure(f"hook and a copy, {count} timers", count, hold)
+
+
 def main(count: int) -> None:
     """Measure with `count` messages a call."""
     with tempfile.TemporaryDirectory() as directory:
         config = StoreConfig(root_text=str(Path(directory)), commitlog_file_bytes=64 << 20)
         with MessageStore(config, FakeClock(NOW_MS)) as store:
+            measure_hook(store, count)
             measure_fetch(store, count)
 
 

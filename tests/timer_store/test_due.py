@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timer_store.due import DUE_MS_MAX, due_ms_of, number_of, out_ms_of
+from timer_store.due import due_ms_of, number_of, out_ms_of
+from timer_store.layout import DUE_MS_MAX
 
 STORED = 1_700_000_000_500
 OUT = {"TIMER_OUT_MS": "1700000010000"}

@@ -30,8 +30,8 @@ from message_store.layout import (
     TIMER_NONE,
 )
 from message_store.topics import QUEUES_MAX, TopicArrays
-from timer_store.due import DUE_MS_MAX
 from timer_store.layout import (
+    DUE_MS_MAX,
     NO_NUMBER,
     TEXT_MARKER,
     TEXT_ROLLED,

@@ -10,8 +10,8 @@ from message_store.record import decode_record
 from message_store.text import java_hash
 from message_store.topics import QUEUES_MAX, TopicTable
 from timer_store import layout
-from timer_store.due import due_ms_of, number_of
-from timer_store.names import TIMER_TOPIC
+from timer_store.due import due_ms_of, number_of, out_ms_of
+from timer_store.names import HALF_TOPIC, TIMER_TOPIC
 
 BROKEN = (0, 0, -1, 0, -1, layout.TIMED_BROKEN)
 
@@ -37,3 +37,32 @@ def timed(data: bytes, phys_offset: int, size: int, topics: TopicTable, precisio
         return (0, 0, origin, *topic, layout.TIMED_BROKEN)
     kind = layout.TIMED_MARKER if "TIMER_DEL_UNIQKEY" in text else layout.TIMED_PLAIN
     return (due_ms, due_ms - 1, origin, *topic, kind)
+
+
+def held(
+    message: dict[str, Any], topics: TopicTable, now_ms: int, max_ms: int, precision_ms: int
+) -> tuple[int, int]:
+    """Return (status, TIMER_OUT_MS or -1) of a message behind the put hook."""
+    status, properties, topic = message["status"], message["properties"], message["topic"]
+    if status or message["sys_flag"] & 12 not in (0, 8) or topic == HALF_TOPIC:
+        return status, -1
+    if topic == TIMER_TOPIC:
+        due_ms = due_ms_of(properties, now_ms, precision_ms)
+        target = topics.find(properties.get("REAL_TOPIC", "")) >= 0 and "REAL_QID" in properties
+        return (0 if due_ms is not None and due_ms - now_ms <= max_ms and target else 13), -1
+    if topic.startswith("%") and "TIMER_OUT_MS" in properties:
+        return 0, -1
+    for name, factor in (
+        ("TIMER_DELAY_SEC", 1_000),
+        ("TIMER_DELAY_MS", 1),
+        ("TIMER_DELIVER_MS", 1),
+    ):
+        if name in properties:
+            number = number_of(properties[name])
+            if number is None:
+                return 13, -1
+            due_ms = number * factor + (0 if name == "TIMER_DELIVER_MS" else now_ms)
+            if due_ms <= now_ms:
+                return (13 if "TIMER_DEL_UNIQKEY" in properties else 0), -1
+            return (13, -1) if due_ms - now_ms > max_ms else (0, out_ms_of(due_ms, precision_ms))
+    return 0, -1

@@ -1,0 +1,175 @@
+"""The near stage's kernels against the plain way."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timer_store import layout
+from timer_store.kernels import stage as kernels
+
+# (due_ms, phys_offset, topic_hash, settled)
+timer = st.tuples(
+    st.integers(0, 6), st.integers(0, 50), st.sampled_from([-7, 0, 1, 2**31 - 1]), st.booleans()
+)
+timers = st.lists(timer, max_size=30, unique_by=lambda t: t[:2])
+
+
+def held_of(values):
+    """Return HELD rows."""
+    held = np.zeros(len(values), layout.HELD)
+    for row, (due_ms, phys_offset, topic, settled) in zip(held, values, strict=True):
+        row["due_ms"], row["phys_offset"], row["topic_hash"] = due_ms, phys_offset, topic
+        row["write_ms"] = ~phys_offset if settled else phys_offset
+        row["pos"], row["record_size"] = phys_offset * 52, 100 + phys_offset
+    return held
+
+
+def values_of(held):
+    return [
+        (int(r["due_ms"]), int(r["phys_offset"]), int(r["topic_hash"]), bool(r["write_ms"] < 0))
+        for r in held
+    ]
+
+
+@given(st.lists(st.integers(-(1 << 40), 1 << 62), max_size=40), st.data())
+def test_radix_passes_sort_stably(numbers, data):
+    keys = np.array(numbers, np.int64)
+    start = np.array(data.draw(st.permutations(range(len(numbers)))), np.int32)
+    low = min(numbers, default=0)
+    order, counts = start, np.empty(kernels.DIGITS, np.int64)
+    for shift in range(0, 64, kernels.DIGIT_BITS):
+        out = np.empty_like(order)
+        kernels.radix_pass(keys, low, shift, order, out, counts)
+        order = out
+    assert order.tolist() == sorted(start.tolist(), key=lambda i: numbers[i])
+
+
+@given(st.lists(st.integers(0, 5)))
+def test_ascends(numbers):
+    assert kernels.ascends(np.array(numbers, np.int64)) == (numbers == sorted(numbers))
+
+
+@given(timers, st.data())
+def test_pick(values, data):
+    order = data.draw(st.permutations(range(len(values))))
+    held = held_of(values)
+    rows = np.zeros(len(values), layout.STAGED)
+    for name in layout.HELD.names:
+        rows[name] = held[name]
+    out = np.zeros(len(values), layout.HELD)
+    kernels.pick(rows, np.array(order, np.int32), out)
+    assert out.tolist() == [held[i].tolist() for i in order]
+
+
+@given(timers, timers)
+def test_merge(a, b):
+    both = [value for value in a + b if not value[3]]
+    out = np.zeros(len(a) + len(b), layout.HELD)
+    count = kernels.merge(held_of(sorted(a)), held_of(sorted(b)), out)
+    keys = [value[:2] for value in values_of(out[:count])]
+    assert keys == sorted(value[:2] for value in both)
+    assert sorted(values_of(out[:count])) == sorted(both)
+
+
+@given(timers, st.integers(-1, 8))
+def test_bound_and_skip_settled(values, due_ms):
+    values = sorted(values)
+    held = held_of(values)
+    wanted = sum(value[0] <= due_ms for value in values)
+    assert kernels.bound(held, 0, held.size, due_ms) == wanted
+    first = next((i for i, value in enumerate(values) if not value[3]), len(values))
+    assert kernels.skip_settled(held, 0, held.size) == first
+
+
+def naive_turns(values):
+    """Return waiting timers of one millisecond, sorted by log offset, topics in turn."""
+    by_topic = {}
+    ranked = []
+    for value in values:
+        number = by_topic[value[2]] = by_topic.get(value[2], -1) + 1
+        ranked.append((number, len(ranked), value))
+    return [value for _, _, value in sorted(ranked)]
+
+
+@given(timers)
+def test_interleave(values):
+    values = sorted(values)
+    n = len(values)
+    spots, ranks, starts = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n + 1, np.int32)
+    table = np.zeros((128, 2), np.int32)
+    out = np.zeros(n, layout.HELD)
+    held = held_of(values)
+    kernels.interleave(held, spots, ranks, starts, table, out)
+    wanted = []
+    for _, group in groupby([v for v in values if not v[3]], key=lambda v: v[0]):
+        wanted += naive_turns(list(group))
+    assert [value for value in values_of(out) if not value[3]] == wanted
+    assert sorted(values_of(out)) == values
+    assert not table[:, 1].any()
+    mixed = any(len({v[2] for v in group}) > 1 for _, group in groupby(values, key=lambda v: v[0]))
+    assert kernels.is_mixed(held) == mixed
+
+
+def naive_draw(values, first, count_max, bytes_max, alone):
+    drawn, total = [], 0
+    while first < len(values) and len(drawn) < count_max:
+        if not values[first][3]:
+            size = 100 + values[first][1]
+            if total + size > bytes_max and not (alone and not drawn):
+                break
+            total += size
+            drawn.append(values[first])
+        first += 1
+    return first, drawn, total
+
+
+@given(timers, st.integers(0, 5), st.integers(0, 9), st.integers(-10, 900), st.booleans())
+def test_draw(values, first, count_max, bytes_max, alone):
+    first = min(first, len(values))
+    out = np.zeros(count_max, layout.STAGED)
+    limits = (count_max, bytes_max, int(alone))
+    at, count, total = kernels.draw(held_of(values), first, len(values), limits, out)
+    wanted_at, wanted, wanted_total = naive_draw(values, first, count_max, bytes_max, alone)
+    assert (at, total) == (wanted_at, wanted_total)
+    got = [(int(r["due_ms"]), int(r["phys_offset"]), int(r["topic_hash"])) for r in out[:count]]
+    assert got == [value[:3] for value in wanted]
+    assert (out[:count]["magic"] == layout.MAGIC_DEFAULT).all()
+    assert (out[:count]["pos"] == out[:count]["phys_offset"] * 52).all()
+    assert (out[:count]["write_ms"] == out[:count]["phys_offset"]).all()
+
+
+@pytest.mark.parametrize("how", ["sorted", "turns", "all"])
+@given(
+    timers, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 50)), max_size=9), st.booleans()
+)
+def test_find(how, values, wanted, settle):
+    held = held_of(sorted(values, key=lambda v: (v[0], v[1] if how == "sorted" else v[2])))
+    if how == "all":  # a log offset is there once
+        values = list({value[1]: value for value in values}.values())
+        held = held_of(values)
+    waiting = {value[:2] for value in values if not value[3]}
+    expected = []
+    for key in wanted:
+        here = {k for k in waiting if k == key or (how == "all" and k[1] == key[1])}
+        expected.append(bool(here))
+        if settle:
+            waiting -= here
+    offsets = np.array([key[1] for key in wanted], np.int64)
+    found = np.zeros(len(wanted), np.bool_)
+    if how == "all":
+        table = np.zeros(32, np.int32)
+        kernels.index_offsets(offsets, table)
+        count = kernels.find_all(held, 0, held.size, offsets, table, settle, found)
+    else:
+        due_ms = np.array([key[0] for key in wanted], np.int64)
+        span = (0, held.size, int(how == "turns"))
+        count = kernels.find(held, span, offsets, due_ms, settle, found)
+    assert found.tolist() == expected
+    assert count == sum(expected)
+    if settle:
+        assert {value[:2] for value in values_of(held) if not value[3]} == waiting

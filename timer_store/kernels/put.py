@@ -1,0 +1,131 @@
+"""The put hook, compiled: rows that ask for a time go to the timer topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.encode import PROPERTY_BYTES_MAX, property_bytes
+from message_store.kernels.kernel import kernel
+from message_store.kernels.topics import hash_name
+from message_store.layout import (
+    PROP_REAL_TOPIC,
+    PROP_TIMER_DEL,
+    PROP_TIMER_OUT,
+    PROP_TIMER_STALE,
+    SYS_COMMIT,
+    SYS_TRANSACTION_MASK,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_ILLEGAL,
+    TIMER_NONE,
+)
+from timer_store.layout import DUE_MS_MAX
+
+Rows = npt.NDArray[Any]
+
+# Indexes of the numbers that `hold` reads.
+TIMER, SCHEDULE, HALF, NOW_MS, MAX_DELAY_MS, PRECISION_MS, SPREAD_MS = range(7)
+NUMBERS = 7
+
+# What `hold` reports of a row. Above HELD: Python must look at it.
+LEFT, HELD, STALE, ILLEGAL, MARKER_LATE, TOO_FAR, TOO_LONG, DIRECT = range(8)
+
+SECONDS_MAX = 10**15
+PERCENT = 37
+STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
+# TIMER_ENQUEUE_MS 37, TIMER_DEQUEUE_MS 32, TIMER_ROLL_TIMES 20, DUEMQ_DUE_MS 27: what the text of
+# a timer grows by until it is delivered, so that it never becomes too long to be delivered.
+GROWTH_BYTES = 120
+
+
+@kernel
+def asked_ms(row: Any, now_ms: int) -> int:
+    """Return the time that a row asks for."""
+    value = np.int64(row["timer_value"])
+    if row["timer_kind"] == TIMER_DELIVER_MS:
+        return value
+    if row["timer_kind"] == TIMER_DELAY_SEC:
+        value = min(max(value, -SECONDS_MAX), SECONDS_MAX) * 1_000
+    return now_ms + value
+
+
+@kernel
+def spread_of(row: Any, staging: Bytes, spread_ms: int) -> int:
+    """Return how much later a row comes: 0..spread_ms, the same for the same UNIQ_KEY."""
+    value = hash_name(staging, np.int64(row["uniq_pos"]), np.int64(row["uniq_len"]))
+    value ^= value >> np.uint64(32)  # FNV mixes its low bits badly
+    return np.int64(value % np.uint64(spread_ms + 1))
+
+
+@kernel
+def is_left(row: Any, topics: Any, names: Bytes, numbers: Any) -> bool:
+    """Return whether a row that asks for a time is no timer, by what else it is."""
+    kind = row["sys_flag"] & SYS_TRANSACTION_MASK
+    if row["status"] != 0 or (kind != 0 and kind != SYS_COMMIT):
+        return True
+    index = row["topic_index"]
+    if row["delay_level"] > 0 or row["real_topic_index"] >= 0:
+        return True
+    if index == numbers[HALF] or index == numbers[SCHEDULE]:
+        return True
+    # Retries and dead letters: the time that they name was kept before.
+    return row["prop_flags"] & PROP_TIMER_OUT != 0 and names[topics[index]["name_pos"]] == PERCENT
+
+
+@kernel
+def hold_row(row: Any, staging: Bytes, topics: Any, numbers: Any) -> int:
+    """Send a row to the timer topic if its time is to come; return what became of it."""
+    if row["timer_kind"] == TIMER_ILLEGAL:
+        return ILLEGAL
+    now_ms, precision_ms = numbers[NOW_MS], numbers[PRECISION_MS]
+    due_ms = asked_ms(row, now_ms)
+    is_marker = row["prop_flags"] & PROP_TIMER_DEL != 0
+    if due_ms <= now_ms:
+        return MARKER_LATE if is_marker else LEFT
+    if due_ms - now_ms > numbers[MAX_DELAY_MS] or due_ms > DUE_MS_MAX - numbers[SPREAD_MS]:
+        return TOO_FAR
+    if row["prop_flags"] & STALE_FLAGS:
+        return STALE
+    if numbers[SPREAD_MS] > 0 and not is_marker:
+        due_ms += spread_of(row, staging, numbers[SPREAD_MS])
+        row["due_ms"] = due_ms
+    row["out_ms"] = (due_ms - 1) // precision_ms * precision_ms
+    row["real_topic_index"], row["real_queue_id"] = row["topic_index"], row["queue_id"]
+    row["topic_index"], row["queue_id"] = numbers[TIMER], 0
+    if property_bytes(row, staging, topics) + GROWTH_BYTES > PROPERTY_BYTES_MAX:
+        return TOO_LONG
+    return HELD
+
+
+@kernel
+def hold(
+    rows: Rows, count: int, staging: Bytes, topics: Any, names: Bytes, numbers: Any, report: Bytes
+) -> Any:
+    """Send rows that ask for a time to come to the timer topic.
+
+    Args:
+        topics, names: of TopicArrays.
+        numbers: (NUMBERS,) i8: topic indexes of timer, schedule and half topic; now, the longest
+            delay, the precision, the spread, all in ms.
+        report: (n,) u1 out, n >= count: LEFT ... DIRECT.
+
+    Returns (rows held, rows that Python must look at).
+    """
+    held, odd = 0, 0
+    for i in range(count):
+        row = rows[i]
+        report[i] = LEFT
+        is_direct = row["topic_index"] == numbers[TIMER]
+        if row["timer_kind"] == TIMER_NONE and not is_direct:
+            continue
+        if is_left(row, topics, names, numbers):
+            continue
+        made = DIRECT if is_direct else hold_row(row, staging, topics, numbers)
+        report[i] = made
+        held += made == HELD
+        odd += made > HELD
+    return held, odd

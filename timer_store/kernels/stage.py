@@ -1,0 +1,297 @@
+"""Compiled loops of the near stage. All of them may run in another thread.
+
+radix_pass, pick     sort what was loaded by (due time, log offset)
+merge                two sorted runs become one
+bound, skip_settled  find a place in a run
+interleave           topics in turn inside each millisecond
+draw                 the next batch, bounded in rows and bytes
+find, find_all       rows by their log offset: settle them, or only look
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.kernel import kernel
+from timer_store.layout import MAGIC_DEFAULT, STAGED_WAITING
+
+Rows = npt.NDArray[Any]
+DIGIT_BITS = 11
+DIGITS = 1 << DIGIT_BITS
+
+
+@kernel
+def radix_pass(keys: Any, low: int, shift: int, order: Any, out: Any, counts: Any) -> None:
+    """Sort `order` stably by one digit of keys[order] - low, into `out`.
+
+    Args:
+        keys: (n,) i8, none below `low`.
+        order, out: (n,) i4.
+        counts: (DIGITS,) i8, scratch.
+    """
+    mask = np.uint64(DIGITS - 1)
+    counts[:] = 0
+    for i in range(keys.size):
+        counts[np.int64((np.uint64(keys[i] - low) >> np.uint64(shift)) & mask)] += 1
+    at = np.int64(0)
+    for digit in range(DIGITS):
+        size = counts[digit]
+        counts[digit] = at
+        at += size
+    for i in range(order.size):
+        row = order[i]
+        digit = np.int64((np.uint64(keys[row] - low) >> np.uint64(shift)) & mask)
+        out[counts[digit]] = row
+        counts[digit] += 1
+
+
+@kernel
+def ascends(keys: Any) -> bool:
+    """Return whether keys never fall."""
+    for i in range(1, keys.size):
+        if keys[i] < keys[i - 1]:
+            return False
+    return True
+
+
+@kernel
+def pick(rows: Rows, order: Any, out: Rows) -> None:
+    """Turn STAGED rows[order] into HELD `out`."""
+    for i in range(order.size):
+        row, held = rows[order[i]], out[i]
+        held["due_ms"], held["phys_offset"] = row["due_ms"], row["phys_offset"]
+        held["pos"], held["write_ms"] = row["pos"], row["write_ms"]
+        held["record_size"], held["topic_hash"] = row["record_size"], row["topic_hash"]
+
+
+@kernel
+def merge(a: Rows, b: Rows, out: Rows) -> int:
+    """Merge two sorted runs without their settled rows; return how many rows there are."""
+    i, j, n = np.int64(0), np.int64(0), np.int64(0)
+    while i < a.size or j < b.size:
+        first = j >= b.size
+        if i < a.size and j < b.size:
+            due_a, due_b = a[i]["due_ms"], b[j]["due_ms"]
+            first = due_a < due_b
+            if due_a == due_b:
+                first = a[i]["phys_offset"] <= b[j]["phys_offset"]
+        if first:
+            if a[i]["write_ms"] >= 0:
+                out[n] = a[i]
+                n += 1
+            i += 1
+        else:
+            if b[j]["write_ms"] >= 0:
+                out[n] = b[j]
+                n += 1
+            j += 1
+    return n
+
+
+@kernel
+def bound(held: Rows, first: int, end: int, due_ms: int) -> int:
+    """Return the first row in held[first:end] that is due after `due_ms`, `end` if none."""
+    while first < end:
+        middle = (first + end) // 2
+        if held[middle]["due_ms"] <= due_ms:
+            first = middle + 1
+        else:
+            end = middle
+    return first
+
+
+@kernel
+def skip_settled(held: Rows, first: int, end: int) -> int:
+    """Return the first row in held[first:end] that waits, `end` if none."""
+    while first < end and held[first]["write_ms"] < 0:
+        first += 1
+    return first
+
+
+@kernel
+def is_mixed(held: Rows) -> bool:
+    """Return whether rows of one millisecond have more than one topic; sorted by due time."""
+    for i in range(1, held.size):
+        row, before = held[i], held[i - 1]
+        if row["due_ms"] == before["due_ms"] and row["topic_hash"] != before["topic_hash"]:
+            return True
+    return False
+
+
+@kernel
+def rank(held: Rows, spots: Any, ranks: Any, table: Any) -> int:
+    """Set ranks[i]: how many waiting rows in front of i have its topic. Return the largest + 1.
+
+    Args:
+        spots, ranks: (n,) i4 out: spots is where a row's topic is in `table`.
+        table: (2^k, 2) i4, 2^k > n: topic hash, rows. All rows 0 on entry and on return.
+    """
+    mask = np.int64(table.shape[0] - 1)
+    most = np.int64(1)
+    for i in range(held.size):
+        topic = held[i]["topic_hash"]
+        if held[i]["write_ms"] < 0:
+            spots[i] = -1
+            ranks[i] = 0
+            continue
+        spot = (np.int64(topic) * 0x9E3779B1 >> 8) & mask
+        while table[spot, 1] != 0 and table[spot, 0] != topic:
+            spot = (spot + 1) & mask
+        table[spot, 0] = topic
+        spots[i], ranks[i] = spot, table[spot, 1]
+        table[spot, 1] += 1
+        most = max(most, np.int64(table[spot, 1]))
+    for i in range(held.size):
+        if spots[i] >= 0:
+            table[spots[i], 1] = 0
+    return most
+
+
+@kernel
+def interleave(held: Rows, spots: Any, ranks: Any, starts: Any, table: Any, out: Rows) -> None:
+    """Copy sorted rows to `out`, topics in turn inside each millisecond.
+
+    The first of each topic in log order, then the second of each, and so on: O(n).
+
+    Args:
+        spots, ranks, table: see `rank`.
+        starts: (n + 1,) i4, scratch.
+    """
+    first, size = np.int64(0), held.size
+    while first < size:
+        end = first + 1
+        while end < size and held[end]["due_ms"] == held[first]["due_ms"]:
+            end += 1
+        group = held[first:end]
+        rounds = rank(group, spots, ranks, table)
+        starts[: rounds + 1] = 0
+        for i in range(group.size):
+            starts[ranks[i] + 1] += 1
+        for k in range(rounds):
+            starts[k + 1] += starts[k]
+        for i in range(group.size):
+            at = starts[ranks[i]]
+            out[first + at] = group[i]
+            starts[ranks[i]] = at + 1
+        first = end
+
+
+@kernel
+def draw(held: Rows, first: int, end: int, limits: Any, out: Rows) -> Any:
+    """Copy waiting rows from held[first:end] on to STAGED `out`, as many as may be.
+
+    Args:
+        limits: rows; bytes of their records; 1 if one row may have more bytes than that.
+
+    Returns (next row, copied rows, their bytes).
+    """
+    n, total = np.int64(0), np.int64(0)
+    while first < end and n < limits[0]:
+        row = held[first]
+        if row["write_ms"] >= 0:
+            size = max(np.int64(row["record_size"]), 0)
+            if total + size > limits[1] and not (n == 0 and limits[2] != 0):
+                break
+            staged = out[n]
+            staged["due_ms"], staged["phys_offset"] = row["due_ms"], row["phys_offset"]
+            staged["pos"], staged["write_ms"] = row["pos"], row["write_ms"]
+            staged["record_size"], staged["topic_hash"] = row["record_size"], row["topic_hash"]
+            staged["magic"], staged["state"] = MAGIC_DEFAULT, STAGED_WAITING
+            total += size
+            n += 1
+        first += 1
+    return first, n, total
+
+
+@kernel
+def place_of(held: Rows, first: int, end: int, due_ms: int, phys_offset: int, turns: bool) -> int:
+    """Return where a row is in held[first:end], -1 if it is not there.
+
+    Args:
+        turns: inside a millisecond rows are interleaved, not in log order.
+    """
+    low, high = bound(held, first, end, due_ms - 1), end
+    if not turns:
+        while low < high:
+            middle = (low + high) // 2
+            row = held[middle]
+            if (row["due_ms"], row["phys_offset"]) < (due_ms, phys_offset):
+                low = middle + 1
+            else:
+                high = middle
+        high = min(low + 1, end)
+    while low < high and held[low]["due_ms"] == due_ms:
+        if held[low]["phys_offset"] == phys_offset:
+            return low
+        low += 1
+    return -1
+
+
+@kernel
+def find(held: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, found: Any) -> int:
+    """Set `found` of timers that wait in held[span[0]:span[1]]; return how many there were.
+
+    Args:
+        span: first, end, 1 if rows are interleaved inside a millisecond.
+        due_ms: (n,) i8: when each is due.
+        settle: also mark them as settled.
+        found: (n,) b1: in and out; what is found already is left alone.
+    """
+    n = np.int64(0)
+    for i in range(phys_offsets.size):
+        if found[i]:
+            continue
+        at = place_of(held, span[0], span[1], due_ms[i], phys_offsets[i], span[2] != 0)
+        if at >= 0 and held[at]["write_ms"] >= 0:
+            found[i] = True
+            n += 1
+            if settle:
+                held[at]["write_ms"] = ~held[at]["write_ms"]
+    return n
+
+
+@kernel
+def spot_of(phys_offset: int, size: int) -> int:
+    """Return where the search for a log offset begins in a table of 2^k entries."""
+    mixed = np.uint64(phys_offset) * np.uint64(0x9E3779B97F4A7C15)
+    return np.int64((mixed >> np.uint64(32)) & np.uint64(size - 1))
+
+
+@kernel
+def index_offsets(phys_offsets: Any, table: Any) -> None:
+    """Fill a hash table of log offsets: (2^k,) i4, all 0, 2^k > n; an entry is an index plus 1."""
+    for i in range(phys_offsets.size):
+        spot = spot_of(phys_offsets[i], table.size)
+        while table[spot] != 0:
+            spot = (spot + 1) & (table.size - 1)
+        table[spot] = i + 1
+
+
+@kernel
+def find_all(
+    held: Rows, first: int, end: int, phys_offsets: Any, table: Any, settle: bool, found: Any
+) -> int:
+    """Do what `find` does without due times: look at every row of held[first:end].
+
+    Args:
+        table: from `index_offsets`.
+    """
+    n = np.int64(0)
+    for at in range(first, end):
+        row = held[at]
+        if row["write_ms"] < 0:
+            continue
+        spot = spot_of(row["phys_offset"], table.size)
+        while table[spot] != 0:
+            i = table[spot] - 1
+            if phys_offsets[i] == row["phys_offset"]:
+                found[i] = True
+                n += 1
+                if settle:
+                    row["write_ms"] = ~row["write_ms"]
+                    break
+            spot = (spot + 1) & (table.size - 1)
+    return n

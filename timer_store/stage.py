@@ -1,0 +1,321 @@
+"""The near stage: timers of the slots loaded so far, each leaves at its own millisecond.
+
+    add ---> runs, each sorted by (due time, log offset); neighbours merge when they are alike
+                |  the next whole milliseconds of all runs, merged; topics in turn inside each
+                v
+             fronts, in the order in which they leave ---> take
+                ^                                            |
+                +---------------- put back (refused) --------+
+
+The order inside a millisecond is decided once, when it comes to the front: the first timer of each
+topic in log order, then the second of each, and so on. What joins a millisecond later leaves
+behind it. A front ends before the one below it begins, so that due order holds whatever joins
+when.
+
+A settled timer (cancelled, moved, fired) stays as a marked row until it is passed; it does not
+count. What was taken and not put back is not here any more: taking is the claim.
+
+Nothing here does I/O or reads the time. It belongs to the event loop's thread; only `sorted_run`
+may run in another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from timer_store import layout
+from timer_store.kernels import stage as kernels
+
+Rows = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+NEVER_MS = 1 << 62
+SMALL = 32  # rows that are sorted by comparing
+MERGE_ROWS = 65_536  # runs that do not overlap merge up to this size
+FRONT_ROWS = 2_048  # a front is made of at least so many rows, if they are due
+NOTHING = np.empty(0, layout.STAGED)
+
+
+class Run:
+    """Rows in an order, from `first` to `end`; the row at `first` waits.
+
+    Attributes:
+        rows: (n,) `layout.HELD`.
+        head_ms: when the row at `first` is due; NEVER_MS: none is left.
+        last_ms: when the last row is due.
+    """
+
+    __slots__ = ("end", "first", "head_ms", "last_ms", "rows")
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.first, self.end = rows, 0, int(rows.size)
+        self.last_ms = int(rows[-1]["due_ms"]) if rows.size else -NEVER_MS
+        self.head_ms = NEVER_MS
+        self.move_to(0)
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    def move_to(self, first: int) -> None:
+        """Go on at row `first`, or at the first behind it that waits."""
+        if first < self.end and self.rows[first]["write_ms"] < 0:
+            first = kernels.skip_settled(self.rows, first, self.end)
+        self.first = first
+        self.head_ms = int(self.rows[first]["due_ms"]) if first < self.end else NEVER_MS
+
+    def bound(self, due_ms: int) -> int:
+        """Return the first row that is due after `due_ms`."""
+        if self.last_ms <= due_ms:
+            return self.end
+        return int(kernels.bound(self.rows, self.first, self.end, due_ms))
+
+    def left(self) -> Rows:
+        """Return the rows that are left."""
+        return self.rows[self.first : self.end]
+
+
+def sorted_run(rows: Rows) -> Run:
+    """Return (n,) `layout.STAGED` rows, all of them waiting, as a run. May run in any thread."""
+    held = np.empty(rows.size, layout.HELD)
+    kernels.pick(rows, _order(rows), held)
+    return Run(held)
+
+
+def _order(rows: Rows) -> npt.NDArray[np.int32]:
+    """Return the order by (due_ms, phys_offset)."""
+    if rows.size == 1:
+        return np.zeros(1, np.int32)
+    if rows.size <= SMALL:
+        return np.lexsort((rows["phys_offset"], rows["due_ms"])).astype(np.int32)
+    order = np.arange(rows.size, dtype=np.int32)
+    for column in ("phys_offset", "due_ms"):
+        keys = np.ascontiguousarray(rows[column])
+        if column == "due_ms" or not kernels.ascends(keys):
+            order = _sorted_by(keys, order)
+    return order
+
+
+def _sorted_by(keys: Offsets, order: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Return `order` sorted stably by keys[order]: as many passes as the keys differ in digits."""
+    low = int(keys.min())
+    spread = int(keys.max()) - low
+    counts = np.empty(kernels.DIGITS, np.int64)
+    for shift in range(0, spread.bit_length(), kernels.DIGIT_BITS):
+        out = np.empty_like(order)
+        kernels.radix_pass(keys, low, shift, order, out, counts)
+        order = out
+    return order
+
+
+class NearStage:
+    """Timers that are due soon.
+
+    Args:
+        rows_max: how many may wait here; `room` says how many more.
+    """
+
+    def __init__(self, rows_max: int = 1 << 20) -> None:
+        self._rows_max = rows_max
+        self._runs: list[Run] = []
+        self._fronts: list[Run] = []  # the last is the next
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    @property
+    def room(self) -> int:
+        """How many more rows should be loaded now. What joins a loaded second may exceed it."""
+        held = sum(map(len, self._runs)) + sum(map(len, self._fronts))
+        return max(self._rows_max - held, 0)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the first waiting timer is due, None if none waits."""
+        first_ms = min(self._front_ms, self._runs_ms())
+        return None if first_ms == NEVER_MS else first_ms
+
+    @property
+    def _front_ms(self) -> int:
+        return self._fronts[-1].head_ms if self._fronts else NEVER_MS
+
+    def _runs_ms(self) -> int:
+        return min([run.head_ms for run in self._runs], default=NEVER_MS)
+
+    # -- in -------------------------------------------------------------------------------------
+
+    def add(self, rows: Rows) -> None:
+        """Hold timers: a slot that was loaded, or what joined a second that is here already.
+
+        Args:
+            rows: (n,) `layout.STAGED`, in any order; plain timers that wait. None is here already.
+        """
+        if rows.size:
+            self.add_run(sorted_run(rows))
+
+    def add_run(self, run: Run) -> None:
+        """Hold a run that was sorted in another thread."""
+        self._waiting += len(run)
+        self._runs.append(run)
+        while len(self._runs) > 1 and _alike(*self._runs[-2:]):
+            newer, older = self._runs.pop(), self._runs.pop()
+            self._runs.append(_merged(older, newer))
+
+    def put_back(self, rows: Rows) -> None:
+        """Take back what was taken last and refused; it leaves first again, in the same order.
+
+        Args:
+            rows: (n,) `layout.STAGED` as `take` gave them. After several calls of `take`: the
+                rows of all of them in one call.
+        """
+        if not rows.size:
+            return
+        held = np.empty(rows.size, layout.HELD)
+        kernels.pick(rows, np.arange(rows.size, dtype=np.int32), held)
+        if int(rows[-1]["due_ms"]) > self._front_ms:
+            self.add(rows)
+            return
+        self._waiting += int(rows.size)
+        self._fronts.append(Run(held))
+
+    # -- out ------------------------------------------------------------------------------------
+
+    def take(self, now_ms: int, count_max: int, bytes_max: int) -> Rows:
+        """Return what is due, in due order, topics in turn; it is not here any more.
+
+        Args:
+            bytes_max: of their records, all together; a single row may exceed it.
+
+        Returns (n,) `layout.STAGED`, empty if nothing is due.
+        """
+        pieces: list[Rows] = []
+        left, room = count_max, bytes_max
+        while left > 0:
+            until_ms = min(now_ms, self._runs_ms())
+            if self._front_ms > until_ms:
+                if not self._make_front(now_ms, left):
+                    break
+                continue
+            front = self._fronts[-1]
+            end = front.bound(until_ms)
+            out = np.empty(min(left, end - front.first), layout.STAGED)
+            limits = (left, room, 0 if pieces else 1)
+            first, count, size = kernels.draw(front.rows, front.first, end, limits, out)
+            self._move(front, first)
+            left, room = left - count, room - size
+            if count:
+                pieces.append(out[:count])
+            if first < end:
+                break
+        found = _joined(pieces)
+        self._waiting -= int(found.size)
+        return found
+
+    def _move(self, front: Run, first: int) -> None:
+        front.move_to(first)
+        if not front:
+            self._fronts.pop()
+
+    def _make_front(self, now_ms: int, count: int) -> bool:
+        """Bring the next whole milliseconds of the runs to the front; False: none is due."""
+        limit_ms = min(now_ms, self._front_ms - 1)
+        runs = [run for run in self._runs if run.head_ms <= limit_ms]
+        if not runs:
+            return False
+        count = max(count, FRONT_ROWS)
+        for run in runs:
+            if len(run) > count:
+                limit_ms = min(limit_ms, int(run.rows[run.first + count - 1]["due_ms"]))
+        front: Run | None = None
+        for run in runs:
+            end = run.bound(limit_ms)
+            if end > run.first:
+                part = Run(run.rows[run.first : end])
+                front = part if front is None else _merged(front, part)
+                run.move_to(end)
+        self._runs = [run for run in self._runs if run]
+        assert front is not None
+        self._fronts.append(_in_turn(front))
+        return True
+
+    # -- settled before their time --------------------------------------------------------------
+
+    def settle(self, phys_offsets: Offsets, due_ms: Offsets | None = None) -> Mask:
+        """Have timers wait no longer; return which of them waited here until now.
+
+        Args:
+            phys_offsets: (n,) i8.
+            due_ms: (n,) i8: when each is due; found at once. Without: every row is looked at.
+        """
+        found = self._find(phys_offsets, due_ms, settle=True)
+        settled = int(np.count_nonzero(found))
+        if settled:
+            self._waiting -= settled
+            for runs in (self._runs, self._fronts):
+                for run in runs:
+                    run.move_to(run.first)
+                runs[:] = [run for run in runs if run]
+        return found
+
+    def contains(self, phys_offsets: Offsets, due_ms: Offsets | None = None) -> Mask:
+        """Return which timers wait here. Arguments: see `settle`."""
+        return self._find(phys_offsets, due_ms, settle=False)
+
+    def _find(self, phys_offsets: Offsets, due_ms: Offsets | None, *, settle: bool) -> Mask:
+        offsets = np.ascontiguousarray(phys_offsets, np.int64)
+        found = np.zeros(offsets.size, np.bool_)
+        if not self._waiting or not offsets.size:
+            return found
+        table = np.zeros(1 if due_ms is not None else _table_size(offsets.size), np.int32)
+        if due_ms is None:
+            kernels.index_offsets(offsets, table)
+        for runs, turns in ((self._fronts, 1), (self._runs, 0)):
+            for run in runs:
+                if due_ms is not None:
+                    span = (run.first, run.end, turns)
+                    kernels.find(run.rows, span, offsets, due_ms, settle, found)
+                else:
+                    kernels.find_all(run.rows, run.first, run.end, offsets, table, settle, found)
+        return found
+
+
+def _alike(older: Run, newer: Run) -> bool:
+    """Return whether two runs should be one: of like size, and mixed in time or small."""
+    if len(older) > 2 * len(newer):
+        return False
+    apart = older.last_ms < newer.head_ms or newer.last_ms < older.head_ms
+    return not apart or len(older) + len(newer) <= MERGE_ROWS
+
+
+def _merged(older: Run, newer: Run) -> Run:
+    out = np.empty(len(older) + len(newer), layout.HELD)
+    count = kernels.merge(older.left(), newer.left(), out)
+    return Run(out[:count])
+
+
+def _in_turn(run: Run) -> Run:
+    """Return the run with topics in turn inside each millisecond."""
+    rows = run.left()
+    if not kernels.is_mixed(rows):
+        return run
+    spots, ranks = np.empty((2, rows.size), np.int32)
+    starts = np.empty(rows.size + 1, np.int32)
+    table = np.zeros((_table_size(rows.size), 2), np.int32)
+    out = np.empty(rows.size, layout.HELD)
+    kernels.interleave(rows, spots, ranks, starts, table, out)
+    return Run(out)
+
+
+def _table_size(count: int) -> int:
+    """Return the size of a hash table for so many entries: a power of two, half empty."""
+    return 1 << max(2 * count - 1, 1).bit_length()
+
+
+def _joined(pieces: list[Rows]) -> Rows:
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else NOTHING
