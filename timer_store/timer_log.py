@@ -233,28 +233,13 @@ class TimerLog:
         """
         assert TIMER_UNIT.fields is not None
         kind, offset = TIMER_UNIT.fields[column][:2]
-        places = positions + offset
         data = values.astype(kind).view(np.uint8).reshape(-1, 8)
-        far = np.diff(positions) > PATCH_GAP_BYTES
-        far |= np.diff(positions // self.file_bytes) > 0
-        far |= np.diff(positions // PATCH_BYTES_MAX) > 0
-        edges = (np.flatnonzero(far) + 1).tolist()
-        for start, end in zip([0, *edges], [*edges, positions.size], strict=True):
-            if start < end:
-                self._patch_near(places[start:end], data[start:end])
-
-    def _patch_near(self, places: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> None:
-        """Write numbers of eight bytes that lie close together in one file."""
-        first = int(places[0])
-        file = self.files[bisect.bisect_right(self.files, first, key=lambda f: f.base) - 1]
-        if len(places) == 1:
-            block = data.reshape(-1)
-        else:
-            at = first - file.base
-            block = file.data[at : int(places[-1]) - file.base + 8].copy()
-            block[(places - first)[:, None] + np.arange(8)] = data
-        file.write(first - file.base, block.data)
-        self._note_changed(file.base)
+        for file in list(self.files):
+            low, high = np.searchsorted(positions, [file.base, file.base + file.size]).tolist()
+            if low < high:
+                places = positions[low:high] - file.base + offset
+                _patch_file(file, places, data[low:high])
+                self._note_changed(file.base)
 
     def _note_changed(self, base: int) -> None:
         if base not in self._changed:
@@ -307,3 +292,17 @@ class TimerLog:
         for file in self.files:
             file.close()
         self.files.clear()
+
+
+def _patch_file(file: UnitFile, places: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> None:
+    """Write numbers of eight bytes, (n, 8), at ascending file positions."""
+    apart = (np.diff(places) > PATCH_GAP_BYTES) | (np.diff(places // PATCH_BYTES_MAX) > 0)
+    edges = (np.flatnonzero(apart) + 1).tolist()
+    at = places.tolist()
+    for start, end in zip([0, *edges], [*edges, places.size], strict=True):
+        if end - start == 1:
+            file.write(at[start], data[start].data)
+            continue
+        block = file.data[at[start] : at[end - 1] + 8].copy()
+        block[(places[start:end] - at[start])[:, None] + np.arange(8)] = data[start:end]
+        file.write(at[start], block.data)

@@ -1,0 +1,118 @@
+"""`config/timermetrics`: how many timers wait for each real topic, as Apache's tools read it.
+
+    {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1700000000000},
+     "timingCount":{"TopicTest":{"count":2,"timeStamp":1700000000123}}}        (on one line)
+
+The counts are those of the books, so they are exact, after a crash too; the file only tells them.
+Nothing is started from it, and a file that cannot be read never stops a start.
+
+Source: org.apache.rocketmq.store.timer.TimerMetrics
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from message_store.errors import CorruptStore
+from message_store.json_dialect import load_config, write_config
+
+log = logging.getLogger(__name__)
+METRICS_FILE: Final = "timermetrics"
+_ESCAPED = re.compile(r"\\u[0-9a-f]{4}")
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Waiting timers of one topic, and when that number changed last."""
+
+    count: int
+    time_ms: int
+
+
+class TimerMetrics:
+    """Pending timers by real topic, with Apache's data version.
+
+    Attributes:
+        counts: by topic, those that have or had timers.
+        counter: how many changes there were: one for each timer that came or went.
+        version_ms: when the last of them was.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[str, Count] = {}
+        self.counter = 0
+        self.state_version = 0
+        self.version_ms = 0
+
+    def update(self, pending: Mapping[str, int], now_ms: int) -> bool:
+        """Set the counts; return whether anything changed.
+
+        Args:
+            pending: timers that wait, by real topic; topics not named have none. The empty name
+                stands for timers without a known topic and is left out.
+        """
+        changes = 0
+        for topic in {*pending, *self.counts} - {""}:
+            count, before = pending.get(topic, 0), self.counts.get(topic)
+            if count == (0 if before is None else before.count):
+                continue
+            changes += abs(count - (0 if before is None else before.count))
+            self.counts[topic] = Count(count, now_ms)
+        self.counter += changes
+        self.version_ms = now_ms if changes else self.version_ms
+        return changes > 0
+
+    def forget(self, topic: str) -> None:
+        """Leave a topic out that is no more, unless timers still wait for it."""
+        if topic in self.counts and not self.counts[topic].count:
+            del self.counts[topic]
+
+    def text(self) -> str:
+        """Return the file's text, byte for byte as 5.3.3 writes it."""
+        version = {
+            "counter": self.counter,
+            "stateVersion": self.state_version,
+            "timestamp": self.version_ms,
+        }
+        counts = {
+            topic: {"count": count.count, "timeStamp": count.time_ms}
+            for topic, count in sorted(self.counts.items())
+        }
+        value = {"dataVersion": version, "timingCount": counts}
+        text = json.dumps(value, separators=(",", ":")).replace("\x7f", "\\u007f")
+        return _ESCAPED.sub(lambda match: "\\u" + match.group()[2:].upper(), text)
+
+    def load(self, path: Path) -> None:
+        """Take what the file says, or its backup where it cannot be read, or nothing."""
+        try:
+            found = load_config(path, _decode)
+        except (CorruptStore, OSError) as error:
+            log.warning("the timers' metrics start from nothing: %s", error)
+            return
+        if found is not None:
+            self.counts, (self.counter, self.state_version, self.version_ms) = found
+
+    def write(self, path: Path) -> None:
+        """Replace the file; the one before becomes its backup.
+
+        Raises:
+            OSError: The disk refused it; the old file stands.
+        """
+        write_config(path, self.text())
+
+
+def _decode(value: Any) -> tuple[dict[str, Count], tuple[int, int, int]]:
+    version = value.get("dataVersion") or {}
+    counts = {
+        str(topic): Count(int(item.get("count", 0)), int(item.get("timeStamp", 0)))
+        for topic, item in (value.get("timingCount") or {}).items()
+    }
+    names = ("counter", "stateVersion", "timestamp")
+    counter, state_version, version_ms = (int(version.get(name, 0)) for name in names)
+    return counts, (counter, state_version, version_ms)
