@@ -59,6 +59,7 @@ class Snapshot:
         log_pos: end of the timer log.
         queue_offset: the next unit of the timer queue to take in.
         log_offset: end of the commit log; what was settled behind it is not in here.
+        scan_from: log offset behind which every delivery of the slots from `read_ms` on lies.
         precision_ms: the width of a slot.
         by_topic: timers that wait, by real topic.
         by_file: the same by the first log offset of the commit log file that holds their record.
@@ -70,6 +71,7 @@ class Snapshot:
     log_pos: int
     queue_offset: int
     log_offset: int
+    scan_from: int = 0
     precision_ms: int
     by_topic: Mapping[str, int] = field(default_factory=dict)
     by_file: Mapping[int, int] = field(default_factory=dict)
@@ -134,6 +136,7 @@ def encode_saved(saved: Saved) -> str:
         "checkBefore": dict(zip(_NAMES, saved.previous, strict=True)),
         "commitLogOffset": snapshot.log_offset,
         "precisionMs": snapshot.precision_ms,
+        "scanFrom": snapshot.scan_from,
     }
     return dumps({**value, "crc32": _crc(value)})
 
@@ -154,6 +157,7 @@ def decode_saved(value: Any) -> Saved:
         log_pos=now.log_pos,
         queue_offset=now.queue_offset,
         log_offset=value["commitLogOffset"],
+        scan_from=value["scanFrom"],
         precision_ms=value["precisionMs"],
         by_topic=value["byTopic"],
         by_file=value["byFile"],
