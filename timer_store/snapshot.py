@@ -59,7 +59,7 @@ class Snapshot:
         log_pos: end of the timer log.
         queue_offset: the next unit of the timer queue to take in.
         log_offset: end of the commit log; what was settled behind it is not in here.
-        scan_from: log offset behind which every delivery of the slots from `read_ms` on lies.
+        scan_from: units of timers that were settled before this log offset have a tombstone.
         precision_ms: the width of a slot.
         by_topic: timers that wait, by real topic.
         by_file: the same by the first log offset of the commit log file that holds their record.
@@ -71,7 +71,7 @@ class Snapshot:
     log_pos: int
     queue_offset: int
     log_offset: int
-    scan_from: int = 0
+    scan_from: int
     precision_ms: int
     by_topic: Mapping[str, int] = field(default_factory=dict)
     by_file: Mapping[int, int] = field(default_factory=dict)

@@ -198,8 +198,12 @@ class TimerWheel:
                 _write_all(self._fd, data[start:end].data.cast("B"), int(pages[start]) * PAGE_BYTES)
             os.fdatasync(self._fd)
         except OSError:
-            self.pages[pages] |= PAGE_CHANGED
+            self.give_back(captured)
             raise
+
+    def give_back(self, captured: Captured) -> None:
+        """Have the next capture bring these pages again: they did not get to the disk."""
+        self.pages[captured.pages] |= PAGE_CHANGED
 
     def clear(self) -> None:
         """Empty every slot; the file is emptied by the next write-back."""
