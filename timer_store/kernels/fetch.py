@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
+from message_store.kernels.carry import entry_end, is_topic
 from message_store.kernels.encode import takes_queue_offset
 from message_store.kernels.kernel import kernel
-from message_store.kernels.memory import load_u8
 from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
@@ -61,21 +61,6 @@ TIMER_WORD = np.frombuffer(b"TIMER_", np.uint8).copy()
 
 
 @kernel
-def entry_end(data: Bytes, pos: int, end: int) -> int:
-    """Return where the byte 2 lies in data[pos:end], `end` if nowhere; eight bytes a step."""
-    ones, highs = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-    twos = np.uint64(0x0202020202020202)
-    while pos + 8 <= end:
-        x = load_u8(data, np.int64(pos)) ^ twos
-        if ((x - ones) & ~x & highs) != np.uint64(0):
-            break
-        pos += 8
-    while pos < end and data[pos] != 2:
-        pos += 1
-    return pos
-
-
-@kernel
 def is_entry(data: Bytes, pos: int, end: int, name: Bytes) -> bool:
     """Return whether data[pos:end] is an entry `name` with a value."""
     if end - pos < name.size + 2 or data[pos + name.size] != 1:
@@ -83,20 +68,6 @@ def is_entry(data: Bytes, pos: int, end: int, name: Bytes) -> bool:
     for i in range(name.size):
         if data[pos + i] != name[i]:
             return False
-    return True
-
-
-@kernel
-def same_bytes(data: Bytes, pos: int, other: Bytes, at: int, size: int) -> bool:
-    step = 0
-    while step + 8 <= size:
-        if load_u8(data, np.int64(pos + step)) != load_u8(other, np.int64(at + step)):
-            return False
-        step += 8
-    while step < size:
-        if data[pos + step] != other[at + step]:
-            return False
-        step += 1
     return True
 
 
@@ -170,14 +141,10 @@ def due_of(text: Any, store_ms: int, precision_ms: int) -> int:
 def set_topic(data: Bytes, text: Any, arrays: TopicArrays, timed: Rows, at: int) -> None:
     """Set index and hash of the real topic; that of the row before is tried first."""
     pos, size = text["topic_pos"], np.int64(text["topic_len"])
-    if at > 0 and timed[at - 1]["topic_index"] >= 0:
-        guess = arrays.topics[timed[at - 1]["topic_index"]]
-        if guess["name_len"] == size and same_bytes(
-            data, pos, arrays.names, np.int64(guess["name_pos"]), size
-        ):
-            timed[at]["topic_index"] = timed[at - 1]["topic_index"]
-            timed[at]["topic_hash"] = timed[at - 1]["topic_hash"]
-            return
+    if at > 0 and is_topic(data, pos, size, arrays, timed[at - 1]["topic_index"]):
+        timed[at]["topic_index"] = timed[at - 1]["topic_index"]
+        timed[at]["topic_hash"] = timed[at - 1]["topic_hash"]
+        return
     timed[at]["topic_index"] = find_topic(data, pos, size, arrays)
     timed[at]["topic_hash"] = java_hash(data, pos, pos + size)
 
@@ -293,7 +260,7 @@ def from_records(
         frames, text: (1,) SCANNED, TIMER_TEXT, scratch.
         timed: (n,) layout.TIMED out.
     """
-    own, frame = arrays.topics[numbers[0]], frames[0]
+    frame = frames[0]
     for i in range(units.size):
         unit, found = units[i], timed[i]
         found["phys_offset"], found["queue_offset"] = unit["phys_offset"], numbers[2] + i
@@ -303,10 +270,9 @@ def from_records(
         if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
             continue
         size = read_frame(data, pos, pos + unit["size"], unit["phys_offset"], frame)
-        if size != unit["size"] or frame["topic_len"] != own["name_len"] or frame["queue_id"] != 0:
+        if size != unit["size"] or frame["queue_id"] != 0:
             continue
-        topic_pos = pos + frame["topic_pos"]
-        if not same_bytes(data, topic_pos, arrays.names, own["name_pos"], own["name_len"]):
+        if not is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, numbers[0]):
             continue
         prop_pos = pos + frame["prop_pos"]
         read_text(data, prop_pos, prop_pos + frame["prop_len"], text[0])
