@@ -34,6 +34,7 @@ from broker.processors.offsets import OffsetProcessor
 from broker.processors.ports import Identity
 from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueryProcessor
+from broker.processors.recall import RecallProcessor
 from broker.processors.reply import ReplyProcessor
 from broker.processors.reset_offsets import ResetProcessor
 from broker.processors.runtime_info import RuntimeInfo
@@ -182,6 +183,7 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
             store, topics, groups, offsets, parts.clients, parts.held, parts.stats, config
         ),
         SendBackProcessor(store, topics, groups, put, identity, parts.stats, config),
+        RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
         ReplyProcessor(
@@ -279,6 +281,7 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
     settings = SendSettings(
         suffix=suffix,
         store_host=parts.identity.host,
+        broker_name=parts.identity.broker_name,
         region=config.region_id,
         trace_on=config.trace_on,
         body_bytes_max=store_config.message_bytes_max,

@@ -230,6 +230,18 @@ class BrokerConfig:
         key="enablePropertyFilter",
         doc="SQL filters on properties; not supported, an attempt is answered with an error.",
     )
+    recall_enable: bool = option(
+        False,
+        key="recallMessageEnable",
+        doc="Let producers cancel a message that waits for its time, by its recall handle.",
+        live=True,
+    )
+    recall_unwritable: bool = option(
+        True,
+        key="allowRecallWhenBrokerNotWriteable",
+        doc="Take such cancels also while brokerPermission forbids writing.",
+        live=True,
+    )
     start_accept_ms: int = option(
         0,
         key="startAcceptSendRequestTimeStamp",

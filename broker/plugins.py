@@ -25,6 +25,7 @@ from message_store.plugin import (
     BrokerPlugin,
     Dispatcher,
     PutHook,
+    Recalls,
     RequestHandler,
     SystemTopic,
     TagsCodeRule,
@@ -147,6 +148,7 @@ _METHODS = (
     "admin_views",
     "reconfigure",
     "first_pending_offset",
+    "recalls",
     "running",
 )
 
@@ -249,6 +251,17 @@ class PluginSet:
         """Return the lowest log offset that a plugin still needs, None if there is none."""
         offsets = [offset for _, offset in self._ask("first_pending_offset") if offset is not None]
         return min(offsets, default=None)
+
+    def recalls(self) -> Recalls | None:
+        """Return who cancels messages by their recall handle, None: nobody.
+
+        Raises:
+            PluginError: Two plugins offer it.
+        """
+        offered = [(name, port) for name, port in self._ask("recalls") if port is not None]
+        if len(offered) > 1:
+            raise PluginError(offered[1][0], f"{offered[0][0]} answers recalls already")
+        return offered[0][1] if offered else None
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+
 from broker.remoting.codes import ResponseCode
 from message_store import layout
 from message_store.batch import PutBatch
@@ -22,6 +24,17 @@ class LogStore(Protocol):
     def max_offset(self) -> int: ...
     def put(self, batch: PutBatch) -> None: ...
     async def wait_durable(self, end_offset: int) -> bool: ...
+
+
+def refuse_together(batch: PutBatch) -> None:
+    """Refuse all rows of a client's batch when the hooks refused one: it is answered as one."""
+    for first, count in batch.together:
+        refused = np.flatnonzero(batch.rows["status"][first : first + count])
+        if refused.size:
+            why = first + int(refused[0])
+            remark = batch.remarks.get(why, "")
+            for index in range(first, first + count):
+                batch.refuse(index, int(batch.rows[why]["status"]), remark)
 
 
 class PutPath:
@@ -46,6 +59,8 @@ class PutPath:
             now_ms = self._clock.now_ms()
             for hook in self._hooks:
                 hook(batch, now_ms)
+            if batch.together:
+                refuse_together(batch)
             self.store.put(batch)
         except Exception as error:
             log.exception("a batch of %d messages failed", batch.count)

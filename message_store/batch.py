@@ -32,6 +32,7 @@ class PutBatch:
         staging: (n,) u1; the first `staging_len` are used.
         remarks: text for rows whose `status` is not 0.
         trusted: the messages were accepted before; maxMessageSize does not apply again.
+        together: (first row, rows) of what a client sent as one: refused as one by the hooks.
     """
 
     def __init__(self, capacity: int = 1024, staging_bytes: int = 1 << 20) -> None:
@@ -43,6 +44,7 @@ class PutBatch:
         self.staging_len = 0
         self.remarks: dict[int, str] = {}
         self.trusted = False
+        self.together: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return self.count
@@ -54,6 +56,8 @@ class PutBatch:
         self.trusted = False
         if self.remarks:
             self.remarks = {}
+        if self.together:
+            self.together = []
 
     @property
     def filled(self) -> npt.NDArray[Any]:

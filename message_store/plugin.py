@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -121,6 +122,28 @@ class TagsCodeRule:
     tables: Sequence[LevelTable] = field(default_factory=tuple)
 
 
+class Recalled(Enum):
+    """What became of the wish to cancel one message."""
+
+    DONE = "done"
+    DELIVERED = "delivered"
+    UNKNOWN = "unknown"
+
+
+class Recalls(Protocol):
+    """Cancels messages that wait for their time, by what their producer knows of them."""
+
+    async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
+        """Cancel a message; DONE is said once that is decided and stored.
+
+        Args:
+            topic: where it would go.
+            time_ms: TIMER_OUT_MS + 1; it is due within one slot from there.
+            unique_id: its UNIQ_KEY.
+        """
+        ...
+
+
 class PluginHost(Protocol):
     """What a plugin gets from the process that holds it."""
 
@@ -162,6 +185,7 @@ class BrokerPlugin(Protocol):
     def admin_views(self) -> Mapping[str, Callable[[], Any]]: ...
     def reconfigure(self, properties: Mapping[str, str]) -> None: ...
     def first_pending_offset(self) -> int | None: ...
+    def recalls(self) -> Recalls | None: ...
     def running(self, store: MessageStore) -> AbstractAsyncContextManager[Any]: ...
 
 
@@ -203,6 +227,10 @@ class PluginBase:
 
     def first_pending_offset(self) -> int | None:
         """Return the lowest log offset that this plugin still needs, None if there is none."""
+        return None
+
+    def recalls(self) -> Recalls | None:
+        """Return who answers request 370, None if this plugin holds nothing that it can cancel."""
         return None
 
     @asynccontextmanager

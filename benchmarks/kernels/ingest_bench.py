@@ -58,7 +58,7 @@ def main(count: int) -> None:
     wire = np.zeros(batch.rows.size, layout.WIRE)
     into = Into(batch.rows, wire, batch.staging, suffix, home, spans, state)
     out = np.empty(batch.rows.size * ANSWER_BYTES_MAX, np.uint8)
-    answers = answer_text(out, region="DefaultRegion", trace_on=True)
+    answers = answer_text(out, region="DefaultRegion", trace_on=True, broker_name="broker-a")
 
     def take() -> None:
         state[layout.STATE_ROWS] = state[layout.STATE_STAGED] = 0
@@ -67,7 +67,7 @@ def main(count: int) -> None:
         assert state[layout.STATE_ROWS] == count
 
     def answer() -> None:
-        size, _ = put_answers(into.rows, wire, count, into.staging, *answers, WAIT_ANY)
+        size, _ = put_answers(into.rows, wire, count, into.staging, *names[:2], *answers, WAIT_ANY)
         assert size > count * 200
 
     measure(f"take_sends, {count} a call", count, take)

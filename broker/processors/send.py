@@ -295,8 +295,9 @@ class SendProcessor:
                 properties=entry.properties + shared, flag=entry.flag,
             )  # fmt: skip
             _check_batch_row(batch, row)
-        unique_id = dict(entries).get("UNIQ_KEY")
-        return PlainSend(first, batch.count - first, send.queue_id, unique_id)
+        unique_id, count = dict(entries).get("UNIQ_KEY"), batch.count - first
+        batch.together.append((first, count))
+        return PlainSend(first, count, send.queue_id, unique_id, recallable=False)
 
 
 def _add(
@@ -346,10 +347,10 @@ def _check_body(body: bytes, bytes_max: int) -> None:
 
 def _check_batch_row(batch: PutBatch, index: int) -> None:
     row = batch.rows[index]
-    delayed = row["delay_level"] > 0 or row["timer_kind"] != layout.TIMER_NONE
-    if delayed or row["prop_flags"] & layout.PROP_TRAN_MSG:
+    if row["delay_level"] > 0 or row["prop_flags"] & layout.PROP_TRAN_MSG:
         raise RequestError(
-            ResponseCode.MESSAGE_ILLEGAL, "a batch cannot hold delayed or transactional messages"
+            ResponseCode.MESSAGE_ILLEGAL,
+            "a batch cannot hold messages with a delay level or of a transaction",
         )
 
 

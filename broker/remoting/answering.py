@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.put_path import LogStore
+from broker.recall_handle import RecallHandle
 from broker.remoting import codec
 from broker.remoting.codes import ResponseCode
 from broker.remoting.columns import answer_text, refusal_fields, send_fields
@@ -29,11 +30,13 @@ from broker.remoting.kernels.answers import (
     WAIT_YES,
     put_answers,
 )
+from broker.topic_config import RETRY_PREFIX
 from message_store.batch import PutBatch
 from message_store.errors import RequestError
 from message_store.layout import PROP_WAIT_FALSE
 from message_store.plugin import Request, Response
 from message_store.text import encode_offset_id
+from message_store.topics import TopicTable
 
 log = logging.getLogger(__name__)
 HELD_TURNS_MAX: Final = 8  # turns whose answers wait for the disk
@@ -46,11 +49,13 @@ class SendSettings:
     Attributes:
         suffix: encoded properties that the broker adds to every message.
         store_host: address bytes and port that records and message ids name.
+        broker_name: what recall handles name.
         sync_flush: answers wait for the disk.
     """
 
     suffix: bytes
     store_host: tuple[bytes, int]
+    broker_name: str = ""
     region: str = "DefaultRegion"
     trace_on: bool = True
     body_bytes_max: int = 4 << 20
@@ -66,6 +71,7 @@ class PlainSend:
         first, count: its rows.
         queue_id: of the request's topic, for the answer.
         transaction_id: UNIQ_KEY, if there is one.
+        recallable: the answer to a timer carries its recall handle.
         before_answer: awaited before the answer goes out.
     """
 
@@ -74,6 +80,7 @@ class PlainSend:
     queue_id: int
     transaction_id: str | None
     before_answer: Callable[[], Awaitable[None]] | None = None
+    recallable: bool = True
 
 
 @dataclass(slots=True)
@@ -99,10 +106,14 @@ class Answering:
     """
 
     def __init__(
-        self, store: LogStore, settings: SendSettings, on_release: Callable[[], None]
+        self,
+        store: LogStore,
+        topics: TopicTable,
+        settings: SendSettings,
+        on_release: Callable[[], None],
     ) -> None:
         self.plain: list[PlainAnswer] = []
-        self._store, self._settings = store, settings
+        self._store, self._topics, self._settings = store, topics, settings
         self._refused_count = 0  # of the batch in hand, or more
         self._on_release = on_release
         self._held: set[asyncio.Task[None]] = set()
@@ -122,7 +133,10 @@ class Answering:
         """Make room for the answers of so many rows."""
         out = np.empty(rows_max * ANSWER_BYTES_MAX, np.uint8)
         settings = self._settings
-        self._text = answer_text(out, region=settings.region, trace_on=settings.trace_on)
+        self._text = answer_text(
+            out, region=settings.region, trace_on=settings.trace_on,
+            broker_name=settings.broker_name,
+        )  # fmt: skip
 
     def refusal(self, error: Exception, request: Request) -> Response:
         """Return the answer to a send that could not be filled."""
@@ -156,9 +170,9 @@ class Answering:
     def _stored(
         self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection], wait: int
     ) -> Written:
-        text = self._text
+        text, arrays = self._text, self._topics.arrays
         size, self._refused_count = put_answers(
-            batch.rows, wire, batch.count, batch.staging, *text, wait
+            batch.rows, wire, batch.count, batch.staging, arrays.topics, arrays.names, *text, wait
         )
         if size < 0:
             self._refused_count = batch.count
@@ -234,8 +248,21 @@ class Answering:
         fields = send_fields(
             str(send.queue_id), send.transaction_id, ",".join(ids), str(rows[0]["queue_offset"]),
             region=self._settings.region, trace_on=self._settings.trace_on,
+            recall_handle=self._recall_handle(rows[0], send),
         )  # fmt: skip
         return Response(ResponseCode.SUCCESS, None, fields)
+
+    def _recall_handle(self, row: Any, send: PlainSend) -> str | None:
+        """Return by what a timer is cancelled. SendMessageProcessor.attachRecallHandle"""
+        is_timer = row["out_ms"] >= 0 and row["real_topic_index"] >= 0
+        if not is_timer or not send.recallable or send.transaction_id is None:
+            return None
+        topic = self._topics.name(int(row["real_topic_index"]))
+        if topic.startswith(RETRY_PREFIX):
+            return None
+        time_text = str(int(row["out_ms"]) + 1)
+        handle = RecallHandle(topic, self._settings.broker_name, time_text, send.transaction_id)
+        return handle.encode()
 
     # Answers that wait for the disk.
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.remoting import codec, layout
-from broker.remoting.kernels.answers import AnswerText
+from broker.remoting.kernels.answers import SCRATCH_BYTES, AnswerText
 from message_store.plugin import Response
 
 CONNECTIONS_MAX = 32_768  # of one turn
@@ -44,14 +44,25 @@ def refusal_fields(*, region: str, trace_on: bool) -> dict[str, str]:
     return {"TRACE_ON": "true" if trace_on else "false", "MSG_REGION": region}
 
 
-def answer_text(out: npt.NDArray[np.uint8], *, region: str, trace_on: bool) -> AnswerText:
+def answer_text(
+    out: npt.NDArray[np.uint8], *, region: str, trace_on: bool, broker_name: str
+) -> AnswerText:
     """Return the constant pieces of a send's answer, cut from one that the codec encoded."""
-    mark = _PIECE_MARK
-    fields = send_fields(mark, mark, mark, mark, region=region, trace_on=trace_on)
-    assert mark not in region
-    whole = bytes(codec.encode_response(Response(0, None, fields), 0)[0])[layout.PREFIX_BYTES :]
-    head, _, tail = whole.partition(b'"opaque":0,')
-    pieces = [*(head + b'"opaque":' + mark.encode() + b"," + tail).split(mark.encode())]
+    pieces = _pieces(region, trace_on, _PIECE_MARK)
+    pieces.append(_pieces(region, trace_on, None)[3])
     cuts = np.cumsum([0, *map(len, pieces)]).astype(np.int64)
     text = np.frombuffer(b"".join(pieces), np.uint8).copy()
-    return AnswerText(text, cuts, out, np.zeros(CONNECTIONS_MAX, np.int64))
+    broker = np.frombuffer(broker_name.encode(), np.uint8).copy()
+    scratch, ends = np.zeros(SCRATCH_BYTES, np.uint8), np.zeros(CONNECTIONS_MAX, np.int64)
+    return AnswerText(text, cuts, broker, scratch, out, ends)
+
+
+def _pieces(region: str, trace_on: bool, recall_handle: str | None) -> list[bytes]:
+    mark = _PIECE_MARK
+    assert mark not in region
+    fields = send_fields(
+        mark, mark, mark, mark, region=region, trace_on=trace_on, recall_handle=recall_handle
+    )
+    whole = bytes(codec.encode_response(Response(0, None, fields), 0)[0])[layout.PREFIX_BYTES :]
+    head, _, tail = whole.partition(b'"opaque":0,')
+    return (head + b'"opaque":' + mark.encode() + b"," + tail).split(mark.encode())

@@ -77,7 +77,7 @@ class Ingest:
     ) -> None:
         self._path, self._topics, self._sender = path, topics, sender
         self._settings = settings
-        self._answering = Answering(path.store, settings, self._schedule)
+        self._answering = Answering(path.store, topics, settings, self._schedule)
         self._no_topics = TopicTable()
         self._ready: list[Connection] = []
         self._scheduled = False

@@ -81,3 +81,16 @@ def test_a_disk_that_is_late_is_logged(caplog: pytest.LogCaptureFixture) -> None
     store.may_sync.set()
     asyncio.run(PutPath(store, [], FakeClock()).put_durable(batch_of(b"")))
     assert "did not sync in time" in caplog.text
+
+
+def test_what_a_client_sent_as_one_is_refused_as_one() -> None:
+    def odd(batch: PutBatch, now_ms: int) -> None:
+        batch.refuse(3, 13, "too far")
+
+    store, batch = FakeLog(), batch_of(*[b""] * 7)
+    batch.together = [(0, 2), (2, 3), (5, 1)]
+    PutPath(store, [odd], FakeClock()).put(batch)
+    assert batch.filled["status"].tolist() == [0, 0, 13, 13, 13, 0, 0]
+    assert batch.remarks == dict.fromkeys((2, 3, 4), "too far")
+    batch.clear()
+    assert batch.together == []

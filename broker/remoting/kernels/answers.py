@@ -2,8 +2,10 @@
 
 The constant pieces of an answer are cut from one that the codec encoded:
 
-    {"code":0,"extFields":{"queueId":"|","transactionId":"|","msgId":"|", ... "queueOffset":"|
-    "},"flag":1,"language":"JAVA","opaque":|,"serializeTypeCurrentRPC":"JSON","version":479}
+    {"code":0,"extFields":{"queueId":"|","transactionId":"|","msgId":"|", ... "recallHandle":"|
+    ","queueOffset":"|"},"flag":1,"language":"JAVA","opaque":|,"serializeTypeCurrentRPC":"JSON",...
+
+The handle stands in the answers to timers only; the last piece is the third without it.
 """
 
 from __future__ import annotations
@@ -19,16 +21,23 @@ from message_store.kernels.kernel import kernel
 from message_store.layout import PROP_WAIT_FALSE, SYS_STORE_IPV6
 
 WAIT_ANY, WAIT_YES, WAIT_NO = range(3)
-ANSWER_BYTES_MAX = 1024  # room that is there before an answer is begun
+ANSWER_BYTES_MAX = 2048  # room that is there before an answer is begun
 UNIQ_BYTES_MAX = 255
 HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).copy()
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+BASE64 = np.frombuffer(_BASE64, np.uint8).copy()
+HANDLE_VERSION = np.frombuffer(b"v1 ", np.uint8).copy()
+SCRATCH_BYTES = 1024
+BLANK, PADDING = 32, 61
 
 
 class AnswerText(NamedTuple):
     """The constant pieces of an answer, and where the answers go."""
 
     text: Bytes  # (n,) u1: the pieces, end to end
-    cuts: npt.NDArray[np.int64]  # (7,) i8: piece i is text[cuts[i]:cuts[i + 1]]
+    cuts: npt.NDArray[np.int64]  # (9,) i8: piece i is text[cuts[i]:cuts[i + 1]]
+    broker: Bytes  # (n,) u1: the broker's name, for recall handles
+    scratch: Bytes  # (SCRATCH_BYTES,) u1
     out: Bytes  # (n,) u1
     ends: npt.NDArray[np.int64]  # (connections,) i8: where the answers of each end in `out`
 
@@ -61,7 +70,46 @@ def put_message_id(out: Bytes, at: int, row: Any) -> int:
 
 
 @kernel
-def put_answer(row: Any, wire: Any, staging: Bytes, into: AnswerText, at: int) -> int:
+def put_base64(out: Bytes, at: int, data: Bytes, size: int) -> int:
+    """Write data[:size], URL-safe and padded; return the position behind it."""
+    for pos in range(0, size, 3):
+        word = np.int64(data[pos]) << 16
+        word |= np.int64(data[pos + 1]) << 8 if pos + 1 < size else 0
+        word |= np.int64(data[pos + 2]) if pos + 2 < size else 0
+        for i in range(4):
+            out[at + i] = BASE64[word >> (18 - 6 * i) & 63]
+        if pos + 1 >= size:
+            out[at + 2] = PADDING
+        if pos + 2 >= size:
+            out[at + 3] = PADDING
+        at += 4
+    return at
+
+
+@kernel
+def put_recall_handle(
+    row: Any, staging: Bytes, topics: Any, names: Bytes, into: AnswerText, at: int
+) -> int:
+    """Write the recall handle of a timer; `broker.recall_handle` is the readable twin."""
+    raw, topic = into.scratch, topics[row["real_topic_index"]]
+    copy(raw, 0, HANDLE_VERSION, 0, HANDLE_VERSION.size)
+    size = np.int64(HANDLE_VERSION.size)
+    copy(raw, size, names, topic["name_pos"], topic["name_len"])
+    size += topic["name_len"]
+    raw[size] = BLANK
+    copy(raw, size + 1, into.broker, 0, into.broker.size)
+    size += 1 + into.broker.size
+    raw[size] = BLANK
+    size = put_digits(raw, size + 1, np.int64(row["out_ms"]) + 1)
+    raw[size] = BLANK
+    copy(raw, size + 1, staging, row["uniq_pos"], row["uniq_len"])
+    return put_base64(into.out, at, raw, size + 1 + row["uniq_len"])
+
+
+@kernel
+def put_answer(
+    row: Any, wire: Any, staging: Bytes, topics: Any, names: Bytes, into: AnswerText, at: int
+) -> int:
     """Write one frame; return the position behind it."""
     out, start = into.out, at
     at = put_piece(into, 0, at + 8)
@@ -70,11 +118,16 @@ def put_answer(row: Any, wire: Any, staging: Bytes, into: AnswerText, at: int) -
     copy(out, at, staging, row["uniq_pos"], row["uniq_len"])
     at = put_piece(into, 2, at + row["uniq_len"])
     at = put_message_id(out, at, row)
-    at = put_piece(into, 3, at)
+    if row["out_ms"] >= 0 and row["real_topic_index"] >= 0:
+        at = put_piece(into, 3, at)
+        at = put_recall_handle(row, staging, topics, names, into, at)
+        at = put_piece(into, 4, at)
+    else:
+        at = put_piece(into, 7, at)
     at = put_digits(out, at, np.int64(row["queue_offset"]))
-    at = put_piece(into, 4, at)
-    at = put_digits(out, at, np.int64(wire["opaque"]))
     at = put_piece(into, 5, at)
+    at = put_digits(out, at, np.int64(wire["opaque"]))
+    at = put_piece(into, 6, at)
     put_i4(out, start, at - start - 4)
     put_i4(out, start + 4, at - start - 8)
     return at
@@ -86,8 +139,12 @@ def put_answers(
     wire: Any,
     count: int,
     staging: Bytes,
+    topics: Any,
+    names: Bytes,
     text: Bytes,
     cuts: Any,
+    broker: Bytes,
+    scratch: Bytes,
     out: Bytes,
     ends: Any,
     wait: int,
@@ -96,13 +153,14 @@ def put_answers(
 
     Args:
         rows, wire: (n,) PUT, WIRE; the first `count`, connections ascending.
+        topics, names: of TopicArrays.
         text to ends: the members of `AnswerText`, one by one as a tuple costs some us a call.
         wait: WAIT_YES, WAIT_NO: only rows whose sender does (not) wait for the disk.
 
     `ends` is filled up to the last connection that has a row. `out` has room for ANSWER_BYTES_MAX
     per row; -1: a row's id is too long for that.
     """
-    into = AnswerText(text, cuts, out, ends)
+    into = AnswerText(text, cuts, broker, scratch, out, ends)
     at, connection, refused = np.int64(0), np.int64(0), 0
     for i in range(count):
         row, line = rows[i], wire[i]
@@ -118,6 +176,6 @@ def put_answers(
             continue
         if row["uniq_len"] > UNIQ_BYTES_MAX or at + ANSWER_BYTES_MAX > out.size:
             return np.int64(-1), refused
-        at = put_answer(row, line, staging, into, at)
+        at = put_answer(row, line, staging, topics, names, into, at)
     ends[connection] = at
     return at, refused

@@ -217,7 +217,6 @@ def test_a_batch_of_an_old_client_keeps_the_ids_of_its_messages() -> None:
     ("entry", "changes"),
     [
         ((b"x", b"DELAY\x011\x02"), {}),
-        ((b"x", b"TIMER_DELAY_MS\x011\x02"), {}),
         ((b"x", b"TRAN_MSG\x01true\x02"), {}),
         ((b"x", b""), {"properties": "DELAY\x011\x02"}),
         ((b"x", b""), {"topic": "%RETRY%g", "queueId": "0"}),
@@ -228,6 +227,15 @@ def test_batches_that_are_refused(entry: tuple[bytes, bytes], changes: dict[str,
     front = Front()
     front.topics.install("%RETRY%g", 1)
     assert refused(front, batch_request((b"good", b""), entry, **changes)).code == 13
+
+
+def test_timers_in_a_batch_are_left_to_the_hooks_and_refused_together() -> None:
+    """T23: Apache never looks at them, and stores them visible at once."""
+    entries = ((b"one", b"TIMER_DELAY_MS\x0110\x02"), (b"two", b""), (b"three", b""))
+    send, batch = plain_way(Front(), batch_request(*entries))
+    assert batch.filled["timer_value"].tolist() == [10, 0, 0]
+    assert batch.together == [(0, 3)]
+    assert not send.recallable
 
 
 GOOD = batch_body((b"one", b"K\x01k\x02"), (b"two", b""))

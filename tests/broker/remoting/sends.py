@@ -138,9 +138,11 @@ class Front:
             seed=1,
         )
         self.settings = SendSettings(
-            suffix=SUFFIX, store_host=HOME, body_bytes_max=BODY_BYTES_MAX, sync_flush=sync_flush
-        )
-        self.path = PutPath(self.log, hooks, self.clock)
+            suffix=SUFFIX, store_host=HOME, body_bytes_max=BODY_BYTES_MAX, sync_flush=sync_flush,
+            broker_name="broker-a",
+        )  # fmt: skip
+        self.hooks = list(hooks)
+        self.path = PutPath(self.log, self.hooks, self.clock)
         self.ingest = Ingest(self.path, self.table, self.sender, self.settings)
 
     def find(self, name: str) -> Any:

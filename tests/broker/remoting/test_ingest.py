@@ -8,15 +8,19 @@ from typing import Any
 
 import pytest
 
+from broker.recall_handle import RecallHandle
 from broker.remoting import codec, layout
 from broker.remoting.server import RemotingServer
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
 from message_store.plugin import Request, Response
+from message_store.properties import encode_properties
 from tests.broker.remoting.conftest import Run
 from tests.broker.remoting.sends import Front, send_request
 from tests.broker.remoting.wire import RawPeer, echo
+from timer_store.config import TimerConfig
+from timer_store.hook import TimerHook
 
 
 class Bench:
@@ -96,6 +100,48 @@ def test_the_kernel_answers_as_the_codec_would(run: Run) -> None:
                 "queueOffset": "0",
             }
             assert data == b"".join(codec.encode_response(Response(0, None, fields), 1))
+
+    run(main())
+
+
+NOW = FakeClock().now_ms()
+
+
+@pytest.mark.parametrize("serialize_type", [layout.JSON_TYPE, layout.BINARY_TYPE])
+@pytest.mark.parametrize(
+    ("rule", "properties", "changes", "out_ms"),
+    [
+        ("a delay", {"TIMER_DELAY_MS": "12345"}, {}, (NOW + 12_344) // 1_000 * 1_000),
+        ("a time", {"TIMER_DELIVER_MS": str(NOW + 5)}, {}, (NOW + 4) // 1_000 * 1_000),
+        ("long names", {"TIMER_DELAY_SEC": "9"}, {"code": 10}, (NOW + 8_999) // 1_000 * 1_000),
+        ("due already", {"TIMER_DELIVER_MS": "5"}, {}, None),
+        ("no timer", {}, {}, None),
+        ("a retry topic", {"TIMER_DELAY_SEC": "9"}, {"topic": "%RETRY%g", "queueId": "0"}, None),
+        ("a batch", {"TIMER_DELAY_SEC": "9"}, {"batch": "true", "body": "one"}, None),
+    ],
+)
+def test_a_timer_is_answered_with_its_recall_handle(
+    run: Run, serialize_type: int, rule: str, properties: dict[str, str],
+    changes: dict[str, Any], out_ms: int | None,
+) -> None:  # fmt: skip
+    async def main() -> None:
+        front = Front()
+        front.topics.install("%RETRY%g", 1)
+        front.hooks.append(TimerHook(front.table, TimerConfig(), lambda time_ms: 0))
+        text = encode_properties({"UNIQ_KEY": "U1"} | properties).decode()
+        made: dict[str, Any] = {"properties": text} | changes
+        if "body" in made:
+            made["body"] = bytes.fromhex("0000001b 00000000 00000000 00000000 00000005") + b"hello"
+            made["body"] += b"\0\0"
+        async with Bench(front) as peer:
+            peer.send(send_request(**made), serialize_type=serialize_type)
+            fields = (await answers(peer, 1))[1].fields
+            assert fields is not None
+            assert fields["queueId"] == made.get("queueId", "1")
+            handle = RecallHandle("T", "broker-a", str((out_ms or 0) + 1), "U1").encode()
+            assert fields.get("recallHandle") == (handle if out_ms else None), rule
+            names = ["TRACE_ON", "MSG_REGION", *(["recallHandle"] if out_ms else []), "queueOffset"]
+            assert list(fields)[-len(names) :] == names
 
     run(main())
 

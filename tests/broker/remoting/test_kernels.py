@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.recall_handle import RecallHandle
 from broker.remoting import codec, layout
 from broker.remoting.columns import answer_text, host_column, send_fields
 from broker.remoting.kernels import answers, header, properties, text
@@ -19,6 +20,7 @@ from message_store.batch import PutBatch, fill_property_columns
 from message_store.errors import FrameError
 from message_store.plugin import Response
 from message_store.text import encode_offset_id
+from message_store.topics import TopicTable
 
 json_strings = st.text(max_size=60).map(lambda t: json.dumps(t, ensure_ascii=False)[1:-1])
 escaped = st.text(max_size=60).map(lambda t: json.dumps(t)[1:-1])
@@ -196,6 +198,7 @@ HOSTS = [(bytes([127, 0, 0, 1]), 10_911), (bytes(range(240, 256)), 65_535)]
             st.sampled_from([0, 0, layout.WIRE_ONEWAY, layout.WIRE_PLAIN]),
             st.booleans(),
             st.integers(0, (1 << 62)),
+            st.none() | st.tuples(st.sampled_from(["T", "Wide" * 60]), st.integers(0, 10**18)),
         ),
         max_size=8,
     ),
@@ -205,10 +208,11 @@ HOSTS = [(bytes([127, 0, 0, 1]), 10_911), (bytes(range(240, 256)), 65_535)]
 def test_put_answers(host: tuple[bytes, int], rows: list[Any], wait: int, region: str) -> None:
     batch, wire = PutBatch(8), np.zeros(8, layout.WIRE)
     out = np.zeros(8 * answers.ANSWER_BYTES_MAX, np.uint8)
-    into = answer_text(out, region=region, trace_on=True)
+    into = answer_text(out, region=region, trace_on=True, broker_name="broker-a")
+    topics = TopicTable()
     expected: dict[int, bytes] = {}
     connection = 0
-    for index, (step, opaque, status, flags, no_wait, offset) in enumerate(rows):
+    for index, (step, opaque, status, flags, no_wait, offset, timer) in enumerate(rows):
         connection += step
         properties_text = f"UNIQ_KEY\x01U{index}\x02WAIT\x01{str(not no_wait).lower()}\x02".encode()
         batch.add(
@@ -218,15 +222,23 @@ def test_put_answers(host: tuple[bytes, int], rows: list[Any], wait: int, region
         row = batch.rows[index]
         row["status"], row["phys_offset"], row["queue_offset"] = status, offset, offset // 7
         wire[index] = (opaque, connection, index, flags)
+        handle = None
+        if timer:
+            row["real_topic_index"], row["out_ms"] = topics.add(timer[0]), timer[1]
+            time_text = str(timer[1] + 1)
+            handle = RecallHandle(timer[0], "broker-a", time_text, f"U{index}").encode()
         waits = answers.WAIT_NO if no_wait else answers.WAIT_YES
         if not status and not flags and wait in (answers.WAIT_ANY, waits):
             fields = send_fields(
                 str(index), f"U{index}", encode_offset_id(*host, offset), str(offset // 7),
-                region=region, trace_on=True,
+                region=region, trace_on=True, recall_handle=handle,
             )  # fmt: skip
             frame = codec.encode_response(Response(0, None, fields), opaque)[0]
             expected[connection] = expected.get(connection, b"") + bytes(frame)
-    size, refused = answers.put_answers(batch.rows, wire, len(rows), batch.staging, *into, wait)
+    names = (topics.arrays.topics, topics.arrays.names)
+    size, refused = answers.put_answers(
+        batch.rows, wire, len(rows), batch.staging, *names, *into, wait
+    )
     assert size == sum(map(len, expected.values()))
     assert refused == sum(row[2] != 0 for row in rows)
     start = 0
@@ -238,12 +250,15 @@ def test_put_answers(host: tuple[bytes, int], rows: list[Any], wait: int, region
 
 def test_put_answers_refuses_an_id_that_is_too_long() -> None:
     batch, wire = PutBatch(1), np.zeros(1, layout.WIRE)
-    into = answer_text(np.zeros(1_024, np.uint8), region="r", trace_on=False)
+    out, arrays = np.zeros(answers.ANSWER_BYTES_MAX, np.uint8), TopicTable().arrays
+    into = answer_text(out, region="r", trace_on=False, broker_name="b")
     batch.add(
         topic_index=0, queue_id=0, body=b"b", properties=b"UNIQ_KEY\x01" + b"U" * 256 + b"\x02",
         born_ms=0, born_host=HOSTS[0], store_host=HOSTS[0],
     )  # fmt: skip
-    size, _ = answers.put_answers(batch.rows, wire, 1, batch.staging, *into, answers.WAIT_ANY)
+    size, _ = answers.put_answers(
+        batch.rows, wire, 1, batch.staging, arrays.topics, arrays.names, *into, answers.WAIT_ANY
+    )
     assert size == -1
 
 
