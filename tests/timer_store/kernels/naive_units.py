@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timer_store import layout
+from timer_store.kernels import chain
 
 LAP = layout.WHEEL_SLOTS
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
@@ -189,3 +190,38 @@ def is_plain_marker(unit: Unit) -> bool:
 def columns(rows: Any) -> list[tuple[int, ...]]:
     """Return structured rows as tuples."""
     return [tuple(int(value) for value in row) for row in rows]
+
+
+# -- one file of the log as bytes ----------------------------------------------------------------
+
+
+def fault(data: bytes, base: int, pos: int, tick: int | None = None, precision_ms: int = 1) -> int:
+    """Return which FAULT_* the unit at `pos` has; `tick`: of which slot it must be."""
+    at = pos - base
+    if at % 52 or at + 52 > len(data):
+        return chain.FAULT_PLACE
+    if int.from_bytes(data[at : at + 4], "big") != 52:
+        return chain.FAULT_SIZE
+    unit = unpack(data, at)
+    if not 0 <= unit.magic <= 15:
+        return chain.FAULT_MAGIC
+    if not -1 <= unit.prev_pos < pos:
+        return chain.FAULT_PREV
+    if tick is not None and unit.slot_ms // precision_ms != tick:
+        return chain.FAULT_SLOT
+    return 0
+
+
+def follow(
+    data: bytes, base: int, pos: int, tick: int, precision_ms: int, limit_pos: int = -1
+) -> tuple[list[tuple[int, Unit]], int, int]:
+    """Return (units newest first, where the chain leaves the file, the fault it ends with)."""
+    found = []
+    while pos >= base and pos >= limit_pos:
+        wrong = fault(data, base, pos, tick, precision_ms)
+        if wrong:
+            return found, pos, wrong
+        unit = unpack(data, pos - base)
+        found.append((pos, unit))
+        pos = unit.prev_pos
+    return found, pos, 0

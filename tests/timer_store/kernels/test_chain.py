@@ -1,0 +1,287 @@
+"""Walks along chains, against plain lists: over good units and over damage."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.timer_store.kernels import naive_units as naive
+from tests.timer_store.kernels.naive_units import Unit, columns, is_plain_marker, staged
+from timer_store import layout
+from timer_store.chains import new_walk
+from timer_store.kernels import chain
+
+BASE, PRECISION = 2_600, 1_000
+TICKS = (1_700_000_000, 1_700_000_001)
+WIDTH = 52
+numbers = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@st.composite
+def files(draw, damage=True):
+    """The bytes of a file: units of two slots, chained, some of them damaged; and its tail."""
+    count = draw(st.integers(1, 14))
+    newest = dict.fromkeys(TICKS, -1)
+    data = b""
+    for n in range(count):
+        tick = draw(st.sampled_from(TICKS))
+        slot_ms = tick * PRECISION + draw(st.sampled_from([0, 1, 999]))
+        magic = draw(st.sampled_from([1, 1, 1, 3, 5, 7]))
+        due_ms = draw(st.sampled_from([0, -1, -2, -slot_ms, slot_ms + 1, slot_ms + 2]))
+        phys = draw(st.integers(0, 9)) * 100 if draw(st.booleans()) else n * 100
+        write_ms = slot_ms - draw(st.integers(-5_000, 5_000))
+        unit = Unit(newest[tick], magic, write_ms, slot_ms - write_ms, phys, 99 + n, n - 3, due_ms)
+        newest[tick] = BASE + len(data)
+        data += unit.pack()
+    data += draw(st.sampled_from([b"", b"\0" * 60, layout.BLANK.pack(16, 0, -875286124)]))
+    if damage and draw(st.booleans()):
+        torn = bytearray(data)
+        at = draw(st.integers(0, count - 1)) * WIDTH
+        kind = draw(st.sampled_from(["size", "prev", "magic", "slot", "byte"]))
+        if kind == "prev":
+            struct.pack_into(">q", torn, at + 4, draw(st.integers(BASE - 60, BASE + 900)))
+        elif kind == "slot":
+            struct.pack_into(">i", torn, at + 24, draw(st.integers(-9_999, 9_999)))
+        elif kind == "byte":
+            torn[draw(st.integers(0, count * WIDTH - 1))] ^= draw(st.integers(1, 255))
+        else:
+            struct.pack_into(
+                ">i", torn, at + (0 if kind == "size" else 12), draw(st.integers(0, 99))
+            )
+        data = bytes(torn)
+    return data
+
+
+places = st.integers(0, 14).map(lambda n: BASE + n * WIDTH) | st.integers(BASE - 60, BASE + 900)
+offsets = st.sets(st.integers(0, 14)).map(lambda s: np.array(sorted(s), np.int64) * 100)
+
+
+def array(data: bytes):
+    return np.frombuffer(data, np.uint8)
+
+
+def cursors_of(*items):
+    cursors = np.zeros(len(items), layout.CURSOR)
+    for cursor, (tick, pos) in zip(cursors, items, strict=True):
+        cursor["tick"], cursor["pos"] = tick, pos
+    return cursors
+
+
+@given(files(), places)
+def test_faults(data, pos):
+    at = max(pos, BASE) - BASE
+    assert chain.unit_fault(array(data), at, BASE + at) == naive.fault(data, BASE, BASE + at)
+    for tick in TICKS:
+        found = chain.chain_fault(array(data), at, BASE + at, tick, PRECISION)
+        assert found == naive.fault(data, BASE, BASE + at, tick, PRECISION)
+
+
+def test_a_circle_is_no_chain():
+    one = Unit(BASE + WIDTH, 1, TICKS[0] * PRECISION, 0, 0, 99, 0, 5)
+    two = Unit(BASE, 1, TICKS[0] * PRECISION, 0, 100, 99, 0, 5)
+    found, pos, fault = naive.follow(one.pack() + two.pack(), BASE, BASE + WIDTH, TICKS[0], 1_000)
+    assert (len(found), pos, fault) == (1, BASE, chain.FAULT_PREV)
+    walk, out = new_walk(BASE + WIDTH), np.zeros(9, layout.STAGED)
+    none = np.empty(0, np.int64)
+    data = array(one.pack() + two.pack() + b"\0" * 16)
+    chain.collect(data, BASE, TICKS[0], PRECISION, none, walk, out)
+    assert walk[chain.WALK_FAULT] == chain.FAULT_PREV
+
+
+# -- one chain ----------------------------------------------------------------------------------
+
+
+def wanted_rows(data, pos, tick, skip):
+    """Return (rows oldest first, where the walk ends, fault, flags) as the kernel must."""
+    units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION)
+    mixed = any(a[1].phys_offset <= b[1].phys_offset for a, b in pairwise(units))
+    kept = [(at, unit) for at, unit in units if unit.due_ms != -1]
+    settled = [unit.due_ms < 0 or unit.phys_offset in skip for _, unit in kept]
+    rows = []
+    for (at, unit), gone in zip(kept, settled, strict=True):
+        row = staged(at, unit, PRECISION)
+        rows.append((*row[:-1], layout.STAGED_SETTLED if gone else layout.STAGED_WAITING))
+    markers = sum(
+        is_plain_marker(unit) and not gone for (_, unit), gone in zip(kept, settled, strict=True)
+    )
+    return rows[::-1], end, fault, (sum(settled), markers, mixed)
+
+
+@given(files(), places, st.sampled_from(TICKS), offsets, st.integers(1, 20))
+def test_collect(data, pos, tick, skip, room):
+    rows, end, fault, flags = wanted_rows(data, pos, tick, skip.tolist())
+    walk, out = new_walk(pos), np.zeros(room, layout.STAGED)
+    state = chain.collect(array(data), BASE, tick, PRECISION, skip, walk, out)
+    found = columns(out[room - walk[chain.WALK_ROWS] :])
+    if state == chain.WALK_FULL:
+        assert walk[chain.WALK_ROWS] == room
+        assert found == rows[-room:]
+        return
+    assert found == rows
+    assert (walk[chain.WALK_POS], walk[chain.WALK_FAULT]) == (end, fault)
+    assert flags == tuple(walk[[chain.WALK_SETTLED, chain.WALK_MARKERS, chain.WALK_MIXED]].tolist())
+
+
+@given(files(), places, st.sampled_from(TICKS), offsets, st.integers(1, 6), st.data())
+def test_least(data, pos, tick, skip, room, drawn):
+    units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION)
+    timers = []
+    for at, unit in units:
+        row = staged(at, unit, PRECISION)
+        if row[0] >= 0 and unit.phys_offset not in skip and not is_plain_marker(unit):
+            timers.append(row[:3])
+    after = drawn.draw(st.sampled_from([(-1, -1), *[row[:2] for row in timers]]))
+    wanted = sorted(row for row in timers if row[:2] > after)
+    walk, heap = new_walk(pos), np.zeros((room, 3), np.int64)
+    key = (tick, PRECISION)
+    chain.least(array(data), BASE, key, after, skip, walk, heap)
+    assert walk[chain.WALK_ROWS] == len(wanted)
+    assert (walk[chain.WALK_POS], walk[chain.WALK_FAULT]) == (end, fault)
+    found = sorted(heap[: min(room, len(wanted)), :2].tolist())
+    assert found == [list(row[:2]) for row in wanted[:room]]
+
+
+# -- many chains --------------------------------------------------------------------------------
+
+
+@given(files(), places, places, places)
+def test_walk_back(data, first, second, limit_pos):
+    cursors = cursors_of((TICKS[0], first), (TICKS[1], second))
+    chain.walk_back(array(data), BASE, cursors, PRECISION, limit_pos)
+    for cursor, tick, pos in zip(cursors, TICKS, (first, second), strict=True):
+        _, end, fault = naive.follow(data, BASE, pos, tick, PRECISION, limit_pos)
+        assert (cursor["pos"], cursor["fault"]) == (end, fault)
+
+
+@given(files(), places, places, offsets)
+def test_count_waiting(data, first, second, skip):
+    cursors = cursors_of((TICKS[0], first), (TICKS[1], second))
+    chain.count_waiting(array(data), BASE, cursors, PRECISION, skip)
+    for cursor, tick, pos in zip(cursors, TICKS, (first, second), strict=True):
+        units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION)
+        waiting = [
+            unit
+            for _, unit in units
+            if unit.due_ms >= 0 and not unit.is_marker and unit.phys_offset not in skip
+        ]
+        assert (cursor["pos"], cursor["fault"], cursor["count"]) == (end, fault, len(waiting))
+
+
+@given(files(), places)
+def test_check_units(data, pos):
+    cursors = cursors_of(*[(tick, pos) for tick in TICKS])
+    chain.check_units(array(data), BASE, cursors, PRECISION)
+    inside = 0 <= pos - BASE < len(data)
+    for cursor, tick in zip(cursors, TICKS, strict=True):
+        assert cursor["fault"] == (naive.fault(data, BASE, pos, tick, PRECISION) if inside else 0)
+        assert cursor["pos"] == pos
+
+
+@given(files(), places, places, offsets, offsets)
+def test_match(data, first, second, some, others):
+    cursors = cursors_of((TICKS[0], first), (TICKS[1], second))
+    wanted = np.concatenate([some, others])
+    cursors["first"], cursors["end"] = [0, some.size], [some.size, wanted.size]
+    cursors["count"] = [some.size, others.size]
+    found = np.full(wanted.size, -1, np.int64)
+    chain.match(array(data), BASE, cursors, PRECISION, wanted, found)
+    hits = []
+    for tick, pos, mine in zip(TICKS, (first, second), (some, others), strict=True):
+        units, _, _ = naive.follow(data, BASE, pos, tick, PRECISION)
+        for offset in mine.tolist():
+            hits.append(
+                next((p for p, u in units if u.phys_offset == offset and u.due_ms >= 0), -1)
+            )
+    assert found.tolist() == hits
+
+
+@given(files(), st.lists(st.tuples(st.integers(0, 14), st.sampled_from(TICKS)), max_size=9))
+def test_guess_is_never_wrong_and_complete_where_units_are_in_order(data, asked):
+    wanted = np.array([n * 100 for n, _ in asked], np.int64)
+    ticks = np.array([tick for _, tick in asked], np.int64)
+    count = len(data) // WIDTH
+    found = np.full(wanted.size, -1, np.int64)
+    chain.guess(array(data), BASE, BASE + count * WIDTH, wanted, ticks, PRECISION, found)
+    units = [
+        naive.unpack(data, n * WIDTH) if data[n * WIDTH + 3] == 52 else None for n in range(count)
+    ]
+    good = {}
+    for n, unit in enumerate(units):
+        pos = BASE + n * WIDTH
+        if unit is not None and unit.due_ms >= 0:
+            for tick in TICKS:
+                if not naive.fault(data, BASE, pos, tick, PRECISION):
+                    good.setdefault((unit.phys_offset, tick), []).append(pos)
+    records = [unit.phys_offset for unit in units if unit is not None]
+    ordered = None not in units and records == sorted(set(records))
+    for n, (offset, tick) in enumerate(zip(wanted.tolist(), ticks.tolist(), strict=True)):
+        places_ = good.get((offset, tick), [-1])
+        assert found[n] in places_ if ordered else found[n] in [*places_, -1]
+
+
+# -- columns ------------------------------------------------------------------------------------
+
+
+def logged(pos: int, unit: Unit) -> tuple[int, ...]:
+    return (
+        pos, unit.prev_pos, unit.write_ms, unit.slot_ms, unit.phys_offset, unit.due_ms,
+        unit.record_size, unit.topic_hash, unit.magic, 0,
+    )  # fmt: skip
+
+
+@given(files(), st.integers(0, 20), st.integers(1, 20))
+def test_units_as_columns(data, room, end):
+    leading = []
+    while not naive.fault(data, BASE, BASE + len(leading) * WIDTH):
+        leading.append(naive.unpack(data, len(leading) * WIDTH))
+    limit = min(end, len(data) // WIDTH) * WIDTH
+    assert chain.valid_end(array(data), BASE, limit) == min(len(leading) * WIDTH, limit)
+    out = np.zeros(room, layout.LOGGED)
+    count = chain.read_units(array(data), BASE, BASE, BASE + end * WIDTH, out)
+    wanted = [logged(BASE + n * WIDTH, unit) for n, unit in enumerate(leading)]
+    assert columns(out[:count]) == wanted[: min(room, end)]
+
+
+@given(files(), st.lists(places, max_size=9))
+def test_stage_at(data, positions):
+    out = np.zeros(len(positions), layout.STAGED)
+    count = chain.stage_at(array(data), BASE, np.array(positions, np.int64), PRECISION, out)
+    good = [p >= BASE and not naive.fault(data, BASE, p) for p in positions]
+    assert count == sum(good)
+    for row, pos, fine in zip(out, positions, good, strict=True):
+        unit = naive.unpack(data, pos - BASE) if fine else None
+        wanted = staged(pos, unit, PRECISION) if unit else (0,) * 8
+        if unit and wanted[0] < 0:
+            wanted = (*wanted[:-1], layout.STAGED_SETTLED)
+        assert columns(out[out["pos"] == pos][:1] if fine else [row]) == [wanted]
+
+
+@given(files(), st.lists(places.filter(lambda p: p >= BASE), max_size=9), st.booleans())
+def test_settle(data, positions, copied):
+    due, ticks = np.zeros(len(positions), np.int64), np.zeros(len(positions), np.int64)
+    places_ = np.array(positions, np.int64)
+    state = chain.settle(array(data), BASE, places_, PRECISION, copied, due, ticks)
+    wrong = next((n for n, p in enumerate(positions) if naive.fault(data, BASE, p)), None)
+    if wrong is not None:
+        assert state == -1 - wrong
+        return
+    for n, pos in enumerate(positions):
+        unit = naive.unpack(data, pos - BASE)
+        if unit.due_ms < 0:
+            assert (due[n], ticks[n]) == (unit.due_ms, 0)
+        else:
+            assert due[n] == (-1 if copied else min(-unit.due_ms, -unit.slot_ms - 2))
+            assert ticks[n] == (0 if unit.is_marker else unit.slot_ms // PRECISION)
+    assert state == sum(naive.unpack(data, p - BASE).due_ms >= 0 for p in positions)
+
+
+@pytest.mark.parametrize("value", [-1, 0, 1, 2, 3, 4, 5, 9])
+def test_find_sorted(value):
+    values = np.array([9, 1, 3, 3, 5, 0], np.int64)
+    found = chain.find_sorted(values, 1, 5, value)
+    assert found == ([9, 1, 3, 3, 5].index(value) if value in (1, 3, 5) else -1)

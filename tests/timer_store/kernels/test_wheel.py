@@ -1,0 +1,121 @@
+"""Slots on bytes, against a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.timer_store.kernels.naive_units import columns
+from timer_store import layout
+from timer_store.kernels import wheel as kernels
+from timer_store.layout import SLOT_BYTES, WHEEL_BYTES, WHEEL_SLOTS
+
+PAGES = WHEEL_BYTES // kernels.PAGE_BYTES
+WHEEL = np.zeros(WHEEL_BYTES, np.uint8)
+SLOTS = WHEEL.view(layout.TIMER_SLOT)
+FIRST = 1_700_000_000 - 1_700_000_000 % WHEEL_SLOTS + WHEEL_SLOTS - 3  # wraps around after three
+ticks = st.integers(FIRST, FIRST + 300) | st.integers(FIRST, FIRST + WHEEL_SLOTS - 1)
+slots = st.tuples(st.integers(-1, 5_000), st.integers(-1, 5_000), st.integers(-9, 99))
+wheels = st.dictionaries(ticks, slots, max_size=12)
+
+
+@contextmanager
+def wheel_of(slots_: dict[int, tuple[int, int, int]]) -> Iterator[np.ndarray]:
+    """Fill the wheel; give its pages; empty it again."""
+    pages = np.zeros(PAGES, np.uint8)
+    try:
+        for tick, (first, last, num) in slots_.items():
+            at = tick % WHEEL_SLOTS
+            SLOTS[at] = (tick, first, last, num, 77)
+            pages[at * SLOT_BYTES // kernels.PAGE_BYTES] = kernels.PAGE_USED
+        yield pages
+    finally:
+        for page in np.flatnonzero(pages):
+            WHEEL[page * kernels.PAGE_BYTES : (page + 1) * kernels.PAGE_BYTES] = 0
+
+
+def live(slots_, first: int, count: int) -> list[tuple[int, ...]]:
+    return [
+        (tick, *slots_[tick], 77)
+        for tick in sorted(slots_)
+        if first <= tick < first + count and slots_[tick][1] >= 0
+    ]
+
+
+@given(wheels, ticks, st.integers(0, 400) | st.just(WHEEL_SLOTS), st.integers(1, 6))
+def test_live_slots(slots_, first, count, room):
+    wanted = live(slots_, first, count)
+    with wheel_of(slots_) as pages:
+        tick = kernels.next_live(WHEEL, pages, first, count)
+        assert tick == (wanted[0][0] if wanted else -1)
+        found, at, left = [], first, count
+        while left:
+            out = np.zeros(room, layout.SLOT)
+            n, looked_at = kernels.live_slots(WHEEL, pages, at, left, out)
+            assert n == room or looked_at == left
+            found += columns(out[:n])
+            at, left = at + looked_at, left - looked_at
+        assert found == wanted
+
+
+@given(wheels, st.integers(FIRST - 5, FIRST + 400))
+def test_stray_slots(slots_, end_tick):
+    with wheel_of(slots_) as pages:
+        strays = [tick for tick in slots_ if tick >= end_tick]
+        assert kernels.stray_slots(WHEEL, pages, end_tick) == len(strays)
+
+
+@given(
+    wheels, st.lists(ticks | ticks.map(lambda t: t - WHEEL_SLOTS) | st.just(0)), st.integers(-2, 2)
+)
+def test_add_num(slots_, asked, by):
+    with wheel_of(slots_) as pages:
+        kernels.add_num(WHEEL, pages, np.array(asked, np.int64), by)
+        changed = set()
+        for tick, (first, last, num) in slots_.items():
+            wanted = num + by * asked.count(tick)
+            assert tuple(SLOTS[tick % WHEEL_SLOTS]) == (tick, first, last, wanted, 77)
+            if tick in asked:
+                changed.add(tick % WHEEL_SLOTS // kernels.PAGE_SLOTS)
+        assert set(np.flatnonzero(pages & kernels.PAGE_CHANGED).tolist()) == changed
+
+
+@given(wheels, st.integers(-1, 5_000), st.integers(0, 12))
+def test_slots_behind(slots_, log_end, room):
+    with wheel_of(slots_) as pages:
+        out = np.zeros(room, layout.CURSOR)
+        count = kernels.slots_behind(WHEEL, pages, log_end, out)
+        wanted = {(tick, last) for tick, (_, last, _) in slots_.items() if last >= log_end}
+        assert count == len(wanted)
+        found = {(int(row["tick"]), int(row["pos"])) for row in out[: min(count, room)]}
+        assert len(found) == min(count, room)
+        assert found <= wanted
+
+
+@given(wheels, st.data())
+def test_set_slots(slots_, data):
+    some = sorted(data.draw(st.sets(st.sampled_from(sorted(slots_))) if slots_ else st.just(set())))
+    last = [data.draw(st.integers(-1, 9_000)) for _ in some]
+    nums = [data.draw(st.integers(0, 99)) for _ in some]
+    with wheel_of(slots_) as pages:
+        kernels.set_slots(WHEEL, pages, *(np.array(x, np.int64) for x in (some, last, nums)))
+        for tick, (first, old_last, old_num) in slots_.items():
+            wanted = (tick, first, old_last, old_num, 77)
+            if tick in some:
+                pos, num = last[some.index(tick)], nums[some.index(tick)]
+                wanted = (tick, min(first, pos), pos, num, 77) if pos >= 0 else (0, 0, 0, 0, 77)
+            assert tuple(SLOTS[tick % WHEEL_SLOTS]) == wanted
+
+
+@given(ticks, st.tuples(*[st.integers(-(1 << 63), (1 << 63) - 1)] * 3), st.integers(-9, 99))
+def test_put_slot(tick, longs, num):
+    at = kernels.slot_at(tick)
+    assert at == tick % WHEEL_SLOTS * SLOT_BYTES
+    with wheel_of({tick: (1, 2, 3)}) as pages:
+        kernels.put_slot(WHEEL, pages, at, *longs, num)
+        assert tuple(SLOTS[at // SLOT_BYTES]) == (*longs, num, 77)
+        assert pages[at // kernels.PAGE_BYTES] == kernels.PAGE_USED | kernels.PAGE_CHANGED
