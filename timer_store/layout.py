@@ -142,6 +142,7 @@ STAGED = np.dtype(
     align=True,
 )
 STAGED_WAITING, STAGED_SETTLED = 0, 1
+STAGED_FIRED = 2  # delivered before its time, because somebody asked for that
 
 # A timer inside the near stage: what STAGED has, without what is the same for all of them there.
 HELD = np.dtype(

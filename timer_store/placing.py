@@ -31,7 +31,7 @@ def slot_times(due_ms: Times, read_ms: int, staged_ms: int, window_ms: int) -> T
     """
     own_ms = due_ms - 1
     laps = np.maximum(own_ms - staged_ms, 0) // window_ms
-    return np.maximum(own_ms - laps * window_ms, read_ms)
+    return np.asarray(np.maximum(own_ms - laps * window_ms, read_ms))
 
 
 def place(rows: npt.NDArray[Any], read_ms: int, staged_ms: int, window_ms: int) -> None:

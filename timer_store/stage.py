@@ -267,6 +267,7 @@ class NearStage:
 
     def _find(self, phys_offsets: Offsets, due_ms: Offsets | None, *, settle: bool) -> Mask:
         offsets = np.ascontiguousarray(phys_offsets, np.int64)
+        due_ms = None if due_ms is None else np.ascontiguousarray(due_ms, np.int64)
         found = np.zeros(offsets.size, np.bool_)
         if not self._waiting or not offsets.size:
             return found

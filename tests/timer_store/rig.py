@@ -1,0 +1,127 @@
+"""A message store with timers on it, on a clock moved by hand; it can be killed and opened again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from message_store.batch import PutBatch
+from message_store.clock import FakeClock
+from timer_store.config import TimerConfig
+from timer_store.hook import TimerHook
+from timer_store.names import TIMER_TOPIC
+from timer_store.persist import TimerKeeper
+from timer_store.store import TimerStore
+from tests.schedule_service.rig import crash
+from tests.store_help import add_message, open_store
+
+LOG_FILE_BYTES = 2_600  # 49 units
+TURNS_MAX = 100_000
+
+
+class TimerRig:
+    """One run at a time: `open`, work, then `close` or `kill`."""
+
+    def __init__(self, root: Path, clock: FakeClock | None = None, **config: Any) -> None:
+        self.root, self.clock = root, clock or FakeClock()
+        self.config = TimerConfig(**({"log_file_bytes": LOG_FILE_BYTES} | config))
+        self.store_changes: dict[str, Any] = {}
+        self.notices: list[str] = []
+        self.is_open = False
+
+    def open(self) -> TimerRig:
+        """Recover, and deliver what is due."""
+        self.store = open_store(
+            self.root, self.clock, flush_commitlog_interval_ms=100_000_000, **self.store_changes
+        )
+        self.store.__enter__()
+        topics = self.store.topics
+        topics.set_routing(TIMER_TOPIC, write_queues=1, read_queues=1, perm=6)
+        for name in ("T", "U"):
+            topics.set_routing(name, write_queues=4, read_queues=4, perm=6)
+        self.timers = TimerStore(self.store, self.clock, self.config)
+        self.timers.open(notice=self.notices.append)
+        self.keeper = TimerKeeper(self.timers)
+        assert self.persist(last=True)
+        self.hook = TimerHook(topics, self.config, self.timers.slot_count)
+        self.store.add_dispatcher(self._dispatch)
+        self.is_open = True
+        self.work()
+        return self
+
+    def _dispatch(self, batch: PutBatch) -> None:
+        self.timers.note_put(batch, self.clock.now_ms())
+
+    def close(self) -> None:
+        """End as a broker does in order."""
+        assert self.persist(last=True)
+        self.timers.close()
+        self.store.__exit__(None, None, None)
+        self.is_open = False
+
+    def kill(self) -> None:
+        """End as with kill -9."""
+        self.timers.close()
+        crash(self.store)
+        self.is_open = False
+
+    def persist(self, *, last: bool = False) -> bool:
+        """Write a checkpoint."""
+        return asyncio.run(self.keeper.persist(last=last))
+
+    # -- work -----------------------------------------------------------------------------------
+
+    def put(
+        self, due_ms: int, topic: str = "T", queue_id: int = 0, body: bytes = b"body", **extra: str
+    ) -> PutBatch:
+        """Send a message with TIMER_DELIVER_MS; hooks first, as a broker."""
+        return self.put_many([(due_ms, topic, queue_id, body)], **extra)
+
+    def put_many(self, messages: list[tuple[int, str, int, bytes]], **extra: str) -> PutBatch:
+        """Send several messages in one batch."""
+        batch = PutBatch(len(messages))
+        for due_ms, topic, queue_id, body in messages:
+            properties = {"TIMER_DELIVER_MS": str(due_ms), **extra}
+            add_message(self.store, batch, topic, queue_id, body, properties=properties)
+        self.hook(batch, self.clock.now_ms())
+        self.store.put(batch)
+        return batch
+
+    def work(self) -> None:
+        """Do all that can be done now."""
+        for _ in range(TURNS_MAX):
+            if not self.timers.turn(self.clock.now_ms()):
+                return
+        raise AssertionError("the timer store does not come to rest")
+
+    def advance(self, step_ms: int) -> None:
+        """Move the clock from moment to moment, as the service sleeps."""
+        end_ms = self.clock.now_ms() + step_ms
+        self.work()
+        while True:
+            moment_ms = self.timers.next_moment_ms(self.clock.now_ms())
+            if moment_ms > end_ms:
+                break
+            self.clock.set_ms(max(moment_ms, self.clock.now_ms()))
+            self.work()
+            if moment_ms <= self.clock.now_ms() == end_ms:
+                break
+        self.clock.set_ms(end_ms)
+        self.work()
+
+    # -- what is there --------------------------------------------------------------------------
+
+    def delivered(self, topic: str = "T", queue_id: int = 0) -> list[Any]:
+        """Return the records of a queue."""
+        first, end = self.store.queue_bounds(topic, queue_id)
+        found = []
+        while first < end:
+            units = self.store.units(topic, queue_id, first, 1_000)
+            found += [self.store.read_record(int(unit["phys_offset"])) for unit in units]
+            first += int(units.size)
+        return found
+
+    def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+        """Return the bodies of a queue."""
+        return [record.body for record in self.delivered(topic, queue_id)]

@@ -1,0 +1,82 @@
+"""The whole engine on a clock moved by hand: on time, once, across restarts and kills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.timer_store.rig import TimerRig
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def rig(tmp_path: Path):
+    rig = TimerRig(tmp_path).open()
+    yield rig
+    if rig.is_open:
+        rig.close()
+
+
+@pytest.mark.parametrize("delay_ms", [1, 7, 999, 1_000, 1_001, 61_234, 3_600_000, 3 * DAY_MS])
+def test_a_timer_comes_at_its_own_millisecond(rig, delay_ms):
+    due_ms = rig.clock.now_ms() + delay_ms
+    rig.put(due_ms)
+    rig.advance(delay_ms - 1)
+    assert rig.delivered() == []
+    rig.advance(1)
+    [record] = rig.delivered()
+    assert (record.body, record.store_ms) == (b"body", due_ms)
+    rig.advance(10_000)
+    assert len(rig.delivered()) == 1
+    assert rig.timers.books.total == 0
+
+
+def test_a_time_that_has_come_is_delivered_at_once(rig):
+    rig.put(rig.clock.now_ms())
+    assert rig.bodies() == [b"body"]
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize("persist", [True, False])
+@pytest.mark.parametrize("asleep_ms", [0, 3_000, 30 * DAY_MS])
+def test_nothing_is_lost_doubled_or_early_across_a_restart(rig, end, persist, asleep_ms):
+    now_ms = rig.clock.now_ms()
+    for number in range(200):
+        rig.put(now_ms + 37 * number + 1, body=b"%d" % number)
+    rig.advance(37 * 100)
+    if persist:
+        assert rig.persist()
+    rig.advance(37 * 20)
+    before = rig.bodies()
+    getattr(rig, end)()
+    rig.clock.advance(asleep_ms)
+    rig.open()
+    assert rig.bodies()[: len(before)] == before
+    rig.advance(20_000)
+    assert rig.bodies() == [b"%d" % number for number in range(200)]
+    assert all(r.store_ms >= now_ms + 37 * n + 1 for n, r in enumerate(rig.delivered()))
+    assert rig.timers.books.total == 0
+    assert rig.notices == []
+
+
+@pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "config/duemq.timers.json", "all"])
+def test_lost_files_are_made_anew(rig, lost, tmp_path):
+    import shutil
+
+    now_ms = rig.clock.now_ms()
+    for number in range(200):
+        rig.put(now_ms + 50 * number + 1, body=b"%d" % number)
+    rig.advance(5_000)
+    rig.close()
+    names = ["timerwheel", "timerlog", "config/duemq.timers.json", "config/timercheck"]
+    for name in names if lost == "all" else [lost]:
+        path = tmp_path / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (tmp_path / f"{name}.bak").unlink(missing_ok=True)
+    rig.open()
+    rig.advance(20_000)
+    assert rig.bodies() == [b"%d" % number for number in range(200)]
+    assert rig.notices
+    assert rig.timers.books.total == 0

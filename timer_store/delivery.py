@@ -1,0 +1,200 @@
+"""Stages 3 to 5: slots are loaded shortly before they begin, what is due leaves in batches.
+
+    wheel slot --load--> near stage --take what is due--> carrier --put--> real topic
+        |                                                    |
+        +-- roll units: put on into a later slot             +-- refused: back into the stage
+
+`position.read_ms` follows behind: the slot of the earliest timer that is not delivered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from timer_store import layout
+from timer_store.books import Books
+from timer_store.claims import Claims
+from timer_store.config import TimerConfig
+from timer_store.placing import place
+from timer_store.position import Position
+
+log = logging.getLogger(__name__)
+Rows = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+NEVER_MS = 1 << 62
+LOOK_AHEAD_SLOTS = 3_600  # how far the next slot is looked for before the loop sleeps
+RETRY_MS = 100  # after a refusal of the disk
+
+
+class Delivery:
+    """Loads slots and delivers what is due. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        units: Any,
+        stage: Any,
+        carrier: Any,
+        books: Books,
+        claims: Claims,
+        position: Position,
+        config: TimerConfig,
+    ) -> None:
+        self._units, self._stage, self._carrier = units, stage, carrier
+        self._books, self._claims, self._position = books, claims, position
+        self.config = config
+        self.broken: Exception | None = None  # where the chain of a slot ends too early
+        self.refusal = ""  # why the last delivery was not taken
+        self.retry_ms = 0
+        self.delivered = self.rolled = self.lost = 0
+        self._first_slot_ms = -1  # the slot that was being delivered when the last run ended
+        self._passed: list[Offsets] = []
+        self._starts: deque[tuple[int, int]] = deque()
+
+    # -- near stage -----------------------------------------------------------------------------
+
+    def begin(self, now_ms: int) -> None:
+        """Load the slot that was being delivered, whatever the clock says, and what is due.
+
+        What was put while the clock stood back waits there beside what is overdue.
+        """
+        self._first_slot_ms = self._position.read_ms
+        self._load(self._position.read_ms + 1, now_ms)
+        self.load(now_ms)
+
+    def load(self, now_ms: int) -> None:
+        """Load every slot that begins within the lead, as long as there is room."""
+        self._load(now_ms + self.config.stage_lead_ms, now_ms)
+
+    def _load(self, limit_ms: int, now_ms: int) -> None:
+        position, precision_ms = self._position, self.config.precision_ms
+        while self._stage.room > 0:
+            slot_ms = self._units.wheel.next_live(position.staged_ms, limit_ms)
+            if slot_ms is None:
+                passed_ms = limit_ms - limit_ms % precision_ms
+                position.staged_ms = max(position.staged_ms, passed_ms)
+                break
+            position.staged_ms = slot_ms
+            if not self._load_slot(slot_ms, now_ms):
+                return
+            position.staged_ms, position.part = slot_ms + precision_ms, None
+        self._follow()
+
+    def _load_slot(self, slot_ms: int, now_ms: int) -> bool:
+        """Stage a slot, or the next part of it; return whether it is complete."""
+        part = self._units.read_slot_part(
+            slot_ms, self._stage.room, after=self._position.part, skip=self._claims.offsets
+        )
+        rolls = self._rolls(part.rows, slot_ms)
+        if rolls.any():
+            self._roll(part.rows[rolls], slot_ms, now_ms)
+        self._stage.add(part.rows[~rolls])
+        self.broken = part.broken
+        if not part.complete:
+            last = part.rows[-1]
+            self._position.part = int(last["due_ms"]), int(last["phys_offset"])
+        return bool(part.complete)
+
+    def _rolls(self, rows: Rows, slot_ms: int) -> npt.NDArray[np.bool_]:
+        """Return which rows only pass through this slot."""
+        return np.asarray(rows["due_ms"] > slot_ms + self.config.precision_ms)
+
+    def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> None:
+        """Put timers on into a later slot: a new unit, the same record."""
+        precision_ms = self.config.precision_ms
+        timed = np.zeros(rows.size, layout.TIMED)
+        places = rows["pos"].copy()
+        for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
+            timed[column] = rows[column]
+        timed["queue_offset"] = timed["origin"] = timed["topic_index"] = -1
+        timed["kind"] = layout.TIMED_PLAIN
+        timed["kind"][(rows["magic"] & layout.MAGIC_DELETE) != 0] = layout.TIMED_MARKER
+        staged_ms = slot_ms + precision_ms
+        place(timed, self._position.read_ms, staged_ms, self.config.window_ms)
+        if slot_ms == self._first_slot_ms:  # a crash may have come between roll and tombstone
+            timed = timed[self._units.find(timed["phys_offset"], timed["slot_ms"]) < 0]
+        write_ms = now_ms - now_ms % precision_ms
+        taken = self._units.add(timed, write_ms=write_ms, read_ms=self._position.read_ms)
+        assert taken == timed.size, "one window ahead there is no undelivered lap"
+        self._units.discount(places)
+        self._passed.append(places)
+        self.rolled += int(rows.size)
+
+    # -- due ------------------------------------------------------------------------------------
+
+    def deliver(self, now_ms: int) -> int:
+        """Deliver one batch of what is due; return how many timers were settled."""
+        config = self.config
+        if config.stop_dequeue or now_ms < self.retry_ms:
+            return 0
+        rows = self._stage.take(now_ms, config.batch_records_max, config.batch_bytes_max)
+        if not rows.size:
+            return 0
+        self._note_start(int(rows[-1]["due_ms"]))
+        trip = self._carrier.carry(rows, now_ms)
+        if trip.done < rows.size:
+            self._stage.put_back(rows[trip.done :])
+            self.retry_ms = now_ms + RETRY_MS
+            if not self.refusal:
+                log.warning("due timers wait: %s", trip.refusal)
+        self.refusal = trip.refusal
+        settled = rows[: trip.done]
+        self._books.note(trip.topic_index, settled["phys_offset"], -1)
+        self.delivered += trip.delivered
+        self.lost += trip.lost
+        self._follow()
+        return int(trip.done)
+
+    def _follow(self) -> None:
+        """Move the read time up to the slot of the earliest timer that waits in the stage."""
+        position, precision_ms = self._position, self.config.precision_ms
+        first_ms = position.staged_ms
+        due_ms = self._stage.next_due_ms
+        if due_ms is not None:
+            first_ms = min(first_ms, (due_ms - 1) - (due_ms - 1) % precision_ms)
+        position.read_ms = max(position.read_ms, first_ms)
+
+    # -- for a checkpoint -----------------------------------------------------------------------
+
+    def _note_start(self, due_ms: int) -> None:
+        """Remember how far the log was before the first delivery of each slot."""
+        slot_ms = max((due_ms - 1) // self.config.precision_ms * self.config.precision_ms, 0)
+        slot_ms = max(slot_ms, self._position.read_ms)
+        if not self._starts or slot_ms > self._starts[-1][0]:
+            self._starts.append((slot_ms, self._carrier.log_end))
+
+    def scan_from(self) -> int:
+        """Return the log offset behind which every delivery of a slot from the read time on lies.
+
+        Such a slot is read again after a crash: what was delivered of it must be found.
+        """
+        while self._starts and self._starts[0][0] < self._position.read_ms:
+            self._starts.popleft()
+        return self._starts[0][1] if self._starts else int(self._carrier.log_end)
+
+    def take_passed(self) -> Offsets:
+        """Return the places of units that were put on into later slots since the last call.
+
+        Their tombstones may be written when a checkpoint has the new units, not before.
+        """
+        passed, self._passed = self._passed, []
+        return np.concatenate([np.empty(0, np.int64), *passed])
+
+    def next_moment_ms(self, now_ms: int) -> int:
+        """Return when there is something to do next: a slot to load or a timer to deliver."""
+        config = self.config
+        moments = [now_ms + LOOK_AHEAD_SLOTS * config.precision_ms]
+        due_ms = self._stage.next_due_ms
+        if due_ms is not None and not config.stop_dequeue:
+            moments.append(max(due_ms, self.retry_ms))
+        if self._stage.room > 0:
+            start_ms = self._position.staged_ms
+            end_ms = now_ms + LOOK_AHEAD_SLOTS * config.precision_ms
+            slot_ms = self._units.wheel.next_live(start_ms, end_ms)
+            if slot_ms is not None:
+                moments.append(slot_ms - config.stage_lead_ms + 1)
+        return min(moments)

@@ -1,0 +1,136 @@
+"""Checkpoints: what is known at one instant, written so that a crash finds it consistent.
+
+    instant     read time R, timer log end P, queue offset Q, commit log end L, books, wheel pages
+    then        commit log durable to L  ->  tombstones, timer log synced to P  ->  wheel pages
+                ->  duemq.timers.json  ->  timercheck, timermetrics
+
+Recovery goes back to the last instant that was written: everything behind P is taken in again from
+the queue at Q, and what was settled since is found in the commit log behind L. So nothing may
+reach the disk that depends on a log that is not there yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from timer_store.snapshot import Snapshot, SnapshotFiles
+from timer_store.store import TimerStore
+
+log = logging.getLogger(__name__)
+NO_PLACES: npt.NDArray[np.int64] = np.empty(0, np.int64)
+SCAN_BYTES_MAX = 64 << 20  # of the commit log, that a start may have to look through
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One instant of a timer store.
+
+    Attributes:
+        pages: what `TimerWheel.capture` returned.
+        claims: settled timers and the places of their units.
+        passed: places of units whose successors are in the checkpoint before.
+    """
+
+    snapshot: Snapshot
+    pages: Any
+    claims: dict[int, int]
+    passed: npt.NDArray[np.int64]
+
+
+class TimerKeeper:
+    """Writes the checkpoints of one timer store."""
+
+    def __init__(self, timers: TimerStore) -> None:
+        self._timers = timers
+        self._files = timers.files
+        self._one_at_a_time = asyncio.Lock()
+        self._failed = False
+        self._written: Snapshot | None = None
+        self._passed = self._passed_later = NO_PLACES
+
+    async def persist(self, *, last: bool = False) -> bool:
+        """Write a checkpoint of this instant; return whether it is on the disk.
+
+        False: nothing happened to timers, or the disk did not follow in time. The next call tries
+        again.
+
+        Args:
+            last: write it also if nothing happened.
+        """
+        async with self._one_at_a_time:
+            timers = self._timers
+            if not timers.odd.settled(timers.clock.now_ms()):
+                return False
+            snapshot = self._snapshot()
+            if not last and self._written is not None and is_same(snapshot, self._written):
+                return False
+            pages, claims = timers.units.wheel.capture(), timers.claims.taken()
+            passed = timers.delivery.take_passed()
+            if not await self._write(Capture(snapshot, pages, claims, self._passed)):
+                timers.units.wheel.give_back(pages)
+                self._passed_later = np.concatenate([self._passed_later, passed])
+                return False
+            timers.claims.written(claims)
+            self._passed = np.concatenate([self._passed_later, passed])
+            self._passed_later = NO_PLACES
+            self._written, self._failed = snapshot, False
+            return True
+
+    async def _write(self, capture: Capture) -> bool:
+        if not await self._timers.store.wait_durable(capture.snapshot.log_offset, always=True):
+            return False
+        try:
+            await asyncio.to_thread(write, self._timers, self._files, capture)
+        except OSError as error:
+            self._complain(error)
+            return False
+        return True
+
+    def _snapshot(self) -> Snapshot:
+        """Return this instant's positions and books."""
+        timers = self._timers
+        return Snapshot(
+            read_ms=timers.position.read_ms,
+            log_pos=timers.units.log.end,
+            queue_offset=timers.position.queue_offset,
+            log_offset=timers.store.max_offset,
+            scan_from=timers.delivery.scan_from(),
+            precision_ms=timers.config.precision_ms,
+            by_topic=timers.books.by_topic(),
+            by_file=timers.books.by_file(),
+        )
+
+    def _complain(self, error: OSError) -> None:
+        if not self._failed:
+            log.error("the timers' checkpoint cannot be written, it is tried again: %s", error)
+        self._failed = True
+
+
+def is_same(now: Snapshot, written: Snapshot) -> bool:
+    """Return whether nothing happened that a restart could not find again at once."""
+    return (
+        now.log_offset - written.log_offset < SCAN_BYTES_MAX
+        and now.log_pos == written.log_pos
+        and now.queue_offset == written.queue_offset
+        and now.by_topic == written.by_topic
+        and now.by_file == written.by_file
+    )
+
+
+def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
+    """Bring a captured instant to the disk. Runs in any thread.
+
+    Raises:
+        OSError: The disk refused it; the last checkpoint still holds.
+    """
+    places = np.fromiter(capture.claims.values(), np.int64, len(capture.claims))
+    timers.units.bury(np.concatenate([places[places >= 0], capture.passed]))
+    timers.units.log.sync(capture.snapshot.log_pos)
+    timers.units.wheel.write(capture.pages)
+    files.write(capture.snapshot)

@@ -1,0 +1,160 @@
+"""The timer store as a broker plugin."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from message_store.batch import PutBatch
+from message_store.config import from_properties
+from message_store.plugin import (
+    Dispatcher,
+    PluginBase,
+    PluginHost,
+    PutHook,
+    Request,
+    RequestHandler,
+    Response,
+    SystemTopic,
+)
+from message_store.quarantine import QUARANTINE_TOPIC
+from timer_store.config import TimerConfig
+from timer_store.hook import TimerHook
+from timer_store.names import TIMER_TOPIC
+from timer_store.persist import TimerKeeper
+from timer_store.service import TimerService
+from timer_store.snapshot import CHECK_BYTES, Check, SnapshotFiles, encode_check
+from timer_store.store import TimerStore
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+PERSIST_JOB = "timer_store.persist"
+READ_ONLY = 4
+GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61
+
+
+@dataclass(slots=True)
+class Running:
+    """What exists while the store is open."""
+
+    timers: TimerStore
+    hook: TimerHook
+    service: TimerService
+    keeper: TimerKeeper
+
+
+class TimerPlugin(PluginBase):
+    """Times of their own: held at put, delivered at their millisecond."""
+
+    name = "timer_store"
+
+    def __init__(self, host: PluginHost) -> None:
+        self._host = host
+        self.config = from_properties(TimerConfig, host.properties)
+        self._running: Running | None = None
+
+    # -- what the broker asks for ---------------------------------------------------------------
+
+    def config_class(self) -> type:
+        return TimerConfig
+
+    def system_topics(self) -> Sequence[SystemTopic]:
+        if not self.config.enabled:
+            return ()
+        return (SystemTopic(TIMER_TOPIC, 1), SystemTopic(QUARANTINE_TOPIC, 1, READ_ONLY))
+
+    def put_hooks(self) -> Sequence[PutHook]:
+        return (self._redirect,) if self.config.enabled else ()
+
+    def dispatchers(self) -> Sequence[Dispatcher]:
+        return (self._note_put,) if self.config.enabled else ()
+
+    def request_handlers(self) -> Mapping[int, RequestHandler]:
+        if not self.config.enabled:
+            return {}
+        return {
+            GET_TIMER_CHECK_POINT: self._answer_checkpoint,
+            GET_TIMER_METRICS: self._answer_metrics,
+        }
+
+    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+        return {}
+
+    def first_pending_offset(self) -> int | None:
+        return None if self._running is None else self._running.timers.first_pending_offset
+
+    def reconfigure(self, properties: Mapping[str, str]) -> None:
+        """Take a changed configuration.
+
+        Raises:
+            ConfigError: It cannot be used; nothing has changed then.
+        """
+        config = from_properties(TimerConfig, properties)
+        if self._running is not None:
+            self._running.timers.reconfigure(config)
+            self._running.hook.reconfigure(config)
+            self._running.service.wake()
+        self.config = config
+
+    @asynccontextmanager
+    async def running(self, store: MessageStore) -> AsyncIterator[None]:
+        """Recover, then deliver while the block is open; write checkpoints on the way."""
+        if not self.config.enabled:
+            yield
+            return
+        clock = self._host.clock
+        timers = TimerStore(store, clock, self.config)
+        timers.open(notice=log.warning)
+        service = TimerService(timers, clock, on_failure=self._host.stop)
+        keeper = TimerKeeper(timers)
+        hook = TimerHook(store.topics, self.config, timers.slot_count)
+        await keeper.persist(last=True)  # so that no start has to look further back than this
+        async with service.running():
+            self._running = Running(timers, hook, service, keeper)
+            self._host.scheduler.add_job(
+                keeper.persist,
+                "interval",
+                seconds=self.config.flush_interval_ms / 1_000,
+                id=PERSIST_JOB,
+                coalesce=True,
+                max_instances=1,
+            )
+            try:
+                yield
+            finally:
+                self._host.scheduler.remove_job(PERSIST_JOB)
+        self._running = None
+        await keeper.persist(last=True)
+        timers.close()
+
+    # -- at work --------------------------------------------------------------------------------
+
+    def _redirect(self, batch: PutBatch, now_ms: int) -> None:
+        assert self._running is not None, "messages are taken only while plugins run"
+        self._running.hook(batch, now_ms)
+
+    def _note_put(self, batch: PutBatch) -> None:
+        if self._running is not None:
+            self._running.service.note_put(batch)
+
+    async def _answer_checkpoint(self, request: Request) -> Response:
+        """Answer request 60. Source: AdminBrokerProcessor.getTimerCheckPoint"""
+        return Response(body=encode_check(self._files().check or Check())[:CHECK_BYTES])
+
+    async def _answer_metrics(self, request: Request) -> Response:
+        """Answer request 61. Source: AdminBrokerProcessor.getTimerMetrics"""
+        return Response(body=self._files().metrics.text().encode())
+
+    def _files(self) -> SnapshotFiles:
+        assert self._running is not None
+        return self._running.timers.files
+
+
+def create_plugin(host: PluginHost) -> TimerPlugin:
+    """Make the timer store's plugin. The entry point of `duemq.broker_plugins`."""
+    return TimerPlugin(host)

@@ -1,0 +1,58 @@
+"""Timer records looked up by log offset: for recovery and for decisions about single timers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import layout as store_layout
+from timer_store import layout
+from timer_store.kernels.fetch import from_records
+from timer_store.kernels.records import units_at
+from timer_store.names import TIMER_TOPIC
+
+Rows = npt.NDArray[Any]
+
+
+class RecordReader:
+    """Reads timers by the log offset of their record."""
+
+    def __init__(self, store: Any, precision_ms: int) -> None:
+        self._store = store
+        self._numbers = np.array([store.topics.add(TIMER_TOPIC), precision_ms, 0], np.int64)
+        self._text = np.zeros(1, layout.TIMER_TEXT)
+        self._frames = np.zeros(1, store_layout.SCANNED)
+
+    def read(self, offsets: npt.NDArray[np.int64]) -> Rows:
+        """Return (n,) `layout.TIMED`, one for each log offset, in their order.
+
+        What is no timer, or is not there any more, is TIMED_BROKEN.
+        """
+        timed = np.zeros(offsets.size, layout.TIMED)
+        timed["phys_offset"], timed["kind"] = offsets, layout.TIMED_BROKEN
+        timed["queue_offset"] = timed["origin"] = timed["topic_index"] = -1
+        log = self._store.log
+        order = np.argsort(offsets, kind="stable")
+        ranked = offsets[order]
+        for file in list(log.files):
+            first, end = np.searchsorted(ranked, [file.base, file.base + file.size])
+            if first == end:
+                continue
+            mine = order[first:end]
+            span = file.base, min(file.size, log.end - file.base)
+            timed[mine] = self._read_file(file.data, span, ranked[first:end])
+        return timed
+
+    def _read_file(self, data: Any, span: tuple[int, int], offsets: Any) -> Rows:
+        units = np.zeros(offsets.size, store_layout.UNIT)
+        queues = np.zeros(offsets.size, np.int64)
+        units_at(data, span, offsets, self._frames, units, queues)
+        timed = np.zeros(offsets.size, layout.TIMED)
+        from_records(
+            data, span, units, self._store.topics.arrays, self._numbers, self._frames, self._text,
+            timed,
+        )  # fmt: skip
+        timed["queue_offset"] = queues
+        return timed

@@ -1,0 +1,88 @@
+"""The timer service: one loop that sleeps until the next moment, works in turns, yields between.
+
+    turn:  take in what the queue holds -> odd rows -> load slots -> one batch of what is due
+
+Each turn is bounded, and the event loop runs other work between two turns: ordinary sends and
+pulls keep their latency while a second with a million timers leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Self
+
+from message_store.batch import PutBatch
+from message_store.clock import Clock
+from timer_store.store import TimerStore
+
+log = logging.getLogger(__name__)
+
+
+class TimerService:
+    """Runs a `TimerStore`. Belongs to the event loop's thread.
+
+    Args:
+        on_failure: told when the service cannot go on.
+    """
+
+    def __init__(
+        self, timers: TimerStore, clock: Clock, *, on_failure: Callable[[str], None]
+    ) -> None:
+        self._timers, self._clock, self._on_failure = timers, clock, on_failure
+        self._wake = asyncio.Event()
+        self._sleeping_until = -1
+        self._stopping = False
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Deliver while the block is open; leaving it finishes the turn in hand."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._guard(), name="timer delivery")
+            try:
+                yield self
+            finally:
+                self._stopping = True
+                self._wake.set()
+
+    async def _guard(self) -> None:
+        """Have the broker stop in order if the loop dies: the log has everything."""
+        try:
+            await self.run()
+        except Exception as error:
+            log.exception("the timer service cannot go on")
+            self._on_failure(f"{type(error).__name__}: {error}")
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        while not self._stopping:
+            if self._timers.turn(self._clock.now_ms()):
+                await asyncio.sleep(0)
+            else:
+                await self._sleep()
+
+    async def _sleep(self) -> None:
+        self._wake.clear()  # nothing was awaited since the turn
+        if self._stopping:
+            return
+        until_ms = self._timers.next_moment_ms(self._clock.now_ms())
+        self._sleeping_until = until_ms
+        await self._clock.wait(self._wake, until_ms=until_ms)
+        self._sleeping_until = -1
+
+    @property
+    def resting(self) -> bool:
+        """Whether everything that can be done now is done."""
+        return self._sleeping_until >= 0 and not self._wake.is_set()
+
+    def wake(self) -> None:
+        """Have the loop look again: a setting or a timer has changed."""
+        self._wake.set()
+
+    def note_put(self, batch: PutBatch) -> None:
+        """Take the timers of an appended batch in. The dispatcher of this plugin."""
+        noted = self._timers.note_put(batch, self._clock.now_ms())
+        if noted and self._timers.moment_ms < self._sleeping_until:
+            self._wake.set()

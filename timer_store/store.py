@@ -1,0 +1,155 @@
+"""`TimerStore`: timers of one message store, on any millisecond.
+
+    take in      timer queue ---> timer log + wheel            (intake)
+    deliver      wheel slot ---> near stage ---> real topic     (delivery)
+    settle       cancel, move, fire: one decision, one record   (decisions)
+    checkpoint   what is known at one instant, written in order (persist)
+
+Everything but the commit log can be rebuilt from it (recovery). Only the thread that opened the
+store (the event loop's) may call it; writing a checkpoint may happen in another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from message_store.batch import PutBatch
+from message_store.clock import Clock
+from timer_store import recovery
+from timer_store.books import Books
+from timer_store.carrier import TimerCarrier
+from timer_store.claims import Claims
+from timer_store.config import TimerConfig
+from timer_store.decisions import Decisions
+from timer_store.delivery import RETRY_MS, Delivery
+from timer_store.fetch import Fetcher
+from timer_store.intake import Intake
+from timer_store.odd import OddRows
+from timer_store.position import Position
+from timer_store.records import RecordReader
+from timer_store.snapshot import SnapshotFiles
+from timer_store.stage import NearStage
+from timer_store.timer_log import TimerLog
+from timer_store.units import TimerUnits
+from timer_store.wheel import TimerWheel
+
+log = logging.getLogger(__name__)
+CATCH_UP_UNITS = 8_192  # a turn
+
+
+def _no_progress(what: str, done: int, whole: int) -> None:
+    """Show nothing."""
+
+
+class TimerStore:
+    """Holds timers in `<root>/timerlog` and `<root>/timerwheel` beside a message store.
+
+    Args:
+        store: an open `MessageStore`; its topic table has the timer topic.
+        clock: handed in; nothing here reads the time.
+    """
+
+    def __init__(self, store: Any, clock: Clock, config: TimerConfig) -> None:
+        self.store, self.clock, self.config = store, clock, config
+        root = Path(store.root)
+        self.files = SnapshotFiles(root / "config")
+        self.units = TimerUnits(
+            TimerLog(root / "timerlog", config.log_file_bytes),
+            TimerWheel(root / "timerwheel", config.precision_ms),
+        )
+        now_ms = clock.now_ms()
+        start_ms = now_ms - now_ms % config.precision_ms
+        self.position = Position(start_ms, start_ms)
+        self.books = Books(store.topics, store.config.commitlog_file_bytes)
+        self.claims = Claims()
+        self.stage = NearStage(config.stage_records_max)
+        self.records = RecordReader(store, config.precision_ms)
+        self.carrier = TimerCarrier(store)
+        self.fetch = Fetcher(store, config)
+        self.intake = Intake(
+            self.fetch, self.units, self.stage, self.books, self.position,
+            precision_ms=config.precision_ms, window_ms=config.window_ms,
+        )  # fmt: skip
+        self.delivery = Delivery(
+            self.units, self.stage, self.carrier, self.books, self.claims, self.position, config
+        )
+        self.decisions = Decisions(self)
+        self.odd = OddRows(self)
+        self.moment_ms = 0  # when the newest timers taken in need a look
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def open(
+        self,
+        *,
+        notice: Callable[[str], None] = log.warning,
+        progress: recovery.Progress = _no_progress,
+    ) -> None:
+        """Load the files and recover; nothing is delivered before that is done.
+
+        Raises:
+            CorruptStore: Files that cannot be part of this store.
+            OSError: The disk refused what recovery writes.
+        """
+        self.units.log.load()
+        recovery.recover(self, notice, progress)
+        self.odd.settled(self.clock.now_ms())
+        self.delivery.begin(self.clock.now_ms())
+
+    def close(self) -> None:
+        """Close the files; what no checkpoint wrote is found again in the log."""
+        self.units.close()
+
+    def reconfigure(self, config: TimerConfig) -> None:
+        """Take new limits; what is not live keeps its value until the next start."""
+        self.config = self.delivery.config = config
+
+    # -- stages ---------------------------------------------------------------------------------
+
+    def note_put(self, batch: PutBatch, now_ms: int) -> bool:
+        """Take in the timers of a batch that was just appended; return whether there were any."""
+        self.intake.stopped = self.config.stop_enqueue
+        if not self.intake.note_put(batch, now_ms):
+            return False
+        due_ms = self.intake.earliest_ms - self.config.stage_lead_ms
+        self.moment_ms = now_ms if self.intake.needs_look else due_ms
+        return True
+
+    def turn(self, now_ms: int) -> bool:
+        """Do one bounded piece of everything that can be done now; False: there is nothing."""
+        moved = 0
+        self.intake.stopped = self.config.stop_enqueue
+        if self.intake.behind and self.stage.room > 0:
+            moved += self.intake.catch_up(CATCH_UP_UNITS, now_ms)
+        moved += self.odd.settle(now_ms)
+        self.delivery.load(now_ms)
+        if self.delivery.broken is not None:
+            self._rebuild(now_ms)
+        moved += self.delivery.deliver(now_ms)
+        return moved > 0
+
+    def next_moment_ms(self, now_ms: int) -> int:
+        """Return when a turn will have something to do, if nothing is put before."""
+        moment_ms = self.delivery.next_moment_ms(now_ms)
+        return min(moment_ms, now_ms + RETRY_MS) if self.intake.holding else moment_ms
+
+    def _rebuild(self, now_ms: int) -> None:
+        """Make everything anew from the queue: the chain of a slot is broken."""
+        log.error("%s The timer store is made anew from the commit log.", self.delivery.broken)
+        self.delivery.broken = None
+        recovery.rebuild(self, _no_progress)
+        self.delivery.begin(now_ms)
+
+    # -- books ----------------------------------------------------------------------------------
+
+    @property
+    def first_pending_offset(self) -> int | None:
+        """The first log offset of the oldest log file that a timer waits in."""
+        return self.books.first_file
+
+    def slot_count(self, time_ms: int) -> int:
+        """Return how many timers wait in the slot of a time."""
+        return self.units.wheel.num(time_ms)
