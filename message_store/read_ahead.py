@@ -4,6 +4,7 @@ The first write to a page of a file makes the kernel find and zero one, which ca
 whole rest of an append (on virtual machines that give memory back to their host: tens of us). A
 thread reads the empty part of the log file a little ahead of the end; that puts its pages into the
 page cache, and the append only copies. It only reads, so it cannot harm what is written meanwhile.
+It works in small portions, for it may have to share a core with the event loop.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 from message_store.commit_log import CommitLog
 
 AHEAD_BYTES = 32 << 20
+REFILL_BYTES = 4 << 20  # so much is used before the thread is woken again
 STEP_BYTES = 256 << 10
 
 
@@ -23,9 +25,10 @@ class ReadAhead:
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._reached = 0  # log offset up to which pages are there
+        self._wake_at = 0  # log end at which there is work again
+        self._buffer = bytearray(STEP_BYTES)
         self._work = threading.Event()
         self._stopping = False
-        self._buffer = bytearray(STEP_BYTES)
         self._thread = threading.Thread(target=self._run, name="read-ahead", daemon=True)
 
     def start(self) -> None:
@@ -40,8 +43,8 @@ class ReadAhead:
         self._thread.join()
 
     def notify(self, end: int) -> None:
-        """The log's end has moved; wake the thread once half of what lies ahead is used."""
-        if self._reached - end < AHEAD_BYTES // 2 and not self._work.is_set():
+        """The log's end has moved; wake the thread once enough of what lies ahead is used."""
+        if end >= self._wake_at and not self._work.is_set():
             self._work.set()
 
     def _run(self) -> None:
@@ -57,8 +60,11 @@ class ReadAhead:
         end = self._log.end
         file = next((f for f in list(self._log.files) if f.base <= end < f.base + f.size), None)
         if file is None:
+            self._wake_at = end + 1  # the next append makes one
             return
-        limit = min(end + AHEAD_BYTES, file.base + file.size)
+        file_end = file.base + file.size
+        limit = min(end + AHEAD_BYTES, file_end)
+        self._wake_at = file_end if limit == file_end else end + REFILL_BYTES
         at = max(end, self._reached)
         while at < limit and not self._stopping:
             size = min(STEP_BYTES, limit - at)
