@@ -18,7 +18,7 @@ from message_store.topics import TopicTable
 QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 NO_HOST = (b"\x7f\x00\x00\x01", 0)
 DETAIL_CHARS_MAX = 500
-VALUE_CHARS_MAX = 4_000
+VALUE_BYTES_MAX = 4_000
 
 
 class Reason(StrEnum):
@@ -27,6 +27,7 @@ class Reason(StrEnum):
     UNREADABLE = "unreadable"  # no whole, undamaged record where the queue points
     WRONG_RECORD = "wrong_record"  # a record, but not the one that was to be delivered
     NO_TARGET = "no_target"  # REAL_TOPIC or REAL_QID missing or illegal
+    NO_TIME = "no_time"  # a timer that does not say when it is due
     TOPIC_MISSING = "topic_missing"
     HALF_MESSAGE = "half_message"
     ILLEGAL = "illegal"  # the store will not take it
@@ -41,7 +42,7 @@ class Undeliverable:
         queue_offset: in the queue it waited in, -1: not known.
         record: the decoded record, if it could be decoded.
         data: the record's bytes, if the log still has them.
-        due_ms: when a timer was due, -1: it waited in a level.
+        due_ms: when a timer was due, -1: it waited in a level, or says no time.
     """
 
     reason: Reason
@@ -95,5 +96,5 @@ def _properties(item: Undeliverable) -> dict[str, str]:
         "DUEMQ_QUEUE_OFFSET": str(item.queue_offset) if item.queue_offset >= 0 else "",
         "DUEMQ_PHYS_OFFSET": str(item.phys_offset),
     }
-    found = {k: v for k, v in kept.items() if v and len(v) <= VALUE_CHARS_MAX}
+    found = {k: v for k, v in kept.items() if v and len(v.encode()) <= VALUE_BYTES_MAX}
     return found | {k: v for k, v in facts.items() if v}

@@ -169,23 +169,6 @@ class TimerCarrier:
                 return int(index)
         return self._gatherer.topic_of_hash(int(timer["topic_hash"]))
 
-    def park_broken(self, rows: Rows, now_ms: int) -> int:
-        """Put what came through the timer queue and is no timer into quarantine.
-
-        Args:
-            rows: (n,) `layout.STAGED` of their records.
-
-        Returns how many leading rows are settled: a full disk leaves the rest.
-        """
-        trip = Trip()
-        why = "it has no time (TIMER_OUT_MS) or no target (REAL_TOPIC, REAL_QID)"
-        for timer in rows:
-            item = self._gatherer.undeliverable(Reason.NO_TARGET, why, timer)
-            self._park(item, timer, trip, now_ms)
-            if trip.refusal:
-                break
-        return trip.done
-
     # -- not due --------------------------------------------------------------------------------
 
     def roll(self, rows: Rows, now_ms: int) -> Trip:
@@ -219,3 +202,21 @@ class TimerCarrier:
             if item is not None:
                 self._park(item, timer, trip, now_ms)
         return trip
+
+    def park_broken(self, rows: Rows, now_ms: int) -> int:
+        """Put records of the timer queue that are no timers into quarantine; return how many.
+
+        A refusal of the store ends it. A record that retention removed needs nothing.
+
+        Args:
+            rows: (n,) `layout.STAGED` of their records; `due_ms` 0.
+        """
+        trip = Trip()
+        for timer in rows:
+            if self._gatherer.is_lost(timer):
+                trip.note_one(NOT_PUT, -1)
+                continue
+            self._park(self._gatherer.broken(timer), timer, trip, now_ms)
+            if trip.refusal:
+                break
+        return trip.done

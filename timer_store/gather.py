@@ -178,10 +178,23 @@ class Gatherer:
                 queue_offset = record.queue_offset
         except RecordUnreadable:
             pass
-        due_ms = max(int(timer["due_ms"]), 0)
+        due_ms = int(timer["due_ms"]) or -1
         return Undeliverable(
             reason, detail, phys_offset, 0, queue_offset, record, data, due_ms=due_ms
         )
+
+    def broken(self, timer: Any) -> Undeliverable:
+        """Return what goes to quarantine for a record of the timer queue that is no timer.
+
+        Args:
+            timer: its `layout.STAGED` row; `due_ms` 0.
+        """
+        try:
+            record = self._read(int(timer["phys_offset"]), int(timer["record_size"]))
+        except RecordUnreadable as error:
+            return self.undeliverable(Reason.UNREADABLE, str(error), timer)
+        found = fault_of(record, self._store.topics)
+        return self.undeliverable(found.reason, found.detail, timer)
 
     def roll(self, batch: PutBatch, timer: Any, now_ms: int) -> Undeliverable | None:
         """Add a copy of a timer that waits on, or return why its record cannot be copied."""
@@ -189,10 +202,9 @@ class Gatherer:
             record = self._read(int(timer["phys_offset"]), int(timer["record_size"]))
         except RecordUnreadable as error:
             return self.undeliverable(Reason.UNREADABLE, str(error), timer)
-        if record.topic != TIMER_TOPIC or record.queue_id != TIMER_QUEUE:
-            where = f"{record.topic} queue {record.queue_id}"
-            detail = f"the record there belongs to {where}"
-            return self.undeliverable(Reason.WRONG_RECORD, detail, timer)
+        foreign = foreign_of(record)
+        if foreign is not None:
+            return self.undeliverable(foreign.reason, foreign.detail, timer)
         add_roll(batch, record, self._timer, timer, now_ms)
         return None
 
@@ -214,20 +226,43 @@ def target_of(
         timer: its `layout.STAGED` row: the record must have been promised for that time.
         routed: topics without any queue count as missing (they were deleted).
     """
-    if record.topic != TIMER_TOPIC or record.queue_id != TIMER_QUEUE:
-        where = f"{record.topic} queue {record.queue_id}"
-        return NoTarget(Reason.WRONG_RECORD, f"the record there belongs to {where}")
+    foreign = foreign_of(record)
+    if foreign is not None:
+        return foreign
     properties = record.properties
     if "TIMER_DEL_UNIQKEY" in properties:
         return NoTarget(Reason.WRONG_RECORD, "the record there cancels another timer")
     due_ms = due_ms_of(properties, record.store_ms, 1)
     if due_ms is None:
-        out = properties.get("TIMER_OUT_MS")
-        return NoTarget(Reason.WRONG_RECORD, f"the record there has no time: TIMER_OUT_MS={out!r}")
+        return _no_time(record)
     if due_ms > int(timer["due_ms"]) and timer["state"] != layout.STAGED_FIRED:
         detail = f"the record there is due at {due_ms}, not at {int(timer['due_ms'])}"
         return NoTarget(Reason.WRONG_RECORD, detail)
     return real_target(properties, topics, TIMER_TOPIC, routed=routed)
+
+
+def foreign_of(record: Record) -> NoTarget | None:
+    """Return why a record is none of the timer queue, None if it is."""
+    if record.topic == TIMER_TOPIC and record.queue_id == TIMER_QUEUE:
+        return None
+    where = f"{record.topic} queue {record.queue_id}"
+    return NoTarget(Reason.WRONG_RECORD, f"the record there belongs to {where}")
+
+
+def fault_of(record: Record, topics: TopicTable) -> NoTarget:
+    """Return why a record of the timer queue is no timer."""
+    foreign = foreign_of(record)
+    if foreign is not None:
+        return foreign
+    if due_ms_of(record.properties, record.store_ms, 1) is None:
+        return _no_time(record)
+    found = real_target(record.properties, topics, TIMER_TOPIC, routed=False)
+    return found if isinstance(found, NoTarget) else NoTarget(Reason.NO_TARGET, "it is no timer")
+
+
+def _no_time(record: Record) -> NoTarget:
+    out = record.properties.get("TIMER_OUT_MS")
+    return NoTarget(Reason.NO_TIME, f"the record does not say when it is due: TIMER_OUT_MS={out!r}")
 
 
 def add_delivery(
