@@ -41,6 +41,7 @@ from timer_store.layout import (
 Rows = npt.NDArray[Any]
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 UNDO_COLUMNS = 5  # where the slot lies (-1: untouched), tick, first_pos, last_pos, num
+TOUCH_ROWS = 32
 FIX_TOO_FAR = -2  # in place of a prev_pos: this unit lies more than a lap ahead
 
 
@@ -63,6 +64,18 @@ def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: An
 
 
 @kernel
+def touch_slots(rows: Rows, first: int, wheel: Bytes, numbers: Any, undo: Any) -> None:
+    """Note where the slots of the next TOUCH_ROWS rows lie, and read from each.
+
+    Rows of a batch belong anywhere in the wheel: read one after the other, each would wait for the
+    memory; these reads wait together.
+    """
+    for i in range(first, min(first + TOUCH_ROWS, rows.size)):
+        at = slot_at(max(rows[i]["slot_ms"], numbers[2]) // numbers[3])
+        undo[i, 0], undo[i, 1] = at, get_i8(wheel, at + TICK_AT)
+
+
+@kernel
 def link(rows: Rows, numbers: Any, wheel: Bytes, pages: Bytes, out: Bytes, undo: Any) -> Any:
     """Make units of rows and hang them into their slots.
 
@@ -79,6 +92,8 @@ def link(rows: Rows, numbers: Any, wheel: Bytes, pages: Bytes, out: Bytes, undo:
     read_tick = read_ms // precision_ms
     units = 0
     for i in range(rows.size):
+        if i % TOUCH_ROWS == 0:
+            touch_slots(rows, i, wheel, numbers, undo)
         row = rows[i]
         undo[i, 0] = -1
         if row["kind"] == TIMED_BROKEN:

@@ -207,9 +207,8 @@ def test_guess_is_never_wrong_and_complete_where_units_are_in_order(data, asked)
     count = len(data) // WIDTH
     found = np.full(wanted.size, -1, np.int64)
     chain.guess(array(data), BASE, BASE + count * WIDTH, wanted, ticks, PRECISION, found)
-    units = [
-        naive.unpack(data, n * WIDTH) if data[n * WIDTH + 3] == 52 else None for n in range(count)
-    ]
+    sizes = [int.from_bytes(data[n * WIDTH : n * WIDTH + 4], "big") for n in range(count)]
+    units = [naive.unpack(data, n * WIDTH) if sizes[n] == WIDTH else None for n in range(count)]
     good = {}
     for n, unit in enumerate(units):
         pos = BASE + n * WIDTH

@@ -1,0 +1,120 @@
+"""How fast timers get into timer log and wheel, and out again; no commit log.
+
+python -m benchmarks.kernels.timer_log_bench [pending timers]
+
+"warm" writes the same part of the log again: what the work itself costs. "fresh" is on pages of
+the file that the kernel must find first, as a broker's are, without anybody reading ahead.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.kernels.ingest_bench import measure
+from timer_store import layout
+from timer_store.timer_log import TimerLog
+from timer_store.units import TimerUnits
+from timer_store.wheel import TimerWheel
+
+NOW_MS = 1_700_000_000_000
+RECORD_BYTES = 300
+DAY_MS, SECOND_MS = 86_400_000, 1_000
+
+
+@contextmanager
+def opened() -> Iterator[TimerUnits]:
+    """Give an empty timer log and wheel of default sizes."""
+    with tempfile.TemporaryDirectory() as directory:
+        log = TimerLog(Path(directory) / "timerlog")
+        log.load()
+        units = TimerUnits(log, TimerWheel(Path(directory) / "timerwheel", SECOND_MS))
+        yield units
+        units.close()
+
+
+def timers(count: int, span_ms: int) -> Any:
+    """Return timers due at random within a span, in queue order."""
+    rows = np.zeros(count, layout.TIMED)
+    rows["due_ms"] = NOW_MS + 1 + np.random.default_rng(1).integers(0, span_ms, count)
+    rows["slot_ms"] = rows["due_ms"] - 1
+    rows["phys_offset"] = np.arange(count) * RECORD_BYTES
+    rows["record_size"] = RECORD_BYTES
+    return rows
+
+
+def add_all(units: TimerUnits, rows: Any, batch: int) -> None:
+    """Add rows in batches."""
+    for start in range(0, rows.size, batch):
+        units.add(rows[start : start + batch], write_ms=NOW_MS, read_ms=NOW_MS)
+
+
+def once(name: str, count: int, work: Callable[[], Any]) -> None:
+    """Print how long `count` items take in one run, and the processor time of it."""
+    start, cpu = time.perf_counter(), time.thread_time()
+    work()
+    each, cpu = (time.perf_counter() - start) / count, (time.thread_time() - cpu) / count
+    print(f"{name:<36} {each * 1e9:8.0f} ns each {1 / each:12,.0f} /s  cpu {cpu * 1e9:6.0f} ns")
+
+
+def measure_add(units: TimerUnits) -> None:
+    """Batches of several sizes."""
+    for count in (1, 64, 2_048, 16_384):
+        for span_ms, name in ((SECOND_MS, "one slot"), (DAY_MS, "a day")):
+            rows = timers(count, span_ms)
+
+            def again(rows: Any = rows) -> None:
+                units.log.end = 0
+                units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)
+
+            measure(f"add {count}, {name}, warm", count, again)
+    units.clear()
+
+
+def measure_read(units: TimerUnits, pending: int) -> None:
+    """One slot with everything in it, as a whole and the first part of it."""
+    add_all(units, timers(pending, SECOND_MS), 2_048)
+    measure(f"read_slot of {pending:,}", pending, lambda: units.read_slot(NOW_MS))
+    part = max(pending // 10, 1)
+    measure(
+        f"read_slot_part, {part:,} of them", pending, lambda: units.read_slot_part(NOW_MS, part)
+    )
+    units.clear()
+
+
+def measure_many(units: TimerUnits, pending: int) -> None:
+    """A day of slots."""
+    rows = timers(pending, DAY_MS)
+    once(f"add {pending:,}, a day, fresh", pending, lambda: add_all(units, rows, 2_048))
+    slots = units.wheel.live(NOW_MS)["tick"] * SECOND_MS
+    once("read_slot, each", pending, lambda: [units.read_slot(at) for at in slots.tolist()])
+    which = np.random.default_rng(2).integers(0, pending, 10_000)
+    wanted, at = rows["phys_offset"][which], rows["slot_ms"][which]
+    measure("find 10,000 in queue order", 10_000, lambda: units.find(wanted, at))
+    places = units.find(wanted, at)
+    once("settle 10,000", 10_000, lambda: units.settle(places))
+    measure("find settled ones, by walking", 10_000, lambda: units.find(wanted, at))
+    measure("check every slot", slots.size, lambda: units.check(NOW_MS))
+    measure("scan", pending, lambda: [chunk.size for chunk in units.scan()])
+    once("relink", pending, lambda: units.relink(NOW_MS))
+    half = units.log.end // 104_857_600 * 104_857_600 or units.log.end // 104 * 52
+    once("repair, half of it cut off", pending // 2, lambda: units.repair(half))
+
+
+def main(pending: int) -> None:
+    """Measure with so many timers pending."""
+    with opened() as units:
+        measure_add(units)
+        measure_read(units, pending)
+        measure_many(units, pending)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
