@@ -75,8 +75,10 @@ def main() -> None:
     """Compile, in this process."""
     from broker.warm import use_a_broker
     from message_store.warm import set_complete, warm_store
+    from timer_store.warm import warm_timers
 
     warm_store()
+    warm_timers()
     asyncio.run(use_a_broker())
     set_complete()
 

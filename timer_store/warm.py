@@ -1,0 +1,89 @@
+"""Compile every kernel of the timer store by using one: put, deliver, roll, crash, recover, relink.
+
+As `message_store.warm`: using the real thing gives the very argument types of a broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from message_store.batch import PutBatch
+from message_store.clock import FakeClock
+from message_store.config import StoreConfig
+from message_store.properties import encode_properties
+from message_store.store import MessageStore
+from timer_store.config import TimerConfig
+from timer_store.hook import TimerHook
+from timer_store.names import TIMER_TOPIC
+from timer_store.persist import TimerKeeper
+from timer_store.store import TimerStore
+
+LOOPBACK = (b"\x7f\x00\x00\x01", 1)
+CONFIG = TimerConfig(
+    log_file_bytes=2_600, roll_window_slots=2, stage_records_max=1_024, batch_records_max=4
+)
+DELAYS_MS = (1, 1, 300, 1_500, 4_000, 9_000, 3_600_000)
+SPIKE = 1_200  # more than the stage takes at once: the slot is read in parts
+
+
+def warm_timers() -> None:
+    """Run every kernel of `timer_store` once on a small store in a temporary directory."""
+    with tempfile.TemporaryDirectory(prefix="duemq-warm-") as directory:
+        clock = FakeClock()
+        for number in range(3):
+            _use(Path(directory), clock, crash=number > 0)
+            if number == 1:  # the wheel is linked anew
+                (Path(directory) / "timerwheel").unlink()
+
+
+def _use(root: Path, clock: FakeClock, *, crash: bool) -> None:
+    config = StoreConfig(
+        root_text=str(root), commitlog_file_bytes=65_536, queue_file_bytes=4_000,
+        index_slots_max=64, index_entries_max=4_096,
+    )  # fmt: skip
+    with MessageStore(config, clock) as store:
+        for name in (TIMER_TOPIC, "T", "U"):
+            store.topics.set_routing(name, write_queues=1, read_queues=1, perm=6)
+        timers = TimerStore(store, clock, CONFIG)
+        timers.open(notice=_ignore)
+        keeper = TimerKeeper(timers)
+        store.add_dispatcher(lambda batch: _note(timers, batch))
+        hook = TimerHook(store.topics, CONFIG, timers.slot_count)
+        _put(store, hook, clock, DELAYS_MS)
+        asyncio.run(keeper.persist(last=True))
+        _put(store, hook, clock, (2_500,) * SPIKE)
+        for _ in range(40):
+            clock.advance(100)
+            while timers.turn(clock.now_ms()):
+                pass
+        if not crash:
+            asyncio.run(keeper.persist(last=True))
+        timers.close()
+
+
+def _note(timers: TimerStore, batch: PutBatch) -> None:
+    timers.note_put(batch, timers.clock.now_ms())
+
+
+def _ignore(text: str) -> None:
+    """Say nothing: what is recovered here was broken on purpose."""
+
+
+def _put(store: MessageStore, hook: TimerHook, clock: FakeClock, delays: tuple[int, ...]) -> None:
+    batch = PutBatch(len(delays))
+    for number, delay_ms in enumerate(delays):
+        due_ms = clock.now_ms() + delay_ms
+        properties = {"UNIQ_KEY": f"W{number}", "TIMER_DELIVER_MS": str(due_ms)}
+        batch.add(
+            topic_index=store.topics.find("TU"[number % 2]),
+            queue_id=0,
+            body=b"x",
+            properties=encode_properties(properties),
+            born_ms=1,
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+        )
+    hook(batch, clock.now_ms())
+    store.put(batch)
