@@ -343,14 +343,17 @@ class IndexService:
 
     # -- the readers --------------------------------------------------------------------------
 
+    def files(self) -> list[IndexFile]:
+        """Return the files, the oldest first, for a search of one's own."""
+        with self._lock:
+            return list(self._files)
+
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
         """Return log offsets whose key has this hash, newest first. The caller compares keys."""
         value = java_hash(f"{topic}#{key}")
         key_hash = 0 if value == -(1 << 31) else abs(value)
         found: list[int] = []
-        with self._lock:
-            files = list(self._files)
-        for file in reversed(files):
+        for file in reversed(self.files()):
             if len(found) >= count_max:
                 break
             found += file.find(key_hash, (begin_ms, end_ms), count_max - len(found))

@@ -30,11 +30,18 @@ class Claims:
         self._positions.update(zip(phys_offset.tolist(), pos.tolist(), strict=True))
         self._sorted = None
 
+    def has(self, phys_offset: Offsets) -> npt.NDArray[np.bool_]:
+        """Return which of these timers are settled."""
+        known = self._positions
+        if not known:
+            return np.zeros(phys_offset.size, np.bool_)
+        return np.array([offset in known for offset in phys_offset.tolist()], np.bool_)
+
     @property
     def offsets(self) -> Offsets:
         """The log offsets, ascending."""
         if self._sorted is None:
-            self._sorted = np.fromiter(sorted(self._positions), np.int64, len(self._positions))
+            self._sorted = np.sort(np.fromiter(self._positions, np.int64, len(self._positions)))
         return self._sorted
 
     def taken(self) -> dict[int, int]:
@@ -44,5 +51,10 @@ class Claims:
     def written(self, taken: dict[int, int]) -> None:
         """Forget what a checkpoint wrote."""
         for phys_offset in taken:
-            del self._positions[phys_offset]
+            self._positions.pop(phys_offset, None)
+        self._sorted = None
+
+    def clear(self) -> None:
+        """Forget all: the units were made anew without them."""
+        self._positions.clear()
         self._sorted = None

@@ -1,40 +1,43 @@
 """Cancel, move, fire now: one decision, one record in the log, one answer that is true.
 
-    waiting   in the near stage, or with a unit in a slot that is not staged yet
+    waiting   in the near stage; with a unit in a slot that is not staged yet; or in the queue,
+              not taken in
     decided   the record that names the timer as its origin is in the log; then it waits nowhere
 
+    cancel    a marker of Apache's form (TIMER_DEL_UNIQKEY)         <- names its origin
+    move      a copy with the new time                              <- names its origin
+    fire      the delivery itself                                   <- names its origin
+
 Everything happens on one thread without a pause between look and deed, so a timer that was decided
-on is never delivered as well, and one that was delivered is never told to be cancelled.
+on is never delivered as well, and one that was delivered is never told to be cancelled. What the
+store refuses leaves its timer as it was.
+
+A move and a fire put a marker, too, with the same origin: an Apache broker that opens the store
+finds the old unit cancelled. It is put behind the deciding record; where a crash comes between the
+two, only Apache's view suffers, as our recovery goes by origins. A move inside one slot puts none,
+for the marker would hit the copy.
 """
 
 from __future__ import annotations
 
-import logging
-from enum import IntEnum
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from message_store.waiting import Decided, Verdict
 from timer_store import layout
-from timer_store.names import TIMER_TOPIC
+from timer_store.deciding import DecidingRecords
 from timer_store.placing import candidates
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
-log = logging.getLogger(__name__)
 Rows = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
-NOWHERE, STAGED = -1, -2  # instead of a unit's place
-
-
-class Verdict(IntEnum):
-    """What became of a decision."""
-
-    DONE = 0
-    ALREADY_DELIVERED = 1  # or cancelled, or moved: it does not wait any more
-    UNKNOWN = 2  # no timer of this broker
+Mask = npt.NDArray[np.bool_]
+NOWHERE, STAGED, QUEUED = -1, -2, -3  # instead of a unit's place
 
 
 class Decisions:
@@ -42,9 +45,14 @@ class Decisions:
 
     def __init__(self, timers: TimerStore) -> None:
         self._timers = timers
+        self._records = DecidingRecords(timers.store, timers.config.precision_ms)
+        self._queued: deque[tuple[int, int]] = deque()  # queue offset, log end before its decision
+        self.cancelled = self.moved = self.fired = 0
+
+    # -- where timers wait ----------------------------------------------------------------------
 
     def places(self, rows: Rows) -> Offsets:
-        """Return where timers wait: the place of their unit, STAGED, or NOWHERE.
+        """Return where timers wait: the place of their unit, STAGED, QUEUED, or NOWHERE.
 
         Args:
             rows: (n,) `layout.TIMED` of their records.
@@ -53,13 +61,22 @@ class Decisions:
         found = np.full(rows.size, NOWHERE, np.int64)
         plain = np.flatnonzero(rows["kind"] == layout.TIMED_PLAIN)
         mine = rows[plain]
+        queued = self._in_queue(mine)
+        found[plain[queued]] = QUEUED
+        plain, mine = plain[~queued], mine[~queued]
         staged = timers.stage.contains(mine["phys_offset"], mine["due_ms"])
         found[plain[staged]] = STAGED
         rest = plain[~staged]
         found[rest] = self._in_slots(rows[rest])
-        claimed = np.isin(rows["phys_offset"], timers.claims.offsets)
-        found[claimed] = NOWHERE
+        found[timers.claims.has(rows["phys_offset"])] = NOWHERE
         return found
+
+    def _in_queue(self, rows: Rows) -> Mask:
+        """Return which timers are not taken in yet, and not settled either."""
+        ahead = rows["queue_offset"] >= self._timers.position.queue_offset
+        if ahead.any():
+            ahead &= ~np.isin(rows["phys_offset"], self._timers.intake.skip)
+        return np.asarray(ahead)
 
     def _in_slots(self, rows: Rows) -> Offsets:
         """Return the places of units in slots that are not loaded yet."""
@@ -72,7 +89,7 @@ class Decisions:
                 found[ahead] = timers.units.find(rows["phys_offset"][ahead], slot_ms[ahead])
         return found
 
-    def _not_loaded(self, rows: Rows, slot_ms: Offsets) -> npt.NDArray[np.bool_]:
+    def _not_loaded(self, rows: Rows, slot_ms: Offsets) -> Mask:
         position = self._timers.position
         ahead = slot_ms >= position.staged_ms
         if position.part is not None:
@@ -84,73 +101,150 @@ class Decisions:
             ahead &= ~(here & loaded)
         return np.asarray(ahead)
 
-    def settle(self, rows: Rows, places: Offsets) -> None:
+    # -- settled --------------------------------------------------------------------------------
+
+    def settle(self, rows: Rows, places: Offsets, log_end: int) -> None:
         """Take timers out of where they wait; their deciding records are in the log.
 
         Args:
             rows: (n,) `layout.TIMED`.
             places: (n,) as `places` told, none of them NOWHERE.
+            log_end: where the log ended before those records.
         """
         timers = self._timers
-        places = self._units_of_staged(rows, places)
+        queued = places == QUEUED
+        if queued.any():
+            self._skip(rows[queued], log_end)
+            rows, places = rows[~queued], places[~queued]
+        if not rows.size:
+            return
+        staged = places == STAGED
+        places = self._units_of_staged(rows, places, staged)
         timers.units.discount(places[places >= 0])
-        timers.stage.settle(rows["phys_offset"], rows["due_ms"])
+        if staged.any():
+            timers.stage.settle(rows["phys_offset"][staged], rows["due_ms"][staged])
         timers.claims.add(rows["phys_offset"], places)
         timers.books.note(rows["topic_index"], rows["phys_offset"], -1)
 
-    def _units_of_staged(self, rows: Rows, places: Offsets) -> Offsets:
+    def _skip(self, rows: Rows, log_end: int) -> None:
+        """Have timers that stand in the queue not be taken in."""
+        intake = self._timers.intake
+        intake.skip = np.union1d(intake.skip, rows["phys_offset"])
+        self._queued.append((int(rows["queue_offset"].max()), log_end))
+
+    def scan_from(self) -> int:
+        """Return the log offset behind which the decisions about timers not taken in lie.
+
+        The queue is fetched again from the checkpoint on, and with it those timers.
+        """
+        timers = self._timers
+        while self._queued and self._queued[0][0] < timers.position.queue_offset:
+            self._queued.popleft()
+        if not self._queued:
+            return int(timers.store.max_offset)
+        return self._queued[0][1]
+
+    def _units_of_staged(self, rows: Rows, places: Offsets, staged: Mask) -> Offsets:
         """Return the places of units, those of staged timers too, which lie in their slot still."""
         timers = self._timers
-        places = places.copy()
-        staged = np.flatnonzero(places == STAGED)
-        if staged.size:
-            mine = rows[staged]
-            first, _ = candidates(mine["due_ms"], timers.position.read_ms, timers.config.window_ms)
-            places[staged] = timers.units.find(mine["phys_offset"], first)
+        if not staged.any():
+            return places
+        places, mine = places.copy(), rows[staged]
+        first, _ = candidates(mine["due_ms"], timers.position.read_ms, timers.config.window_ms)
+        places[staged] = timers.units.find(mine["phys_offset"], first)
         return places
 
-    # -- markers that clients send --------------------------------------------------------------
+    # -- decisions ------------------------------------------------------------------------------
 
-    def apply_markers(self, markers: Rows) -> int:
-        """Cancel the timers that markers of clients name; return how many waited.
+    def cancel(self, offsets: Offsets) -> Decided:
+        """Have timers never be delivered. See `message_store.waiting.WaitingMessages`."""
+        rows, places, decided = self._look(offsets)
+        at = np.flatnonzero(places != NOWHERE)
+        log_end, now_ms = self._timers.store.max_offset, self._timers.clock.now_ms()
+        refused = self._records.put_markers(rows[at], now_ms, named=True)
+        self.cancelled += self._conclude(rows, places, at, refused, decided, log_end)
+        return decided
 
-        As Apache's: the target is the timer with this key in the slot of the marker's own time.
+    def move(self, offsets: Offsets, due_ms: Offsets, hooks: Any = None) -> Decided:
+        """Have timers be delivered at another time; one that has come: now."""
+        timers = self._timers
+        rows, places, decided = self._look(offsets)
+        now_ms = timers.clock.now_ms()
+        waits = places != NOWHERE
+        too_far = waits & (due_ms - now_ms > timers.config.max_delay_ms)
+        for index in np.flatnonzero(too_far).tolist():
+            decided.verdicts[index] = Verdict.REFUSED
+            decided.remarks[index] = (
+                f"{int(due_ms[index])} is further away than the max delay "
+                f"{timers.config.max_delay_ms}ms (timerMaxDelaySec) from {now_ms}"
+            )
+        past = waits & (due_ms <= now_ms)
+        self._fire(rows, places, np.flatnonzero(past), decided)
+        at = np.flatnonzero(waits & ~too_far & ~past)
+        log_end = timers.store.max_offset
+        refused = self._records.put_copies(rows[at], due_ms[at], now_ms)
+        self.moved += self._conclude(rows, places, at, refused, decided, log_end)
+        moved = at[decided.verdicts[at] == Verdict.DONE]
+        width_ms = timers.config.precision_ms
+        other = (rows["due_ms"][moved] - 1) // width_ms != (due_ms[moved] - 1) // width_ms
+        self._records.put_markers(rows[moved[other]], now_ms, named=False)
+        decided.log_end = timers.store.max_offset
+        return decided
 
-        Args:
-            markers: (n,) `layout.TIMED`.
-        """
-        done = 0
-        for row in markers:
-            targets = self._named_by(row)
-            if targets.size:
-                rows = self._timers.records.read(targets)
-                same = self._tick(rows["due_ms"]) == self._tick(row["due_ms"])
-                rows = rows[same]
-                places = self.places(rows)
-                waiting = places != NOWHERE
-                self.settle(rows[waiting], places[waiting])
-                done += int(waiting.sum())
-        return done
+    def fire(self, offsets: Offsets) -> Decided:
+        """Deliver timers now."""
+        rows, places, decided = self._look(offsets)
+        self._fire(rows, places, np.flatnonzero(places != NOWHERE), decided)
+        return decided
 
-    def _tick(self, due_ms: Any) -> Any:
-        return (due_ms - 1) // self._timers.config.precision_ms
+    def _look(self, offsets: Offsets) -> tuple[Rows, Offsets, Decided]:
+        """Return records, places, and what is told of those that do not wait."""
+        assert np.unique(offsets).size == offsets.size, "each timer once"
+        rows = self._timers.records.read(offsets)
+        places = self.places(rows)
+        verdicts = np.full(offsets.size, Verdict.DELIVERED, np.int8)
+        verdicts[rows["kind"] != layout.TIMED_PLAIN] = Verdict.UNKNOWN
+        return rows, places, Decided(verdicts, log_end=self._timers.store.max_offset)
 
-    def _named_by(self, marker: Any) -> Offsets:
-        """Return the log offsets of the timers whose topic and key a marker names."""
-        store = self._timers.store
-        properties = store.read_record(int(marker["phys_offset"])).properties
-        name = properties.get("TIMER_DEL_UNIQKEY", "")
-        topic, plus, key = name.partition("+")
-        if not plus or not key:
-            return np.empty(0, np.int64)
-        end_ms = self._timers.clock.now_ms() + 1_000
-        found = store.query_keys(TIMER_TOPIC, key, 64, 0, end_ms)
-        return np.array([at for at in found if self._is_target(at, topic, key)], np.int64)
+    def _conclude(
+        self,
+        rows: Rows,
+        places: Offsets,
+        at: Offsets,
+        refused: dict[int, str],
+        decided: Decided,
+        log_end: int,
+    ) -> int:
+        """Settle those whose record was taken; return how many."""
+        taken = np.ones(at.size, np.bool_)
+        for index, why in refused.items():
+            taken[index] = False
+            decided.verdicts[at[index]] = Verdict.REFUSED
+            decided.remarks[int(at[index])] = why
+        done = at[taken]
+        decided.verdicts[done] = Verdict.DONE
+        if done.size:
+            self.settle(rows[done], places[done], log_end)
+        decided.log_end = self._timers.store.max_offset
+        return int(done.size)
 
-    def _is_target(self, phys_offset: int, topic: str, key: str) -> bool:
-        properties = self._timers.store.read_record(phys_offset).properties
-        return (
-            properties.get("REAL_TOPIC") == topic
-            and properties.get("UNIQ_KEY") == key
-            and "TIMER_DEL_UNIQKEY" not in properties
-        )
+    def _fire(self, rows: Rows, places: Offsets, at: Offsets, decided: Decided) -> None:
+        """Carry timers to their topics before their time."""
+        if not at.size:
+            return
+        timers = self._timers
+        now_ms, log_end = timers.clock.now_ms(), timers.store.max_offset
+        staged = np.zeros(at.size, layout.STAGED)
+        for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
+            staged[column] = rows[column][at]
+        staged["pos"], staged["write_ms"], staged["magic"] = -1, now_ms, layout.MAGIC_DEFAULT
+        staged["state"] = layout.STAGED_FIRED
+        trip = timers.carrier.carry(staged, now_ms)
+        refused = dict.fromkeys(range(trip.done, at.size), trip.refusal)
+        self.fired += self._conclude(rows, places, at, refused, decided, log_end)
+        for item in trip.parked:
+            where = at[np.flatnonzero(rows["phys_offset"][at] == item.phys_offset)]
+            remark = f"it went to quarantine, {item.reason.value}: {item.detail}"
+            decided.remarks |= dict.fromkeys(where.tolist(), remark)
+        self._records.put_markers(rows[at[: trip.done]], now_ms, named=False)
+        decided.log_end = timers.store.max_offset

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from timer_store.intake import staged_rows
+from timer_store.markers import apply_markers
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
@@ -47,7 +48,7 @@ class OddRows:
     def _settle_markers(self, now_ms: int) -> int:
         rows = self._timers.intake.markers.pop(0)
         foreign = rows[rows["origin"] < 0]  # a marker with an origin was decided when it was put
-        self.cancelled += self._timers.decisions.apply_markers(foreign)
+        self.cancelled += apply_markers(self._timers, foreign)
         return int(rows.size)
 
     @staticmethod

@@ -53,6 +53,7 @@ class TimerKeeper:
         self._failed = False
         self._written: Snapshot | None = None
         self._passed = self._passed_later = NO_PLACES
+        self._remade = timers.remade
 
     async def persist(self, *, last: bool = False) -> bool:
         """Write a checkpoint of this instant; return whether it is on the disk.
@@ -70,9 +71,17 @@ class TimerKeeper:
             snapshot = self._snapshot()
             if not last and self._written is not None and is_same(snapshot, self._written):
                 return False
+            if self._remade != timers.remade:  # what was known of places in the log is void
+                self._remade, self._passed = timers.remade, NO_PLACES
+                self._passed_later = NO_PLACES
             pages, claims = timers.units.wheel.capture(), timers.claims.taken()
-            passed = timers.delivery.take_passed()
-            if not await self._write(Capture(snapshot, pages, claims, self._passed)):
+            passed, needed = timers.delivery.take_passed(), timers.first_needed
+            timers.writing = True
+            try:
+                done = await self._write(Capture(snapshot, pages, claims, self._passed))
+            finally:
+                timers.writing = False
+            if not done:
                 timers.units.wheel.give_back(pages)
                 self._passed_later = np.concatenate([self._passed_later, passed])
                 return False
@@ -80,6 +89,7 @@ class TimerKeeper:
             self._passed = np.concatenate([self._passed_later, passed])
             self._passed_later = NO_PLACES
             self._written, self._failed = snapshot, False
+            timers.held_from = needed
             return True
 
     async def _write(self, capture: Capture) -> bool:
@@ -100,10 +110,11 @@ class TimerKeeper:
             log_pos=timers.units.log.end,
             queue_offset=timers.position.queue_offset,
             log_offset=timers.store.max_offset,
-            scan_from=timers.delivery.scan_from(),
+            scan_from=min(timers.delivery.scan_from(), timers.decisions.scan_from()),
             precision_ms=timers.config.precision_ms,
             by_topic=timers.books.by_topic(),
             by_file=timers.books.by_file(),
+            version_ms=timers.clock.now_ms(),
         )
 
     def _complain(self, error: OSError) -> None:

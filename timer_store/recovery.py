@@ -79,7 +79,8 @@ def restore(
     position.queue_offset = snapshot.queue_offset
     timers.books.restore(snapshot.by_topic, snapshot.by_file)
     start, middle = snapshot.scan_from, snapshot.log_offset
-    bury(timers, origins(timers.store, start, middle), counted=False)
+    before = origins(timers.store, start, middle)
+    bury(timers, before, counted=False)
     settled = origins(timers.store, middle)
     bury(timers, settled, counted=True)
     faults += units.check(position.read_ms)
@@ -93,7 +94,7 @@ def restore(
         )
         if linked.damaged.size or linked.too_far.size or not adds_up(timers):
             return False
-    take_in(timers, settled, progress)
+    take_in(timers, np.union1d(before, settled), progress)
     return True
 
 

@@ -1,0 +1,116 @@
+"""How fast timers are cancelled, moved and fired, in batches, among many that wait.
+
+python -m benchmarks.kernels.timer_decide_bench [pending] [batch]
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from benchmarks.kernels.timer_put_bench import LOOPBACK
+from message_store.batch import PutBatch
+from message_store.clock import FakeClock
+from message_store.config import StoreConfig
+from message_store.properties import encode_properties
+from message_store.store import MessageStore
+from message_store.waiting import Verdict
+from timer_store.config import TimerConfig
+from timer_store.hook import TimerHook
+from timer_store.names import TIMER_TOPIC
+from timer_store.store import TimerStore
+from timer_store.waiting import WaitingTimers
+
+DAY_MS = 86_400_000
+FILL_ROWS = 10_000
+
+
+def fill(store: MessageStore, timers: TimerStore, clock: FakeClock, pending: int) -> Any:
+    """Put timers at random times of the next day; return their unique keys and log offsets."""
+    random = np.random.default_rng(4)
+    hook = TimerHook(store.topics, timers.config, timers.slot_count)
+    topic = store.topics.add("bench")
+    offsets = np.empty(pending, np.int64)
+    batch = PutBatch(FILL_ROWS)
+    for first in range(0, pending, FILL_ROWS):
+        batch.clear()
+        for at in range(first, min(first + FILL_ROWS, pending)):
+            due_ms = clock.now_ms() + 60_000 + int(random.integers(DAY_MS))
+            batch.add(
+                topic_index=topic, queue_id=0, body=b"x" * 100,
+                properties=encode_properties(
+                    {"UNIQ_KEY": f"K{at}", "TIMER_DELIVER_MS": str(due_ms)}
+                ),
+                born_ms=clock.now_ms(), born_host=LOOPBACK, store_host=LOOPBACK,
+            )  # fmt: skip
+        hook(batch, clock.now_ms())
+        store.put(batch)
+        offsets[first : first + batch.count] = batch.filled["phys_offset"]
+    while timers.turn(clock.now_ms()):
+        pass
+    return offsets
+
+
+def measure(name: str, count: int, work: Callable[[], Any]) -> Any:
+    """Print how long one call takes and what that makes a second."""
+    begin = perf_counter()
+    result = work()
+    took = perf_counter() - begin
+    print(f"{name:40s} {took * 1e3:8.1f} ms  {count / took / 1e3:8.1f} k/s")
+    return result
+
+
+def main(pending: int, batch: int) -> None:
+    """Measure all of them on one store."""
+    clock = FakeClock()
+    with tempfile.TemporaryDirectory() as directory:
+        config = StoreConfig(root_text=str(Path(directory)), commitlog_file_bytes=1 << 28)
+        with MessageStore(config, clock) as store:
+            for name in (TIMER_TOPIC, "bench"):
+                store.topics.set_routing(name, write_queues=1, read_queues=1, perm=6)
+            timers = TimerStore(store, clock, TimerConfig())
+            timers.open()
+            store.add_dispatcher(lambda rows: timers.note_put(rows, clock.now_ms()) and None)
+            offsets = fill(store, timers, clock, pending)
+            while store.index.behind_bytes:
+                store.index.catch_up()
+            run(store, timers, clock, offsets, batch)
+            timers.close()
+
+
+def run(store: MessageStore, timers: TimerStore, clock: FakeClock, offsets: Any, size: int) -> None:
+    """Decide about timers that were picked at random, a batch a way, three times."""
+    waiting = WaitingTimers(timers)
+    order = np.random.default_rng(5).permutation(offsets.size)
+    later = np.full(size, clock.now_ms() + DAY_MS)
+    print(f"{timers.books.total} pending, {size} a batch")
+    for number in range(3):
+        mine = [order[(5 * number + k) * size :][:size] for k in range(5)]
+        keys = [f"K{at}" for at in mine[0].tolist()]
+        found = measure(
+            "find by unique key", size, lambda keys=keys: waiting.by_key("bench", keys, unique=True)
+        )
+        assert found.offsets.size == size
+        while store.index.behind_bytes:
+            store.index.catch_up()
+        measure("find by offset", size, lambda at=mine[1]: waiting.by_offset(offsets[at]))
+        done = [
+            measure("cancel", size, lambda: waiting.cancel(found.offsets)),
+            measure("cancel by offset", size, lambda at=mine[1]: waiting.cancel(offsets[at])),
+            measure(
+                "move", size, lambda at=mine[2]: waiting.move(offsets[at], later, lambda *_: None)
+            ),
+            measure("fire", size, lambda at=mine[3]: waiting.fire(offsets[at])),
+        ]
+        assert all((one.verdicts == Verdict.DONE).all() for one in done)
+
+
+if __name__ == "__main__":
+    numbers = [int(text) for text in sys.argv[1:]]
+    main(*(numbers + [1_000_000, 10_000][len(numbers) :]))

@@ -1,0 +1,128 @@
+"""Many keys at once: from keys to hashes, to candidates off the index, to records that have them.
+
+hash_keys    what the index files know a key by
+find_many    candidates for many hashes in one index file
+match_keys   candidates that are records of the topic with that very key
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.carry import entry_end, is_named
+from message_store.kernels.index import (
+    KEYS_NAME,
+    UNIQ_NAME,
+    Words,
+    find_key,
+    positive_hash,
+)
+from message_store.kernels.kernel import kernel
+from message_store.kernels.properties import equals, find_byte, java_hash_on
+from message_store.kernels.scan import read_frame
+
+Rows = npt.NDArray[Any]
+NO_HIT, HIT_UNIQUE, HIT_KEY = 0, 1, 2
+BLANK = 32
+
+
+class Wanted(NamedTuple):
+    """Keys of one topic, as kernels take them."""
+
+    topic: Bytes
+    keys: Bytes  # one behind the other
+    ends: npt.NDArray[np.int64]  # (n,): where each ends
+
+
+@kernel
+def hash_keys(topic_hash: int, keys: Bytes, ends: Any, out: Any) -> None:
+    """Set out[i] to the hash of key i; `topic_hash` is the Java hash of `topic#`."""
+    start = np.int64(0)
+    for i in range(ends.size):
+        out[i] = positive_hash(java_hash_on(topic_hash, keys, start, ends[i]))
+        start = ends[i]
+
+
+@kernel
+def find_many(
+    words: Words, slot_count: int, hashes: Any, first: int, limit: int, key_at: Any, offsets: Any
+) -> Any:
+    """Look hashes[first:] up in one index file; return (next key, candidates).
+
+    Args:
+        limit: candidates of one key at most.
+        key_at, offsets: (m,) i8 out, m >= limit: which key, log offset.
+    """
+    n, i = np.int64(0), np.int64(first)
+    span = (np.int64(0), np.int64(1) << np.int64(62))
+    while i < hashes.size and n + limit <= offsets.size:
+        count = find_key(words, slot_count, hashes[i], span, offsets[n : n + limit])
+        key_at[n : n + count] = i
+        n += count
+        i += 1
+    return i, n
+
+
+@kernel
+def same(data: Bytes, pos: int, size: int, other: Bytes, start: int, end: int) -> bool:
+    """Return whether data[pos:pos+size] is other[start:end]."""
+    if size != end - start:
+        return False
+    for i in range(size):
+        if data[pos + i] != other[start + i]:
+            return False
+    return True
+
+
+@kernel
+def hit_of(data: Bytes, pos: int, end: int, keys: Bytes, start: int, stop: int) -> int:
+    """Return how the property text in data[pos:end] has the key keys[start:stop]: HIT_*."""
+    hit = NO_HIT
+    while pos < end:
+        until = entry_end(data, pos, end)
+        if until - pos > 8 and data[pos + 8] == 1 and is_named(data, pos, UNIQ_NAME):
+            if same(data, pos + 9, until - pos - 9, keys, start, stop):
+                return HIT_UNIQUE
+        elif until - pos > 4 and data[pos + 4] == 1 and is_named(data, pos, KEYS_NAME):
+            at = pos + 5
+            while at < until:
+                word_end = find_byte(data, at, until, BLANK)
+                if same(data, at, word_end - at, keys, start, stop):
+                    hit = HIT_KEY
+                at = word_end + 1
+        pos = until + 1
+    return hit
+
+
+@kernel
+def match_keys(
+    data: Bytes, span: Any, key_at: Any, offsets: Any, wanted: Wanted, frames: Rows, hits: Any
+) -> None:
+    """Set hits[i] for candidates of one log file.
+
+    Args:
+        data: the file's bytes.
+        span: (log offset of data[0], bytes of data that are written).
+        key_at, offsets: (n,) i8.
+        frames: (1,) layout.SCANNED, scratch.
+        hits: (n,) u1 out, HIT_*.
+    """
+    frame = frames[0]
+    for i in range(offsets.size):
+        hits[i] = NO_HIT
+        pos = np.int64(offsets[i] - span[0])
+        if pos < 0 or pos >= span[1]:
+            continue
+        if read_frame(data, pos, span[1], offsets[i], frame) < 0:
+            continue
+        if not equals(data, pos + frame["topic_pos"], frame["topic_len"], wanted.topic):
+            continue
+        at, start = pos + frame["prop_pos"], np.int64(0)
+        if key_at[i] > 0:
+            start = wanted.ends[key_at[i] - 1]
+        stop = wanted.ends[key_at[i]]
+        hits[i] = hit_of(data, at, at + frame["prop_len"], wanted.keys, start, stop)

@@ -1,0 +1,250 @@
+"""Compiled loops of decisions about timers: the records that settle them.
+
+mark   cancels: a marker of Apache's form, which names its target as its origin
+copy   moves: the same message with another time, whose origin is the record it was made of
+
+Both read records of one log file and fill rows of a batch, without looking at what the timers'
+state is: that was decided before. The property texts keep REAL_TOPIC and REAL_QID as they are; the
+encoder writes TIMER_OUT_MS behind them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import (
+    Bytes,
+    copy,
+    crc32,
+    get_i4,
+    get_i8,
+    put_digits,
+)
+from message_store.kernels.carry import TAGS, entry_end, is_named, read_hosts, set_plain
+from message_store.kernels.index import KEYS_NAME, UNIQ_NAME
+from message_store.kernels.kernel import kernel
+from message_store.kernels.properties import find_value, java_hash
+from message_store.kernels.scan import read_frame
+from message_store.layout import (
+    PROP_REAL_TOPIC,
+    PROP_TIMER_DEL,
+    SYS_BORN_IPV6,
+    SYS_STORE_IPV6,
+    TIMER_DELIVER_MS,
+)
+from timer_store.kernels.fetch import (
+    DELIVER,
+    EXACT,
+    MARKER,
+    MS,
+    OUT,
+    REAL_QID,
+    REAL_TOPIC,
+    ROLLS,
+    SEC,
+    D,
+    is_entry,
+)
+
+Rows = npt.NDArray[Any]
+UNREADABLE = 1  # status of a row whose record is not whole: it is not put
+T, UNDERSCORE = 84, 95
+RECALL_TAG = np.frombuffer(b"TAGS\x01_RECALL_TAG_\x02", np.uint8).copy()
+ENQUEUE = np.frombuffer(b"TIMER_ENQUEUE_MS", np.uint8).copy()
+DEQUEUE = np.frombuffer(b"TIMER_DEQUEUE_MS", np.uint8).copy()
+CRC32 = np.frombuffer(b"__CRC32#", np.uint8).copy()
+HOST_BITS = SYS_BORN_IPV6 | SYS_STORE_IPV6
+MARKER_ROOM = 128  # bytes of a marker's text that do not come out of its target's, at most
+COPY_ROOM = 64
+NAMED_BYTES_MAX = 8_192  # of a property text whose keys a marker repeats
+
+
+class Made(NamedTuple):
+    """What is filled."""
+
+    rows: Rows  # (n,) message_store.layout.PUT
+    staging: Bytes  # with room for all
+    at: npt.NDArray[np.int64]  # (1,): the first free byte of it
+
+
+class Source(NamedTuple):
+    """Where records are read from: one log file."""
+
+    data: Bytes
+    base: int  # log offset of data[0]
+    size: int  # bytes of data that are written
+    frames: Rows  # (1,) message_store.layout.SCANNED, scratch
+
+
+@kernel
+def read_target(source: Source, timer: Any) -> int:
+    """Read the frame of a timer's record; return its position, -1 if it is not whole."""
+    data, frame = source.data, source.frames[0]
+    pos = np.int64(timer["phys_offset"] - source.base)
+    size = np.int64(timer["record_size"])
+    if pos < 0 or size < 0 or pos + size > source.size:
+        return -1
+    if read_frame(data, pos, pos + size, timer["phys_offset"], frame) != size:
+        return -1
+    body_len = np.int64(frame["body_len"])
+    crc = crc32(data, pos + frame["body_pos"], body_len) & 0x7FFFFFFF
+    return pos if body_len == 0 or crc == get_i4(data, pos + 8) else -1
+
+
+@kernel
+def set_common(source: Source, pos: int, timer: Any, due_ms: int, numbers: Any, row: Any) -> None:
+    """Set what markers and copies have in common; `numbers`: see `mark`."""
+    row["topic_index"], row["queue_id"] = numbers[0], 0
+    row["real_topic_index"], row["real_queue_id"] = -1, 0
+    row["sys_flag"] = source.frames[0]["sys_flag"]
+    after = read_hosts(source.data, pos + 48, row["sys_flag"], row)
+    row["reconsume_times"] = get_i4(source.data, after)
+    row["prepared_offset"] = -(timer["phys_offset"] + 1)
+    set_plain(row)
+    row["prop_flags"] = PROP_REAL_TOPIC
+    row["out_ms"] = (due_ms - 1) // numbers[1] * numbers[1]
+
+
+@kernel
+def put_bytes(made: Made, data: Bytes, start: int, end: int) -> None:
+    """Append data[start:end] to the staging buffer."""
+    copy(made.staging, made.at[0], data, np.int64(start), np.int64(end - start))
+    made.at[0] += end - start
+
+
+@kernel
+def put_byte(made: Made, byte: int) -> None:
+    made.staging[made.at[0]] = byte
+    made.at[0] += 1
+
+
+@kernel
+def put_entry(made: Made, name: Bytes, data: Bytes, start: int, end: int) -> None:
+    """Append the entry of `name` with the value data[start:end]."""
+    put_bytes(made, name, 0, name.size)
+    put_byte(made, 1)
+    put_bytes(made, data, start, end)
+    put_byte(made, 2)
+
+
+@kernel
+def put_marker_text(source: Source, pos: int, named: bool, made: Made) -> None:
+    """Append a marker's property text; `named`: it is found by the keys of its target."""
+    data, frame = source.data, source.frames[0]
+    start, size = pos + frame["prop_pos"], frame["prop_len"]
+    topic = find_value(data, start, size, REAL_TOPIC)
+    queue = find_value(data, start, size, REAL_QID)
+    unique = find_value(data, start, size, UNIQ_NAME)
+    named = named and size <= NAMED_BYTES_MAX
+    put_bytes(made, RECALL_TAG, 0, RECALL_TAG.size)
+    put_bytes(made, MARKER, 0, MARKER.size)
+    put_byte(made, 1)
+    put_bytes(made, data, topic[0], topic[1])
+    put_byte(made, 43)
+    put_bytes(made, data, unique[0], unique[1])
+    put_byte(made, 2)
+    if named and unique[0] < unique[1]:
+        put_entry(made, UNIQ_NAME, data, unique[0], unique[1])
+    keys = find_value(data, start, size, KEYS_NAME)
+    if named and keys[0] < keys[1]:
+        put_entry(made, KEYS_NAME, data, keys[0], keys[1])
+    put_entry(made, REAL_TOPIC, data, topic[0], topic[1])
+    put_entry(made, REAL_QID, data, queue[0], queue[1])
+
+
+@kernel
+def mark(source: Source, timers: Rows, order: Any, numbers: Any, made: Made) -> None:
+    """Make row i the marker of timer i, for those in `order`.
+
+    Args:
+        timers: (n,) TIMED; due_ms says which slot the marker goes to.
+        order: (m,) indexes of the timers whose records lie in this file.
+        numbers: (5,) i8: topic index of the timer topic; precision in ms; now_ms; position of the
+            body in staging (one byte); 1 if the marker is to be found by its target's keys.
+    """
+    for i in order:
+        row, timer = made.rows[i], timers[i]
+        row["status"] = UNREADABLE
+        pos = read_target(source, timer)
+        if pos < 0:
+            continue
+        set_common(source, pos, timer, timer["due_ms"], numbers, row)
+        row["sys_flag"] &= HOST_BITS
+        row["flag"] = row["reconsume_times"] = 0
+        row["born_ms"] = numbers[2]
+        row["body_pos"], row["body_len"] = numbers[3], 1
+        row["prop_flags"] |= PROP_TIMER_DEL
+        row["prop_pos"] = made.at[0]
+        put_marker_text(source, pos, numbers[4] != 0, made)
+        row["prop_len"] = made.at[0] - row["prop_pos"]
+        row["tags_hash"] = java_hash(RECALL_TAG, TAGS.size + 1, RECALL_TAG.size - 1)
+
+
+@kernel
+def is_dropped(data: Bytes, pos: int, end: int) -> bool:
+    """Return whether an entry tells of the time that a timer had, or is a CRC of its record."""
+    first = data[pos] if pos < end else 0
+    if first == T:
+        return (
+            is_entry(data, pos, end, OUT)
+            or is_entry(data, pos, end, DELIVER)
+            or is_entry(data, pos, end, MS)
+            or is_entry(data, pos, end, SEC)
+            or is_entry(data, pos, end, ROLLS)
+            or is_entry(data, pos, end, ENQUEUE)
+            or is_entry(data, pos, end, DEQUEUE)
+        )
+    if first == D:
+        return is_entry(data, pos, end, EXACT)
+    return first == UNDERSCORE and is_entry(data, pos, end, CRC32)
+
+
+@kernel
+def put_copy_text(source: Source, pos: int, due_ms: int, made: Made) -> int:
+    """Append the property text of a record with another time; return the hash of its TAGS."""
+    data, frame = source.data, source.frames[0]
+    at = pos + frame["prop_pos"]
+    end, tags = at + frame["prop_len"], np.int64(0)
+    while at < end:
+        until = entry_end(data, at, end)
+        if until > at and not is_dropped(data, at, until):
+            if until - at > 5 and data[at + 4] == 1 and is_named(data, at, TAGS):
+                tags = java_hash(data, at + 5, until)
+            put_bytes(made, data, at, until)
+            put_byte(made, 2)
+        at = until + 1
+    put_bytes(made, DELIVER, 0, DELIVER.size)
+    put_byte(made, 1)
+    made.at[0] = put_digits(made.staging, made.at[0], np.int64(due_ms))
+    put_byte(made, 2)
+    return tags
+
+
+@kernel
+def copy_to(
+    source: Source, timers: Rows, order: Any, due_ms: Any, numbers: Any, made: Made
+) -> None:
+    """Make row i the copy of timer i that is due at due_ms[i], for those in `order`.
+
+    Args:
+        due_ms: (n,) i8.
+        timers, order, numbers: see `mark`.
+    """
+    data, frame = source.data, source.frames[0]
+    for i in order:
+        row, timer = made.rows[i], timers[i]
+        row["status"] = UNREADABLE
+        pos = read_target(source, timer)
+        if pos < 0:
+            continue
+        set_common(source, pos, timer, due_ms[i], numbers, row)
+        row["flag"], row["born_ms"] = get_i4(data, pos + 16), get_i8(data, pos + 40)
+        row["body_pos"], row["body_len"] = made.at[0], frame["body_len"]
+        put_bytes(made, data, pos + frame["body_pos"], pos + frame["body_pos"] + frame["body_len"])
+        row["prop_pos"] = made.at[0]
+        row["tags_hash"] = put_copy_text(source, pos, due_ms[i], made)
+        row["prop_len"] = made.at[0] - row["prop_pos"]
+        row["timer_kind"], row["timer_value"] = TIMER_DELIVER_MS, due_ms[i]

@@ -1,0 +1,185 @@
+"""Timers that wait, found by what people know of them. The timer store's `WaitingMessages`.
+
+    log offset   of any record that the timer ever had: a moved one is followed copy by copy
+    key          UNIQ_KEY or one of KEYS, off the key index of the timer topic
+    topic        off the timer queue, piece by piece
+
+What does not wait any more is told apart: a marker that was put for a cancel has the keys of its
+target, those of moves and fires have none. A marker of a client says nothing of what became of its
+target, so there the target's delivery is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import RecordUnreadable
+from message_store.key_search import HIT_UNIQUE, Matches, search
+from message_store.quarantine import origin_of
+from message_store.waiting import Decided, Found, Hooks, Offsets, Verdict, none_found
+from timer_store import layout
+from timer_store.decisions import NOWHERE, Decisions
+from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from timer_store.store import TimerStore
+
+Rows = npt.NDArray[Any]
+UNIQUE_MAX, KEY_MAX = 64, 100_000  # records of one key that are looked at
+PIECE_UNITS = 8_192
+MOVES_MAX = 10_000  # of one timer, that are followed
+
+
+class WaitingTimers:
+    """Finds waiting timers of one store and decides about them."""
+
+    def __init__(self, timers: TimerStore) -> None:
+        self._timers = timers
+        self._decisions: Decisions = timers.decisions
+
+    # -- find -----------------------------------------------------------------------------------
+
+    def by_offset(self, offsets: Offsets) -> Found:
+        """Find timers by the log offset of any of their records."""
+        rows = self._timers.records.read(offsets)
+        waits = self._decisions.places(rows) != NOWHERE
+        gone = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
+        gone[waits] = Verdict.DONE
+        for at in np.flatnonzero(~waits & (rows["kind"] == layout.TIMED_PLAIN)).tolist():
+            rows[at], gone[at] = self._follow(rows[at])
+            waits[at] = gone[at] == Verdict.DONE
+        asked = np.flatnonzero(waits)
+        return Found(rows["phys_offset"][asked].copy(), rows["due_ms"][asked].copy(), asked, gone)
+
+    def _follow(self, row: Any) -> tuple[Any, Verdict]:
+        """Return the newest copy of a timer that does not wait itself, and how it stands."""
+        unique = self._unique_of(row)
+        if not unique:
+            return row, Verdict.DELIVERED
+        mine = self._records(TIMER_TOPIC, [unique], UNIQUE_MAX)[1]
+        plain = mine[mine["kind"] == layout.TIMED_PLAIN]
+        copies = {int(copy["origin"]): copy for copy in plain if copy["origin"] >= 0}
+        for _ in range(MOVES_MAX):
+            following = copies.get(int(row["phys_offset"]))
+            if following is None:
+                break
+            row = following
+        if self._decisions.places(row.reshape(1))[0] != NOWHERE:
+            return row, Verdict.DONE
+        return row, self._end_of(row, mine, unique)
+
+    def _unique_of(self, row: Any) -> str:
+        try:
+            record = self._timers.store.read_record(int(row["phys_offset"]))
+        except RecordUnreadable:
+            return ""
+        return str(record.properties.get("UNIQ_KEY", ""))
+
+    def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
+        """Find timers by their keys."""
+        if not keys:
+            return none_found(0)
+        matches, rows = self._records(TIMER_TOPIC, keys, UNIQUE_MAX if unique else KEY_MAX)
+        mine = np.ones(rows.size, np.bool_)
+        if unique:
+            mine &= matches.hits == HIT_UNIQUE
+        if topic:
+            index = self._timers.store.topics.find(topic)
+            mine &= (rows["topic_index"] == index) & (index >= 0)
+        rows, asked = rows[mine], matches.key_at[mine]
+        waits = self._decisions.places(rows) != NOWHERE
+        gone = np.full(len(keys), Verdict.UNKNOWN, np.int8)
+        gone[asked[waits]] = Verdict.DONE
+        self._tell_gone(keys, rows, asked, gone)
+        offsets, due_ms = rows["phys_offset"][waits], rows["due_ms"][waits]
+        offsets, firsts = np.unique(offsets, return_index=True)  # of two keys: once
+        return Found(offsets, due_ms[firsts], asked[waits][firsts], gone)
+
+    def _records(self, topic: str, keys: Sequence[str], each_max: int) -> tuple[Matches, Rows]:
+        matches = search(self._timers.store, topic, keys, each_max=each_max)
+        return matches, self._timers.records.read(matches.offsets)
+
+    def _tell_gone(
+        self, keys: Sequence[str], rows: Rows, asked: Offsets, gone: npt.NDArray[np.int8]
+    ) -> None:
+        """Set what became of keys whose timers do not wait; `asked` ascends."""
+        missing = np.unique(asked[gone[asked] == Verdict.UNKNOWN])
+        firsts, ends = np.searchsorted(asked, missing), np.searchsorted(asked, missing, "right")
+        for name, first, end in zip(missing.tolist(), firsts.tolist(), ends.tolist(), strict=True):
+            mine = rows[first:end]
+            plain = mine[mine["kind"] == layout.TIMED_PLAIN]
+            if plain.size:
+                gone[name] = self._end_of(plain[-1], mine, keys[name])
+
+    def _end_of(self, row: Any, mine: Rows, key: str) -> Verdict:
+        """Return what became of a timer that does not wait, given the records with its key."""
+        markers = mine[mine["kind"] == layout.TIMED_MARKER]
+        if (markers["origin"] == row["phys_offset"]).any():
+            return Verdict.CANCELLED
+        width_ms = self._timers.config.precision_ms
+        same = (markers["due_ms"] - 1) // width_ms == (row["due_ms"] - 1) // width_ms
+        foreign = markers[same & (markers["origin"] < 0)]
+        if foreign.size and not self._is_delivered(row, key):
+            return Verdict.CANCELLED
+        return Verdict.DELIVERED
+
+    def _is_delivered(self, row: Any, key: str) -> bool:
+        """Return whether the log has the delivery of a timer."""
+        store = self._timers.store
+        if row["topic_index"] < 0:
+            return False
+        matches = search(store, store.topics.name(int(row["topic_index"])), [key], each_max=KEY_MAX)
+        origin = origin_of(int(row["phys_offset"]))
+        return any(
+            store.read_record(at).prepared_offset == origin for at in matches.offsets.tolist()
+        )
+
+    def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
+        """Find the timers of a topic, piece by piece."""
+        timers = self._timers
+        index = timers.store.topics.find(topic)
+        offset, end = self._first_pending(), timers.fetch.bounds()[1]
+        while offset < end and index >= 0:
+            rows, offset = timers.fetch.fetch_queue(offset, min(PIECE_UNITS, end - offset))
+            mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
+            rows = rows[mine & (rows["due_ms"] >= from_ms)]
+            rows = rows[self._decisions.places(rows) != NOWHERE]
+            if rows.size:
+                asked = np.zeros(rows.size, np.int64)
+                gone = np.full(1, Verdict.DONE, np.int8)
+                yield Found(rows["phys_offset"].copy(), rows["due_ms"].copy(), asked, gone)
+
+    def _first_pending(self) -> int:
+        """Return a queue offset at or before that of the first timer that waits."""
+        timers = self._timers
+        low, high = timers.fetch.bounds()
+        first_offset = timers.first_pending_offset
+        high = max(min(high, timers.position.queue_offset), low)
+        if first_offset is None:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            units = timers.store.units(TIMER_TOPIC, TIMER_QUEUE, middle, 1)
+            if units.size and int(units[0]["phys_offset"]) < first_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # -- decide ---------------------------------------------------------------------------------
+
+    def cancel(self, offsets: Offsets) -> Decided:
+        """Have timers never be delivered."""
+        return self._decisions.cancel(offsets)
+
+    def move(self, offsets: Offsets, due_ms: Offsets, hooks: Hooks) -> Decided:
+        """Have timers be delivered at another time."""
+        return self._decisions.move(offsets, due_ms)
+
+    def fire(self, offsets: Offsets) -> Decided:
+        """Deliver timers now."""
+        return self._decisions.fire(offsets)
