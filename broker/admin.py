@@ -1,6 +1,7 @@
 """DueMQ's own request: a look at what plugins and broker know, as JSON.
 
     request 9001, field `view`     "" lists the views      "schedule_service.levels" shows one
+                  other fields     what an `AskedView` is asked for
     answer  0 + JSON body          17 with a remark: there is no such view
 
 The code lies far above Apache's; Apache's broker answers it with "not supported" (3).
@@ -15,7 +16,7 @@ import msgspec
 
 from broker.remoting.codes import ResponseCode
 from message_store.errors import RequestError
-from message_store.plugin import Request, RequestHandler, Response
+from message_store.plugin import AskedView, Request, RequestHandler, Response
 
 VIEW_REQUEST = 9_001
 View = Callable[[], Any]
@@ -43,4 +44,5 @@ class AdminProcessor:
         if view is None:
             known = ", ".join(sorted(self._views)) or "none"
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no view {name}; there are: {known}")
-        return Response(body=msgspec.json.encode(view()))
+        value = view(request.fields) if isinstance(view, AskedView) else view()
+        return Response(body=msgspec.json.encode(value))

@@ -144,6 +144,21 @@ class Recalls(Protocol):
         ...
 
 
+class AskedView:
+    """An admin view that depends on what is asked for.
+
+    Args:
+        answer: returns plain data for the fields of a request; one piece of bounded work.
+    """
+
+    def __init__(self, answer: Callable[[Mapping[str, str]], Any]) -> None:
+        self._answer = answer
+
+    def __call__(self, fields: Mapping[str, str] | None = None) -> Any:
+        """Return what is asked for; without fields, what nothing narrows."""
+        return self._answer(fields or {})
+
+
 class PluginHost(Protocol):
     """What a plugin gets from the process that holds it."""
 
@@ -219,7 +234,10 @@ class PluginBase:
         return {}
 
     def admin_views(self) -> Mapping[str, Callable[[], Any]]:
-        """Return names and functions that return plain data for `duemq` and the console."""
+        """Return names and functions that return plain data for `duemq` and the console.
+
+        An `AskedView` is called with the fields of the request.
+        """
         return {}
 
     def reconfigure(self, properties: Mapping[str, str]) -> None:

@@ -21,6 +21,7 @@ may run in another.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,12 @@ class NearStage:
     def _runs_ms(self) -> int:
         return min([run.head_ms for run in self._runs], default=NEVER_MS)
 
+    def clear(self) -> None:
+        """Hold nothing any more."""
+        self._runs.clear()
+        self._fronts.clear()
+        self._waiting = 0
+
     # -- in -------------------------------------------------------------------------------------
 
     def add(self, rows: Rows) -> None:
@@ -241,6 +248,13 @@ class NearStage:
         assert front is not None
         self._fronts.append(_in_turn(front))
         return True
+
+    def waiting(self) -> Iterator[Rows]:
+        """Yield what waits here, (n,) `layout.HELD`, in pieces of no order: to be looked at."""
+        for run in (*self._runs, *self._fronts):
+            left = run.left()
+            settled = left["write_ms"] < 0
+            yield left[~settled] if settled.any() else left
 
     # -- settled before their time --------------------------------------------------------------
 

@@ -151,13 +151,16 @@ class Cluster:
             "queueDatas": [{"brokerName": "", **_loads(answer)}],
         }
 
-    async def view(self, address: str, name: str) -> Any:
+    async def view(self, address: str, name: str, **fields: Any) -> Any:
         """Return a view of a DueMQ broker.
+
+        Args:
+            fields: what an `AskedView` is asked for.
 
         Raises:
             RequestError: It is not a DueMQ broker, or has no such view.
         """
-        answer = await self.ask(address, VIEW_REQUEST, {"view": name})
+        answer = await self.ask(address, VIEW_REQUEST, {"view": name, **fields})
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RequestError(answer.code, f"{address} is not a DueMQ broker")
         if answer.code != ResponseCode.SUCCESS:

@@ -1,0 +1,57 @@
+"""Timers that roll, counted where they are due instead of where they are looked at next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from message_store.kernels.bytes import Bytes, get_i4, get_i8
+from message_store.kernels.kernel import kernel
+from timer_store.kernels.chain import (
+    DUE_AT,
+    MAGIC_AT,
+    PHYS_AT,
+    find_sorted,
+    slot_ms_of,
+    unit_fault,
+)
+from timer_store.layout import MAGIC_DELETE, MAGIC_ROLL, UNIT_BYTES
+
+
+@kernel
+def bin_of(time_ms: int, from_ms: int, width_ms: int, bins: int) -> int:
+    """Return the bin of a time; the first bin takes what is before, the last what is later."""
+    if time_ms < from_ms:
+        return 0
+    return min((time_ms - from_ms) // width_ms + 1, bins - 1)
+
+
+@kernel
+def move_rolled(data: Bytes, base: int, span: Any, numbers: Any, skip: Any, bins: Any) -> int:
+    """Take the rolling units of a file out of the bin of their slot, into that of their due time.
+
+    Args:
+        data, base: a file of the timer log, and the log position of its first byte.
+        span: log positions to go from and to.
+        numbers: (4,) i8: start of the first bin, its width, precision, and the first slot that
+            is not staged; all in ms.
+        skip: (n,) i8 ascending: records of settled timers.
+        bins: (n,) i8 in and out.
+
+    Returns how many were moved.
+    """
+    from_ms, width_ms, precision_ms, staged_ms = numbers[0], numbers[1], numbers[2], numbers[3]
+    pos, moved = span[0], 0
+    while pos < span[1]:
+        at = pos - base
+        if unit_fault(data, at, pos) == 0:
+            rolls = get_i4(data, at + MAGIC_AT) & (MAGIC_ROLL | MAGIC_DELETE) == MAGIC_ROLL
+            due_ms = get_i8(data, at + DUE_AT)
+            if rolls and due_ms > 0:
+                slot_ms = slot_ms_of(data, at) // precision_ms * precision_ms
+                phys_offset = get_i8(data, at + PHYS_AT)
+                if slot_ms >= staged_ms and find_sorted(skip, 0, skip.size, phys_offset) < 0:
+                    bins[bin_of(slot_ms, from_ms, width_ms, bins.size)] -= 1
+                    bins[bin_of(due_ms - 1, from_ms, width_ms, bins.size)] += 1
+                    moved += 1
+        pos += UNIT_BYTES
+    return moved
