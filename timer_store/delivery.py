@@ -51,7 +51,9 @@ class Delivery:
         self.refusal = ""  # why the last delivery was not taken
         self.retry_ms = 0
         self.delivered = self.rolled = self.lost = 0
-        self._first_slot_ms = -1  # the slot that was being delivered when the last run ended
+        self._rolled_ms = -1  # slots up to this one may have been rolled already, or in part
+        self._holding = ""  # why a slot cannot be rolled now, and when it is tried again
+        self._roll_retry_ms = 0
         self._passed: list[Offsets] = []
         self._starts: deque[tuple[int, int]] = deque()
 
@@ -62,16 +64,34 @@ class Delivery:
 
         What was put while the clock stood back waits there beside what is overdue.
         """
-        self._first_slot_ms = self._position.read_ms
+        ahead_ms = self.config.stage_lead_ms + self.config.precision_ms
+        self._rolled_ms = max(self._position.read_ms, now_ms) + ahead_ms
         self._load(self._position.read_ms + 1, now_ms)
         self.load(now_ms)
+
+    def begin_again(self, now_ms: int) -> None:
+        """Begin on a timer log that was made anew: nothing that was known of slots holds."""
+        self.broken, self._holding, self.retry_ms = None, "", 0
+        self.refusal = ""
+        self._passed.clear()
+        self._starts.clear()
+        self.begin(now_ms)
 
     def load(self, now_ms: int) -> None:
         """Load every slot that begins within the lead, as long as there is room."""
         self._load(now_ms + self.config.stage_lead_ms, now_ms)
 
+    def load_next(self, now_ms: int) -> None:
+        """Load the next slot although it is not time: something in it is due before it begins.
+
+        The clock was set back: what is put then waits in the slot that is read next.
+        """
+        self._load(self._position.staged_ms + 1, now_ms)
+
     def _load(self, limit_ms: int, now_ms: int) -> None:
         position, precision_ms = self._position, self.config.precision_ms
+        if self.broken is not None or (self._holding and now_ms < self._roll_retry_ms):
+            return
         while self._stage.room > 0:
             slot_ms = self._units.wheel.next_live(position.staged_ms, limit_ms)
             if slot_ms is None:
@@ -89,11 +109,13 @@ class Delivery:
         part = self._units.read_slot_part(
             slot_ms, self._stage.room, after=self._position.part, skip=self._claims.offsets
         )
+        if part.broken is not None:
+            self.broken = part.broken
+            return False
         rolls = self._rolls(part.rows, slot_ms)
-        if rolls.any():
-            self._roll(part.rows[rolls], slot_ms, now_ms)
+        if rolls.any() and not self._roll(part.rows[rolls], slot_ms, now_ms):
+            return False
         self._stage.add(part.rows[~rolls])
-        self.broken = part.broken
         if not part.complete:
             last = part.rows[-1]
             self._position.part = int(last["due_ms"]), int(last["phys_offset"])
@@ -103,26 +125,41 @@ class Delivery:
         """Return which rows only pass through this slot."""
         return np.asarray(rows["due_ms"] > slot_ms + self.config.precision_ms)
 
-    def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> None:
-        """Put timers on into a later slot: a new unit, the same record."""
+    def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
+        """Put timers on into a later slot: a new unit, the same record; False: not all, for now."""
         precision_ms = self.config.precision_ms
-        timed = np.zeros(rows.size, layout.TIMED)
+        timed = timed_rows(rows)
+        place(timed, self._position.read_ms, slot_ms + precision_ms, self.config.window_ms)
         places = rows["pos"].copy()
-        for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
-            timed[column] = rows[column]
-        timed["queue_offset"] = timed["origin"] = timed["topic_index"] = -1
-        timed["kind"] = layout.TIMED_PLAIN
-        timed["kind"][(rows["magic"] & layout.MAGIC_DELETE) != 0] = layout.TIMED_MARKER
-        staged_ms = slot_ms + precision_ms
-        place(timed, self._position.read_ms, staged_ms, self.config.window_ms)
-        if slot_ms == self._first_slot_ms:  # a crash may have come between roll and tombstone
-            timed = timed[self._units.find(timed["phys_offset"], timed["slot_ms"]) < 0]
-        write_ms = now_ms - now_ms % precision_ms
-        taken = self._units.add(timed, write_ms=write_ms, read_ms=self._position.read_ms)
-        assert taken == timed.size, "one window ahead there is no undelivered lap"
-        self._units.discount(places)
-        self._passed.append(places)
-        self.rolled += int(rows.size)
+        if slot_ms <= self._rolled_ms:  # it was not done to the end, or a crash came before it told
+            left = self._units.find(timed["phys_offset"], timed["slot_ms"]) < 0
+            self._passed.append(places[~left])
+            timed, places = timed[left], places[left]
+        taken = self._add(timed, now_ms)
+        self._units.discount(places[:taken])
+        self._passed.append(places[:taken])
+        self.rolled += taken
+        if taken < timed.size:
+            self._rolled_ms = max(self._rolled_ms, slot_ms)
+            self._roll_retry_ms = now_ms + RETRY_MS
+            return False
+        self._holding = ""
+        return True
+
+    def _add(self, timed: Rows, now_ms: int) -> int:
+        """Link units of timers that roll; return how many were taken."""
+        if not timed.size:
+            return 0
+        write_ms, read_ms = now_ms - now_ms % self.config.precision_ms, self._position.read_ms
+        why = "a slot still holds undelivered timers of an earlier lap"
+        try:
+            taken = int(self._units.add(timed, write_ms=write_ms, read_ms=read_ms))
+        except OSError as error:
+            taken, why = 0, f"the timer log cannot be written: {error}"
+        if taken < timed.size and not self._holding:
+            log.warning("timers that are far away are not put on: %s", why)
+            self._holding = why
+        return taken
 
     # -- due ------------------------------------------------------------------------------------
 
@@ -191,10 +228,23 @@ class Delivery:
         due_ms = self._stage.next_due_ms
         if due_ms is not None and not config.stop_dequeue:
             moments.append(max(due_ms, self.retry_ms))
-        if self._stage.room > 0:
+        if self._holding:
+            moments.append(self._roll_retry_ms)
+        elif self._stage.room > 0:
             start_ms = self._position.staged_ms
             end_ms = now_ms + LOOK_AHEAD_SLOTS * config.precision_ms
             slot_ms = self._units.wheel.next_live(start_ms, end_ms)
             if slot_ms is not None:
                 moments.append(slot_ms - config.stage_lead_ms + 1)
         return min(moments)
+
+
+def timed_rows(rows: Rows) -> Rows:
+    """Return (n,) `layout.TIMED` of (n,) `layout.STAGED` that are put on into other slots."""
+    timed = np.zeros(rows.size, layout.TIMED)
+    for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
+        timed[column] = rows[column]
+    timed["queue_offset"] = timed["origin"] = timed["topic_index"] = -1
+    timed["kind"] = layout.TIMED_PLAIN
+    timed["kind"][(rows["magic"] & layout.MAGIC_DELETE) != 0] = layout.TIMED_MARKER
+    return timed

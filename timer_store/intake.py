@@ -43,7 +43,8 @@ class Intake:
         markers: rows that cancel another timer, not applied yet.
         holding: why nothing is taken in now, or empty.
         skip: (n,) i8, ascending: timers of the queue that are settled already (recovery).
-        earliest_ms: the first slot that the newest timers joined.
+        earliest_ms: when the first of the newest timers is due, or its slot begins.
+        early: a timer waits in the slot that is loaded next, and is due before it begins.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Intake:
         self.stopped = False
         self.taken = 0
         self.earliest_ms = 0
+        self.early = False
 
     @property
     def behind(self) -> int:
@@ -78,6 +80,12 @@ class Intake:
     def needs_look(self) -> bool:
         """Whether more than waiting is to be done for what was taken in."""
         return bool(self.broken or self.markers or self.behind)
+
+    def forget(self) -> None:
+        """Be as new: everything will be taken in again."""
+        self.broken.clear()
+        self.markers.clear()
+        self.holding, self.early = "", False
 
     def note_put(self, batch: PutBatch, now_ms: int) -> bool:
         """Take the timers of an appended batch in; return whether there were any."""
@@ -119,7 +127,8 @@ class Intake:
         plain = fit[fit["kind"] == layout.TIMED_PLAIN]
         self._books.note(plain["topic_index"], plain["phys_offset"], 1)
         self.taken += int(plain.size)
-        self.earliest_ms = int(fit["slot_ms"].min()) if fit.size else 0
+        if fit.size:
+            self.earliest_ms = int(np.minimum(fit["slot_ms"], fit["due_ms"]).min())
         self.bring_near(plain, now_ms)
         position.queue_offset = following
 
@@ -156,6 +165,8 @@ class Intake:
                 (plain["due_ms"] == due_ms) & (plain["phys_offset"] <= phys_offset)
             )
             near |= here & loaded
+        early = plain["due_ms"] <= plain["slot_ms"]
+        self.early = self.early or bool((early & ~near).any())
         if near.any():
             self._stage.add(staged_rows(plain[near], now_ms - now_ms % self._precision_ms))
 

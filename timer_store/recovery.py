@@ -155,6 +155,7 @@ def origins(store: Any, start: int, end: int | None = None) -> Offsets:
 
 def rebuild(timers: TimerStore, progress: Progress) -> None:
     """Make timer log, wheel and books anew from the queue, without what the log has settled."""
+    timers.files.forget()  # a crash before the next checkpoint must not find the last one
     timers.units.clear()
     timers.books.restore({}, {})
     first, _ = timers.fetch.bounds()

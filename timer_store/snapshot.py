@@ -59,7 +59,7 @@ class Snapshot:
         log_pos: end of the timer log.
         queue_offset: the next unit of the timer queue to take in.
         log_offset: end of the commit log; what was settled behind it is not in here.
-        scan_from: units of timers that were settled before this log offset have a tombstone.
+        scan_from: log offset behind which every delivery of the slots from `read_ms` on lies.
         precision_ms: the width of a slot.
         by_topic: timers that wait, by real topic.
         by_file: the same by the first log offset of the commit log file that holds their record.
@@ -210,6 +210,18 @@ class SnapshotFiles:
             self._counter = max(self._counter, saved.snapshot.counter)
             return saved.snapshot
         return None
+
+    def forget(self) -> None:
+        """Remove what was written: timer log and wheel are about to be made anew.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        main = self.directory / SNAPSHOT_FILE
+        for path in (self.directory / CHECK_FILE, backup_path(main), main):
+            path.unlink(missing_ok=True)
+        sync_directory(self.directory)
+        self.check = None
 
     def write(self, snapshot: Snapshot) -> None:
         """Write an instant. A thread may do it, one at a time.

@@ -27,6 +27,7 @@ from timer_store.decisions import Decisions
 from timer_store.delivery import RETRY_MS, Delivery
 from timer_store.fetch import Fetcher
 from timer_store.intake import Intake
+from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.odd import OddRows
 from timer_store.position import Position
 from timer_store.records import RecordReader
@@ -79,6 +80,9 @@ class TimerStore:
         self.decisions = Decisions(self)
         self.odd = OddRows(self)
         self.moment_ms = 0  # when the newest timers taken in need a look
+        self.writing = False  # a checkpoint is written in another thread
+        self.remade = 0  # how often everything was made anew
+        self.held_from: int | None = None  # what the last checkpoint needs of the commit log
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -96,6 +100,7 @@ class TimerStore:
         """
         self.units.log.load()
         recovery.recover(self, notice, progress)
+        self.held_from = self.first_needed
         self.odd.settled(self.clock.now_ms())
         self.delivery.begin(self.clock.now_ms())
 
@@ -125,8 +130,11 @@ class TimerStore:
         if self.intake.behind and self.stage.room > 0:
             moved += self.intake.catch_up(CATCH_UP_UNITS, now_ms)
         moved += self.odd.settle(now_ms)
+        if self.intake.early:
+            self.intake.early = False
+            self.delivery.load_next(now_ms)
         self.delivery.load(now_ms)
-        if self.delivery.broken is not None:
+        if self.delivery.broken is not None and not self.writing:
             self._rebuild(now_ms)
         moved += self.delivery.deliver(now_ms)
         return moved > 0
@@ -139,17 +147,41 @@ class TimerStore:
     def _rebuild(self, now_ms: int) -> None:
         """Make everything anew from the queue: the chain of a slot is broken."""
         log.error("%s The timer store is made anew from the commit log.", self.delivery.broken)
-        self.delivery.broken = None
+        self.remade += 1
+        self.stage.clear()
+        self.claims.clear()
+        self.intake.forget()
+        self.position.part = None
         recovery.rebuild(self, _no_progress)
-        self.delivery.begin(now_ms)
+        self.odd.settled(now_ms)
+        self.delivery.begin_again(now_ms)
 
     # -- books ----------------------------------------------------------------------------------
 
     @property
     def first_pending_offset(self) -> int | None:
-        """The first log offset of the oldest log file that a timer waits in."""
-        return self.books.first_file
+        """The first log offset that is needed: by a timer, or by the last checkpoint.
+
+        Deliveries are on the disk for sure only when a checkpoint followed them.
+        """
+        return lowest(self.first_needed, self.held_from)
+
+    @property
+    def first_needed(self) -> int | None:
+        """The same without the checkpoint."""
+        return lowest(self.books.first_file, self._first_behind())
+
+    def _first_behind(self) -> int | None:
+        """Return the log offset of the first record of the queue that is not taken in."""
+        offset = max(self.position.queue_offset, self.fetch.bounds()[0])
+        units = self.store.units(TIMER_TOPIC, TIMER_QUEUE, offset, 1)
+        return int(units[0]["phys_offset"]) if units.size else None
 
     def slot_count(self, time_ms: int) -> int:
         """Return how many timers wait in the slot of a time."""
         return self.units.wheel.num(time_ms)
+
+
+def lowest(*offsets: int | None) -> int | None:
+    """Return the lowest of those that there are."""
+    return min((offset for offset in offsets if offset is not None), default=None)

@@ -1,0 +1,170 @@
+"""A disk that fails on order: it ends the process between two steps, tears a write, fills up.
+
+Only files of the timer store and the commit log count. What was written since a file's last sync
+is remembered in pieces of 512 bytes, so that a power cut may lose any of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SECTOR_BYTES = 512
+COUNTED = ("timerlog/", "timerwheel", "config/duemq.timers", "config/timer", "commitlog/")
+
+
+class Death(BaseException):
+    """The process ends here."""
+
+
+class Disk:
+    """The calls of `os` that change files below one directory.
+
+    Attributes:
+        left: steps until death, None: it lives on.
+        torn: bytes of the deadly write that are written still.
+        full: beginnings of the names of files that cannot be written.
+        steps: counted so far.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, root: Path) -> None:
+        self.root = root
+        self.left: int | None = None
+        self.torn = 0
+        self.full: tuple[str, ...] = ()
+        self.steps = 0
+        self.dead = False
+        self._held: dict[Path, dict[int, bytes]] = {}  # sectors as they were at the last sync
+        self._replaced: dict[Path, bytes | None] = {}  # names that are not on the disk yet
+        self._real: dict[str, Callable[..., Any]] = {}
+        for name in ("pwrite", "pwritev", "fdatasync", "fsync", "ftruncate", "replace", "link"):
+            self._real[name] = getattr(os, name)
+            patch.setattr(os, name, getattr(self, name))
+
+    def revive(self) -> None:
+        """Begin another life."""
+        self.left, self.torn, self.dead = None, 0, False
+
+    # -- the calls ------------------------------------------------------------------------------
+
+    def pwrite(self, fd: int, data: Any, pos: int) -> int:
+        return self._write("pwrite", fd, memoryview(data).cast("B"), pos)
+
+    def pwritev(self, fd: int, buffers: list[Any], pos: int) -> int:
+        [data] = buffers
+        return self._write("pwritev", fd, memoryview(data).cast("B"), pos)
+
+    def _write(self, name: str, fd: int, data: memoryview, pos: int) -> int:
+        path = self._path(fd)
+        if path is None:
+            return int(self._real[name](fd, data if name == "pwrite" else [data], pos))
+        torn = self.torn
+        try:
+            self._step(path)
+        except Death:
+            if torn > 0:
+                self.torn = 0
+                self._keep(path, fd, pos, min(torn, len(data)))
+                self._real["pwrite"](fd, data[:torn], pos)
+            raise
+        self._keep(path, fd, pos, len(data))
+        return int(self._real["pwrite"](fd, data, pos))
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        path = self._path(fd)
+        if path is not None:
+            self._step(path)
+            old = os.fstat(fd).st_size
+            if size < old <= 1 << 20:
+                self._keep(path, fd, size, old - size)
+        self._real["ftruncate"](fd, size)
+
+    def fdatasync(self, fd: int) -> None:
+        self._sync("fdatasync", fd)
+
+    def fsync(self, fd: int) -> None:
+        self._sync("fsync", fd)
+
+    def _sync(self, name: str, fd: int) -> None:
+        path = self._path(fd)
+        if path is not None:
+            self._step(path, room=False)
+        target = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        self._real[name](fd)
+        self._held.pop(target, None)
+        for moved in [moved for moved in self._replaced if moved.parent == target]:
+            del self._replaced[moved]
+
+    def replace(self, source: Any, target: Any) -> None:
+        path = Path(target)
+        if self._counts(path):
+            self._step(path, room=False)
+            self._replaced.setdefault(path, path.read_bytes() if path.exists() else None)
+        self._real["replace"](source, target)
+
+    def link(self, source: Any, target: Any) -> None:
+        if self._counts(Path(target)):
+            self._step(Path(target))
+        self._real["link"](source, target)
+
+    # -- what is behind them --------------------------------------------------------------------
+
+    def _path(self, fd: int) -> Path | None:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        return path if self._counts(path) else None
+
+    def _counts(self, path: Path) -> bool:
+        return path.is_relative_to(self.root) and str(path.relative_to(self.root)).startswith(
+            COUNTED
+        )
+
+    def _step(self, path: Path, *, room: bool = True) -> None:
+        """Count a step; raise what it ends with."""
+        self.steps += 1
+        if self.left is not None:
+            self.left -= 1
+            self.dead = self.dead or self.left < 0
+        if self.dead:
+            raise Death(f"at {path}")
+        if room and str(path.relative_to(self.root)).startswith(self.full or ("?",)):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    def _keep(self, path: Path, fd: int, pos: int, size: int) -> None:
+        held = self._held.setdefault(path, {})
+        for sector in range(pos // SECTOR_BYTES, -(-(pos + size) // SECTOR_BYTES)):
+            if sector not in held:
+                held[sector] = os.pread(fd, SECTOR_BYTES, sector * SECTOR_BYTES)
+
+    # -- a power cut ----------------------------------------------------------------------------
+
+    def lose(self, chance: random.Random) -> None:
+        """Have any of what was not synced be as it was; the commit log is left to others."""
+        for path, held in self._held.items():
+            if path.exists() and not self._is_log(path):
+                self._restore(path, held, chance)
+        for path, old in self._replaced.items():
+            if chance.random() < 0.5:
+                path.unlink() if old is None else path.write_bytes(old)
+        self.forget()
+
+    def forget(self) -> None:
+        """Everything that was written is on the disk now."""
+        self._held.clear()
+        self._replaced.clear()
+
+    def _is_log(self, path: Path) -> bool:
+        return path.is_relative_to(self.root / "commitlog")
+
+    def _restore(self, path: Path, held: dict[int, bytes], chance: random.Random) -> None:
+        share = chance.choice([0.0, 0.3, 1.0])
+        with path.open("r+b") as file:
+            for sector, old in held.items():
+                if chance.random() < share:
+                    file.seek(sector * SECTOR_BYTES)
+                    file.write(old)
