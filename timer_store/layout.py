@@ -158,6 +158,19 @@ HELD = np.dtype(
 )
 assert HELD.itemsize == 40
 
+# A record and what a copy of it by an Apache broker would have in common with it.
+IDENTIFIED = np.dtype(
+    [
+        ("phys_offset", "i8"),
+        ("identity", "i8"),  # hash of topic, queue, key, TIMER_OUT_MS, birth and body
+        ("out_ms", "i8"),
+        ("name", "i8"),  # hash of topic+key and TIMER_OUT_MS: by this a marker cancels; 0: none
+        ("rolls", "i4"),  # TIMER_ROLL_TIMES, 0 without
+        ("marker", "i4"),  # 1: `name` is what it cancels
+    ],
+    align=True,
+)
+
 # What the property text of a timer says.
 TIMER_TEXT = np.dtype(
     [

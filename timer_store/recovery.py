@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from timer_store import layout
+from timer_store import adoption, layout
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.placing import candidates
 from timer_store.snapshot import Snapshot
@@ -41,15 +41,23 @@ def recover(timers: TimerStore, notice: Callable[[str], None], progress: Progres
         notice: told in a line what an operator should know.
     """
     snapshot = timers.files.load()
-    why = None if snapshot is None else doubt(timers, snapshot)
+    foreign = snapshot is None and timers.files.check is not None
+    adoption.load_log(timers, notice, foreign=foreign, own=snapshot is not None)
+    why = "no checkpoint" if snapshot is None else doubt(timers, snapshot)
     if snapshot is not None and why is None:
         if restore(timers, snapshot, notice, progress):
             return
         why = "the timer log is damaged"
     first, end = timers.fetch.bounds()
-    if why is not None or first < end:
-        notice(f"the timer store is made anew from the commit log: {why or 'no checkpoint'}")
-    rebuild(timers, progress)
+    reach = adoption.UNKNOWN
+    if foreign:
+        notice(f"{timers.store.root} was last used by an Apache broker: its timers are taken over")
+        reach = adoption.find_reach(timers, notice)
+    elif snapshot is not None or first < end:
+        notice(f"the timer store is made anew from the commit log: {why}")
+    rebuild(timers, progress, reach)
+    if foreign:
+        notice(f"{timers.books.total} timers wait")
 
 
 def doubt(timers: TimerStore, snapshot: Snapshot) -> str | None:
@@ -153,9 +161,20 @@ def origins(store: Any, start: int, end: int | None = None) -> Offsets:
     return np.unique(np.concatenate(held))
 
 
-def rebuild(timers: TimerStore, progress: Progress) -> None:
-    """Make timer log, wheel and books anew from the queue, without what the log has settled."""
-    timers.files.forget()  # a crash before the next checkpoint must not find the last one
+def rebuild(
+    timers: TimerStore, progress: Progress, reach: adoption.Reach = adoption.UNKNOWN
+) -> None:
+    """Make timer log, wheel and books anew from the queue, without what the log has settled.
+
+    Args:
+        reach: how far another broker was that used this store last.
+    """
+    settled = np.union1d(
+        origins(timers.store, timers.store.min_offset),
+        adoption.settled_by_others(timers, reach, progress),
+    )
+    if reach is adoption.UNKNOWN:  # else the next start has to know what that other broker wrote
+        timers.files.forget()  # a crash before the next checkpoint must not find the last one
     timers.units.clear()
     timers.books.restore({}, {})
     first, _ = timers.fetch.bounds()
@@ -163,4 +182,4 @@ def rebuild(timers: TimerStore, progress: Progress) -> None:
     now_ms = timers.clock.now_ms()
     start_ms = now_ms - now_ms % timers.config.precision_ms
     timers.position.read_ms = timers.position.staged_ms = start_ms
-    take_in(timers, origins(timers.store, timers.store.min_offset), progress)
+    take_in(timers, settled, progress)

@@ -19,6 +19,7 @@ from typing import Any
 from message_store.batch import PutBatch
 from message_store.clock import Clock
 from timer_store import recovery
+from timer_store.adoption import sound_wheel
 from timer_store.books import Books
 from timer_store.carrier import TimerCarrier
 from timer_store.claims import Claims
@@ -35,7 +36,6 @@ from timer_store.snapshot import SnapshotFiles
 from timer_store.stage import NearStage
 from timer_store.timer_log import TimerLog
 from timer_store.units import TimerUnits
-from timer_store.wheel import TimerWheel
 
 log = logging.getLogger(__name__)
 CATCH_UP_UNITS = 8_192  # a turn
@@ -57,9 +57,10 @@ class TimerStore:
         self.store, self.clock, self.config = store, clock, config
         root = Path(store.root)
         self.files = SnapshotFiles(root / "config")
+        self.findings: list[str] = []  # what `open` tells
         self.units = TimerUnits(
             TimerLog(root / "timerlog", config.log_file_bytes),
-            TimerWheel(root / "timerwheel", config.precision_ms),
+            sound_wheel(root / "timerwheel", config.precision_ms, self.findings),
         )
         now_ms = clock.now_ms()
         start_ms = now_ms - now_ms % config.precision_ms
@@ -98,7 +99,8 @@ class TimerStore:
             CorruptStore: Files that cannot be part of this store.
             OSError: The disk refused what recovery writes.
         """
-        self.units.log.load()
+        for finding in self.findings:
+            notice(finding)
         recovery.recover(self, notice, progress)
         self.held_from = self.first_needed
         self.odd.settled(self.clock.now_ms())

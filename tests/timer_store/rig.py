@@ -27,6 +27,7 @@ class TimerRig:
         self.root, self.clock = root, clock or FakeClock()
         self.config = TimerConfig(**({"log_file_bytes": LOG_FILE_BYTES} | config))
         self.store_changes: dict[str, Any] = {}
+        self.topics = ["T", "U"]
         self.notices: list[str] = []
         self.is_open = False
 
@@ -38,7 +39,7 @@ class TimerRig:
         self.store.__enter__()
         topics = self.store.topics
         topics.set_routing(TIMER_TOPIC, write_queues=1, read_queues=1, perm=6)
-        for name in ("T", "U"):
+        for name in self.topics:
             topics.set_routing(name, write_queues=4, read_queues=4, perm=6)
         self.timers = TimerStore(self.store, self.clock, self.config)
         self.timers.open(notice=self.notices.append)

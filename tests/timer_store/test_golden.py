@@ -1,0 +1,105 @@
+"""Apache's own stores: what waits in them is delivered at its millisecond, and only that."""
+
+from __future__ import annotations
+
+import pytest
+
+from message_store.clock import FakeClock
+from tests.golden_data import copy_golden_store, end_ms, golden_store, manifest_lines
+from tests.timer_store.rig import TimerRig
+
+VERSION, TOPIC, QUEUES = "5.3.3", "GoldenTimer", 8
+STORES = ["apache-5.3.3-clean", "apache-5.3.3-killed"]
+HOUR_MS = 3_600_000
+RECALLED = "timer-far0-1"
+
+
+def promised():
+    """Return the due times of what waits, by message id."""
+    return {
+        line["msgId"]: int(line["timer_deliver_ms"])
+        for line in manifest_lines(VERSION, "sent")
+        if line["what"] == "timer_deliver_ms" and line["keys"] != RECALLED
+    }
+
+
+def golden_rig(name, tmp_path, at_ms, *, with_wheel=True, **config):
+    """Return a rig on a copy of a golden store, not opened."""
+    root = copy_golden_store(name, tmp_path)
+    if with_wheel:
+        with (root / "timerwheel").open("wb") as copy:
+            copy_holes((golden_store(name) / "timerwheel").read_bytes(), copy)
+    rig = TimerRig(root, FakeClock(at_ms), **config)
+    rig.topics.append(TOPIC)
+    return rig
+
+
+def copy_holes(data, file):
+    """Write data, most of it zero, leaving holes."""
+    block = 1 << 16
+    for at in range(0, len(data), block):
+        part = data[at : at + block]
+        if part.strip(b"\0"):
+            file.seek(at)
+            file.write(part)
+    file.truncate(len(data))
+
+
+def records(rig):
+    return [record for queue in range(QUEUES) for record in rig.delivered(TOPIC, queue)]
+
+
+def check(rig, before, opened_ms):
+    """Assert that exactly what was promised came, each at its millisecond or at once."""
+    new = [record for record in records(rig) if record.phys_offset not in before]
+    came = {record.properties["UNIQ_KEY"]: record for record in new}
+    due_ms = promised()
+    assert len(new) == len(came) == len(due_ms) == 19
+    for key, record in came.items():
+        assert record.store_ms == max(due_ms[key], opened_ms), record.properties["KEYS"]
+        origin = rig.store.read_record(-record.prepared_offset - 1)
+        assert (record.body, record.born_ms) == (origin.body, origin.born_ms)
+        assert "TIMER_DEL_UNIQKEY" not in record.properties
+    assert rig.timers.books.total == 0
+    assert rig.delivered("rmq_sys_DUEMQ_QUARANTINE") == []
+
+
+def advance_to_end(rig):
+    rig.advance(max(promised().values()) - rig.clock.now_ms() + 10 * HOUR_MS)
+
+
+@pytest.mark.parametrize(
+    "later_ms", [0, 2 * HOUR_MS + 5, 20 * 24 * HOUR_MS, 5 * 365 * 24 * HOUR_MS]
+)
+@pytest.mark.parametrize("name", STORES)
+def test_what_waits_comes_when_promised(name, later_ms, tmp_path):
+    rig = golden_rig(name, tmp_path, end_ms(VERSION) + later_ms)
+    rig.open()
+    opened_ms = rig.clock.now_ms()
+    before = {r.phys_offset for r in records(rig) if r.prepared_offset >= 0}
+    if not later_ms:
+        assert rig.timers.books.by_topic() == {TOPIC: 19}
+    if opened_ms < max(promised().values()):
+        advance_to_end(rig)
+    check(rig, before, opened_ms)
+    assert rig.notices[0].endswith("was last used by an Apache broker: its timers are taken over")
+    rig.close()
+
+
+@pytest.mark.parametrize("persist", [True, False])
+@pytest.mark.parametrize("name", STORES)
+def test_a_kill_at_any_time_after_taking_over_changes_nothing(name, persist, tmp_path):
+    rig = golden_rig(name, tmp_path, end_ms(VERSION))
+    rig.open()
+    before = {r.phys_offset for r in records(rig) if r.prepared_offset >= 0}
+    opened_ms = rig.clock.now_ms()
+    for _ in range(4):
+        rig.advance(HOUR_MS)
+        if persist:
+            rig.persist()
+        rig.kill()
+        rig.open()
+    advance_to_end(rig)
+    check(rig, before, opened_ms)
+    rig.close()
+    assert not (rig.root / "timerlog.apache").exists() or not persist

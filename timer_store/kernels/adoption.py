@@ -1,0 +1,121 @@
+"""What a record says about itself that an Apache broker keeps when it copies it.
+
+A timer that Apache rolls or delivers is a new record that does not name the one it was made of. But
+topic, queue, key, TIMER_OUT_MS, birth and body are the same: their hash is its identity. What a
+marker names, topic+key in a slot, has a hash too: the name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes, get_i4, get_i8
+from message_store.kernels.kernel import kernel
+from message_store.kernels.properties import find_value, parse_number
+from message_store.kernels.scan import read_frame
+from timer_store.kernels.fetch import MARKER, OUT, REAL_QID, REAL_TOPIC, ROLLS
+
+Rows = npt.NDArray[Any]
+FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+DEQUEUED = np.frombuffer(b"TIMER_DEQUEUE_MS", np.uint8).copy()
+KEY = np.frombuffer(b"UNIQ_KEY", np.uint8).copy()
+PLUS = np.uint64(43)
+ROLLS_MAX = (1 << 31) - 1
+
+
+@kernel
+def mix_bytes(start: int, data: Bytes, pos: int, end: int) -> int:
+    """Return an FNV-1a hash with some bytes added."""
+    h = np.uint64(start)
+    for i in range(pos, end):
+        h = (h ^ np.uint64(data[i])) * FNV_PRIME
+    return h
+
+
+@kernel
+def mix_word(start: int, data: Bytes, pos: int, end: int) -> int:
+    """Return the same with an end added that no byte is."""
+    return (mix_bytes(start, data, pos, end) ^ np.uint64(256)) * FNV_PRIME
+
+
+@kernel
+def mix_number(start: int, number: int) -> int:
+    """Return an FNV-1a hash with a number added."""
+    h, value = np.uint64(start), np.uint64(number)
+    for i in range(8):
+        h = (h ^ ((value >> np.uint64(8 * i)) & np.uint64(255))) * FNV_PRIME
+    return h
+
+
+@kernel
+def identity_of(data: Bytes, pos: int, frame: Any, out_ms: int) -> int:
+    """Return the identity of the record at data[pos], 0: it names no real topic."""
+    text, size = pos + frame["prop_pos"], frame["prop_len"]
+    first, end = find_value(data, text, size, REAL_TOPIC)
+    if end == 0:
+        return np.int64(0)
+    h = mix_word(FNV_START, data, first, end)
+    first, end = find_value(data, text, size, REAL_QID)
+    h = mix_word(h, data, first, end)
+    first, end = find_value(data, text, size, KEY)
+    h = mix_word(h, data, first, end)
+    h = mix_number(h, out_ms)
+    h = mix_number(h, get_i8(data, pos + 40))  # when it was born
+    h = mix_number(h, get_i4(data, pos + 8))  # the CRC of its body
+    return np.int64(mix_number(h, frame["body_len"]))
+
+
+@kernel
+def set_name(data: Bytes, text: int, size: int, row: Any) -> None:
+    """Set `name` and `marker`. Source: TimerMessageStore.buildDeleteKey"""
+    first, end = find_value(data, text, size, MARKER)
+    row["marker"] = end > 0
+    h = FNV_START
+    if end > 0:
+        h = mix_bytes(h, data, first, end)
+    else:
+        first, end = find_value(data, text, size, REAL_TOPIC)
+        h = mix_bytes(h, data, first, end)
+        h = (h ^ PLUS) * FNV_PRIME
+        first, end = find_value(data, text, size, KEY)
+        h = mix_bytes(h, data, first, end)
+    row["name"] = np.int64(mix_number(h, row["out_ms"])) if end > 0 else np.int64(0)
+
+
+@kernel
+def identify(data: Bytes, span: Any, offsets: Any, copies: bool, frames: Rows, out: Rows) -> int:
+    """Make a row of each record at `offsets` that has a TIMER_OUT_MS; return how many.
+
+    Args:
+        data: the bytes of one log file.
+        span: (log offset of data[0], bytes of data that are written).
+        offsets: (n,) i8: log offsets of records in this file.
+        copies: of delivered copies only, which have TIMER_DEQUEUE_MS.
+        frames: (1,) message_store.layout.SCANNED, scratch.
+        out: (n,) layout.IDENTIFIED.
+    """
+    n, frame = 0, frames[0]
+    for i in range(offsets.size):
+        pos = np.int64(offsets[i] - span[0])
+        if pos < 0 or pos >= span[1] or read_frame(data, pos, span[1], offsets[i], frame) < 0:
+            continue
+        text, size = pos + frame["prop_pos"], frame["prop_len"]
+        if copies and find_value(data, text, size, DEQUEUED)[1] == 0:
+            continue
+        first, end = find_value(data, text, size, OUT)
+        out_ms = parse_number(data, first, end, -1)
+        if out_ms < 0:
+            continue
+        row = out[n]
+        row["phys_offset"], row["out_ms"] = offsets[i], out_ms
+        row["identity"] = identity_of(data, pos, frame, out_ms)
+        set_name(data, text, size, row)
+        if row["marker"] != 0 and frame["prepared_offset"] < 0:
+            row["name"] = 0  # our own: it has decided already
+        first, end = find_value(data, text, size, ROLLS)
+        row["rolls"] = min(max(parse_number(data, first, end, 0), 0), ROLLS_MAX)
+        n += row["identity"] != 0
+    return n
