@@ -18,83 +18,36 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
+from message_store.histogram import Lateness
 from message_store.quarantine import Reason
-
-# Upper bounds of the lateness buckets in ms; one more bucket takes what is later.
-BOUNDS_MS = np.array(
-    [
-        0,
-        1,
-        2,
-        5,
-        10,
-        20,
-        50,
-        100,
-        200,
-        500,
-        1_000,
-        2_000,
-        5_000,
-        10_000,
-        60_000,
-        600_000,
-        3_600_000,
-    ],
-    np.int64,
-)
 
 
 class LevelStats:
-    """Counters of one level since the start of the process.
-
-    Attributes:
-        buckets: (len(BOUNDS_MS) + 1,) i8: deliveries by lateness.
-    """
+    """Counters of one level since the start of the process."""
 
     def __init__(self) -> None:
         self.delivered = 0
         self.expired = 0
         self.refused = 0
         self.quarantined: Counter[Reason] = Counter()
-        self.buckets: npt.NDArray[np.int64] = np.zeros(BOUNDS_MS.size + 1, np.int64)
-        self.late_ms_sum = 0
-        self.late_ms_max = 0
+        self.lateness = Lateness()
 
     def note_delivered(
         self, due_ms: npt.NDArray[np.int64], store_ms: npt.NDArray[np.int64], *, timed: bool
     ) -> None:
         """Count deliveries; with `timed` also how late they were."""
         self.delivered += int(due_ms.size)
-        if not timed or not due_ms.size:
-            return
-        late = np.maximum(store_ms - due_ms, 0)
-        self.buckets += np.bincount(np.searchsorted(BOUNDS_MS, late), minlength=self.buckets.size)
-        self.late_ms_sum += int(late.sum())
-        self.late_ms_max = max(self.late_ms_max, int(late.max()))
-
-    def quantile_ms(self, share: float) -> int | None:
-        """Return an upper bound of the lateness of `share` of the deliveries; None without any."""
-        total = int(self.buckets.sum())
-        if not total:
-            return None
-        at = int(np.searchsorted(np.cumsum(self.buckets), share * total))
-        return int(BOUNDS_MS[at]) if at < BOUNDS_MS.size else self.late_ms_max
+        if timed:
+            self.lateness.note(due_ms, store_ms)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for views."""
-        bounds: list[int | None] = [*BOUNDS_MS.tolist(), None]
         return {
             "delivered": self.delivered,
             "expired": self.expired,
             "refused": self.refused,
             "quarantined": {reason.value: count for reason, count in self.quarantined.items()},
-            "lateness_ms": {
-                "p50": self.quantile_ms(0.5),
-                "p99": self.quantile_ms(0.99),
-                "max": self.late_ms_max if self.buckets.any() else None,
-                "buckets": [list(pair) for pair in zip(bounds, self.buckets.tolist(), strict=True)],
-            },
+            "lateness_ms": self.lateness.as_dict(),
         }
 
 
@@ -157,9 +110,7 @@ def _quarantined(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -
 def _lateness(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Any:
     doc = "Store time of a delivery minus the time it was promised for."
     family = HistogramMetricFamily("duemq_level_lateness_seconds", doc, labels=["level"])
-    bounds = [*(str(bound / 1_000) for bound in BOUNDS_MS.tolist()), "+Inf"]
     for level, (stats, _, _) in levels:
-        counts = np.cumsum(stats.buckets).tolist()
-        buckets = list(zip(bounds, counts, strict=True))
-        family.add_metric([str(level)], buckets, stats.late_ms_sum / 1_000)
+        late = stats.lateness
+        family.add_metric([str(level)], late.seconds_buckets(), late.sum_ms / 1_000)
     return family

@@ -118,7 +118,7 @@ def test_after_an_outage_everything_overdue_is_delivered_in_order(tmp_path):
         async with level_service(tmp_path, clock) as rig:
             for level in (1, 2, 3, 4):
                 assert rig.bodies(queue_id=level) == [b"%d-%d" % (level, n) for n in range(300)]
-                assert rig.service.levels[level].stats.late_ms_max > 89 * 86_400_000
+                assert rig.service.levels[level].stats.lateness.max_ms > 89 * 86_400_000
 
     tell(story)
 

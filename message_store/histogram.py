@@ -1,0 +1,87 @@
+"""How late messages left: a histogram with fixed buckets, counted by the batch.
+
+Lateness is the store time of a delivery minus the time it was promised for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Times = npt.NDArray[np.int64]
+
+# Upper bounds of the buckets in ms; one more bucket takes what is later.
+BOUNDS_MS = np.array(
+    [
+        0,
+        1,
+        2,
+        5,
+        10,
+        20,
+        50,
+        100,
+        200,
+        500,
+        1_000,
+        2_000,
+        5_000,
+        10_000,
+        60_000,
+        600_000,
+        3_600_000,
+    ],
+    np.int64,
+)
+
+
+class Lateness:
+    """Deliveries by how late they were.
+
+    Attributes:
+        buckets: (len(BOUNDS_MS) + 1,) i8.
+    """
+
+    def __init__(self) -> None:
+        self.buckets: Times = np.zeros(BOUNDS_MS.size + 1, np.int64)
+        self.sum_ms = 0
+        self.max_ms = 0
+
+    def note(self, due_ms: Times, store_ms: Times) -> None:
+        """Count deliveries; one that is early counts as in time."""
+        if not due_ms.size:
+            return
+        late_ms = np.maximum(store_ms - due_ms, 0)
+        places = np.searchsorted(BOUNDS_MS, late_ms)
+        self.buckets += np.bincount(places, minlength=self.buckets.size)
+        self.sum_ms += int(late_ms.sum())
+        self.max_ms = max(self.max_ms, int(late_ms.max()))
+
+    @property
+    def count(self) -> int:
+        """How many deliveries were counted."""
+        return int(self.buckets.sum())
+
+    def quantile_ms(self, share: float) -> int | None:
+        """Return an upper bound of the lateness of `share` of the deliveries; None without any."""
+        if not self.count:
+            return None
+        at = int(np.searchsorted(np.cumsum(self.buckets), share * self.count))
+        return int(BOUNDS_MS[at]) if at < BOUNDS_MS.size else self.max_ms
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for views."""
+        bounds: list[int | None] = [*BOUNDS_MS.tolist(), None]
+        return {
+            "p50": self.quantile_ms(0.5),
+            "p99": self.quantile_ms(0.99),
+            "max": self.max_ms if self.count else None,
+            "buckets": [list(pair) for pair in zip(bounds, self.buckets.tolist(), strict=True)],
+        }
+
+    def seconds_buckets(self) -> list[tuple[str, int]]:
+        """Return (upper bound in seconds, deliveries up to it), as prometheus wants it."""
+        bounds = [*(str(bound / 1_000) for bound in BOUNDS_MS.tolist()), "+Inf"]
+        return list(zip(bounds, np.cumsum(self.buckets).tolist(), strict=True))

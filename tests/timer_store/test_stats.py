@@ -1,0 +1,133 @@
+"""What the delivery of timers counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from message_store.quarantine import Reason, Undeliverable
+from message_store.topics import TopicTable
+from timer_store.carrier import NOT_PUT, Trip
+from timer_store.stats import (
+    CLASSES,
+    ORDINARY,
+    RETRY,
+    SYSTEM,
+    Rate,
+    TimerCollector,
+    TimerFigures,
+    TimerStats,
+    class_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("topic", "wanted"),
+    [
+        ("T", ORDINARY),
+        ("%RETRY%g", RETRY),
+        ("%DLQ%g", RETRY),
+        ("rmq_sys_x", SYSTEM),
+        ("", ORDINARY),
+    ],
+)
+def test_class_of(topic, wanted):
+    assert class_of(topic) == wanted
+
+
+def trip_of(*timers, parked=(), **fields):
+    """Return a trip of (store_ms, topic_index)."""
+    trip = Trip(parked=[Undeliverable(reason, "", 0, 0, 0) for reason in parked], **fields)
+    trip.note(
+        np.array([t[0] for t in timers], np.int64), np.array([t[1] for t in timers], np.int32)
+    )
+    return trip
+
+
+@pytest.fixture
+def stats():
+    topics = TopicTable()
+    for name in ("T", "%RETRY%g"):
+        topics.add(name)
+    stats = TimerStats(topics)
+    trip = trip_of(
+        (1_003, 0), (1_020, 1), (NOT_PUT, 0), (NOT_PUT, -1),
+        parked=[Reason.HALF_MESSAGE], lost=1, refusal="full",
+    )  # fmt: skip
+    stats.note(np.array([1_000, 1_000, 900, 900, 7, 7], np.int64), trip, 5_000)
+    return stats
+
+
+def test_a_trip_is_counted_by_class(stats):
+    assert (stats.delivered, stats.lost, stats.refused) == (2, 1, 1)
+    assert stats.quarantined == {Reason.HALF_MESSAGE: 1}
+    assert [late.count for late in stats.lateness] == [1, 1, 0]
+    assert [late.max_ms for late in stats.lateness] == [3, 20, 0]
+
+
+def test_topics_that_are_made_later(stats):
+    stats._topics.add("rmq_sys_new")
+    stats.note(np.array([0], np.int64), trip_of((5, 2)), 5_000)
+    assert [late.count for late in stats.lateness] == [1, 1, 1]
+
+
+def test_a_trip_without_deliveries_changes_no_lateness(stats):
+    stats.note(np.array([0], np.int64), trip_of((NOT_PUT, 0), lost=1), 5_000)
+    stats.note(np.empty(0, np.int64), trip_of(), 5_000)
+    assert (stats.delivered, stats.lost) == (2, 2)
+    assert sum(late.count for late in stats.lateness) == 2
+
+
+@pytest.mark.parametrize(
+    ("notes", "now_ms", "wanted"),
+    [
+        ([], 10_000, 0),
+        ([(50, 9_999)], 10_000, 5),
+        ([(50, 10_000)], 10_000, 0),  # this second is not over
+        ([(50, 9_100), (50, 9_900), (100, 5_000)], 10_000, 20),  # a clock that fell back
+        ([(500, 1_000)], 20_000, 0),
+        ([(10, second * 1_000) for second in range(100)], 100_000, 10),
+    ],
+)
+def test_rate(notes, now_ms, wanted):
+    rate = Rate()
+    for count, at_ms in notes:
+        rate.note(count, at_ms)
+    assert rate.per_second(now_ms) == wanted
+
+
+def test_plain_data_for_views(stats):
+    found = stats.as_dict(6_000)
+    assert found["delivered"] == 2
+    assert found["delivered_per_second"] == 0.2
+    assert found["quarantined"] == {"half_message": 1}
+    assert list(found["lateness_ms"]) == list(CLASSES)
+    assert found["lateness_ms"]["ordinary"]["p999"] == 5
+    assert found["lateness_ms"]["system"]["p999"] is None
+
+
+def test_metrics(stats):
+    figures = TimerFigures(stats, {"T": 7}, 2_000, {"enqueue_behind": ("Not taken in.", 3)})
+    registry = CollectorRegistry()
+    registry.register(TimerCollector(lambda: figures))
+    text = generate_latest(registry).decode()
+    for line in (
+        'duemq_timer_pending{topic="T"} 7.0',
+        "duemq_timer_next_due_timestamp_seconds 2.0",
+        "duemq_timer_enqueue_behind 3.0",
+        "duemq_timer_delivered_total 2.0",
+        "duemq_timer_lost_total 1.0",
+        "duemq_timer_refused_total 1.0",
+        'duemq_timer_quarantined_total{reason="half_message"} 1.0',
+        'duemq_timer_lateness_seconds_bucket{le="0.005",topics="ordinary"} 1.0',
+        'duemq_timer_lateness_seconds_sum{topics="retry"} 0.02',
+    ):
+        assert line in text
+    assert "next_due" not in generate_nothing_pending(stats)
+
+
+def generate_nothing_pending(stats):
+    registry = CollectorRegistry()
+    registry.register(TimerCollector(lambda: TimerFigures(stats)))
+    return generate_latest(registry).decode()

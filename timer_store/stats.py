@@ -1,0 +1,204 @@
+"""What the delivery of timers counts: lateness, deliveries, quarantine, losses, the rate.
+
+Lateness is the store time of the delivery minus the time it was promised for. It is counted by
+the batch and by class of topic: an operator looks at ordinary topics first, and what a class does
+late must not hide what another does. Read by `duemq timers` and /metrics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+
+from message_store.histogram import Lateness
+from message_store.quarantine import Reason
+from message_store.topics import TopicTable
+from timer_store.carrier import NOT_PUT, Trip
+
+CLASSES: Final = ("ordinary", "retry", "system")
+ORDINARY, RETRY, SYSTEM = range(len(CLASSES))
+RETRY_PREFIXES: Final = ("%RETRY%", "%DLQ%")
+SYSTEM_PREFIXES: Final = ("rmq_sys_", "RMQ_SYS_", "SCHEDULE_TOPIC_")
+RATE_SECONDS: Final = 60
+
+
+def class_of(topic: str) -> int:
+    """Return the class of a topic, an index of CLASSES."""
+    if topic.startswith(RETRY_PREFIXES):
+        return RETRY
+    return SYSTEM if topic.startswith(SYSTEM_PREFIXES) else ORDINARY
+
+
+class Rate:
+    """Events in each of the last seconds."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS)  # (second, events)
+
+    def note(self, count: int, now_ms: int) -> None:
+        """Count events; a clock that stands or falls back adds to the last second."""
+        second = now_ms // 1_000
+        if self._seconds and self._seconds[-1][0] >= second:
+            second, before = self._seconds.pop()
+            count += before
+        self._seconds.append((second, count))
+
+    def per_second(self, now_ms: int, *, seconds: int = 10) -> float:
+        """Return the mean over the whole seconds before this one."""
+        end = now_ms // 1_000
+        within = [count for second, count in self._seconds if end - seconds <= second < end]
+        return sum(within) / seconds
+
+
+class TimerStats:
+    """Counters of one timer store's delivery since the start of the process.
+
+    Attributes:
+        delivered: timers that reached their topic.
+        lost: timers whose record retention had removed.
+        refused: batches that the store did not take whole; the rest was delivered later.
+        quarantined: timers that cannot be delivered, by reason.
+        lateness: by class of topic.
+    """
+
+    def __init__(self, topics: TopicTable) -> None:
+        self._topics = topics
+        self._classes: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self.delivered = 0
+        self.lost = 0
+        self.refused = 0
+        self.quarantined: Counter[Reason] = Counter()
+        self.lateness = tuple(Lateness() for _ in CLASSES)
+        self.rate = Rate()
+
+    def note(self, due_ms: npt.NDArray[np.int64], trip: Trip, now_ms: int) -> None:
+        """Count what happened to timers.
+
+        Args:
+            due_ms: (n,) i8, n >= trip.done: when they were due.
+        """
+        self.delivered += trip.delivered
+        self.lost += trip.lost
+        self.refused += bool(trip.refusal)
+        for item in trip.parked:
+            self.quarantined[item.reason] += 1
+        if not trip.delivered:
+            return
+        self.rate.note(trip.delivered, now_ms)
+        due_ms, store_ms, topic_index = due_ms[: trip.done], trip.store_ms, trip.topic_index
+        if trip.delivered < trip.done:
+            put = store_ms != NOT_PUT
+            due_ms, store_ms, topic_index = due_ms[put], store_ms[put], topic_index[put]
+        classes = self._class_of_each(topic_index)
+        for number in np.unique(classes).tolist():
+            mine = classes == number
+            self.lateness[number].note(due_ms[mine], store_ms[mine])
+
+    def _class_of_each(self, topic_index: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
+        known = self._classes.size
+        if len(self._topics) > known:
+            names = (self._topics.name(index) for index in range(known, len(self._topics)))
+            new = np.fromiter((class_of(name) for name in names), np.uint8)
+            self._classes = np.concatenate([self._classes, new])
+        return self._classes[topic_index]
+
+    def as_dict(self, now_ms: int) -> dict[str, Any]:
+        """Return plain data for views."""
+        return {
+            "delivered": self.delivered,
+            "delivered_per_second": self.rate.per_second(now_ms),
+            "lost": self.lost,
+            "refused": self.refused,
+            "quarantined": {reason.value: count for reason, count in self.quarantined.items()},
+            "lateness_ms": {
+                name: late.as_dict() | {"p999": late.quantile_ms(0.999)}
+                for name, late in zip(CLASSES, self.lateness, strict=True)
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFigures:
+    """What `TimerCollector` shows beside the counters.
+
+    Attributes:
+        pending: timers that wait, by real topic.
+        next_due_ms: when the next is due, None if none waits.
+        numbers: more gauges: name (without prefix) -> (help text, value).
+    """
+
+    stats: TimerStats
+    pending: Mapping[str, int] = field(default_factory=dict)
+    next_due_ms: int | None = None
+    numbers: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+
+
+class TimerCollector:
+    """A prometheus-client collector over one timer store.
+
+    Args:
+        figures: returns what is true now.
+    """
+
+    def __init__(self, figures: Callable[[], TimerFigures]) -> None:
+        self._figures = figures
+
+    def describe(self) -> list[Any]:
+        """Return nothing: registering must not ask for figures."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield all metric families."""
+        figures = self._figures()
+        stats = figures.stats
+        pending = GaugeMetricFamily(
+            "duemq_timer_pending", "Timers waiting, by their topic.", labels=["topic"]
+        )
+        for topic, count in sorted(figures.pending.items()):
+            pending.add_metric([topic], count)
+        yield pending
+        if figures.next_due_ms is not None:
+            seconds = figures.next_due_ms / 1_000
+            yield _gauge("next_due_timestamp_seconds", "When the next timer is due.", seconds)
+        for name, (doc, value) in figures.numbers.items():
+            yield _gauge(name, doc, value)
+        yield _counter("delivered", "Timers delivered to their topic.", stats.delivered)
+        yield _counter("lost", "Timers whose record retention removed.", stats.lost)
+        refused = "Batches that the store refused in part; they are repeated."
+        yield _counter("refused", refused, stats.refused)
+        yield _quarantined(stats)
+        yield _lateness(stats)
+
+
+def _gauge(name: str, doc: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"duemq_timer_{name}", doc, value=value)
+
+
+def _counter(name: str, doc: str, value: int) -> CounterMetricFamily:
+    return CounterMetricFamily(f"duemq_timer_{name}", doc, value=value)
+
+
+def _quarantined(stats: TimerStats) -> CounterMetricFamily:
+    doc = "Timers that cannot be delivered and lie in the quarantine topic."
+    family = CounterMetricFamily("duemq_timer_quarantined", doc, labels=["reason"])
+    for reason, count in sorted(stats.quarantined.items()):
+        family.add_metric([reason.value], count)
+    return family
+
+
+def _lateness(stats: TimerStats) -> HistogramMetricFamily:
+    doc = "Store time of a delivery minus the time it was promised for."
+    family = HistogramMetricFamily("duemq_timer_lateness_seconds", doc, labels=["topics"])
+    for name, late in zip(CLASSES, stats.lateness, strict=True):
+        family.add_metric([name], late.seconds_buckets(), late.sum_ms / 1_000)
+    return family
