@@ -22,6 +22,7 @@ from timer_store.claims import Claims
 from timer_store.config import TimerConfig
 from timer_store.placing import place
 from timer_store.position import Position
+from timer_store.stats import TimerStats
 
 log = logging.getLogger(__name__)
 Rows = npt.NDArray[Any]
@@ -49,6 +50,7 @@ class Delivery:
         self.config = config
         self.broken: Exception | None = None  # where the chain of a slot ends too early
         self.refusal = ""  # why the last delivery was not taken
+        self.stats: TimerStats | None = None
         self.retry_ms = 0
         self.delivered = self.rolled = self.lost = 0
         self._rolled_ms = -1  # slots up to this one may have been rolled already, or in part
@@ -92,17 +94,30 @@ class Delivery:
         position, precision_ms = self._position, self.config.precision_ms
         if self.broken is not None or (self._holding and now_ms < self._roll_retry_ms):
             return
-        while self._stage.room > 0:
+        while self._has_room:
             slot_ms = self._units.wheel.next_live(position.staged_ms, limit_ms)
             if slot_ms is None:
                 passed_ms = limit_ms - limit_ms % precision_ms
                 position.staged_ms = max(position.staged_ms, passed_ms)
                 break
             position.staged_ms = slot_ms
+            if not self._fits(slot_ms):
+                break  # what is staged leaves first
             if not self._load_slot(slot_ms, now_ms):
                 return
             position.staged_ms, position.part = slot_ms + precision_ms, None
         self._follow()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether more is to be loaded now: each part of a large slot costs a walk over it."""
+        least = self.config.stage_records_max // 2 if self._position.part is not None else 1
+        return bool(self._stage.room >= least)
+
+    def _fits(self, slot_ms: int) -> bool:
+        """Whether there is room for a slot, or for a part that is worth the walk."""
+        enough = self.config.stage_records_max // 2
+        return bool(self._stage.room >= min(self._units.wheel.num(slot_ms), enough))
 
     def _load_slot(self, slot_ms: int, now_ms: int) -> bool:
         """Stage a slot, or the next part of it; return whether it is complete."""
@@ -182,6 +197,8 @@ class Delivery:
         settled = rows[: trip.done]
         self._books.note(trip.topic_index, settled["phys_offset"], -1)
         self.delivered += trip.delivered
+        if self.stats is not None:
+            self.stats.note(rows["due_ms"], trip, now_ms)
         self.lost += trip.lost
         self._follow()
         return int(trip.done)
@@ -230,11 +247,11 @@ class Delivery:
             moments.append(max(due_ms, self.retry_ms))
         if self._holding:
             moments.append(self._roll_retry_ms)
-        elif self._stage.room > 0:
+        elif self._has_room:
             start_ms = self._position.staged_ms
             end_ms = now_ms + LOOK_AHEAD_SLOTS * config.precision_ms
             slot_ms = self._units.wheel.next_live(start_ms, end_ms)
-            if slot_ms is not None:
+            if slot_ms is not None and self._fits(slot_ms):
                 moments.append(slot_ms - config.stage_lead_ms + 1)
         return min(moments)
 
