@@ -22,6 +22,7 @@ from timer_store import layout
 from timer_store.books import Books
 from timer_store.placing import place
 from timer_store.position import Position
+from timer_store.stats import Rate
 
 log = logging.getLogger(__name__)
 Rows = npt.NDArray[Any]
@@ -67,6 +68,7 @@ class Intake:
         self.skip = np.empty(0, np.int64)
         self.stopped = False
         self.taken = 0
+        self.rate = Rate()
         self.earliest_ms = 0
         self.early = False
 
@@ -127,6 +129,7 @@ class Intake:
         plain = fit[fit["kind"] == layout.TIMED_PLAIN]
         self._books.note(plain["topic_index"], plain["phys_offset"], 1)
         self.taken += int(plain.size)
+        self.rate.note(int(plain.size), now_ms)
         if fit.size:
             self.earliest_ms = int(np.minimum(fit["slot_ms"], fit["due_ms"]).min())
         self.bring_near(plain, now_ms)

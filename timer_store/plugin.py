@@ -21,6 +21,7 @@ from message_store.plugin import (
     SystemTopic,
 )
 from message_store.quarantine import QUARANTINE_TOPIC
+from timer_store.collector import StoreCollector
 from timer_store.config import TimerConfig
 from timer_store.hook import TimerHook
 from timer_store.names import TIMER_TOPIC
@@ -28,6 +29,7 @@ from timer_store.persist import TimerKeeper
 from timer_store.service import TimerService
 from timer_store.snapshot import CHECK_BYTES, Check, SnapshotFiles, encode_check
 from timer_store.store import TimerStore
+from timer_store.views import admin_views
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -83,7 +85,9 @@ class TimerPlugin(PluginBase):
         }
 
     def admin_views(self) -> Mapping[str, Callable[[], Any]]:
-        return {}
+        if not self.config.enabled:
+            return {}
+        return admin_views(lambda: None if self._running is None else self._running.timers)
 
     def first_pending_offset(self) -> int | None:
         return None if self._running is None else self._running.timers.first_pending_offset
@@ -116,6 +120,8 @@ class TimerPlugin(PluginBase):
         await keeper.persist(last=True)  # so that no start has to look further back than this
         async with service.running():
             self._running = Running(timers, hook, service, keeper)
+            collector = StoreCollector(timers)
+            self._host.metrics.register(collector)
             self._host.scheduler.add_job(
                 keeper.persist,
                 "interval",
@@ -128,6 +134,7 @@ class TimerPlugin(PluginBase):
                 yield
             finally:
                 self._host.scheduler.remove_job(PERSIST_JOB)
+                self._host.metrics.unregister(collector)
         self._running = None
         await keeper.persist(last=True)
         timers.close()

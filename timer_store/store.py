@@ -34,6 +34,7 @@ from timer_store.position import Position
 from timer_store.records import RecordReader
 from timer_store.snapshot import SnapshotFiles
 from timer_store.stage import NearStage
+from timer_store.stats import TimerStats
 from timer_store.timer_log import TimerLog
 from timer_store.units import TimerUnits
 
@@ -78,6 +79,7 @@ class TimerStore:
         self.delivery = Delivery(
             self.units, self.stage, self.carrier, self.books, self.claims, self.position, config
         )
+        self.stats = self.delivery.stats = TimerStats(store.topics)
         self.decisions = Decisions(self)
         self.odd = OddRows(self)
         self.moment_ms = 0  # when the newest timers taken in need a look

@@ -1,0 +1,215 @@
+"""`duemq timers` and `duemq timers follow`: what waits, what is next, how it goes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from broker.cli.client import Cluster
+from broker.cli.exits import Exit, fail
+from broker.cli.levels import duration_text
+from broker.cli.messages import time_text
+from broker.cli.output import console, print_json, print_json_line, table
+
+SUMMARY_VIEW, LIST_VIEW = "timer_store.summary", "timer_store.list"
+FOLLOW_INTERVAL_S = 1.0
+NEXT_SHOWN = 10
+TOPICS_SHOWN = 20
+YEAR_9999_MS = 253_402_300_799_999
+SPARKS = " ▁▂▃▄▅▆▇█"
+LIST_COLUMNS = (
+    "due (UTC)", "#due in", "topic", "#queue", "keys", "unique key", "#bytes", "#log offset",
+)  # fmt: skip
+
+
+async def brokers_of(cluster: Cluster) -> list[tuple[str, str]]:
+    """Return (name, address) of every broker; leave with exit code 1 if there is none."""
+    brokers = await cluster.brokers()
+    if not brokers:
+        fail("the name server knows no broker", Exit.FOUND_FAULT)
+    return brokers
+
+
+def show_summary(*, namesrv: str, broker: str, as_json: bool) -> None:
+    """Print the timers of every broker."""
+
+    async def show() -> None:
+        async with Cluster(namesrv, broker) as cluster:
+            views = await _ask(cluster, await brokers_of(cluster))
+        if as_json:
+            print_json(views)
+            return
+        for view in views:
+            console().print(summary_of(view))
+
+    asyncio.run(show())
+
+
+def follow_timers(*, namesrv: str, broker: str, count: int, as_json: bool) -> None:
+    """Print the same again and again, with the timers that are due next."""
+
+    async def follow() -> None:
+        async with Cluster(namesrv, broker) as cluster:
+            brokers = await brokers_of(cluster)
+            if as_json:
+                await _follow_lines(cluster, brokers, count)
+            else:
+                await _follow_live(cluster, brokers, count)
+
+    asyncio.run(follow())
+
+
+async def _follow_lines(cluster: Cluster, brokers: list[tuple[str, str]], count: int) -> None:
+    done = 0
+    while True:
+        print_json_line(await _ask(cluster, brokers, following=True))
+        done += 1
+        if done == count:
+            return
+        await asyncio.sleep(FOLLOW_INTERVAL_S)
+
+
+async def _follow_live(cluster: Cluster, brokers: list[tuple[str, str]], count: int) -> None:
+    from rich.live import Live
+
+    done = 0
+    with Live(console=console(), auto_refresh=False) as live:
+        while True:
+            views = await _ask(cluster, brokers, following=True)
+            live.update(_grouped([part for view in views for part in _following(view)]))
+            live.refresh()
+            done += 1
+            if done == count:
+                return
+            await asyncio.sleep(FOLLOW_INTERVAL_S)
+
+
+async def _ask(
+    cluster: Cluster, brokers: list[tuple[str, str]], *, following: bool = False
+) -> list[dict[str, Any]]:
+    views = []
+    for name, address in brokers:
+        view = {"broker": name or address, "address": address}
+        view |= await cluster.view(address, SUMMARY_VIEW)
+        if following:
+            page = await cluster.view(address, LIST_VIEW, limit=NEXT_SHOWN)
+            view["next"] = page["timers"]
+        views.append(view)
+    return views
+
+
+def _grouped(parts: list[Any]) -> Any:
+    from rich.console import Group
+
+    return Group(*parts)
+
+
+def _following(view: dict[str, Any]) -> list[Any]:
+    rows = [list_row(timer, view["now_ms"]) for timer in view["next"]]
+    return [summary_of(view), table("next", LIST_COLUMNS, rows)]
+
+
+def list_row(timer: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
+    """Return the cells of LIST_COLUMNS for a timer."""
+    due_ms = timer["due_ms"]
+    if "unreadable" in timer:
+        return (when(due_ms), "", timer["unreadable"], "", "", "", "", timer["commit_log_offset"])
+    return (
+        when(due_ms),
+        duration_text(max(due_ms - now_ms, 0)) if due_ms is not None else "",
+        timer["topic"] or "",
+        timer["queue_id"],
+        timer["keys"],
+        timer["unique_key"],
+        f"{timer['body_bytes']:,}",
+        timer["commit_log_offset"],
+    )
+
+
+def when(time_ms: int | None) -> str:
+    """Return a time as a table shows it."""
+    if time_ms is None:
+        return ""
+    return time_text(time_ms)[:23].replace("T", " ") if time_ms <= YEAR_9999_MS else f"{time_ms} ms"
+
+
+# -- the summary --------------------------------------------------------------------------------
+
+
+def summary_of(view: dict[str, Any]) -> Any:
+    """Return what a terminal shows of one broker's summary."""
+    topics = sorted(view["topics"].items(), key=lambda item: (-item[1], item[0]))
+    rows = [(name or "(unknown topic)", f"{count:,}") for name, count in topics[:TOPICS_SHOWN]]
+    if len(topics) > TOPICS_SHOWN:
+        left = sum(count for _, count in topics[TOPICS_SHOWN:])
+        rows.append((f"... {len(topics) - TOPICS_SHOWN} more", f"{left:,}"))
+    title = f"{view['broker']}: {view['pending']:,} timers wait"
+    return _grouped([
+        table(title, ("topic", "#pending"), rows),
+        table("", ("", ""), _facts(view)),
+    ])  # fmt: skip
+
+
+def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
+    now_ms, due_ms = view["now_ms"], view["next_due_ms"]
+    facts = [
+        ("next due", f"{when(due_ms)} (in {duration_text(max(due_ms - now_ms, 0))})")
+        if due_ms is not None
+        else ("next due", "-"),
+        ("next hour, by minute", sparks(view["per_minute"]["counts"])),
+        ("taken in, delivered per s (1/10/60 s)", f"{_rates(view, 'enqueue')}, "
+         f"{_rates(view, 'dequeue')}"),
+        ("behind: taking in, delivering", f"{_behind(view['enqueue'])}, "
+         f"{_behind(view['dequeue'])}"),
+    ]  # fmt: skip
+    for name, late in view["lateness_ms"].items():
+        if late["max"] is not None:
+            text = f"p50 {late['p50']}, p99 {late['p99']}, p99.9 {late['p999']}, max {late['max']}"
+            facts.append((f"late ms, {name} topics", text))
+    facts.append(("since the start", _counts(view)))
+    facts.append(("slots", _slots(view["slots"])))
+    return facts + _troubles(view)
+
+
+def _rates(view: dict[str, Any], stage: str) -> str:
+    return "/".join(f"{rate:,.0f}" for rate in view[stage]["per_second"].values())
+
+
+def _behind(stage: dict[str, Any]) -> str:
+    return f"{stage['behind']:,} ({duration_text(stage['lag_ms'])})" if stage["behind"] else "0"
+
+
+def _counts(view: dict[str, Any]) -> str:
+    names = ("delivered", "rolled", "cancelled", "moved", "fired", "lost", "broken")
+    told = [f"{view[name]:,} {name}" for name in names if view[name] or name == "delivered"]
+    quarantined = sum(view["quarantined"].values())
+    return ", ".join([*told, *([f"{quarantined:,} quarantined"] if quarantined else [])])
+
+
+def _slots(slots: dict[str, Any]) -> str:
+    told = f"{slots['used']:,} used"
+    if slots["fullest"]:
+        first = slots["fullest"][0]
+        told += f"; fullest {first['count']:,} at {when(first['from_ms'])}"
+    return told + (f"; {slots['congested']:,} take no more" if slots["congested"] else "")
+
+
+def _troubles(view: dict[str, Any]) -> list[tuple[str, str]]:
+    enqueue, dequeue = view["enqueue"], view["dequeue"]
+    told = [
+        ("taking in holds", enqueue["holding"]),
+        ("deliveries wait", dequeue["refusal"]),
+        ("timerStopEnqueue", "nothing is taken in" if enqueue["stopped"] else ""),
+        ("timerStopDequeue", "nothing is delivered" if dequeue["stopped"] else ""),
+    ]
+    return [(name, why) for name, why in told if why]
+
+
+def sparks(counts: list[int]) -> str:
+    """Return numbers as a row of small bars."""
+    most = max(counts, default=0)
+    if not most:
+        return "(none)"
+    steps = len(SPARKS) - 1
+    bars = "".join(SPARKS[-(-count * steps // most)] for count in counts)
+    return f"{bars} (at most {most:,})"

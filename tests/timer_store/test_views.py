@@ -1,0 +1,164 @@
+"""What an operator sees of timers: views, runtime info, /metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from message_store.errors import RequestError
+from tests.timer_store.rig import TimerRig
+from timer_store import views
+from timer_store.collector import StoreCollector
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def rig(tmp_path: Path):
+    rig = TimerRig(tmp_path).open()
+    yield rig
+    if rig.is_open:
+        rig.close()
+
+
+def test_the_summary(rig):
+    now_ms = rig.clock.now_ms()
+    for number in range(10):
+        rig.put(now_ms + 1_000 + number, "T")
+    for number in range(5):
+        rig.put(now_ms + HOUR_MS + number, "U")
+    rig.put(now_ms + 130_000, "U")
+    view = views.summary(rig.timers)
+    assert (view["pending"], view["topics"]) == (16, {"T": 10, "U": 6})
+    assert view["next_due_ms"] == now_ms + 1_000
+    assert (view["enqueue"]["taken"], view["delivered"]) == (16, 0)
+    assert sum(view["per_minute"]["counts"]) == 11
+    rig.advance(2_000)
+    view = views.summary(rig.timers)
+    assert (view["pending"], view["delivered"]) == (6, 10)
+    assert view["dequeue"]["per_second"]["10"] == 1.0
+    assert view["lateness_ms"]["ordinary"]["max"] == 0
+    assert view["next_due_ms"] == now_ms + 130_000
+    assert view["slots"]["used"] >= 2
+
+
+def test_a_store_without_timers(rig):
+    view = views.summary(rig.timers)
+    assert (view["pending"], view["topics"], view["next_due_ms"]) == (0, {}, None)
+    assert (view["enqueue"]["behind"], view["dequeue"]["behind"]) == (0, 0)
+
+
+def test_what_is_behind(rig):
+    now_ms = rig.clock.now_ms()
+    rig.timers.reconfigure(type(rig.config)(stop_enqueue=True, stop_dequeue=True))
+    for _ in range(3):
+        rig.put(now_ms + 5_000)
+    rig.clock.advance(2_000)
+    assert views.enqueue_view(rig.timers, now_ms + 2_000) | {"per_second": 0} == {
+        "behind": 3, "lag_ms": 2_000, "taken": 0, "per_second": 0, "holding": "", "stopped": True,
+    }  # fmt: skip
+    rig.timers.reconfigure(type(rig.config)(stop_dequeue=True))
+    rig.work()
+    rig.advance(10_000)
+    late = views.dequeue_view(rig.timers, rig.clock.now_ms())
+    assert (late["behind"], late["lag_ms"]) == (3, 7_000)
+    runtime = views.runtime_view(rig.timers)
+    assert (runtime["timerReadBehind"], runtime["timerCongestNum"]) == ("7", "3")
+
+
+def test_slots_that_take_no_more(tmp_path):
+    rig = TimerRig(tmp_path, slot_timers_max=4).open()
+    due_ms = rig.clock.now_ms() // 1_000 * 1_000 + HOUR_MS + 1
+    for number in range(4):
+        rig.put(due_ms + number)
+    slots = views.slots_view(rig.timers)
+    assert (slots["congested"], slots["limit"]) == (1, 4)
+    assert slots["fullest"] == [{"from_ms": due_ms - 1, "count": 4}]
+    rig.close()
+
+
+def test_lists_and_forecasts_are_asked_for(rig):
+    now_ms = rig.clock.now_ms()
+    for number in range(30):
+        rig.put(now_ms + 60_000 + number * 60_000, "TU"[number % 2])
+    asked = views.admin_views(lambda: rig.timers)
+    fields = {"topic": "U", "limit": "4", "skip": "2"}
+    page = asked["list"](fields)  # type: ignore[call-arg]
+    assert [t["due_ms"] for t in page["timers"]] == [
+        now_ms + (6 + 2 * n) * 60_000 for n in range(4)
+    ]
+    more = asked["list"](fields | {"skip": "0", "cursor": page["cursor"]})  # type: ignore[call-arg]
+    assert more["timers"][0]["due_ms"] == now_ms + 14 * 60_000
+    fields = {"from_ms": str(now_ms), "width_ms": "600000", "count": "2"}
+    found = asked["forecast"](fields)  # type: ignore[call-arg]
+    assert (found["counts"], found["later"], found["pos"]) == ([10, 10], 10, None)
+
+
+@pytest.mark.parametrize(
+    ("view", "fields"),
+    [
+        ("list", {"limit": "-1"}),
+        ("list", {"limit": "1001"}),
+        ("list", {"from_ms": "soon"}),
+        ("list", {"to_ms": "9" * 25}),
+        ("list", {"cursor": "1_2_x"}),
+        ("forecast", {"count": "10001"}),
+        ("forecast", {"pos": "-5"}),
+    ],
+)
+def test_what_cannot_be_asked_for(rig, view, fields):
+    with pytest.raises(RequestError):
+        views.admin_views(lambda: rig.timers)[view](fields)  # type: ignore[call-arg]
+
+
+def test_a_view_before_the_start():
+    asked = views.admin_views(lambda: None)
+    assert asked["runtime"]() == {}
+    with pytest.raises(RequestError, match="does not run"):
+        asked["summary"]()
+
+
+def test_the_metrics(rig):
+    registry = CollectorRegistry()
+    registry.register(StoreCollector(rig.timers))
+    now_ms = rig.clock.now_ms()
+    for delay_ms in (1_000, 1_000, 30_000, HOUR_MS):
+        rig.put(now_ms + delay_ms, "T")
+    rig.advance(1_500)
+    text = generate_latest(registry).decode()
+    for line in (
+        'duemq_timer_pending{topic="T"} 2.0',
+        "duemq_timer_delivered_total 2.0",
+        "duemq_timer_taken_total 4.0",
+        "duemq_timer_rolled_total 0.0",
+        "duemq_timer_congested_slots 0.0",
+        'duemq_timer_lateness_seconds_count{topics="ordinary"} 2.0',
+        "rocketmq_timer_enqueue_lag 0.0",
+        "rocketmq_timer_dequeue_lag 2.0",
+        "rocketmq_timer_enqueue_total 4.0",
+        "rocketmq_timer_dequeue_total 2.0",
+        'rocketmq_timing_messages{topic="T"} 2.0',
+        'rocketmq_timer_message_snapshot{timer_bound_s="60"} 1.0',
+        'rocketmq_timer_message_snapshot{timer_bound_s="3600"} 1.0',
+    ):
+        assert line in text.splitlines(), line
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_metrics_of_apaches_tools_are_right_after_a_crash(rig, persist):
+    now_ms = rig.clock.now_ms()
+    for number in range(20):
+        rig.put(now_ms + 1_000 * (number + 1), "TU"[number % 2])
+    rig.persist()
+    rig.advance(5_000)
+    rig.put(now_ms + HOUR_MS, "U")
+    if persist:
+        rig.persist()
+    rig.kill()
+    rig.open()
+    assert rig.persist(last=True)
+    counts = rig.timers.files.metrics.counts
+    assert {name: count.count for name, count in counts.items()} == {"T": 7, "U": 9}
+    assert rig.timers.books.by_topic() == {"T": 7, "U": 9}

@@ -1,0 +1,118 @@
+"""The timer store's figures for /metrics: Apache's names and our own.
+
+It is asked in the thread that serves /metrics: it reads numbers that the event loop's thread
+writes, and neither waits for the other. Source of Apache's names: DefaultStoreMetricsManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from timer_store import views
+from timer_store.forecast import Span, of_slots
+from timer_store.stats import TimerCollector, TimerFigures
+from timer_store.store import TimerStore
+
+BOUNDS_S: Final = (5, 60, 300, 900, 3_600, 14_400, 28_800, 86_400)  # TimerMetrics.timerDist
+
+
+class StoreCollector:
+    """A prometheus-client collector over one running timer store."""
+
+    def __init__(self, timers: TimerStore) -> None:
+        self._timers = timers
+        self._ours = TimerCollector(self._figures)
+
+    def describe(self) -> list[Any]:
+        """Return nothing: registering must not ask for figures."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield all metric families."""
+        yield from self._ours.collect()
+        yield from self._events()
+        yield from self._apaches()
+
+    def _figures(self) -> TimerFigures:
+        timers, now_ms = self._timers, self._timers.clock.now_ms()
+        return TimerFigures(
+            timers.stats, timers.books.by_topic(), views.first_due_ms(timers), self._gauges(now_ms)
+        )
+
+    def _gauges(self, now_ms: int) -> Mapping[str, tuple[str, float]]:
+        timers = self._timers
+        slots = views.slots_view(timers)
+        behind, lag_ms = timers.intake.behind, views.enqueue_lag_ms(timers, now_ms)
+        late_ms = views.dequeue_lag_ms(timers, now_ms)
+        log = timers.units.log
+        return {
+            "enqueue_lag": ("Timers in their queue that are not taken in.", behind),
+            "enqueue_lag_seconds": ("How long the first of them has been there.", lag_ms / 1_000),
+            "dequeue_lag": (
+                "Timers that are due and not delivered.",
+                views.overdue(timers, now_ms),
+            ),
+            "dequeue_lag_seconds": ("For how long the first of them is due.", late_ms / 1_000),
+            "staged": ("Timers loaded for delivery.", len(timers.stage)),
+            "slots_used": ("Slots that timers wait in.", slots["used"]),
+            "congested_slots": ("Slots that take no more timers.", slots["congested"]),
+            "log_bytes": ("Bytes of the timer log.", log.end - log.min_pos),
+        }
+
+    def _events(self) -> Iterator[Any]:
+        texts = {
+            "rolled": "Timers put on into a later slot.",
+            "cancelled": "Timers cancelled.",
+            "moved": "Timers moved to another time.",
+            "fired": "Timers delivered before their time, on request.",
+            "broken": "Records in the timer queue that are no timers; they went to quarantine.",
+        }
+        for name, count in views.event_counts(self._timers).items():
+            yield CounterMetricFamily(f"duemq_timer_{name}", texts[name], value=count)
+        taken = self._timers.intake.taken
+        yield CounterMetricFamily("duemq_timer_taken", "Timers taken in.", value=taken)
+
+    def _apaches(self) -> Iterator[Any]:
+        timers, now_ms = self._timers, self._timers.clock.now_ms()
+        gauges = {
+            "enqueue_lag": ("Timer enqueue messages lag", timers.intake.behind),
+            "enqueue_latency": ("Timer enqueue latency", views.enqueue_lag_ms(timers, now_ms)),
+            "dequeue_lag": ("Timer dequeue messages lag", timers.books.total),
+            "dequeue_latency": (
+                "Timer dequeue latency",
+                views.dequeue_lag_ms(timers, now_ms) // 1_000,
+            ),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"rocketmq_timer_{name}", text, value=value)
+        counters = {"enqueue": timers.intake.taken, "dequeue": timers.stats.delivered}
+        for name, count in counters.items():
+            text = f"Total number of timer {name}"
+            yield CounterMetricFamily(f"rocketmq_timer_{name}", text, value=count)
+        yield self._timing_messages()
+        yield self._snapshot(now_ms)
+
+    def _timing_messages(self) -> Any:
+        text = "Current message number in timing"
+        family = GaugeMetricFamily("rocketmq_timing_messages", text, labels=["topic"])
+        for topic, count in sorted(self._timers.books.by_topic().items()):
+            family.add_metric([topic], count)
+        return family
+
+    def _snapshot(self, now_ms: int) -> Any:
+        text = "Timer message distribution snapshot, only count timing messages in 24h."
+        family = GaugeMetricFamily(
+            "rocketmq_timer_message_snapshot", text, labels=["timer_bound_s"]
+        )
+        start_ms = now_ms - now_ms % self._timers.config.precision_ms
+        width_ms = BOUNDS_S[0] * 1_000
+        counts = of_slots(self._timers, Span(start_ms, width_ms, BOUNDS_S[-1] // BOUNDS_S[0]))
+        before = 0
+        for bound_s in BOUNDS_S:
+            bins = bound_s // BOUNDS_S[0]
+            family.add_metric([str(bound_s)], int(counts[1 + before : 1 + bins].sum()))
+            before = bins
+        return family

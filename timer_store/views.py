@@ -1,0 +1,270 @@
+"""The timer store as plain data: for `duemq timers`, the console and brokerStatus.
+
+Each view is one bounded piece of work on the event loop's thread. Lists and forecasts that take
+more answer with where to go on (`cursor`, `pos`), and whoever asks puts the pieces together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from message_store.config import INT_MAX
+from message_store.errors import RequestError
+from message_store.plugin import AskedView
+from timer_store import layout
+from timer_store.forecast import BINS_MAX, Span, forecast, of_slots
+from timer_store.listing import LIMIT_MAX, LONG_MAX, Cursor, Query, list_timers, next_due_ms
+from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.store import TimerStore
+
+SYSTEM_ERROR: Final = 1
+RATE_SECONDS: Final = (1, 10, 60)
+FULLEST: Final = 5
+MINUTE_MS: Final = 60_000
+SOON_MINUTES: Final = 60
+TIME_MS_MAX: Final = layout.DUE_MS_MAX
+
+
+def admin_views(
+    timers_of: Callable[[], TimerStore | None],
+) -> Mapping[str, Callable[[], Any]]:
+    """Return the views of a timer store that may not run yet."""
+
+    def running() -> TimerStore:
+        timers = timers_of()
+        if timers is None:
+            raise RequestError(SYSTEM_ERROR, "the timer store does not run")
+        return timers
+
+    return {
+        "summary": lambda: summary(running()),
+        "list": AskedView(lambda fields: list_view(running(), fields)),
+        "forecast": AskedView(lambda fields: forecast_view(running(), fields)),
+        "runtime": lambda: {} if timers_of() is None else runtime_view(running()),
+    }
+
+
+def summary(timers: TimerStore) -> dict[str, Any]:
+    """Return how the timer store is: what waits, how far it is, how it delivers."""
+    now_ms = timers.clock.now_ms()
+    precision_ms = timers.config.precision_ms
+    minute_ms = now_ms // MINUTE_MS * MINUTE_MS
+    soon = of_slots(timers, Span(minute_ms, MINUTE_MS, SOON_MINUTES))
+    return {
+        "now_ms": now_ms,
+        "pending": timers.books.total,
+        "topics": timers.books.by_topic(),
+        "next_due_ms": next_due_ms(timers),
+        "enqueue": enqueue_view(timers, now_ms),
+        "dequeue": dequeue_view(timers, now_ms),
+        **timers.stats.as_dict(now_ms),
+        **event_counts(timers),
+        "slots": slots_view(timers),
+        "position": {
+            "read_ms": timers.position.read_ms,
+            "staged_ms": timers.position.staged_ms,
+            "staged": len(timers.stage),
+            "queue_offset": timers.position.queue_offset,
+            "timer_log_start": timers.units.log.min_pos,
+            "timer_log_end": timers.units.log.end,
+            "precision_ms": precision_ms,
+        },
+        "per_minute": {"from_ms": minute_ms, "counts": soon[1:-1].tolist()},
+    }
+
+
+def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
+    """Return how taking in goes: how many timers stand in their queue, since when, why."""
+    return {
+        "behind": timers.intake.behind,
+        "lag_ms": enqueue_lag_ms(timers, now_ms),
+        "taken": timers.intake.taken,
+        "per_second": rates(timers.intake.rate, now_ms),
+        "holding": timers.intake.holding,
+        "stopped": timers.config.stop_enqueue,
+    }
+
+
+def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
+    """Return how delivering goes: how many timers are due and not delivered, since when, why."""
+    return {
+        "behind": overdue(timers, now_ms),
+        "lag_ms": dequeue_lag_ms(timers, now_ms),
+        "per_second": rates(timers.stats.rate, now_ms),
+        "refusal": timers.delivery.refusal,
+        "stopped": timers.config.stop_dequeue,
+    }
+
+
+def event_counts(timers: TimerStore) -> dict[str, int]:
+    """Return what else happened to timers since the start of the process."""
+    decisions = timers.decisions
+    return {
+        "rolled": timers.delivery.rolled,
+        "cancelled": decisions.cancelled + timers.odd.cancelled,
+        "moved": decisions.moved,
+        "fired": decisions.fired,
+        "broken": timers.odd.parked,
+    }
+
+
+def rates(rate: Any, now_ms: int) -> dict[str, float]:
+    """Return events a second over the last 1, 10 and 60 s."""
+    return {str(n): rate.per_second(now_ms, seconds=n) for n in RATE_SECONDS}
+
+
+def enqueue_lag_ms(timers: TimerStore, now_ms: int) -> int:
+    """Return how long the next timer to be taken in has been in the queue; 0 without one."""
+    if not timers.intake.behind:
+        return 0
+    first, _ = timers.fetch.bounds()
+    offset = max(timers.position.queue_offset, first)
+    units = timers.store.units(TIMER_TOPIC, TIMER_QUEUE, offset, 1)
+    if not units.size:
+        return 0
+    return max(now_ms - int(timers.store.store_ms(int(units[0]["phys_offset"]))), 0)
+
+
+def dequeue_lag_ms(timers: TimerStore, now_ms: int) -> int:
+    """Return for how long the next timer has been due; 0 if none is."""
+    due_ms = first_due_ms(timers)
+    return max(now_ms - due_ms, 0) if due_ms is not None else 0
+
+
+def first_due_ms(timers: TimerStore) -> int | None:
+    """Return when the next timer is due, or when its slot begins if that is not staged."""
+    due_ms = timers.stage.next_due_ms
+    if due_ms is not None:
+        return due_ms
+    staged_ms = timers.position.staged_ms
+    end_ms = staged_ms + layout.WHEEL_SLOTS * timers.config.precision_ms
+    slot_ms = timers.units.wheel.next_live(staged_ms, end_ms)
+    return None if slot_ms is None else slot_ms + 1
+
+
+def overdue(timers: TimerStore, now_ms: int) -> int:
+    """Return how many timers are due and not delivered."""
+    first_ms = first_due_ms(timers)
+    if first_ms is None or first_ms > now_ms:
+        return 0
+    staged = sum(int((rows["due_ms"] <= now_ms).sum()) for rows in timers.stage.waiting())
+    end_ms = now_ms - timers.config.precision_ms
+    ahead = timers.units.wheel.live_parts(timers.position.staged_ms, end_ms)
+    return staged + sum(int(np.maximum(slots["num"], 0).sum()) for slots in ahead)
+
+
+def slots_view(timers: TimerStore) -> dict[str, Any]:
+    """Return how full the slots are that are not staged."""
+    limit, used, congested = timers.config.slot_timers_max, 0, 0
+    fullest: list[tuple[int, int]] = []
+    for slots in timers.units.wheel.live_parts(timers.position.staged_ms):
+        num = slots["num"]
+        used += int((num > 0).sum())
+        congested += int((num >= limit).sum()) if limit < INT_MAX else 0
+        top = np.argsort(num)[-FULLEST:]
+        pairs = zip(num[top].tolist(), slots["tick"][top].tolist(), strict=True)
+        fullest = sorted([*fullest, *pairs], reverse=True)[:FULLEST]
+    return {
+        "used": used,
+        "congested": congested,
+        "limit": None if limit == INT_MAX else limit,
+        "fullest": [
+            {"from_ms": tick * timers.config.precision_ms, "count": count}
+            for count, tick in fullest
+            if count > 0
+        ],
+    }
+
+
+def runtime_view(timers: TimerStore) -> dict[str, str]:
+    """Return what brokerStatus shows of timers. Source: AdminBrokerProcessor.prepareRuntimeInfo"""
+    now_ms = timers.clock.now_ms()
+    return {
+        "timerReadBehind": str(dequeue_lag_ms(timers, now_ms) // 1_000),
+        "timerOffsetBehind": str(timers.intake.behind),
+        "timerCongestNum": str(timers.books.total),
+        "timerEnqueueTps": str(timers.intake.rate.per_second(now_ms)),
+        "timerDequeueTps": str(timers.stats.rate.per_second(now_ms)),
+    }
+
+
+# -- views that are asked for something ---------------------------------------------------------
+
+
+def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the next part of a list.
+
+    Args:
+        fields: topic, key, from_ms, to_ms, skip, limit, cursor; each may be missing.
+    Raises:
+        RequestError: One of them cannot be understood.
+    """
+    try:
+        cursor = Cursor.parse(fields.get("cursor", ""))
+    except ValueError as error:
+        raise RequestError(SYSTEM_ERROR, str(error)) from None
+    query = Query(
+        topic=fields.get("topic", ""),
+        key=fields.get("key", ""),
+        from_ms=number(fields, "from_ms", 0, TIME_MS_MAX),
+        to_ms=number(fields, "to_ms", LONG_MAX, LONG_MAX),
+        skip=number(fields, "skip", 0, INT_MAX),
+        limit=max(number(fields, "limit", 20, LIMIT_MAX), 1),
+        cursor=cursor,
+    )
+    page = list_timers(timers, query)
+    return {
+        "now_ms": timers.clock.now_ms(),
+        "timers": page.timers,
+        "skipped": page.skipped,
+        "cursor": None if page.cursor is None else str(page.cursor),
+        "damage": page.damage,
+    }
+
+
+def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the bins of a forecast, or corrections to them.
+
+    Args:
+        fields: from_ms, width_ms, count; and pos, as the answer before said.
+    Raises:
+        RequestError: One of them cannot be understood.
+    """
+    now_ms, precision_ms = timers.clock.now_ms(), timers.config.precision_ms
+    width_ms = max(number(fields, "width_ms", MINUTE_MS, TIME_MS_MAX), precision_ms)
+    from_ms = number(fields, "from_ms", now_ms, TIME_MS_MAX)
+    span = Span(
+        from_ms - from_ms % precision_ms,
+        width_ms - width_ms % precision_ms,
+        max(number(fields, "count", SOON_MINUTES, BINS_MAX), 1),
+    )
+    pos = number(fields, "pos", 0, LONG_MAX) if fields.get("pos") else None
+    bins, following = forecast(timers, span, pos)
+    return {
+        "now_ms": now_ms,
+        "from_ms": span.from_ms,
+        "width_ms": span.width_ms,
+        "before": int(bins[0]),
+        "counts": bins[1:-1].tolist(),
+        "later": int(bins[-1]),
+        "pending": timers.books.total,
+        "pos": following,
+    }
+
+
+def number(fields: Mapping[str, str], name: str, default: int, maximum: int) -> int:
+    """Return a field that is a whole number from 0 to `maximum`; empty: the default.
+
+    Raises:
+        RequestError: It is none.
+    """
+    text = fields.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= maximum):
+        why = f"{name}={text[:40]!r} is no whole number from 0 to {maximum}"
+        raise RequestError(SYSTEM_ERROR, why)
+    return int(text)
