@@ -26,6 +26,7 @@ from broker.processors.client_admin import ClientAdminProcessor
 from broker.processors.clients import ClientProcessor
 from broker.processors.config_admin import ConfigProcessor
 from broker.processors.consume_report import ConsumeReport
+from broker.processors.decide import DecideProcessor
 from broker.processors.group_admin import GroupAdminProcessor
 from broker.processors.half_messages import as_half
 from broker.processors.holding import HeldPulls
@@ -251,6 +252,9 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             lambda: around.config().frozen_keys,
         ),
         AdminProcessor(views),
+        DecideProcessor(
+            store, around.plugins.waiting, parts.hooks, around.clock, identity.broker_name
+        ),
     ]
 
 

@@ -33,6 +33,7 @@ from message_store.plugin import (
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
+    from message_store.waiting import WaitingMessages
 
 log = logging.getLogger(__name__)
 PLUGINS_MAX = 64
@@ -149,6 +150,7 @@ _METHODS = (
     "reconfigure",
     "first_pending_offset",
     "recalls",
+    "waiting",
     "running",
 )
 
@@ -262,6 +264,11 @@ class PluginSet:
         if len(offered) > 1:
             raise PluginError(offered[1][0], f"{offered[0][0]} answers recalls already")
         return offered[0][1] if offered else None
+
+    def waiting(self) -> list[WaitingMessages]:
+        """Return who holds messages that can be decided on now, those of a time before levels."""
+        offered = [port for _, port in self._ask("waiting") if port is not None]
+        return offered[::-1]  # hooks run levels first
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:

@@ -26,6 +26,7 @@ from message_store.clock import Clock
 if TYPE_CHECKING:
     from message_store.batch import PutBatch
     from message_store.store import MessageStore
+    from message_store.waiting import WaitingMessages
 
 ENTRY_POINT_GROUP = "duemq.broker_plugins"
 
@@ -201,6 +202,7 @@ class BrokerPlugin(Protocol):
     def reconfigure(self, properties: Mapping[str, str]) -> None: ...
     def first_pending_offset(self) -> int | None: ...
     def recalls(self) -> Recalls | None: ...
+    def waiting(self) -> WaitingMessages | None: ...
     def running(self, store: MessageStore) -> AbstractAsyncContextManager[Any]: ...
 
 
@@ -249,6 +251,10 @@ class PluginBase:
 
     def recalls(self) -> Recalls | None:
         """Return who answers request 370, None if this plugin holds nothing that it can cancel."""
+        return None
+
+    def waiting(self) -> WaitingMessages | None:
+        """Return who finds and decides about messages that wait here now, None if none can."""
         return None
 
     @asynccontextmanager

@@ -15,21 +15,25 @@ from message_store.plugin import (
     PluginBase,
     PluginHost,
     PutHook,
+    Recalls,
     Request,
     RequestHandler,
     Response,
     SystemTopic,
 )
 from message_store.quarantine import QUARANTINE_TOPIC
+from message_store.waiting import WaitingMessages
 from timer_store.collector import StoreCollector
 from timer_store.config import TimerConfig
 from timer_store.hook import TimerHook
 from timer_store.names import TIMER_TOPIC
 from timer_store.persist import TimerKeeper
+from timer_store.recalls import TimerRecalls
 from timer_store.service import TimerService
 from timer_store.snapshot import CHECK_BYTES, Check, SnapshotFiles, encode_check
 from timer_store.store import TimerStore
 from timer_store.views import admin_views
+from timer_store.waiting import WaitingTimers
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -59,6 +63,7 @@ class TimerPlugin(PluginBase):
         self._host = host
         self.config = from_properties(TimerConfig, host.properties)
         self._running: Running | None = None
+        self._recalls = TimerRecalls(self._timers)
 
     # -- what the broker asks for ---------------------------------------------------------------
 
@@ -89,6 +94,15 @@ class TimerPlugin(PluginBase):
             return {}
         return admin_views(lambda: None if self._running is None else self._running.timers)
 
+    def _timers(self) -> TimerStore | None:
+        return None if self._running is None else self._running.timers
+
+    def recalls(self) -> Recalls | None:
+        return self._recalls if self.config.enabled else None
+
+    def waiting(self) -> WaitingMessages | None:
+        return None if self._running is None else WaitingTimers(self._running.timers)
+
     def first_pending_offset(self) -> int | None:
         return None if self._running is None else self._running.timers.first_pending_offset
 
@@ -116,7 +130,9 @@ class TimerPlugin(PluginBase):
         timers.open(notice=log.warning)
         service = TimerService(timers, clock, on_failure=self._host.stop)
         keeper = TimerKeeper(timers)
-        hook = TimerHook(store.topics, self.config, timers.slot_count)
+        hook = TimerHook(
+            store.topics, self.config, timers.slot_count, pending_of=timers.books.of_topic
+        )
         await keeper.persist(last=True)  # so that no start has to look further back than this
         async with service.running():
             self._running = Running(timers, hook, service, keeper)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from broker.cli.options import AsJson, BrokerAddress, Namesrv
+from broker.cli.timers_decide import add_commands
 from message_store.errors import UsageError
 
 timers_app = typer.Typer(help="Timers: messages that wait for a time of their own.")
@@ -89,3 +90,6 @@ def list_waiting(
 
     wanted = Wanted(topic, key, from_time, to_time, limit=limit, page=page)
     list_timers(wanted, namesrv=namesrv, broker=broker, as_json=as_json)
+
+
+add_commands(timers_app)

@@ -1,0 +1,297 @@
+"""Cancel (9011), move (9012), fire (9013): DueMQ's own requests about messages that wait.
+
+    body      JSON: who is meant (ids, keys, handles, topic), when it is to come, dry_run
+    answer    0 + JSON: one result for each name, in the order asked
+
+Whoever holds waiting messages is asked in turn, timers before levels. A name is decided on once it
+is found, a bounded piece a step, other work between; the answer leaves when the records of all
+decisions are as durable as the store is configured for.
+
+The codes lie far above Apache's; Apache's broker answers them with "not supported" (3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+import numpy as np
+
+from broker.processors.verdicts import Result, Tally, text_of
+from broker.recall_handle import HandleError, decode_handle
+from broker.remoting.codes import ResponseCode
+from message_store.batch import PutBatch
+from message_store.clock import Clock
+from message_store.errors import RequestError, StoreError
+from message_store.plugin import PutHook, Request, RequestHandler, Response
+from message_store.text import decode_offset_id
+from message_store.waiting import Decided, Found, Offsets, Verdict, WaitingMessages, none_found
+
+CANCEL_WAITING, MOVE_WAITING, FIRE_WAITING = 9_011, 9_012, 9_013
+ACTIONS: Final = {CANCEL_WAITING: "cancel", MOVE_WAITING: "move", FIRE_WAITING: "fire"}
+NAMES_MAX = 10_000  # of one request
+PIECE = 2_000  # messages decided on in one step
+TIME_MS_MAX = 10**18
+
+
+class Wish(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request.
+
+    Attributes:
+        ids: unique keys (message ids of clients) or offset message ids.
+        keys: any of a message's KEYS.
+        handles: recall handles, as producers get them in the answer to a send.
+        topic: with ids or keys: where the messages would go; alone: all that wait for it.
+        from_ms, until_ms: only messages that are due in [from_ms, until_ms).
+        deliver_ms, delay_ms: the new time, of a move: absolute, or from now.
+        dry_run: say what would be done.
+    """
+
+    ids: list[str] = []
+    keys: list[str] = []
+    handles: list[str] = []
+    topic: str = ""
+    from_ms: int = 0
+    until_ms: int = TIME_MS_MAX
+    deliver_ms: int | None = None
+    delay_ms: int | None = None
+    dry_run: bool = False
+
+
+class Answer(msgspec.Struct):
+    """The body of an answer."""
+
+    results: list[Result]
+    dry_run: bool
+
+
+class Store(Protocol):
+    """What is needed of the message store."""
+
+    async def wait_durable(self, end_offset: int) -> bool: ...
+
+
+class DecideProcessor:
+    """Answers 9011 to 9013.
+
+    Args:
+        ports: who holds waiting messages now.
+        hooks: the put hooks, for messages that go from a level to a time.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        ports: Callable[[], Sequence[WaitingMessages]],
+        hooks: Sequence[PutHook],
+        clock: Clock,
+        broker_name: str,
+    ) -> None:
+        self._store, self._ports, self._hooks = store, ports, hooks
+        self._clock, self._broker_name = clock, broker_name
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        return dict.fromkeys(ACTIONS, self.decide)
+
+    async def decide(self, request: Request) -> Response:
+        """Decide about every message that the request names.
+
+        Raises:
+            RequestError: The request cannot be understood, messages cannot be looked up now, or
+                the disk did not follow in time.
+        """
+        wish = _parse(request)
+        job = _Job(self, ACTIONS[request.code], wish, self._due_ms(request.code, wish))
+        try:
+            results = await job.run()
+        except StoreError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if job.log_end and not await self._store.wait_durable(job.log_end):
+            raise RequestError(
+                ResponseCode.FLUSH_DISK_TIMEOUT,
+                f"{sum(one.messages for one in results)} messages were decided on, but the disk "
+                f"did not sync in time: ask again to be sure",
+            )
+        return Response(body=msgspec.json.encode(Answer(results, wish.dry_run)))
+
+    def _due_ms(self, code: int, wish: Wish) -> int:
+        """Return the new time of a move."""
+        if code != MOVE_WAITING:
+            return 0
+        if (wish.deliver_ms is None) == (wish.delay_ms is None):
+            raise _illegal("a move needs deliver_ms or delay_ms, one of them")
+        due_ms = wish.deliver_ms or 0
+        if wish.delay_ms is not None:
+            due_ms = self._clock.now_ms() + wish.delay_ms
+        if not 0 <= due_ms < TIME_MS_MAX:
+            raise _illegal(f"{due_ms} is no time in ms since 1970")
+        return due_ms
+
+    def run_hooks(self, batch: PutBatch, now_ms: int) -> None:
+        """Run the put hooks on a batch."""
+        for hook in self._hooks:
+            hook(batch, now_ms)
+
+    def ports(self) -> Sequence[WaitingMessages]:
+        """Return who holds waiting messages."""
+        return self._ports()
+
+    @property
+    def broker_name(self) -> str:
+        """The name that recall handles of this broker have."""
+        return self._broker_name
+
+
+class _Job:
+    """One request at work.
+
+    Attributes:
+        log_end: the log must be on the disk up to here before the answer leaves.
+    """
+
+    def __init__(self, owner: DecideProcessor, action: str, wish: Wish, due_ms: int) -> None:
+        self._owner, self._action, self._wish, self._due_ms = owner, action, wish, due_ms
+        self.log_end = 0
+
+    async def run(self) -> list[Result]:
+        wish, results = self._wish, []
+        for first in range(0, len(wish.ids), PIECE):
+            results += await self._names(wish.ids[first : first + PIECE], wish.topic, _by_id)
+        for first in range(0, len(wish.keys), PIECE):
+            results += await self._names(wish.keys[first : first + PIECE], wish.topic, _by_key)
+        for handle in wish.handles:
+            results.append(await self._handle(handle))
+        if wish.topic and not (wish.ids or wish.keys or wish.handles):
+            results.append(await self._topic(wish.topic))
+        return results
+
+    async def _names(self, names: list[str], topic: str, find: Finder) -> list[Result]:
+        """Decide about what some names mean; each port is asked for what no other knew."""
+        tallies = [Tally(name) for name in names]
+        left = list(range(len(names)))
+        for port in self._owner.ports():
+            found = find(port, topic, [names[at] for at in left])
+            found = found.within(self._wish.from_ms, self._wish.until_ms)
+            for asked, verdict in enumerate(found.gone.tolist()):
+                tallies[left[asked]].gone = min(tallies[left[asked]].gone, verdict)
+            asked_at = np.array(left, np.int64)[found.asked]
+            await self._decide(port, found.offsets, found.due_ms, asked_at, tallies)
+            left = [at for at in left if tallies[at].gone == Verdict.UNKNOWN]
+            if not left:
+                break
+        return [tally.result(self._action) for tally in tallies]
+
+    async def _handle(self, text: str) -> Result:
+        try:
+            handle = decode_handle(text)
+        except HandleError as error:
+            return Result(text, text_of(Verdict.REFUSED), remark=str(error))
+        if handle.broker_name != self._owner.broker_name:
+            return Result(text, text_of(Verdict.UNKNOWN), remark="given by another broker")
+        [result] = await self._names([handle.unique_id], handle.topic, _by_unique)
+        result.name = text
+        return result
+
+    async def _topic(self, topic: str) -> Result:
+        """Decide about everything that waits for a topic."""
+        tally = Tally(topic)
+        for port in self._owner.ports():
+            for found in port.by_topic(topic, self._wish.from_ms, self._wish.until_ms):
+                tally.gone = Verdict.DONE
+                asked = np.zeros(found.offsets.size, np.int64)
+                await self._decide(port, found.offsets, found.due_ms, asked, [tally])
+        return tally.result(self._action)
+
+    async def _decide(
+        self,
+        port: WaitingMessages,
+        offsets: Offsets,
+        due_ms: Offsets,
+        asked: Offsets,
+        tallies: list[Tally],
+    ) -> None:
+        for first in range(0, offsets.size, PIECE):
+            part = slice(first, first + PIECE)
+            if self._wish.dry_run:
+                decided = Decided(np.full(offsets[part].size, Verdict.DONE, np.int8))
+            else:
+                decided = self._do(port, offsets[part])
+                self.log_end = max(self.log_end, decided.log_end)
+            rows = zip(
+                asked[part].tolist(), due_ms[part].tolist(), decided.verdicts.tolist(),
+                strict=True,
+            )  # fmt: skip
+            for at, (name, due, verdict) in enumerate(rows):
+                tallies[name].add(verdict, due, decided.remarks.get(at, ""))
+            await asyncio.sleep(0)
+
+    def _do(self, port: WaitingMessages, offsets: Offsets) -> Decided:
+        if self._action == "cancel":
+            return port.cancel(offsets)
+        if self._action == "fire":
+            return port.fire(offsets)
+        times = np.full(offsets.size, self._due_ms, np.int64)
+        return port.move(offsets, times, self._owner.run_hooks)
+
+
+Finder = Callable[[WaitingMessages, str, list[str]], Found]
+
+
+def _by_key(port: WaitingMessages, topic: str, names: list[str]) -> Found:
+    return port.by_key(topic, names, unique=False)
+
+
+def _by_unique(port: WaitingMessages, topic: str, names: list[str]) -> Found:
+    return port.by_key(topic, names, unique=True)
+
+
+def _by_id(port: WaitingMessages, topic: str, names: list[str]) -> Found:
+    """Find by unique key; what is none may be an offset message id, which looks alike."""
+    offsets = np.array([_offset_of(name) for name in names], np.int64)
+    try:
+        found = _by_unique(port, topic, names)
+    except StoreError:
+        if (offsets < 0).any():
+            raise
+        found = none_found(len(names))
+    at = np.flatnonzero((found.gone == Verdict.UNKNOWN) & (offsets >= 0))
+    if not at.size:
+        return found
+    more = port.by_offset(offsets[at])
+    gone = found.gone.copy()
+    gone[at] = more.gone
+    fresh = ~np.isin(more.offsets, found.offsets)
+    _, firsts = np.unique(more.offsets, return_index=True)
+    fresh &= np.isin(np.arange(more.offsets.size), firsts)
+    return Found(
+        np.concatenate([found.offsets, more.offsets[fresh]]),
+        np.concatenate([found.due_ms, more.due_ms[fresh]]),
+        np.concatenate([found.asked, at[more.asked[fresh]]]),
+        gone,
+    )
+
+
+def _offset_of(name: str) -> int:
+    try:
+        return decode_offset_id(name)[2]
+    except ValueError:
+        return -1
+
+
+def _parse(request: Request) -> Wish:
+    try:
+        wish = msgspec.json.decode(request.body, type=Wish)
+    except msgspec.MsgspecError as error:
+        raise _illegal(f"the body is no such JSON: {error}") from error
+    names = len(wish.ids) + len(wish.keys) + len(wish.handles)
+    if names > NAMES_MAX:
+        raise _illegal(f"{names} names in one request; at most {NAMES_MAX} are taken")
+    if not names and not wish.topic:
+        raise _illegal("nobody is named: ids, keys, handles or topic")
+    return wish
+
+
+def _illegal(why: str) -> RequestError:
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, why)
