@@ -14,16 +14,22 @@ from message_store.config_text import Properties, UnknownKey, unknown_keys
 from message_store.errors import ConfigError
 
 _WITHOUT_EFFECT = {
-    "arbitrary-time timers are not part of this version": """
-        allowRecallWhenBrokerNotWriteable recallMessageEnable
-        disappearTimeAfterStart mappedFileSizeTimerLog timerCheckMetricsWhen
-        timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics
-        timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs
-        timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec
-        timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
-        timerPutMessageThreadNum timerRollWindowSlot timerSkipUnknownError timerStopDequeue
-        timerStopEnqueue timerWarmEnable timerWheelEnable
+    "a due timer is tried until it is delivered; what never can be goes to quarantine": (
+        "timerEnableRetryUntilSuccess timerSkipUnknownError"
+    ),
+    "pending timers are counted exactly, so nothing has to be counted again": (
+        "timerCheckMetricsWhen timerEnableCheckMetrics timerMetricSmallThreshold"
+    ),
+    "one loop takes and delivers all timers, in batches": """
+        timerEnableDisruptor timerGetMessageThreadNum timerPutMessageThreadNum
     """,
+    "slots are loaded shortly before they begin, and figures are served at /metrics": (
+        "timerColdDataCheckIntervalMs timerProgressLogIntervalMs timerWarmEnable"
+    ),
+    "a level is never turned into a timer behind an operator's back; nor does Apache read it": (
+        "timerInterceptDelayLevel"
+    ),
+    "a broker registers and delivers as soon as it is ready": "disappearTimeAfterStart",
     "everything that was written is synced at every interval": """
         flushCommitLogLeastPages flushCommitLogThoroughInterval flushCommitLogTimed
         flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval

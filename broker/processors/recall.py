@@ -22,7 +22,6 @@ from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.plugin import Recalled, Recalls, Request, RequestHandler, Response
 from message_store.properties import encode_properties
-from timer_store.due import number_of
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 RECALL_TAG: Final = "_RECALL_TAG_"
 MARKER_BODY: Final = b"0"
+TIME_DIGITS_MAX: Final = 18
 SLOT_MS_MAX: Final = 1_000  # a timer is due within so much behind the time in its handle
 REMARKS: Final = {
     Recalled.DELIVERED: "the message was delivered already",
@@ -119,9 +119,10 @@ class RecallProcessor:
 
     def _time_of(self, handle: RecallHandle) -> int:
         """Return the time in a handle, still to come; with a port it decides in the last slot."""
-        time_ms = number_of(handle.time_text)
-        if time_ms is None:
+        text = handle.time_text
+        if not (text.isascii() and text.isdigit() and len(text) <= TIME_DIGITS_MAX):
             raise _illegal("timestamp invalid: the handle holds no time")
+        time_ms = int(text)
         now_ms, grace_ms = self._clock.now_ms(), 0 if self._recalls is None else SLOT_MS_MAX
         if time_ms + grace_ms <= now_ms:
             raise _illegal("timestamp invalid: the time in the handle has come")

@@ -104,6 +104,7 @@ def test_the_time_of_a_handle_lies_in_the_slot_that_it_was_made_for(run, store):
         ("a time of 19 digits", {}, {"time": "9" * 19}, 604, "holds no time"),
         ("now", {}, {"late_ms": 0}, 604, "has come"),
         ("long ago", {}, {"late_ms": -(10**12)}, 604, "has come"),
+        ("before 1970", {}, {"time": "-5"}, 604, "holds no time"),
         ("too far", {}, {"late_ms": 259_200_001}, 604, "max delay 259200000ms"),
     ],
 )
