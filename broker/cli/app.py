@@ -100,6 +100,9 @@ def send(
     topic: Annotated[str, typer.Argument(help="Topic to send to.")],
     body: Annotated[str, typer.Argument(help="Body text; - reads standard input.")],
     level: Annotated[int, typer.Option(help="Delay level, 0: none.", min=0)] = 0,
+    at: Annotated[
+        str, typer.Option(metavar="TIME", help="When: 2026-11-22T10:00 (UTC), +90s, +2h, or ms.")
+    ] = "",
     count: Annotated[int, typer.Option(help="How many copies.", min=1, max=1_000_000)] = 1,
     tag: Annotated[str, typer.Option(help="Tag.")] = "",
     key: Annotated[str, typer.Option(help="Keys, separated by blanks.")] = "",
@@ -108,10 +111,12 @@ def send(
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
-    """Send a message, by level if wanted, and print where it was stored."""
+    """Send a message, by level or for a time if wanted, and print where it was stored."""
     from broker.cli.messages import Outgoing, send_messages
 
-    outgoing = Outgoing(topic, body, level=level, tag=tag, key=key, queue_id=queue, count=count)
+    outgoing = Outgoing(
+        topic, body, level=level, tag=tag, key=key, queue_id=queue, count=count, at=at
+    )
     send_messages(outgoing, namesrv=namesrv, broker=broker, as_json=as_json)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from broker.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
 from broker.cli.exits import Exit, fail
 from broker.cli.output import print_json, print_json_line
+from broker.cli.times import parse_time
 from broker.remoting.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
 from message_store.errors import RequestError
@@ -33,7 +34,7 @@ STORED = {
 
 @dataclass(frozen=True, slots=True, kw_only=False)
 class Outgoing:
-    """What `duemq send` was asked to send."""
+    """What `duemq send` was asked to send; `at` is a time as people type it."""
 
     topic: str
     body: str
@@ -42,6 +43,7 @@ class Outgoing:
     key: str = ""
     queue_id: int = -1
     count: int = 1
+    at: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Sent:
     broker: str
     queue_id: int
     queue_offset: int
+    recall_handle: str = ""
 
 
 def send_messages(outgoing: Outgoing, *, namesrv: str, broker: str, as_json: bool) -> None:
@@ -90,6 +93,8 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
     properties = {"UNIQ_KEY": unique, "WAIT": "true", "TAGS": outgoing.tag, "KEYS": outgoing.key}
     if outgoing.level:
         properties["DELAY"] = str(outgoing.level)
+    if outgoing.at:
+        properties["TIMER_DELIVER_MS"] = str(parse_time(outgoing.at, SystemClock().now_ms()))
     fields = {
         "producerGroup": PRODUCER_GROUP,
         "topic": outgoing.topic,
@@ -116,6 +121,7 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
         queue.broker_name or queue.address,
         int(got.get("queueId", -1)),
         int(got.get("queueOffset", -1)),
+        got.get("recallHandle", ""),
     )
 
 

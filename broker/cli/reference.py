@@ -118,6 +118,8 @@ def _commands() -> Iterator[tuple[str, Any]]:
         if children is None:
             yield words, command
             return
+        if command.invoke_without_command and words != "duemq":
+            yield words, command
         for name, child in children.items():
             if not child.hidden:
                 yield from walk(f"{words} {name}", child)

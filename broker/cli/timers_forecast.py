@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.cli.client import Cluster
 from broker.cli.output import console, print_json, table
-from broker.cli.timers_show import brokers_of, when
+from broker.cli.timers_show import brokers_of, heading, when
 from broker.cli.times import parse_time
 from message_store.clock import SystemClock
 from message_store.errors import UsageError
@@ -74,7 +74,9 @@ def _print(found: dict[str, Any]) -> None:
             end_ms = found["from_ms"] + (number + 1) * found["width_ms"]
             rows.append((when(end_ms)[:16], f"{count:,}", bar(count, most)))
     rows.append(("later", f"{found['later']:,}", ""))
-    console().print(table(f"{found['pending']:,} timers wait", COLUMNS, rows))
+    out = console()
+    out.print(heading(f"{found['pending']:,} timers wait"))
+    out.print(table("", COLUMNS, rows))
 
 
 def bar(count: int, most: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from broker.cli.client import Cluster
 from broker.cli.exits import Exit, fail
 from broker.cli.output import console, print_json, table
-from broker.cli.timers_show import LIST_COLUMNS, LIST_VIEW, brokers_of, list_row
+from broker.cli.timers_show import LIST_COLUMNS, LIST_VIEW, brokers_of, heading, list_row
 from broker.cli.times import parse_time
 from message_store.clock import SystemClock
 
@@ -49,7 +49,8 @@ def list_timers(wanted: Wanted, *, namesrv: str, broker: str, as_json: bool) -> 
     else:
         rows = [list_row(timer, now_ms) for timer in shown]
         title = f"waiting timers, page {wanted.page}" + (" (there are more)" if more else "")
-        console().print(table(title, LIST_COLUMNS, rows))
+        console().print(heading(title))
+        console().print(table("", LIST_COLUMNS, rows))
         for why in damage:
             console(stderr=True).print(why, markup=False, soft_wrap=True)
     if wanted.key and not shown:

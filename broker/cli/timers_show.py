@@ -126,6 +126,13 @@ def list_row(timer: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
     )
 
 
+def heading(text: str) -> Any:
+    """Return a line above a table; a table's own title is as narrow as the table."""
+    from rich.text import Text
+
+    return Text(text, style="bold")
+
+
 def when(time_ms: int | None) -> str:
     """Return a time as a table shows it."""
     if time_ms is None:
@@ -145,7 +152,8 @@ def summary_of(view: dict[str, Any]) -> Any:
         rows.append((f"... {len(topics) - TOPICS_SHOWN} more", f"{left:,}"))
     title = f"{view['broker']}: {view['pending']:,} timers wait"
     return _grouped([
-        table(title, ("topic", "#pending"), rows),
+        heading(title),
+        table("", ("topic", "#pending"), rows),
         table("", ("", ""), _facts(view)),
     ])  # fmt: skip
 
