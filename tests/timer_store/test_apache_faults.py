@@ -1,0 +1,480 @@
+"""T1 to T24: where Apache's timer wheel loses, doubles, hurries or blocks. We do not."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+from message_store.batch import PutBatch
+from message_store.layout import SYS_PREPARED
+from message_store.quarantine import QUARANTINE_TOPIC
+from message_store.waiting import Verdict
+from tests.store_help import add_message
+from tests.timer_store.rig import TimerRig
+from timer_store.layout import TIMER_CHECK_BYTES, UNIT_BYTES
+from timer_store.names import HALF_TOPIC, TIMER_TOPIC
+
+DAY_MS = 86_400_000
+MESSAGE_ILLEGAL, SYSTEM_ERROR = 13, 1
+
+
+@pytest.fixture
+def rig(tmp_path):
+    rig = TimerRig(tmp_path).open()
+    yield rig
+    if rig.is_open:
+        rig.close()
+
+
+def put_raw(rig, properties, topic=TIMER_TOPIC, **fields):
+    """Append a record as it is, past the hook."""
+    batch = PutBatch(1, 1)
+    add_message(rig.store, batch, topic, 0, b"odd", properties=properties, **fields)
+    rig.store.put(batch)
+    rig.work()
+    return batch
+
+
+def fill(rig, count, *, every_ms=37, start_ms=1):
+    """Put `count` timers with their number as body; return when each is due."""
+    now_ms = rig.clock.now_ms()
+    due_ms = [now_ms + start_ms + every_ms * number for number in range(count)]
+    for number in range(count):
+        rig.put(due_ms[number], body=b"%d" % number)
+    return due_ms
+
+
+def check_all(rig, due_ms, opened_ms=0):
+    """Assert that each came once, in order, at its millisecond or when the store was opened."""
+    records = rig.delivered()
+    assert [record.body for record in records] == [b"%d" % n for n in range(len(due_ms))]
+    for record, moment_ms in zip(records, due_ms, strict=True):
+        assert moment_ms <= record.store_ms <= max(moment_ms, opened_ms)
+    assert rig.timers.books.total == 0
+
+
+def reopen(rig, *, asleep_ms=0, **config):
+    """Kill it, and open it again after some time, with other settings."""
+    if rig.is_open:
+        rig.kill()
+    rig.clock.advance(asleep_ms)
+    if config:
+        rig.config = TimerRig(rig.root, rig.clock, **config).config
+    rig.open()
+    return rig.clock.now_ms()
+
+
+def test_t1_one_stray_record_in_the_timer_topic_stops_nothing(rig):
+    put_raw(rig, {"REAL_TOPIC": "T", "REAL_QID": "0"})
+    put_raw(rig, {"TIMER_OUT_MS": "soon", "REAL_TOPIC": "T", "REAL_QID": "0"})
+    put_raw(rig, {})
+    due_ms = fill(rig, 3)
+    rig.advance(1_000)
+    check_all(rig, due_ms)
+    assert len(rig.delivered(QUARANTINE_TOPIC)) == 3
+    reopen(rig)
+    assert len(rig.delivered(QUARANTINE_TOPIC)) == 3
+
+
+def test_t1_a_client_cannot_put_one_there(rig):
+    batch = PutBatch(1)
+    add_message(rig.store, batch, TIMER_TOPIC, 0, b"stray", properties={"KEYS": "k"})
+    rig.hook(batch, rig.clock.now_ms())
+    assert batch.rows[0]["status"] == MESSAGE_ILLEGAL
+    assert "send to your topic" in batch.remarks[0]
+
+
+def test_t2_the_largest_message_is_delivered(tmp_path):
+    rig = TimerRig(tmp_path)
+    rig.store_changes = {"commitlog_file_bytes": 12 << 20, "message_bytes_max": 4 << 20}
+    rig.open()
+    body = bytes(4 << 20)
+    rig.put(rig.clock.now_ms() + 5, body=body)
+    due_ms = [rig.clock.now_ms() + 6]
+    rig.put(due_ms[0])
+    rig.advance(10)
+    assert rig.bodies() == [body, b"body"]
+    rig.close()
+
+
+def test_t3_a_full_disk_drops_nothing(rig):
+    due_ms = fill(rig, 50, every_ms=100)
+    rig.advance(1_050)
+    came = len(rig.bodies())
+    rig.store._refusal = "the disk is full"
+    rig.advance(600_000)
+    assert len(rig.bodies()) == came < 50
+    rig.store._refusal = ""
+    rig.advance(1_000)
+    check_all(rig, due_ms, rig.clock.now_ms())
+
+
+@pytest.mark.parametrize("prop_bytes", [32_000, 32_600, 32_740, 32_760])
+def test_t4_what_is_accepted_can_be_delivered(tmp_path, prop_bytes):
+    rig = TimerRig(tmp_path)
+    rig.store_changes = {"commitlog_file_bytes": 1 << 20}
+    rig.open()
+    due_ms = rig.clock.now_ms() + 5
+    batch = PutBatch(1)
+    name = f"TIMER_DELIVER_MS\x01{due_ms}\x02x\x01\x02"
+    properties = {"TIMER_DELIVER_MS": str(due_ms), "x": "x" * (prop_bytes - len(name))}
+    add_message(rig.store, batch, "T", 0, b"body", properties=properties)
+    rig.hook(batch, rig.clock.now_ms())
+    rig.store.put(batch)
+    rig.advance(10)
+    accepted = batch.rows[0]["status"] == 0
+    assert accepted == (prop_bytes == 32_000) or prop_bytes == 32_600
+    assert len(rig.bodies()) == accepted
+    assert accepted or batch.rows[0]["status"] == MESSAGE_ILLEGAL
+    rig.close()
+
+
+def test_t5_a_restart_behind_the_queue_loses_nothing(tmp_path):
+    rig = TimerRig(tmp_path, stop_enqueue=True).open()
+    due_ms = fill(rig, 20, every_ms=100)
+    rig.advance(1_000)
+    assert rig.persist(last=True)
+    opened_ms = reopen(rig, asleep_ms=1_000_000, stop_enqueue=False)
+    check_all(rig, due_ms, opened_ms)
+    rig.close()
+
+
+@pytest.mark.parametrize("precision_ms", [100, 1_000])
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_t6_no_outage_is_too_long(tmp_path, precision_ms, end):
+    rig = TimerRig(tmp_path, precision_ms=precision_ms).open()
+    due_ms = fill(rig, 60, every_ms=50_000)
+    rig.persist()
+    getattr(rig, end)()
+    opened_ms = reopen(rig, asleep_ms=400 * DAY_MS)
+    check_all(rig, due_ms, opened_ms)
+    rig.close()
+
+
+def test_t7_an_unreadable_record_is_kept_and_said(rig):
+    damaged = rig.put(rig.clock.now_ms() + 10, UNIQ_KEY="U1").rows[0].copy()
+    rig.put(rig.clock.now_ms() + 11, body=b"whole")
+    file = rig.store.log.file_of(int(damaged["phys_offset"]))
+    file.write(int(damaged["phys_offset"]) - file.base + 91, b"\xff")
+    rig.advance(20)
+    assert rig.bodies() == [b"whole"]
+    (kept,) = rig.delivered(QUARANTINE_TOPIC)
+    assert kept.properties["DUEMQ_REASON"] == "unreadable"
+    assert kept.prepared_offset == -(int(damaged["phys_offset"]) + 1)
+    assert rig.timers.books.total == 0
+
+
+def test_t7_retention_asks_for_what_waits(rig):
+    rig.persist(last=True)
+    first = rig.put(rig.clock.now_ms() + 2 * DAY_MS).rows[0]["phys_offset"]
+    for _ in range(400):
+        rig.put(rig.clock.now_ms() + 1, body=bytes(300))
+    assert rig.store.log.end > 2 * rig.store.log.file_bytes
+    assert rig.timers.first_pending_offset <= first
+    rig.advance(2 * DAY_MS)
+    rig.persist()
+    later = rig.timers.first_pending_offset
+    assert later is None or later > first
+
+
+def test_t8_a_unit_whose_record_is_gone_delivers_nothing_else(rig):
+    """The log loses its end, and other records take the place."""
+    due_ms = fill(rig, 5, every_ms=1_000, start_ms=60_000)
+    lost = rig.put(rig.clock.now_ms() + 30_000, body=b"lost").rows[0].copy()
+    rig.kill()
+    at = int(lost["phys_offset"])
+    path = rig.root / "commitlog" / f"{0:020d}"
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes(int(lost["record_size"])))
+    reopen(rig)
+    assert rig.store.log.end == at
+    put_raw(rig, {"REAL_TOPIC": "T", "REAL_QID": "0", "TIMER_OUT_MS": "1"}, topic="U")
+    opened_ms = rig.clock.now_ms()
+    rig.advance(100_000)
+    check_all(rig, due_ms, opened_ms)
+    assert len(rig.delivered("U")) == 1
+
+
+@pytest.mark.parametrize("persist", [True, False])
+def test_t9_a_kill_inside_a_slot_doubles_nothing(rig, persist):
+    due_ms = fill(rig, 100, every_ms=7)
+    rig.advance(333)
+    if persist:
+        rig.persist()
+    rig.advance(200)
+    opened_ms = reopen(rig)
+    rig.advance(1_000)
+    check_all(rig, due_ms, opened_ms)
+
+
+def test_t10_one_refusal_repeats_nobody(rig, monkeypatch):
+    now_ms = rig.clock.now_ms()
+    add, calls = rig.timers.units.add, []
+
+    def refuse_once(rows, **times):
+        calls.append(len(rows))
+        if len(calls) == 1:
+            raise OSError(28, "no space left on device")
+        return add(rows, **times)
+
+    monkeypatch.setattr(rig.timers.units, "add", refuse_once)
+    rig.put_many([(now_ms + 50 + n, "T", 0, b"%d" % n) for n in range(11)])
+    rig.advance(1_000)
+    check_all(rig, [now_ms + 50 + n for n in range(11)], rig.clock.now_ms())
+    assert len(calls) >= 2
+
+
+@pytest.mark.parametrize("content", [None, b"", bytes(TIMER_CHECK_BYTES), b"\0\0\1\x8b\xcf"])
+def test_t11_a_lost_timercheck_doubles_nothing(rig, content):
+    due_ms = fill(rig, 60, every_ms=100)
+    rig.advance(3_000)
+    rig.persist()
+    rig.advance(500)
+    rig.kill()
+    path = rig.root / "config" / "timercheck"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    opened_ms = reopen(rig)
+    rig.advance(10_000)
+    check_all(rig, due_ms, opened_ms)
+
+
+def test_t12_a_stalled_enqueue_stops_no_delivery(rig):
+    due_ms = fill(rig, 20)
+    rig.timers.reconfigure(TimerRig(rig.root, rig.clock, stop_enqueue=True).config)
+    rig.put(rig.clock.now_ms() + 5, body=b"held")
+    rig.advance(10_000)
+    check_all(rig, due_ms)
+    rig.timers.reconfigure(rig.config)
+    rig.advance(1)
+    assert rig.bodies()[-1] == b"held"
+
+
+def test_t13_a_wheel_ahead_of_its_log(rig):
+    due_ms = fill(rig, 30, every_ms=500, start_ms=20_000)
+    rig.persist()
+    end = rig.timers.units.log.end
+    now_ms = rig.clock.now_ms()
+    for number in range(30, 60):
+        due_ms.append(now_ms + 20_000 + 500 * number)
+        rig.put(due_ms[-1], body=b"%d" % number)
+    units = rig.timers.units
+    units.wheel.write(units.wheel.capture())  # the disk wrote it before the log
+    rig.kill()
+    zero_behind(rig.root / "timerlog", end, rig.config.log_file_bytes)
+    opened_ms = reopen(rig)
+    rig.advance(100_000)
+    check_all(rig, due_ms, opened_ms)
+
+
+def zero_behind(directory, end, file_bytes):
+    """Lose everything of a timer log from a position on."""
+    for path in sorted(directory.iterdir()):
+        keep = min(max(end - int(path.name), 0), file_bytes)
+        path.write_bytes(path.read_bytes()[:keep].ljust(file_bytes, b"\0"))
+
+
+def test_t14_stale_units_behind_a_torn_one_are_not_revived(rig):
+    due_ms = fill(rig, 20, every_ms=100, start_ms=5_000)
+    rig.persist()
+    end = rig.timers.units.log.end
+    for number in range(20, 40):
+        due_ms.append(due_ms[-1] + 100)
+        rig.put(due_ms[-1], body=b"%d" % number)
+    rig.kill()
+    path = rig.root / "timerlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[end : end + UNIT_BYTES] = bytes(UNIT_BYTES)
+    path.write_bytes(data)
+    opened_ms = reopen(rig)
+    rig.kill()
+    reopen(rig)
+    rig.advance(20_000)
+    check_all(rig, due_ms, opened_ms)
+
+
+@pytest.mark.parametrize("persist_again", [True, False])
+def test_t15_a_gap_in_a_chain_loses_nothing(rig, persist_again):
+    due_ms = fill(rig, 40, every_ms=10, start_ms=10_000)
+    rig.persist()
+    rig.kill()
+    path = rig.root / "timerlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[10 * UNIT_BYTES : 12 * UNIT_BYTES] = bytes(2 * UNIT_BYTES)
+    path.write_bytes(data)
+    opened_ms = reopen(rig)
+    if persist_again:
+        rig.persist(last=True)
+    rig.advance(20_000)
+    check_all(rig, due_ms, opened_ms)
+
+
+def test_t15_a_missing_file_of_the_timer_log_loses_nothing(rig):
+    due_ms = fill(rig, 200, every_ms=10, start_ms=10_000)
+    rig.persist()
+    rig.kill()
+    files = sorted((rig.root / "timerlog").iterdir())
+    assert len(files) > 3
+    files[1].unlink()
+    opened_ms = reopen(rig)
+    assert any("timerlog" in notice for notice in rig.notices)
+    rig.advance(20_000)
+    check_all(rig, due_ms, opened_ms)
+
+
+def test_t16_a_checkpoint_never_passes_what_is_on_the_disk(rig):
+    rig.put(rig.clock.now_ms() + 10)
+    rig.persist()
+    files = [rig.root / "config" / name for name in ("duemq.timers.json", "timercheck")]
+    before = [path.read_bytes() for path in files]
+    rig.advance(2_000)
+
+    async def never(end, *, always=False):
+        assert always
+        return False
+
+    rig.store.wait_durable, real = never, rig.store.wait_durable
+    assert not rig.persist()
+    rig.store.wait_durable = real
+    assert [path.read_bytes() for path in files] == before
+    assert rig.persist()
+    assert rig.store.durable_offset == rig.store.max_offset
+
+
+def test_t17_a_cancel_is_never_done_and_delivered(rig):
+    now_ms = rig.clock.now_ms()
+    timers = [int(rig.put(now_ms + ms).rows[0]["phys_offset"]) for ms in (100, 1_400, 9_000)]
+    rig.advance(1_399)  # the first is delivered, the second staged, the third in its slot
+    decided = rig.timers.decisions.cancel(np.array(timers, np.int64))
+    expected = [Verdict.DELIVERED, Verdict.DONE, Verdict.DONE]
+    assert decided.verdicts.tolist() == expected
+    rig.advance(20_000)
+    assert len(rig.bodies()) == 1
+
+
+@pytest.mark.parametrize("before_ms", [9_000, 600, 1])
+def test_t17_a_marker_works_until_its_target_is_delivered(rig, before_ms):
+    due_ms = rig.clock.now_ms() + 10_000
+    rig.put(due_ms, UNIQ_KEY="U1", body=b"cancelled")
+    rig.put(due_ms, UNIQ_KEY="U2", body=b"kept")
+    rig.advance(10_000 - before_ms)
+    rig.put(due_ms, UNIQ_KEY="U1", TIMER_DEL_UNIQKEY="T+U1", body=b"0")
+    rig.advance(20_000)
+    assert rig.bodies() == [b"kept"]
+
+
+def test_t18_every_timer_leaves_at_its_millisecond_beside_a_backlog(rig):
+    now_ms = rig.clock.now_ms()
+    rig.put_many([(now_ms + 1_000, "T", 0, b"%d" % n) for n in range(5_000)])
+    later = [now_ms + ms for ms in (1_001, 1_500, 2_000, 2_001)]
+    for moment_ms in later:
+        rig.put(moment_ms, "U")
+    rig.advance(3_000)
+    assert len(rig.bodies()) == 5_000
+    assert {record.store_ms for record in rig.delivered()} == {now_ms + 1_000}
+    assert [record.store_ms for record in rig.delivered("U")] == later
+
+
+@pytest.mark.parametrize("step_ms", [-500, -5_000, -3 * DAY_MS])
+def test_t19_a_clock_that_steps_back_hurries_nothing(rig, step_ms):
+    rig.put(rig.clock.now_ms() + 2_000, body=b"0")
+    first_ms = rig.clock.now_ms() + 2_000
+    rig.advance(1_000)
+    rig.clock.set_ms(rig.clock.now_ms() + step_ms)
+    second_ms = rig.clock.now_ms() + 300
+    rig.put(second_ms, "U")
+    rig.advance(299)
+    assert rig.delivered("U") == []
+    rig.advance(first_ms + 1_000 - rig.clock.now_ms())
+    assert len(rig.delivered("U")) == len(rig.delivered()) == 1
+    assert rig.delivered()[0].store_ms >= first_ms
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize(("before", "after"), [(1_000, 100), (100, 1_000), (500, 200)])
+def test_t20_another_precision_moves_nothing(tmp_path, before, after, end):
+    rig = TimerRig(tmp_path, precision_ms=before).open()
+    due_ms = fill(rig, 80, every_ms=331, start_ms=4_000)
+    rig.put(rig.clock.now_ms() + 2 * DAY_MS, "U")
+    rig.advance(8_000)
+    rig.persist()
+    getattr(rig, end)()
+    opened_ms = reopen(rig, precision_ms=after)
+    assert any("timerPrecisionMs" in notice for notice in rig.notices)
+    rig.advance(60_000)
+    records = rig.delivered()
+    assert [record.body for record in records] == [b"%d" % n for n in range(80)]
+    assert all(r.store_ms == d for r, d in zip(records, due_ms, strict=True) if d > opened_ms)
+    rig.advance(2 * DAY_MS)
+    assert len(rig.delivered("U")) == 1
+    rig.close()
+
+
+def test_t21_a_received_message_sent_again_with_a_new_time_waits(rig):
+    rig.put(rig.clock.now_ms() + 10)
+    rig.advance(10)
+    (record,) = rig.delivered()
+    properties = dict(record.properties)
+    assert "TIMER_OUT_MS" in properties
+    properties.pop("TIMER_DELIVER_MS")
+    due_ms = rig.clock.now_ms() + 5_000
+    rig.put(due_ms, **properties)
+    rig.advance(4_999)
+    assert len(rig.delivered()) == 1
+    rig.advance(1)
+    assert [r.store_ms for r in rig.delivered()][1:] == [due_ms]
+
+
+def test_t22_flow_control_counts_exactly(tmp_path):
+    rig = TimerRig(tmp_path, slot_timers_max=5).open()
+    due_ms = rig.clock.now_ms() + 5_500
+    offsets = [int(rig.put(due_ms).rows[0]["phys_offset"]) for _ in range(5)]
+    for _ in range(20):
+        assert rig.put(due_ms).rows[0]["status"] == SYSTEM_ERROR
+    rig.timers.decisions.cancel(np.array(offsets[:2], np.int64))
+    for _ in range(2):
+        rig.persist()
+        reopen(rig)
+        assert rig.timers.slot_count(due_ms - 1) == 3
+    assert [int(rig.put(due_ms).rows[0]["status"]) for _ in range(3)] == [0, 0, SYSTEM_ERROR]
+    rig.advance(6_000)
+    assert len(rig.bodies()) == 5
+    rig.close()
+
+
+def test_t23_a_half_message_is_no_timer(rig):
+    batch = PutBatch(1)
+    properties = {"TIMER_DELIVER_MS": str(rig.clock.now_ms() + 1_000), "REAL_TOPIC": "T"}
+    add_message(
+        rig.store, batch, HALF_TOPIC, 0, b"half", properties=properties, sys_flag=SYS_PREPARED
+    )
+    rig.hook(batch, rig.clock.now_ms())
+    rig.store.put(batch)
+    assert rig.timers.books.total == 0
+    rig.advance(5_000)
+    assert rig.bodies() == []
+
+
+def test_t23_timers_of_one_batch_have_their_own_times(rig):
+    now_ms = rig.clock.now_ms()
+    rig.put_many([(now_ms + ms, "T", 0, b"%d" % ms) for ms in (3_000, 1_000, 2_000)])
+    rig.advance(1_500)
+    assert rig.bodies() == [b"1000"]
+    rig.advance(1_500)
+    assert rig.bodies() == [b"1000", b"2000", b"3000"]
+
+
+def test_t24_whoever_opens_the_store_delivers(rig, tmp_path_factory):
+    """Nobody has to make us active: a copy of the store is delivered from, too."""
+    due_ms = fill(rig, 10, start_ms=5_000)
+    rig.close()
+    copy = tmp_path_factory.mktemp("copy") / "store"
+    shutil.copytree(rig.root, copy)
+    other = TimerRig(copy, rig.clock).open()
+    other.advance(10_000)
+    check_all(other, due_ms)
+    other.close()
