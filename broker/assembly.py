@@ -196,8 +196,6 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
 
 def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
     store, identity = parts.store, parts.identity
-    views = around.plugins.admin_views()
-    figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     groups = GroupAdminProcessor(
         store,
         parts.topics,
@@ -237,6 +235,15 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             groups.consume_stats,
             f"{around.config().broker_ip}:{around.port}",
         ),
+        *_operating_processors(parts, around),
+    ]
+
+
+def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]:
+    """Return what shows the broker to an operator and takes his decisions."""
+    store, views = parts.store, around.plugins.admin_views()
+    figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
+    return [
         RuntimeInfo(
             store,
             parts.stats,
@@ -253,7 +260,11 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
         ),
         AdminProcessor(views),
         DecideProcessor(
-            store, around.plugins.waiting, parts.hooks, around.clock, identity.broker_name
+            store,
+            around.plugins.waiting,
+            parts.hooks,
+            around.clock,
+            parts.identity.broker_name,
         ),
     ]
 

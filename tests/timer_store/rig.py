@@ -1,4 +1,4 @@
-"""A message store with timers on it, on a clock moved by hand; it can be killed and opened again."""
+"""A message store with timers on a clock moved by hand; it can be killed and opened again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
+from tests.schedule_service.rig import crash
+from tests.store_help import add_message, open_store
 from timer_store.config import TimerConfig
 from timer_store.hook import TimerHook
 from timer_store.names import TIMER_TOPIC
 from timer_store.persist import TimerKeeper
 from timer_store.store import TimerStore
-from tests.schedule_service.rig import crash
-from tests.store_help import add_message, open_store
 
 LOG_FILE_BYTES = 2_600  # 49 units
 TURNS_MAX = 100_000
