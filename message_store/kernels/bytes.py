@@ -10,26 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from message_store.kernels.crc import crc32 as crc32
 from message_store.kernels.kernel import kernel
-from message_store.kernels.memory import copy_bytes, load_u8
+from message_store.kernels.memory import copy_bytes
 
 Bytes = npt.NDArray[np.uint8]
-
-
-def _crc_tables() -> npt.NDArray[np.uint32]:
-    tables = np.zeros((16, 256), np.uint32)
-    for i in range(256):
-        value = i
-        for _ in range(8):
-            value = (value >> 1) ^ (0xEDB88320 if value & 1 else 0)
-        tables[0, i] = value
-    for k in range(1, 16):
-        previous = tables[k - 1]
-        tables[k] = (previous >> np.uint32(8)) ^ tables[0][previous & np.uint32(0xFF)]
-    return tables
-
-
-CRC_TABLES = _crc_tables()
 
 
 @kernel
@@ -119,27 +104,3 @@ def put_digits(out: Bytes, pos: int, value: int) -> int:
         if rest == 0:
             return end
         at -= 1
-
-
-@kernel
-def crc32(data: Bytes, pos: int, size: int) -> int:
-    """Return the CRC-32 (IEEE) of data[pos:pos+size], sixteen bytes a step (little-endian)."""
-    t, low, crc = CRC_TABLES, np.uint64(255), np.uint64(0xFFFFFFFF)
-    end = pos + size
-    while end - pos >= 16:
-        a = load_u8(data, np.int64(pos)) ^ crc
-        b = load_u8(data, np.int64(pos + 8))
-        x = t[15, a & low] ^ t[14, (a >> np.uint64(8)) & low]
-        x ^= t[13, (a >> np.uint64(16)) & low] ^ t[12, (a >> np.uint64(24)) & low]
-        x ^= t[11, (a >> np.uint64(32)) & low] ^ t[10, (a >> np.uint64(40)) & low]
-        x ^= t[9, (a >> np.uint64(48)) & low] ^ t[8, a >> np.uint64(56)]
-        y = t[7, b & low] ^ t[6, (b >> np.uint64(8)) & low]
-        y ^= t[5, (b >> np.uint64(16)) & low] ^ t[4, (b >> np.uint64(24)) & low]
-        y ^= t[3, (b >> np.uint64(32)) & low] ^ t[2, (b >> np.uint64(40)) & low]
-        y ^= t[1, (b >> np.uint64(48)) & low] ^ t[0, b >> np.uint64(56)]
-        crc = np.uint64(x ^ y)
-        pos += 16
-    while pos < end:
-        crc = (crc >> np.uint64(8)) ^ np.uint64(t[0, (crc ^ np.uint64(data[pos])) & low])
-        pos += 1
-    return np.int64(crc ^ np.uint64(0xFFFFFFFF))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -75,15 +73,3 @@ def check_digits(value: int) -> None:
     assert kernels.digits_len(value) == len(wanted)
     assert kernels.put_digits(out, 2, value) == 2 + len(wanted)
     assert out.tobytes()[2:].rstrip(bytes([GUARD])) == wanted
-
-
-@given(st.binary(max_size=200), st.integers(0, 40))
-def test_crc32(data, pos):
-    pos = min(pos, len(data))
-    assert kernels.crc32(array(data + b"tail"), pos, len(data) - pos) == zlib.crc32(data[pos:])
-
-
-@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 31, 32, 33, 4_096, 65_537])
-def test_crc32_at_the_edges_of_its_steps(size):
-    data = np.arange(size, dtype=np.uint64).astype(np.uint8).tobytes()
-    assert kernels.crc32(array(data + b"x"), 0, size) == zlib.crc32(data)
