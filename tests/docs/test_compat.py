@@ -9,7 +9,6 @@ from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-from broker.admin import VIEW_REQUEST
 from broker.broker import Broker
 from broker.plugins import Installed
 from broker.remoting.codes import RequestCode
@@ -20,10 +19,11 @@ from tests.broker.running import small
 TESTS = Path(__file__).resolve().parents[1]
 TEXT = (TESTS.parent / "docs" / "compat.md").read_text()
 FULL_NAME = re.compile(r"([\w/]+\.py)`?::(\w+)")
-LEVELS = Installed(
-    "schedule_service",
-    EntryPoint("schedule_service", "schedule_service.plugin:create_plugin", ENTRY_POINT_GROUP),
-)
+PLUGINS = [
+    Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
+    for name in ("schedule_service", "timer_store")
+]
+OUR_CODES = frozenset(range(9_000, 10_000))
 
 
 @cache
@@ -86,10 +86,12 @@ def codes_told(server: str) -> set[int]:
 def test_the_request_codes_are_those_served(tmp_path: Path) -> None:
     async def served() -> tuple[set[int], set[int]]:
         properties = small(tmp_path, embeddedNamesrvEnable="true", embeddedNamesrvPort="0")
-        async with Broker(properties, plugins=[LEVELS]) as broker:
+        async with Broker(properties, plugins=PLUGINS) as broker:
             assert broker.namesrv is not None
             return set(broker.parts.handlers) | SEND_CODES, set(broker.namesrv.handlers())
 
     ours, namesrv = asyncio.run(served())
-    assert codes_told("Broker") == ours - {VIEW_REQUEST}
+    told = {int(code) for code in re.findall(r"\b9\d{3}\b", section("Request codes"))}
+    assert told == ours & OUR_CODES
+    assert codes_told("Broker") == ours - OUR_CODES
     assert codes_told("Name server") == namesrv
