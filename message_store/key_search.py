@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -110,3 +110,19 @@ def _matching(
     keep = np.flatnonzero(hits)
     keep = keep[np.argsort(key_at[keep], kind="stable")]
     return Matches(key_at[keep], offsets[keep], hits[keep])
+
+
+def frames(store: StoreReader, offsets: Offsets) -> npt.NDArray[Any]:
+    """Return (n,) `layout.SCANNED` of the records at log offsets; record_size 0: there is none."""
+    found = np.zeros(offsets.size, layout.SCANNED)
+    found["topic_index"] = -1
+    order = np.argsort(offsets, kind="stable")
+    ranked = offsets[order]
+    for file in list(store.log.files):
+        low, high = np.searchsorted(ranked, (file.base, file.base + file.size))
+        if low < high:
+            mine = np.zeros(high - low, layout.SCANNED)
+            span = (file.base, min(file.size, store.log.end - file.base))
+            kernels.frames_at(file.data, span, ranked[low:high], store.topics.arrays, mine)
+            found[order[low:high]] = mine
+    return found

@@ -103,15 +103,27 @@ class Carrier:
         self._plain = PutBatch(1, PLAIN_STAGING_BYTES)
         self._scratch = np.zeros(1, layout.SCANNED)
 
-    def carry(self, level: int, first_offset: int, units: Units, now_ms: int) -> Trip:
+    def carry(
+        self,
+        level: int,
+        first_offset: int,
+        units: Units,
+        now_ms: int,
+        skip: npt.NDArray[np.bool_] | None = None,
+    ) -> Trip:
         """Append due units, in order, until all are settled or the store refuses.
 
         Args:
             first_offset: queue offset of units[0].
+            skip: (n,) b1: units that were settled before their time: passed over.
         """
-        trip = Trip()
-        while trip.done < units.size and not trip.refusal:
-            self._carry_fast(level, units, trip)
+        trip, whole = Trip(), units
+        while trip.done < whole.size and not trip.refusal:
+            if skip is not None:
+                trip.done += _leading(~skip[trip.done :])
+                units = whole[: trip.done + _leading(skip[trip.done :])]
+            if trip.done < units.size:
+                self._carry_fast(level, units, trip)
             if trip.done < units.size and not trip.refusal:
                 at = trip.done
                 self._carry_plain(level, first_offset + at, units[at], trip, now_ms)
@@ -225,6 +237,11 @@ class Carrier:
             return
         trip.done += 1
         trip.parked.append(item)
+
+
+def _leading(mask: npt.NDArray[np.bool_]) -> int:
+    """Return how many leading entries are False."""
+    return int(np.argmax(mask)) if mask.any() else int(mask.size)
 
 
 def target_of(

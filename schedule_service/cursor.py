@@ -17,6 +17,9 @@ For each segment:  appended <= taken <= end.
     appended    everything before it is in the log (delivered or in quarantine)
     taken       everything before it was handed to delivery
     end         one past its last unit
+
+Units that were decided on before their time (cancelled, moved, fired) are `settled`: delivery
+passes over them when it gets there.
 """
 
 from __future__ import annotations
@@ -81,6 +84,7 @@ class LevelCursor:
         self.level = level
         self.segments: list[Segment] = [Segment(start, start, start)]
         self.last_due_ms = -NEVER_MS  # of the newest unit
+        self.settled: set[int] = set()  # queue offsets in the undelivered parts of segments
         self.merged = 0  # cuts that were not made because there were too many
 
     @property
@@ -90,8 +94,48 @@ class LevelCursor:
 
     @property
     def pending(self) -> int:
-        """Units not delivered yet, exactly."""
+        """Messages that wait, exactly."""
+        return self.held - len(self.settled)
+
+    @property
+    def held(self) -> int:
+        """Units not delivered yet, settled ones too."""
         return sum(segment.pending for segment in self.segments)
+
+    def waits(self, offset: int) -> bool:
+        """Return whether a unit is neither delivered nor settled."""
+        if offset in self.settled:
+            return False
+        return any(segment.appended <= offset < segment.end for segment in self.segments)
+
+    def settle(self, offset: int) -> None:
+        """Have a unit that waits wait no longer."""
+        assert self.waits(offset)
+        self.settled.add(offset)
+
+    def settled_in(self, first: int, count: int) -> npt.NDArray[np.bool_] | None:
+        """Return which of `count` units from `first` on are settled, None if no unit is."""
+        if not self.settled:
+            return None
+        return np.array([at in self.settled for at in range(first, first + count)], np.bool_)
+
+    def settled_ranges(self) -> list[Range]:
+        """Return the settled units as ranges, ascending."""
+        found: list[Range] = []
+        for at in sorted(self.settled):
+            if found and found[-1][1] == at:
+                found[-1] = (found[-1][0], at + 1)
+            else:
+                found.append((at, at + 1))
+        return found
+
+    def _pass_settled(self, first: int, end: int) -> int:
+        """Forget the settled units of a range that was passed; return how many."""
+        if not self.settled:
+            return 0
+        passed = self.settled.intersection(range(first, end))
+        self.settled -= passed
+        return len(passed)
 
     @property
     def next_due_ms(self) -> int:
@@ -153,6 +197,7 @@ class LevelCursor:
     def advance(self, segment: Segment, appended: int) -> None:
         """Note that everything of a segment before `appended` is in the log."""
         assert segment.appended <= appended <= segment.taken
+        self._pass_settled(segment.appended, appended)
         segment.appended = appended
         self._drop_finished()
 
@@ -162,7 +207,8 @@ class LevelCursor:
         for segment in self.segments:
             if segment.appended < queue_min:
                 start = min(queue_min, segment.end)
-                lost += start - segment.appended
+                passed = self._pass_settled(segment.appended, start)
+                lost += start - segment.appended - passed
                 segment.appended = start
                 if segment.taken < start:
                     segment.taken = start
@@ -177,6 +223,25 @@ class LevelCursor:
         if len(self.segments) > 1:
             last = self.segments[-1]
             self.segments = [s for s in self.segments if s.pending or s is last]
+
+
+def without_holes(waiting: Sequence[Range], ranges_max: int) -> tuple[list[Range], set[int]]:
+    """Return at most `ranges_max` ranges, and the units of the holes that were filled for that.
+
+    The largest holes stay: they are deliveries; the small ones are single decisions.
+    """
+    sizes = sorted((right[0] - left[1] for left, right in pairwise(waiting)), reverse=True)
+    least = sizes[ranges_max - 1] if len(sizes) >= ranges_max else 0
+    found: list[Range] = list(waiting[:1])
+    filled: set[int] = set()
+    for first, end in waiting[1:]:
+        before = found[-1]
+        if first - before[1] > least:
+            found.append((first, end))
+        else:
+            filled.update(range(before[1], first))
+            found[-1] = (before[0], end)
+    return found, filled
 
 
 def cursor_of(level: int, waiting: Sequence[Range], end: int) -> LevelCursor:

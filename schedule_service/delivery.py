@@ -253,7 +253,8 @@ class LevelService:
         now_ms: int,
     ) -> None:
         """Append the units of a flight and note how far that went."""
-        trip = self._carrier.carry(level.level, flight.first, units, now_ms)
+        skip = level.cursor.settled_in(flight.first, int(units.size))
+        trip = self._carrier.carry(level.level, flight.first, units, now_ms, skip)
         self._count(level, trip, due_ms)
         level.cursor.advance(flight.segment, flight.first + trip.done)
         if trip.done:
@@ -311,7 +312,7 @@ class LevelService:
         """Take note of what retention removed, so that the books are exact."""
         for level in self.levels.values():
             first, _ = self._queues.bounds(level.level)
-            if level.cursor.pending and level.cursor.first_undelivered < first:
+            if level.cursor.held and level.cursor.first_undelivered < first:
                 self._forget(level, first)
                 self._wake.set()
 

@@ -9,3 +9,4 @@ from message_store.quarantine import QUARANTINE_TOPIC as QUARANTINE_TOPIC
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # TopicValidator.RMQ_SYS_SCHEDULE_TOPIC
 SCHEDULE_QUEUES: Final = 18  # queues the topic is created with; deeper levels use more
+DECISION_TOPIC: Final = "DUEMQ_DECISIONS"  # ours: level messages that were cancelled

@@ -24,11 +24,19 @@ from message_store.plugin import (
     SystemTopic,
     TagsCodeRule,
 )
+from message_store.waiting import WaitingMessages
 from schedule_service.config import ScheduleConfig
+from schedule_service.decisions import WaitingLevels
 from schedule_service.delivery import Level, LevelService
 from schedule_service.hook import LevelHook
 from schedule_service.levels import LevelHistory, Promise, decode_history, encode_history
-from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_QUEUES, SCHEDULE_TOPIC
+from schedule_service.names import (
+    DECISION_TOPIC,
+    HALF_TOPIC,
+    QUARANTINE_TOPIC,
+    SCHEDULE_QUEUES,
+    SCHEDULE_TOPIC,
+)
 from schedule_service.persist import OffsetKeeper
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import (
@@ -60,6 +68,7 @@ class Running:
     hook: LevelHook
     service: LevelService
     keeper: OffsetKeeper
+    waiting: WaitingLevels
 
 
 class SchedulePlugin(PluginBase):
@@ -86,6 +95,7 @@ class SchedulePlugin(PluginBase):
         return (
             SystemTopic(SCHEDULE_TOPIC, SCHEDULE_QUEUES),
             SystemTopic(QUARANTINE_TOPIC, 1, READ_ONLY),
+            SystemTopic(DECISION_TOPIC, 1, READ_ONLY),
         )
 
     def tags_code_rules(self) -> Sequence[TagsCodeRule]:
@@ -102,6 +112,9 @@ class SchedulePlugin(PluginBase):
 
     def admin_views(self) -> Mapping[str, Callable[[], Any]]:
         return {"levels": self._levels_view, "runtime": self._runtime_view}
+
+    def waiting(self) -> WaitingMessages | None:
+        return None if self._running is None else self._running.waiting
 
     def first_pending_offset(self) -> int | None:
         if self._running is None:
@@ -171,7 +184,8 @@ class SchedulePlugin(PluginBase):
         store.topics.add(HALF_TOPIC)
         pending = sum(cursor.pending for cursor in cursors.values())
         log.info("levels %s; %d messages wait", self.history.text, pending)
-        return Running(store, hook, service, keeper)
+        waiting = WaitingLevels(store, queues, service, self._host.clock)
+        return Running(store, hook, service, keeper, waiting)
 
     def _load_history(self) -> tuple[LevelHistory, dict[int, int]] | None:
         path = self._config_dir / HISTORY_FILE

@@ -29,7 +29,15 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.json_dialect import dumps
-from schedule_service.cursor import NEVER_MS, SEGMENTS_MAX, LevelCursor, Range, cursor_of, find_cuts
+from schedule_service.cursor import (
+    NEVER_MS,
+    SEGMENTS_MAX,
+    LevelCursor,
+    Range,
+    cursor_of,
+    find_cuts,
+    without_holes,
+)
 from schedule_service.queues import ScheduleQueues
 
 log = logging.getLogger(__name__)
@@ -47,6 +55,7 @@ class Saved:
         offsets: level to the first queue offset that is not delivered.
         ahead: level to delivered ranges behind that, ascending.
         log_offset: end of the log when this was taken; None: written by Apache.
+        settled: level to ranges behind `offsets` that were decided on before their time.
     """
 
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -55,6 +64,7 @@ class Saved:
     counter: int = 0
     state_version: int = 0
     timestamp_ms: int = 0
+    settled: Mapping[int, list[Range]] = field(default_factory=dict)
 
 
 def decode_saved(value: Any) -> Saved:
@@ -64,10 +74,7 @@ def decode_saved(value: Any) -> Saved:
         ValueError, TypeError, AttributeError: It is no such file.
     """
     version = value.get("dataVersion") or {}
-    ahead = {
-        int(level): [(int(first), int(end)) for first, end in ranges]
-        for level, ranges in (value.get("deliveredAhead") or {}).items()
-    }
+    ahead, settled = _ranges(value, "deliveredAhead"), _ranges(value, "settledAhead")
     offsets = {int(level): int(offset) for level, offset in value["offsetTable"].items()}
     if any(level < 1 or offset < 0 for level, offset in offsets.items()):
         raise ValueError("a level below 1 or an offset below 0")
@@ -79,7 +86,15 @@ def decode_saved(value: Any) -> Saved:
         int(version.get("counter", 0)),
         int(version.get("stateVersion", 0)),
         int(version.get("timestamp", 0)),
+        settled,
     )
+
+
+def _ranges(value: Any, name: str) -> dict[int, list[Range]]:
+    return {
+        int(level): [(int(first), int(end)) for first, end in ranges]
+        for level, ranges in (value.get(name) or {}).items()
+    }
 
 
 def encode_saved(saved: Saved, *, own: bool = True) -> str:
@@ -94,19 +109,21 @@ def encode_saved(saved: Saved, *, own: bool = True) -> str:
     if own:
         members = {"commitLogOffset": saved.log_offset, **members}
         members["deliveredAhead"] = {level: saved.ahead[level] for level in sorted(saved.ahead)}
+        if saved.settled:
+            members["settledAhead"] = {n: saved.settled[n] for n in sorted(saved.settled)}
     return dumps({**members, "offsetTable": table})
 
 
 def take_saved(cursors: Iterable[LevelCursor], log_offset: int, before: Saved) -> Saved:
     """Return what is to be saved of cursors that know every delivery before `log_offset`."""
-    offsets, ahead = dict(before.offsets), {}
+    offsets, ahead, settled = dict(before.offsets), {}, {}
     for cursor in cursors:
         offsets[cursor.level] = cursor.first_undelivered
         if cursor.delivered_ahead():
             ahead[cursor.level] = cursor.delivered_ahead()
-    return Saved(
-        offsets, ahead, log_offset, before.counter, before.state_version, before.timestamp_ms
-    )
+        if cursor.settled:
+            settled[cursor.level] = cursor.settled_ranges()
+    return replace(before, offsets=offsets, ahead=ahead, log_offset=log_offset, settled=settled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +163,19 @@ def fitted(saved: Saved, ends: Mapping[int, int]) -> Saved:
     must not hold for its new messages.
     """
     offsets = {level: min(at, ends.get(level, 0)) for level, at in saved.offsets.items()}
-    ahead = {
+    ahead, settled = _fitted(saved.ahead, ends), _fitted(saved.settled, ends)
+    same = ahead == dict(saved.ahead) and settled == dict(saved.settled)
+    if same and offsets == dict(saved.offsets):
+        return saved
+    return replace(saved, offsets=offsets, ahead=ahead, settled=settled)
+
+
+def _fitted(table: Mapping[int, list[Range]], ends: Mapping[int, int]) -> dict[int, list[Range]]:
+    return {
         level: [(low, min(high, ends[level])) for low, high in ranges if low < ends[level]]
-        for level, ranges in saved.ahead.items()
+        for level, ranges in table.items()
         if level in ends
     }
-    if offsets == dict(saved.offsets) and ahead == dict(saved.ahead):
-        return saved
-    return replace(saved, offsets=offsets, ahead=ahead)
 
 
 def waiting_ranges(entry: int, ahead: Iterable[Range], first: int, end: int) -> list[Range]:
@@ -217,7 +239,8 @@ def restore(store: Any, queues: ScheduleQueues, start: Start) -> dict[int, Level
     for level in queues.levels:
         first, end = queues.bounds(level)
         entry = start.saved.offsets.get(level, 0)
-        ranges = waiting_ranges(entry, start.saved.ahead.get(level, ()), first, end)
+        known = sorted([*start.saved.ahead.get(level, ()), *start.saved.settled.get(level, ())])
+        ranges = waiting_ranges(entry, known, first, end)
         waiting.append(_Waiting(level, ranges, end))
     for origins in _origins(store, start.scan_from):
         found = sum(item.mark(queues, origins) for item in waiting)
@@ -241,7 +264,7 @@ def _origins(store: Any, scan_from: int) -> Iterator[Offsets]:
 def _cursor(queues: ScheduleQueues, waiting: _Waiting) -> LevelCursor:
     """Cut the undelivered ranges where due times decrease."""
     pieces: list[Range] = []
-    ranges = waiting.ranges()
+    ranges, settled = without_holes(waiting.ranges(), SEGMENTS_MAX // 2)
     last_due_ms = -NEVER_MS
     for count_left, (first, end) in zip(range(len(ranges), 0, -1), ranges, strict=True):
         last_due_ms, start = -NEVER_MS, first
@@ -253,6 +276,7 @@ def _cursor(queues: ScheduleQueues, waiting: _Waiting) -> LevelCursor:
             last_due_ms = int(due_ms[-1])
         pieces.append((start, end))
     cursor = cursor_of(waiting.level, pieces, waiting.end)
+    cursor.settled = settled
     if pieces and pieces[-1][1] == waiting.end:
         cursor.last_due_ms = last_due_ms
     return cursor

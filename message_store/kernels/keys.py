@@ -3,6 +3,7 @@
 hash_keys    what the index files know a key by
 find_many    candidates for many hashes in one index file
 match_keys   candidates that are records of the topic with that very key
+frames_at    what stands at log offsets, be it a record or not
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from message_store.kernels.index import (
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import equals, find_byte, java_hash_on
 from message_store.kernels.scan import read_frame
+from message_store.kernels.topics import find_topic
+from message_store.topics import TopicArrays
 
 Rows = npt.NDArray[Any]
 NO_HIT, HIT_UNIQUE, HIT_KEY = 0, 1, 2
@@ -126,3 +129,24 @@ def match_keys(
             start = wanted.ends[key_at[i] - 1]
         stop = wanted.ends[key_at[i]]
         hits[i] = hit_of(data, at, at + frame["prop_len"], wanted.keys, start, stop)
+
+
+@kernel
+def frames_at(data: Bytes, span: Any, offsets: Any, arrays: TopicArrays, frames: Rows) -> None:
+    """Read the record at each log offset; record_size 0 where there is none.
+
+    Args:
+        data, span: see `match_keys`.
+        offsets: (n,) i8, in this file.
+        frames: (n,) layout.SCANNED out; the columns of tags and level are left alone.
+    """
+    for i in range(offsets.size):
+        pos, frame = np.int64(offsets[i] - span[0]), frames[i]
+        frame["record_size"], frame["topic_index"] = 0, -1
+        if pos < 0 or pos >= span[1]:
+            continue
+        if read_frame(data, pos, span[1], offsets[i], frame) < 0:
+            frame["record_size"] = 0
+            continue
+        at = pos + frame["topic_pos"]
+        frame["topic_index"] = find_topic(data, at, frame["topic_len"], arrays)

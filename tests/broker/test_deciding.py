@@ -66,6 +66,36 @@ def test_every_way_to_name_a_message(tmp_path):
     asyncio.run(work())
 
 
+def test_messages_of_levels_too(tmp_path):
+    async def work():
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (broker, asker):
+            for n in range(4):
+                await asker.send("T", b"%d" % n, UNIQ_KEY=f"U{n}", KEYS="k", DELAY="5")
+            await waiting_broker(asker, clock, 1, "U")
+            async with Deciding(broker=broker.address) as waiting:
+                assert told(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 1)]
+                assert told(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 0)]
+                assert told(await waiting.fire(ids=["U2"])) == [("done", 1)]
+                moved = await waiting.move(ids=["U3"], delay_ms=2_500)
+                assert told(moved) == [("done", 1)]
+                both = await waiting.cancel(ids=["U0"], dry_run=True)
+                assert told(both) == [("done", 1)]  # the timer, asked first
+                assert told(await waiting.move(ids=["U3"], delay_ms=5_000)) == [("done", 1)]
+                clock.advance(5_000)
+                found = await asker.pull("T", 1)
+                assert (found.code, b"3" in bytes(found.body)) == (0, True)
+                assert told(await waiting.cancel(topic="T")) == [("done", 1)]
+            clock.advance(HOUR_MS)
+        async with running(small(tmp_path), clock=clock) as (broker, asker):
+            first, end = broker.store.queue_bounds("T", 0)
+            units = broker.store.units("T", 0, first, end)
+            bodies = [broker.store.read_record(int(u["phys_offset"])).body for u in units]
+            assert bodies == [b"2", b"3"]
+
+    asyncio.run(work())
+
+
 def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path):
     async def work():
         async with running(small(tmp_path), clock=FakeClock()) as (_, asker):

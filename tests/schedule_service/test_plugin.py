@@ -10,7 +10,7 @@ import pytest
 from message_store.errors import ConfigError
 from message_store.json_dialect import loads
 from message_store.plugin import BrokerPlugin, Request
-from schedule_service.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
+from schedule_service.names import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from schedule_service.plugin import create_plugin
 from tests.schedule_service.rig import FakeClock, FakeHost, level_service
 
@@ -22,7 +22,8 @@ def tell(story):
 def test_it_is_a_broker_plugin(tmp_path):
     plugin: BrokerPlugin = create_plugin(FakeHost(str(tmp_path), FakeClock(), {}))
     topics = {topic.name: (topic.queues, topic.perm) for topic in plugin.system_topics()}
-    assert topics == {SCHEDULE_TOPIC: (18, 6), QUARANTINE_TOPIC: (1, 4)}
+    ours = {QUARANTINE_TOPIC: (1, 4), DECISION_TOPIC: (1, 4)}
+    assert topics == {SCHEDULE_TOPIC: (18, 6), **ours}
     (rule,) = plugin.tags_code_rules()
     assert (rule.topic, rule.tables[0].delays_ms.size) == (SCHEDULE_TOPIC, 19)
     assert plugin.first_pending_offset() is None

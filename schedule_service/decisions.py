@@ -1,0 +1,286 @@
+"""Level messages found and decided on: cancel, move, fire now. The level service's port.
+
+    cancel   a record in DUEMQ_DECISIONS                             <- names its origin
+    move     the message with TIMER_DELIVER_MS through the put hooks <- names its origin
+    fire     the delivery itself                                     <- names its origin
+
+The unit stays in the level's queue; delivery passes over it (`LevelCursor.settled`), and a restart
+knows it by the origin in the log, like a delivery. Who holds messages until a time of their own is
+not known here: a hook takes a moved message, or the move is refused.
+
+Nothing is awaited between look and deed. An Apache broker that opens the store knows nothing of
+these decisions: it delivers what still waits in a level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.batch import PutBatch
+from message_store.clock import Clock
+from message_store.errors import RecordUnreadable
+from message_store.held import has_routes, without
+from message_store.key_search import HIT_UNIQUE, frames, search
+from message_store.properties import encode_properties
+from message_store.quarantine import origin_of
+from message_store.record import Record
+from message_store.waiting import Decided, Found, Hooks, Offsets, Verdict, none_found
+from schedule_service.carrier import Carrier, target_of
+from schedule_service.delivery import Level, LevelService
+from schedule_service.names import DECISION_TOPIC, SCHEDULE_TOPIC
+from schedule_service.queues import ScheduleQueues
+
+Rows = npt.NDArray[Any]
+UNIQUE_MAX, KEY_MAX = 64, 100_000
+PIECE_UNITS = 512
+BATCH_ROWS = 512
+CANCEL_BODY: Final = b"0"
+NOT_TAKEN = "nobody holds messages until a time of their own here (timerWheelEnable)"
+DROPPED = (
+    b"DELAY", b"REAL_TOPIC", b"REAL_QID", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS",
+    b"TIMER_DELAY_SEC", b"__CRC32#",
+)  # fmt: skip
+
+
+class WaitingLevels:
+    """Finds waiting level messages of one store and decides about them."""
+
+    def __init__(
+        self, store: Any, queues: ScheduleQueues, service: LevelService, clock: Clock
+    ) -> None:
+        self._store, self._queues, self._service = store, queues, service
+        self._clock, self._carrier = clock, Carrier(store)
+        self._schedule = store.topics.add(SCHEDULE_TOPIC)
+        self._decisions = store.topics.add(DECISION_TOPIC)
+
+    # -- find -----------------------------------------------------------------------------------
+
+    def by_offset(self, offsets: Offsets) -> Found:
+        """Find messages by the log offset of their record."""
+        rows = frames(self._store, offsets)
+        return self._found(rows, np.arange(offsets.size), offsets.size)
+
+    def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
+        """Find messages by their keys."""
+        if not keys:
+            return none_found(0)
+        each_max = UNIQUE_MAX if unique else KEY_MAX
+        matches = search(self._store, SCHEDULE_TOPIC, keys, each_max=each_max)
+        mine = (matches.hits == HIT_UNIQUE) if unique else np.ones(matches.hits.size, np.bool_)
+        rows, asked = frames(self._store, matches.offsets[mine]), matches.key_at[mine]
+        if topic:
+            fits = np.array([self._goes_to(row, topic) for row in rows], np.bool_)
+            rows, asked = rows[fits], asked[fits]
+        found = self._found(rows, asked, len(keys))
+        _, firsts = np.unique(found.offsets, return_index=True)  # of two keys: once
+        return Found(found.offsets[firsts], found.due_ms[firsts], found.asked[firsts], found.gone)
+
+    def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
+        """Find what waits for a topic, piece by piece."""
+        spans = [
+            (number, segment.appended, segment.end)
+            for number, level in list(self._service.levels.items())
+            for segment in level.cursor.segments
+        ]
+        for number, first, end in spans:
+            while first < end:
+                units = self._queues.units(number, first, min(PIECE_UNITS, end - first))
+                if not units.size:
+                    break
+                first += int(units.size)
+                rows = frames(self._store, np.ascontiguousarray(units["phys_offset"]))
+                rows = rows[[self._waits(row) and self._goes_to(row, topic) for row in rows]]
+                found = self._found(rows, np.zeros(rows.size, np.int64), 1)
+                found = found.within(from_ms, until_ms)
+                if found.offsets.size:
+                    yield found
+
+    def _found(self, rows: Rows, asked: Offsets, names: int) -> Found:
+        """Return those of the records that wait, and what became of the others."""
+        gone = np.full(names, Verdict.UNKNOWN, np.int8)
+        keep = []
+        for at, row in enumerate(rows):
+            if self._waits(row):
+                keep.append(at)
+                gone[asked[at]] = Verdict.DONE
+            elif self._is_level(row) and gone[asked[at]] != Verdict.DONE:
+                gone[asked[at]] = self._end_of(row)
+        due_ms = np.array([self._due_ms(rows[at]) for at in keep], np.int64)
+        return Found(rows["phys_offset"][keep].copy(), due_ms, asked[keep], gone)
+
+    def _is_level(self, row: Any) -> bool:
+        return bool(row["record_size"] > 0 and row["topic_index"] == self._schedule)
+
+    def _level_of(self, row: Any) -> Level | None:
+        return self._service.levels.get(int(row["queue_id"]) + 1) if self._is_level(row) else None
+
+    def _waits(self, row: Any) -> bool:
+        level = self._level_of(row)
+        return level is not None and level.cursor.waits(int(row["queue_offset"]))
+
+    def _due_ms(self, row: Any) -> int:
+        level = int(row["queue_id"]) + 1
+        units = self._queues.units(level, int(row["queue_offset"]), 1)
+        return int(self._queues.due_ms(level, units)[0]) if units.size else 0
+
+    def _record(self, row: Any) -> Record | None:
+        try:
+            record: Record = self._store.read_record(int(row["phys_offset"]))
+        except RecordUnreadable:
+            return None
+        return record
+
+    def _goes_to(self, row: Any, topic: str) -> bool:
+        record = self._record(row)
+        return record is not None and record.properties.get("REAL_TOPIC") == topic
+
+    def _end_of(self, row: Any) -> Verdict:
+        """Return what became of a message that does not wait."""
+        record = self._record(row)
+        unique = record.properties.get("UNIQ_KEY", "") if record is not None else ""
+        if unique:
+            known = search(self._store, DECISION_TOPIC, [unique], each_max=UNIQUE_MAX).offsets
+            origin = origin_of(int(row["phys_offset"]))
+            if (frames(self._store, known)["prepared_offset"] == origin).any():
+                return Verdict.CANCELLED
+        return Verdict.DELIVERED
+
+    # -- decide ---------------------------------------------------------------------------------
+
+    def cancel(self, offsets: Offsets) -> Decided:
+        """Have messages never be delivered."""
+        return self._put_all(offsets, self._add_cancel, None)
+
+    def move(self, offsets: Offsets, due_ms: Offsets, hooks: Hooks) -> Decided:
+        """Have messages be delivered at another time, as timers."""
+        past = due_ms <= self._clock.now_ms()
+        if past.any():
+            fired, moved = self.fire(offsets[past]), self.move(offsets[~past], due_ms[~past], hooks)
+            verdicts = np.empty(offsets.size, np.int8)
+            verdicts[past], verdicts[~past] = fired.verdicts, moved.verdicts
+            remarks: dict[int, str] = {}
+            for part, where in ((fired, past), (moved, ~past)):
+                at = np.flatnonzero(where)
+                remarks |= {int(at[index]): text for index, text in part.remarks.items()}
+            return Decided(verdicts, remarks, max(fired.log_end, moved.log_end))
+        times = iter(due_ms.tolist())
+
+        def add(batch: PutBatch, record: Record) -> None:
+            self._add_timer(batch, record, next(times))
+
+        return self._put_all(offsets, add, hooks)
+
+    def fire(self, offsets: Offsets) -> Decided:
+        """Deliver messages now."""
+        rows, decided = self._look(offsets)
+        now_ms = self._clock.now_ms()
+        for at in np.flatnonzero(decided.verdicts == Verdict.DONE).tolist():
+            level, queue_offset = self._level_of(rows[at]), int(rows[at]["queue_offset"])
+            assert level is not None
+            units = self._queues.units(level.level, queue_offset, 1)
+            trip = self._carrier.carry(level.level, queue_offset, units, now_ms)
+            if trip.done:
+                level.cursor.settle(queue_offset)
+            else:
+                decided.verdicts[at] = Verdict.REFUSED
+                decided.remarks[at] = trip.refusal
+            for item in trip.parked:
+                decided.remarks[at] = f"it went to quarantine, {item.reason.value}: {item.detail}"
+        decided.log_end = self._store.max_offset
+        return decided
+
+    def _look(self, offsets: Offsets) -> tuple[Rows, Decided]:
+        """Return records, and DONE for those that wait."""
+        assert np.unique(offsets).size == offsets.size, "each message once"
+        rows = frames(self._store, offsets)
+        verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
+        for at, row in enumerate(rows):
+            if self._waits(row):
+                verdicts[at] = Verdict.DONE
+            elif self._is_level(row):
+                verdicts[at] = Verdict.DELIVERED
+        return rows, Decided(verdicts, log_end=self._store.max_offset)
+
+    def _put_all(self, offsets: Offsets, add: Any, hooks: Hooks | None) -> Decided:
+        """Append a deciding record for each message that waits, and settle those taken."""
+        rows, decided = self._look(offsets)
+        waits = np.flatnonzero(decided.verdicts == Verdict.DONE).tolist()
+        for first in range(0, len(waits), BATCH_ROWS):
+            batch, mine = PutBatch(BATCH_ROWS), []
+            for at in waits[first : first + BATCH_ROWS]:
+                record = self._record(rows[at])
+                if record is None:
+                    decided.verdicts[at] = Verdict.REFUSED
+                    decided.remarks[at] = "its record in the commit log is damaged"
+                else:
+                    add(batch, record)
+                    mine.append(at)
+            self._put(batch, hooks)
+            for index, at in enumerate(mine):
+                if batch.rows[index]["status"]:
+                    decided.verdicts[at] = Verdict.REFUSED
+                    decided.remarks[at] = batch.remarks.get(index, "the store is not writable")
+                else:
+                    level = self._level_of(rows[at])
+                    assert level is not None
+                    level.cursor.settle(int(rows[at]["queue_offset"]))
+        decided.log_end = self._store.max_offset
+        return decided
+
+    def _put(self, batch: PutBatch, hooks: Hooks | None) -> None:
+        """Append a batch; a message that no hook takes is refused, for it would come at once."""
+        if hooks is not None:
+            targets = batch.filled["topic_index"].copy()
+            hooks(batch, self._clock.now_ms())
+            status = batch.filled["status"]
+            for at in np.flatnonzero((batch.filled["topic_index"] == targets) & (status == 0)):
+                batch.refuse(int(at), 1, NOT_TAKEN)
+        batch.trusted = True
+        self._store.put(batch)
+
+    def _add_cancel(self, batch: PutBatch, record: Record) -> None:
+        had = record.properties
+        kept = {name: had[name] for name in ("UNIQ_KEY", "KEYS") if had.get(name)}
+        facts = {
+            "DUEMQ_DECISION": "cancelled",
+            "DUEMQ_TOPIC": had.get("REAL_TOPIC", ""),
+            "DUEMQ_LEVEL": str(record.queue_id + 1),
+        }
+        batch.add(
+            topic_index=self._decisions,
+            queue_id=0,
+            body=CANCEL_BODY,
+            properties=encode_properties(kept | facts),
+            born_ms=self._clock.now_ms(),
+            born_host=record.born_host,
+            store_host=record.store_host,
+            prepared_offset=origin_of(record.phys_offset),
+        )
+
+    def _add_timer(self, batch: PutBatch, record: Record, due_ms: int) -> None:
+        """Add the message as its producer would have sent it for a time."""
+        topics = self._store.topics
+        level = record.queue_id + 1
+        target = target_of(record, topics, level, routed=has_routes(topics))
+        topic_index, queue_id = target if isinstance(target, tuple) else (self._schedule, 0)
+        text = without(record.property_text, *DROPPED)
+        text += b"" if not text or text.endswith(b"\x02") else b"\x02"
+        at = batch.add(
+            topic_index=topic_index,
+            queue_id=queue_id,
+            body=record.body,
+            properties=text + b"TIMER_DELIVER_MS\x01%d\x02" % due_ms,
+            born_ms=record.born_ms,
+            born_host=record.born_host,
+            store_host=record.store_host,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            reconsume_times=record.reconsume_times,
+            prepared_offset=origin_of(record.phys_offset),
+        )
+        if not isinstance(target, tuple):
+            batch.refuse(at, 1, f"{target.reason.value}: {target.detail}")

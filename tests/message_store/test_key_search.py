@@ -1,0 +1,70 @@
+"""Many keys at once find what one key at a time finds."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from message_store.batch import PutBatch
+from message_store.errors import StoreError
+from message_store.key_search import HIT_UNIQUE, frames, search
+from tests.store_help import add_message, open_store
+
+WORDS = ("a", "b", "Aa", "BB", "é", "C#", "long-" * 20)  # Aa and BB have the same hash
+MESSAGES = st.lists(
+    st.tuples(
+        st.sampled_from(("T", "U")),
+        st.lists(st.sampled_from(WORDS), max_size=3, unique=True),
+        st.sampled_from(("", *WORDS)),
+    ),
+    max_size=150,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(messages=MESSAGES, keys=st.lists(st.sampled_from((*WORDS, "nobody", "")), max_size=9))
+def test_what_is_found(messages, keys):
+    with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
+        batch = PutBatch(max(len(messages), 1))
+        for topic, words, unique in messages:
+            properties = {"KEYS": " ".join(words), "UNIQ_KEY": unique}
+            add_message(store, batch, topic, properties={k: v for k, v in properties.items() if v})
+        store.put(batch)
+        found = search(store, "T", keys, each_max=1_000)
+        expected = [
+            (at, int(batch.rows[n]["phys_offset"]), unique == key)
+            for at, key in enumerate(keys)
+            for n, (topic, words, unique) in enumerate(messages)
+            if topic == "T" and key and (key in words or key == unique)
+        ]
+        rows = zip(
+            found.key_at.tolist(), found.offsets.tolist(), (found.hits == HIT_UNIQUE).tolist(),
+            strict=True,
+        )  # fmt: skip
+        assert list(rows) == expected
+
+
+def test_a_switched_off_index_is_an_error_that_says_so(tmp_path):
+    with (
+        open_store(tmp_path, index_enable=False) as store,
+        pytest.raises(StoreError, match="messageIndexEnable"),
+    ):
+        search(store, "T", ["a"], each_max=1)
+
+
+def test_frames_of_records_and_of_no_records(tmp_path):
+    with open_store(tmp_path) as store:
+        batch = PutBatch(2)
+        for queue_id in (0, 1):
+            add_message(store, batch, "T", queue_id)
+        store.put(batch)
+        second = int(batch.rows[1]["phys_offset"])
+        found = frames(store, np.array([second, 3, -5, 1 << 40, 0]))
+        assert found["queue_id"][[0, 4]].tolist() == [1, 0]
+        assert (found["record_size"] > 0).tolist() == [True, False, False, False, True]
+        assert found["topic_index"].tolist() == [store.topics.find("T"), -1, -1, -1, 0]

@@ -1,0 +1,143 @@
+"""Level messages cancelled, moved, fired: told as it is, across restarts; units are passed over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from message_store.waiting import Verdict
+from schedule_service.cursor import without_holes
+from schedule_service.decisions import NOT_TAKEN
+from schedule_service.names import DECISION_TOPIC
+from tests.schedule_service.rig import level_service
+
+DONE, CANCELLED, DELIVERED = [Verdict.DONE], [Verdict.CANCELLED], [Verdict.DELIVERED]
+
+
+def one(*offsets: int) -> Any:
+    return np.array(offsets, np.int64)
+
+
+def offsets_of(batch: Any) -> Any:
+    return batch.filled["phys_offset"].copy()
+
+
+def held_for_ever(batch: Any, now_ms: int) -> None:
+    """Stand in for whoever holds messages until a time of their own."""
+    assert (batch.filled["timer_value"] > now_ms).all()
+    batch.filled["real_topic_index"] = batch.filled["topic_index"]
+    batch.filled["topic_index"] += 1
+
+
+@pytest.mark.parametrize("end", ["none", "close", "crash", "persist crash"])
+@pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
+@pytest.mark.parametrize("step", [1, 3])
+def test_what_is_settled_is_passed_over(tmp_path, decide, end, step):
+    async def work():
+        async with level_service(tmp_path, topics=("T", "held")) as rig:
+            offsets = offsets_of(rig.send(3, count=300))
+            port = rig.plugin.waiting()
+            mine = offsets[::step]
+            if decide == "move":
+                decided = port.move(mine, mine * 0 + rig.clock.now_ms() + 50_000, held_for_ever)
+            else:
+                decided = getattr(port, decide)(mine)
+            assert (decided.verdicts == Verdict.DONE).all(), decided.remarks
+            assert rig.service.levels[3].cursor.pending == 300 - mine.size
+            again = port.cancel(mine)
+            assert (again.verdicts == Verdict.DELIVERED).all()
+            if end == "none":
+                await finish(rig, mine)
+                return
+            if end.startswith("persist"):
+                await rig.persist()
+            if end.endswith("crash"):
+                rig.crash()
+            clock = rig.clock
+        async with level_service(tmp_path, clock, topics=("T", "held")) as rig:
+            assert rig.service.levels[3].cursor.pending == 300 - mine.size
+            await rig.persist()
+            await finish(rig, mine)
+
+    async def finish(rig, mine):
+        await rig.advance(10_000)
+        numbers = sorted(int(body[4:]) for body in rig.bodies())
+        rest = [n for n in range(300) if n % step]
+        assert numbers == (list(range(300)) if decide == "fire" else rest)
+        cursor = rig.service.levels[3].cursor
+        assert (cursor.pending, cursor.settled) == (0, set())
+
+    asyncio.run(work())
+
+
+def test_found_by_key_topic_and_offset(tmp_path):
+    async def work():
+        async with level_service(tmp_path, topics=("T", "U")) as rig:
+            first = offsets_of(rig.send(3, b"a", UNIQ_KEY="ua", KEYS="k both"))
+            offsets_of(rig.send(4, b"b", topic="U", UNIQ_KEY="ub", KEYS="both"))
+            port, now_ms = rig.plugin.waiting(), rig.clock.now_ms()
+            found = port.by_key("", ["both", "nobody"], unique=False)
+            assert found.due_ms.tolist() == [now_ms + 10_000, now_ms + 60_000]
+            assert found.gone.tolist() == [Verdict.DONE, Verdict.UNKNOWN]
+            assert port.by_key("U", ["both"], unique=False).offsets.size == 1
+            assert port.by_key("", ["both"], unique=True).offsets.size == 0
+            assert port.by_offset(first).offsets.tolist() == first.tolist()
+            assert port.by_offset(one(7, 1 << 40)).gone.tolist() == [Verdict.UNKNOWN] * 2
+            [piece] = port.by_topic("U", 0, 1 << 60)
+            assert port.cancel(piece.offsets).verdicts.tolist() == DONE
+            assert not list(port.by_topic("U", 0, 1 << 60))
+            assert port.by_key("", ["ub"], unique=True).gone.tolist() == CANCELLED
+            await rig.advance(10_000)
+            assert rig.bodies() == [b"a"]
+            assert port.by_offset(first).gone.tolist() == DELIVERED
+            await rig.advance(60_000)
+            assert rig.bodies("U") == []
+            [record] = rig.records(DECISION_TOPIC)
+            assert record.prepared_offset == -(int(piece.offsets[0]) + 1)
+
+    asyncio.run(work())
+
+
+def test_a_moved_message_that_nobody_holds_stays_where_it_is(tmp_path):
+    async def work():
+        async with level_service(tmp_path) as rig:
+            offsets = offsets_of(rig.send(3, b"a"))
+            later = one(rig.clock.now_ms() + 99_000)
+            decided = rig.plugin.waiting().move(offsets, later, lambda batch, now_ms: None)
+            assert decided.verdicts.tolist() == [Verdict.REFUSED]
+            assert decided.remarks == {0: NOT_TAKEN}
+            await rig.advance(10_000)
+            assert rig.bodies() == [b"a"]
+
+    asyncio.run(work())
+
+
+def test_a_time_that_has_come_is_now(tmp_path):
+    async def work():
+        async with level_service(tmp_path, topics=("T", "held")) as rig:
+            offsets = offsets_of(rig.send(3, count=2))
+            times = one(rig.clock.now_ms(), rig.clock.now_ms() + 5)
+            decided = rig.plugin.waiting().move(offsets, times, held_for_ever)
+            assert decided.verdicts.tolist() == DONE * 2
+            assert rig.bodies() == [b"body0"]
+            await rig.advance(10_000)
+            assert rig.bodies() == [b"body0"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("ranges", "left", "filled"),
+    [
+        ([], [], 0),
+        ([(0, 5)], [(0, 5)], 0),
+        ([(0, 1), (2, 3), (9, 10), (11, 12)], [(0, 3), (9, 12)], 2),
+        ([(0, 1), (2, 3), (4, 5)], [(0, 5)], 2),
+    ],
+)
+def test_small_holes_are_filled(ranges, left, filled):
+    found, holes = without_holes(ranges, 2)
+    assert (found, len(holes)) == (left, filled)

@@ -1,0 +1,115 @@
+"""The kernels that make deciding records, against what plain Python makes of the same records."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from message_store.batch import PutBatch
+from message_store.properties import decode_properties
+from message_store.quarantine import origin_of
+from message_store.text import java_hash
+from tests.store_help import add_message, open_store
+from timer_store import layout
+from timer_store.deciding import DecidingRecords
+from timer_store.names import TIMER_TOPIC
+
+PRECISION_MS = 1_000
+STALE = (
+    "TIMER_OUT_MS", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_ROLL_TIMES",
+    "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "DUEMQ_DUE_MS", "__CRC32#",
+)  # fmt: skip
+KEPT = ("UNIQ_KEY", "KEYS", "TAGS", "mine", "TIMER", "TIMER_OUT_MSX")
+WORDS = st.text("aé€😀 :-", min_size=1, max_size=12)
+TARGETS = st.lists(
+    st.fixed_dictionaries(
+        {"due_ms": st.integers(1, 10**15), "body": st.binary(max_size=300)},
+        optional=dict.fromkeys((*KEPT, *STALE), WORDS),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def naive_marker(properties: dict[str, str], due_ms: int, *, named: bool) -> dict[str, str]:
+    unique = properties.get("UNIQ_KEY", "")
+    found = {
+        "TAGS": "_RECALL_TAG_",
+        "TIMER_DEL_UNIQKEY": f"{properties['REAL_TOPIC']}+{unique}",
+        "REAL_TOPIC": properties["REAL_TOPIC"],
+        "REAL_QID": properties["REAL_QID"],
+        "TIMER_OUT_MS": str((due_ms - 1) // PRECISION_MS * PRECISION_MS),
+    }
+    kept = {name: properties[name] for name in ("UNIQ_KEY", "KEYS") if name in properties}
+    return found | (kept if named else {})
+
+
+def naive_copy(properties: dict[str, str], due_ms: int) -> dict[str, str]:
+    kept = {name: value for name, value in properties.items() if name not in STALE}
+    out_ms = (due_ms - 1) // PRECISION_MS * PRECISION_MS
+    return kept | {"TIMER_DELIVER_MS": str(due_ms), "TIMER_OUT_MS": str(out_ms)}
+
+
+def put_targets(store: Any, targets: list[dict[str, Any]]) -> Any:
+    """Append records of timers; return their `layout.TIMED` rows, in another order."""
+    batch = PutBatch(len(targets))
+    for target in targets:
+        properties = {k: v for k, v in target.items() if k not in ("due_ms", "body")}
+        properties |= {"REAL_TOPIC": "T", "REAL_QID": "3"}
+        add_message(store, batch, TIMER_TOPIC, 0, target["body"], properties=properties)
+    store.put(batch)
+    rows = np.zeros(batch.count, layout.TIMED)
+    rows["phys_offset"], rows["record_size"] = (
+        batch.filled["phys_offset"], batch.filled["record_size"],
+    )  # fmt: skip
+    rows["due_ms"] = [target["due_ms"] for target in targets]
+    return rows[::-1].copy()
+
+
+def new_records(store: Any, first: int) -> list[Any]:
+    units = store.units(TIMER_TOPIC, 0, first, 1_000)
+    return [store.read_record(int(unit["phys_offset"])) for unit in units]
+
+
+@settings(max_examples=60, deadline=None)
+@given(targets=TARGETS, named=st.booleans(), later_ms=st.integers(1, 10**15))
+def test_markers_and_copies(targets, named, later_ms):
+    with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
+        rows = put_targets(store, targets)
+        made = DecidingRecords(store, PRECISION_MS)
+        count = len(targets)
+        olds = new_records(store, 0)[::-1]
+        assert made.put_markers(rows, 77, named=named) == {}
+        times = np.arange(later_ms, later_ms + count)
+        assert made.put_copies(rows, times, 77) == {}
+        news = new_records(store, count)
+        for old, row, marker in zip(olds, rows, news[:count], strict=True):
+            due_ms = int(row["due_ms"])
+            assert marker.properties == naive_marker(old.properties, due_ms, named=named)
+            assert (marker.body, marker.born_ms, marker.queue_id) == (b"0", 77, 0)
+            assert marker.prepared_offset == origin_of(old.phys_offset)
+        for old, due_ms, copy in zip(olds, times.tolist(), news[count:], strict=True):
+            assert copy.properties == naive_copy(old.properties, due_ms)
+            assert (copy.body, copy.born_ms, copy.flag) == (old.body, old.born_ms, old.flag)
+            assert copy.prepared_offset == origin_of(old.phys_offset)
+        units = store.units(TIMER_TOPIC, 0, count, 2 * count)
+        codes = [java_hash(record.properties.get("TAGS", "")) for record in news]
+        assert units["tags_code"].tolist() == codes
+
+
+def test_a_damaged_record_is_not_copied(tmp_path):
+    with open_store(tmp_path) as store:
+        rows = put_targets(store, [{"due_ms": 5, "body": b"whole"}, {"due_ms": 6, "body": b"torn"}])
+        at = int(rows[0]["phys_offset"])  # the second of them
+        file = store.log.file_of(at)
+        place = bytes(file.data[at : at + int(rows[0]["record_size"])]).index(b"torn")
+        file.write(at + place, memoryview(b"TORN"))
+        made = DecidingRecords(store, PRECISION_MS)
+        assert list(made.put_copies(rows, np.array([50, 60]), 1)) == [0]
+        [record] = new_records(store, 2)
+        assert decode_properties(record.property_text)["TIMER_DELIVER_MS"] == "60"
