@@ -350,7 +350,7 @@ def _check_batch_row(batch: PutBatch, index: int) -> None:
     if row["delay_level"] > 0 or row["prop_flags"] & layout.PROP_TRAN_MSG:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            "a batch cannot hold messages with a delay level or of a transaction",
+            "a batch cannot hold messages delayed by a level, nor transactional ones",
         )
 
 
