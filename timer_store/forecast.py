@@ -75,7 +75,8 @@ def _add_slots(timers: TimerStore, span: Span, bins: Bins) -> None:
     beyond = 0
     for slots in timers.units.wheel.live_parts(from_ms):
         num = np.maximum(slots["num"], 0)
-        np.add.at(bins, _which(slots["tick"] * precision_ms, span), num)
+        places = _which(slots["tick"] * precision_ms, span)
+        bins += np.bincount(places, num, bins.size).astype(np.int64)
         beyond += int(num.sum())
     if position.part is not None:
         left = timers.books.total - len(timers.stage) - beyond

@@ -23,8 +23,11 @@ import numpy.typing as npt
 from message_store.errors import RecordUnreadable
 from message_store.text import java_hash
 from timer_store import layout
+from timer_store.chains import FAULTS
 from timer_store.decisions import NOWHERE
 from timer_store.due import due_ms_of
+from timer_store.kernels import chain
+from timer_store.kernels import listing as kernels
 from timer_store.names import TIMER_TOPIC
 
 if TYPE_CHECKING:
@@ -36,9 +39,20 @@ LOOK_UNITS: Final = 65_536  # in one call, but for one slot that has more
 PART_ROWS: Final = 16_384  # of a slot, at a time
 PART_ROWS_MIN: Final = 256
 KEY_RECORDS_MAX: Final = 1_000
+TOGETHER_UNITS: Final = 8_192  # of small slots that are read together
+SLOTS_TOGETHER: Final = 4_096
 LONG_MAX: Final = (1 << 63) - 1
 CLOCK_SLACK_MS: Final = 86_400_000  # records may have been stored by a clock ahead of ours
-FOUND = np.dtype([("due_ms", "i8"), ("phys_offset", "i8"), ("topic_hash", "i4"), ("staged", "?")])
+FOUND = np.dtype(
+    [
+        ("due_ms", "i8"),
+        ("phys_offset", "i8"),
+        ("slot_ms", "i8"),
+        ("topic_hash", "i4"),
+        ("staged", "?"),
+    ],
+    align=True,
+)
 
 
 class Cursor(NamedTuple):
@@ -71,6 +85,7 @@ class Cursor(NamedTuple):
         return "_".join(map(str, self))
 
 
+NO_SLOTS: Final[Rows] = np.empty(0, layout.SLOT)
 BEGINNING: Final = Cursor()
 
 
@@ -174,11 +189,13 @@ class _Walk:
             self._take_staged()
         going = True
         while going and self._left and self._looked_at < LOOK_UNITS:
-            slot_ms = self._next_slot()
-            if slot_ms is not None:
-                self._visit(slot_ms)
-            else:
+            slots = self._next_slots()
+            if not slots.size:
                 going = self._turn_lap()
+            elif slots.size == 1 and slots["num"][0] > TOGETHER_UNITS:
+                self._visit(int(slots["tick"][0]) * self._precision_ms)
+            else:
+                self._visit_many(slots)
         self.goes_on = self._at if going else None
         return np.concatenate(self._taken)
 
@@ -193,17 +210,23 @@ class _Walk:
             rows = rows[behind & (rows["due_ms"] > at.slot_ms) & self._query.matches(rows)]
             pieces.append(first_rows(rows, self._query.skip + self._left))
         rows = first_rows(np.concatenate(pieces), self._query.skip + self._left)
+        rows["slot_ms"] = np.maximum(rows["due_ms"] - 1, 0)
+        rows["slot_ms"] -= rows["slot_ms"] % self._precision_ms
         self._take(rows)
 
-    def _next_slot(self) -> int | None:
-        """Return the slot that the walk goes on in."""
+    def _next_slots(self) -> Rows:
+        """Return the slots that the walk goes on in: one large one, or several small ones."""
         at, query, staged_ms = self._at, self._query, self._timers.position.staged_ms
         end_ms = staged_ms + layout.WHEEL_SLOTS * self._precision_ms
         end_ms = min(end_ms, query.to_ms - at.lap * self._window_ms)
         first_ms = max(staged_ms, at.slot_ms)
         if at.lap == 0 and query.from_ms:
             first_ms = max(first_ms, query.from_ms - 1)
-        return self._timers.units.wheel.next_live(first_ms, end_ms) if first_ms < end_ms else None
+        wheel = self._timers.units.wheel
+        slots = next(wheel.live_parts(first_ms, end_ms, SLOTS_TOGETHER), NO_SLOTS)
+        units = np.cumsum(np.maximum(slots["num"], 0))
+        fits = int(np.searchsorted(units, self._count(TOGETHER_UNITS), "right"))
+        return slots[: max(fits, 1)]
 
     def _turn_lap(self) -> bool:
         """Go on in the next lap that has timers, if there is one."""
@@ -214,14 +237,17 @@ class _Walk:
         self._at = Cursor(next_lap)
         return True
 
+    def _count(self, most: int) -> int:
+        """Return how many units should be looked at next: few where few are wanted."""
+        if self._query.topic or self._query.narrowed:
+            return most
+        return min(max(self._query.skip - self.skipped + self._left, PART_ROWS_MIN), most)
+
     def _visit(self, slot_ms: int) -> None:
         """Take what is asked for of the next part of a slot."""
         timers = self._timers
-        wanted = self._query.skip - self.skipped + self._left
-        count = PART_ROWS if self._query.topic else min(max(wanted, PART_ROWS_MIN), PART_ROWS)
-        part = timers.units.read_slot_part(
-            slot_ms, count, after=self._after(slot_ms), skip=timers.claims.offsets
-        )
+        count, after = self._count(PART_ROWS), self._after(slot_ms)
+        part = timers.units.read_slot_part(slot_ms, count, after=after, skip=timers.claims.offsets)
         self._looked_at += max(timers.units.wheel.num(slot_ms), int(part.rows.size), 1)
         if part.broken is not None:
             self.damage.append(str(part.broken))
@@ -229,7 +255,8 @@ class _Walk:
         laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
         self._note_laps(laps)
         here = _found(rows[laps == self._at.lap], staged=False)
-        if not self._take(here[self._query.matches(here)], slot_ms):
+        here["slot_ms"] = slot_ms
+        if not self._take(here[self._query.matches(here)]):
             return
         at = self._at
         if part.complete or not rows.size or bool((laps > at.lap).any()):
@@ -237,6 +264,47 @@ class _Walk:
         else:
             last = int(rows[-1]["due_ms"]), int(rows[-1]["phys_offset"])
             self._at = Cursor(at.lap, slot_ms, *last, at.next_lap)
+
+    def _visit_many(self, slots: Rows) -> None:
+        """Take what is asked for of whole slots."""
+        rows = self._read(slots)
+        slot_ms = rows["slot_ms"]
+        laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
+        self._note_laps(laps)
+        here = (laps == self._at.lap) & self._query.matches(rows)
+        for mine in np.unique(slots["tick"][[0, -1]]).tolist():  # only these can be begun
+            after = self._after(mine * self._precision_ms)
+            if after is not None:
+                passed = (rows["due_ms"] < after[0]) | (
+                    (rows["due_ms"] == after[0]) & (rows["phys_offset"] <= after[1])
+                )
+                here &= ~passed | (slot_ms != mine * self._precision_ms)
+        if self._take(rows[here]):
+            end_ms = (int(slots["tick"][-1]) + 1) * self._precision_ms
+            self._at = Cursor(self._at.lap, end_ms, next_lap=self._at.next_lap)
+
+    def _read(self, slots: Rows) -> Rows:
+        """Return the timers of some slots, (n,) FOUND, slot by slot in due order."""
+        units, skip = self._timers.units, self._timers.claims.offsets
+        out = np.zeros(int(np.maximum(slots["num"], 0).sum()) + 256, FOUND)
+        count = -1
+        while count < 0:
+            cursors = np.zeros(slots.size, layout.CURSOR)
+            cursors["tick"], cursors["pos"] = slots["tick"], slots["last_pos"]
+            cursors["fault"][cursors["pos"] >= units.log.end] = chain.FAULT_PLACE
+            count = 0
+            for file in reversed(units.log.files):
+                count = kernels.collect_slots(
+                    file.data, file.base, cursors, self._precision_ms, skip, out, count
+                )
+                if count < 0:
+                    out = np.zeros(out.size * 2, FOUND)
+                    break
+        self._looked_at += count + int(slots.size)
+        for cursor in cursors[cursors["fault"] != 0]:
+            fault = units.log.fault(int(cursor["pos"]), FAULTS[int(cursor["fault"])])
+            self.damage.append(str(fault))
+        return without_seconds(out[:count])
 
     def _after(self, slot_ms: int) -> tuple[int, int] | None:
         """Return behind which timer of a slot the walk goes on."""
@@ -257,7 +325,7 @@ class _Walk:
             known = at.next_lap if at.next_lap > at.lap else LONG_MAX
             self._at = at._replace(next_lap=min(known, int(higher.min())))
 
-    def _take(self, rows: Rows, slot_ms: int | None = None) -> bool:
+    def _take(self, rows: Rows) -> bool:
         """Skip and take from rows in order; return whether there is room for more."""
         skip = min(self._query.skip - self.skipped, int(rows.size))
         passed = rows[: skip + self._left]
@@ -265,10 +333,8 @@ class _Walk:
         if passed.size:
             self._taken.append(passed[skip:])
             self._left -= int(passed.size) - skip
-            due_ms, phys_offset = int(passed[-1]["due_ms"]), int(passed[-1]["phys_offset"])
-            if slot_ms is None:
-                slot_ms = max(due_ms - 1, 0) // self._precision_ms * self._precision_ms
-            self._at = self._at._replace(slot_ms=slot_ms, due_ms=due_ms, phys_offset=phys_offset)
+            columns = ("slot_ms", "due_ms", "phys_offset")
+            self._at = self._at._replace(**{name: int(passed[-1][name]) for name in columns})
         return self._left > 0
 
 
@@ -278,6 +344,17 @@ def _found(rows: Rows, *, staged: bool) -> Rows:
         found[column] = rows[column]
     found["staged"] = staged
     return found
+
+
+def without_seconds(rows: Rows) -> Rows:
+    """Return timers slot by slot in due order; second units and settled timers are left out."""
+    settled = rows["due_ms"] < 0
+    if settled.any():
+        rows = rows[~settled & ~np.isin(rows["phys_offset"], rows["phys_offset"][settled])]
+    rows = rows[np.lexsort((rows["phys_offset"], rows["due_ms"], rows["slot_ms"]))]
+    second = np.zeros(rows.size, np.bool_)
+    second[1:] = rows["phys_offset"][1:] == rows["phys_offset"][:-1]
+    return rows[~second]
 
 
 def first_rows(rows: Rows, count: int) -> Rows:

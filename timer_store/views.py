@@ -164,7 +164,7 @@ def slots_view(timers: TimerStore) -> dict[str, Any]:
         num = slots["num"]
         used += int((num > 0).sum())
         congested += int((num >= limit).sum()) if limit < INT_MAX else 0
-        top = np.argsort(num)[-FULLEST:]
+        top = np.argpartition(num, -min(FULLEST, num.size))[-FULLEST:]
         pairs = zip(num[top].tolist(), slots["tick"][top].tolist(), strict=True)
         fullest = sorted([*fullest, *pairs], reverse=True)[:FULLEST]
     return {

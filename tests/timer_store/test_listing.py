@@ -103,6 +103,7 @@ def test_a_slot_larger_than_a_part_and_than_the_stage(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "PART_ROWS", 50)
     monkeypatch.setattr(listing, "PART_ROWS_MIN", 10)
     monkeypatch.setattr(listing, "LOOK_UNITS", 300)
+    monkeypatch.setattr(listing, "TOGETHER_UNITS", 100)
     rig = TimerRig(tmp_path, stage_records_max=1_024).open()
     due_ms = rig.clock.now_ms() // 1_000 * 1_000 + 5_000
     for first in range(0, 3_000, 500):
@@ -124,6 +125,22 @@ def test_settled_timers_are_not_listed(rig):
     rows = rig.timers.records.read(offsets)
     decisions.settle(rows, decisions.places(rows), rig.store.max_offset)
     assert dues(listed(rig)) == [due_ms for due_ms, _ in wanted[1::2]]
+
+
+@pytest.mark.parametrize("horizon_ms", [30_000, 30 * 86_400_000])
+def test_slots_read_together_are_those_read_one_by_one(rig, horizon_ms):
+    put_random(rig, 200, horizon_ms)
+    units = rig.timers.units
+    slots = units.wheel.live(rig.timers.position.staged_ms)
+    together = listing._Walk(rig.timers, Query())._read(slots)
+    twin = [
+        (int(tick), int(row["due_ms"]), int(row["phys_offset"]), int(row["topic_hash"]))
+        for tick in slots["tick"]
+        for row in np.sort(units.read_slot(int(tick) * 1_000).rows, order=["due_ms", "phys_offset"])
+    ]
+    columns = ("due_ms", "phys_offset", "topic_hash")
+    ticks = (together["slot_ms"] // 1_000).tolist()
+    assert list(zip(ticks, *(together[c].tolist() for c in columns), strict=True)) == twin
 
 
 def test_what_is_told_of_a_timer(rig):

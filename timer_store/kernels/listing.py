@@ -1,0 +1,63 @@
+"""Units of many slots at once, for lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes, get_i4, get_i8
+from message_store.kernels.kernel import kernel
+from timer_store.kernels.chain import (
+    HASH_AT,
+    MAGIC_AT,
+    PHYS_AT,
+    PREV_AT,
+    chain_fault,
+    due_of,
+    find_sorted,
+    is_marker,
+)
+
+Rows = npt.NDArray[Any]
+
+
+@kernel
+def collect_slots(
+    data: Bytes, base: int, cursors: Rows, precision_ms: int, skip: Any, out: Rows, count: int
+) -> int:
+    """Follow the chains of some slots through a file, and note their timers.
+
+    Args:
+        cursors: (n,) layout.CURSOR.
+        skip: (n,) i8 ascending: records that count as settled.
+        out: (m,) listing.FOUND; settled ones have due_ms -1.
+        count: rows of `out` that are filled.
+
+    Returns the rows filled now; -1 when there is no room.
+    """
+    n = np.int64(count)
+    for i in range(cursors.size):
+        cursor = cursors[i]
+        while cursor["pos"] >= base and cursor["fault"] == 0:
+            pos = cursor["pos"]
+            at = pos - base
+            fault = chain_fault(data, at, pos, cursor["tick"], precision_ms)
+            cursor["fault"] = fault
+            if fault != 0:
+                break
+            if not is_marker(get_i4(data, at + MAGIC_AT)):
+                if n == out.size:
+                    return -1
+                phys_offset = get_i8(data, at + PHYS_AT)
+                due_ms = due_of(data, at, precision_ms)
+                settled = due_ms < 0 or find_sorted(skip, 0, skip.size, phys_offset) >= 0
+                out[n]["due_ms"] = -1 if settled else due_ms
+                out[n]["phys_offset"] = phys_offset
+                out[n]["slot_ms"] = cursor["tick"] * precision_ms
+                out[n]["topic_hash"] = get_i4(data, at + HASH_AT)
+                out[n]["staged"] = False
+                n += 1
+            cursor["pos"] = get_i8(data, at + PREV_AT)
+    return n
