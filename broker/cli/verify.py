@@ -11,6 +11,7 @@ from broker.cli.exits import Exit
 from broker.cli.output import console, print_json, table
 from message_store.config import Properties, StoreConfig, from_properties, options
 from message_store.verify import Progress, Report, verify_store
+from timer_store.verify import TIMERS
 
 STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 
@@ -21,7 +22,9 @@ def verify(directory: Path, properties: Properties, *, as_json: bool) -> None:
     slots = config.index_slots_max if _is_set("index_slots_max", properties) else 0
     commitlog = config.commitlog_dir if _is_set("commitlog_text", properties) else None
     with _progress(shown=not as_json) as progress:
-        report = verify_store(directory, progress, commitlog=commitlog, index_slots=slots)
+        report = verify_store(
+            directory, progress, commitlog=commitlog, index_slots=slots, parts=[TIMERS]
+        )
     if as_json:
         print_json(report.to_json())
     else:

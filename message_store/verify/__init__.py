@@ -12,7 +12,8 @@ directory.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from message_store.errors import UsageError
@@ -23,14 +24,27 @@ from message_store.verify.configs import (
     taken_out,
 )
 from message_store.verify.index import check_index
-from message_store.verify.log import read_log
+from message_store.verify.log import LogFacts, read_log
 from message_store.verify.queues import check_queues
 from message_store.verify.report import Finding, Progress, Report
 
-__all__ = ["Finding", "Progress", "Report", "verify_store"]
+__all__ = ["Finding", "LogFacts", "Part", "Progress", "Report", "verify_store"]
 
 DUE_TOPICS = ("SCHEDULE_TOPIC_XXXX",)
 STORE_PARTS = ("commitlog", "consumequeue", "index", "config", "checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a store that another package knows how to check.
+
+    Attributes:
+        names: the files and directories below the root that it looks at.
+        check: called behind the checks of log and queues; it adds to the report.
+    """
+
+    names: tuple[str, ...]
+    check: Callable[[Path, LogFacts, Report, Progress], None]
 
 
 def verify_store(
@@ -40,6 +54,7 @@ def verify_store(
     commitlog: Path | None = None,
     index_slots: int = 0,
     due_topics: Collection[str] = DUE_TOPICS,
+    parts: Sequence[Part] = (),
 ) -> Report:
     """Read the store in `path` and return everything that is worth saying about it.
 
@@ -48,6 +63,7 @@ def verify_store(
         commitlog: where the log lies if not in `path`/commitlog.
         index_slots: maxHashSlotNum, if it is known; else it is found out.
         due_topics: topics whose units of level messages hold a due time, in ms.
+        parts: what else can be checked; without them those files are named as not checked.
     Raises:
         UsageError: `path` is no store.
     """
@@ -69,7 +85,9 @@ def verify_store(
     )
     check_index(path / "index", facts, report, tell, slots=index_slots)
     check_checkpoint(path / "checkpoint", report, facts.last_store_ms)
-    check_surroundings(path, report)
+    for part in parts:
+        part.check(path, facts, report, tell)
+    check_surroundings(path, report, [name for part in parts for name in part.names])
     return report
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,12 @@ def taken_out(root: Path) -> list[tuple[int, int]]:
     ]
 
 
-def check_surroundings(root: Path, report: Report) -> None:
-    """Say what else lies there that a reader of the report should know."""
+def check_surroundings(root: Path, report: Report, checked: Collection[str] = ()) -> None:
+    """Say what else lies there that a reader of the report should know.
+
+    Args:
+        checked: names below `root` that somebody else has looked at.
+    """
     if is_in_use(root):
         text = "a broker uses this store now; what it writes meanwhile may look like a fault"
         report.add("warning", "in-use", root / "lock", 0, text)
@@ -140,5 +145,5 @@ def check_surroundings(root: Path, report: Report) -> None:
         )
         report.add("note", "truncated", root / TAKEN_OUT / f"{start:020d}", 0, text)
     for name in NOT_CHECKED:
-        if (root / name).exists():
+        if name not in checked and (root / name).exists():
             report.add("note", "unchecked", root / name, 0, "it is not checked")

@@ -1,0 +1,415 @@
+"""The timer store's part of `duemq store verify`. Nothing here writes.
+
+    timerlog             every unit, and for those that wait: the record it names
+    timerwheel           every slot that is not delivered: its chain of units, how many wait in it
+    timercheck           can it be, does it fit the logs
+    duemq.timers.json    its sum, does it fit timercheck, does it count what the slots hold
+    timermetrics         readable, or its backup is
+
+All of it can be made again from the commit log; a broker of ours does so when it has to, one of
+Apache's does not start or delivers the wrong thing. So what is wrong is an error, unless the last
+run did not end cleanly and the next start repairs it in any case: then it is a warning.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.json_dialect import backup_path, loads
+from message_store.kernels import verify as store_kernels
+from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
+from message_store.verify import LogFacts, Part, Progress, Report
+from message_store.verify.files import Piece, map_file, map_row, overlapping, used_bytes
+from timer_store import layout
+from timer_store.chains import FAULTS, NO_OFFSETS
+from timer_store.config import PRECISIONS_MS
+from timer_store.kernels import chain
+from timer_store.kernels import wheel as kernels
+from timer_store.layout import BLANK, TIMER_BLANK, TIMER_UNIT, UNIT_BYTES
+from timer_store.metrics import METRICS_FILE
+from timer_store.names import TIMER_TOPIC
+from timer_store.snapshot import CHECK_FILE, SNAPSHOT_FILE, Check, Saved, decode_check, decode_saved
+
+BLOCK_UNITS: Final = 65_536
+LIST_SLOTS: Final = 4_096
+PHASE: Final = "timers"
+Rows = npt.NDArray[Any]
+FAULT_TEXTS: Final = {
+    store_kernels.NO_RECORD: "there is no record at log offset {phys}",
+    store_kernels.WRONG_SIZE: "the record at log offset {phys} is not {size} bytes long",
+    store_kernels.WRONG_TOPIC: "the record at log offset {phys} is no timer",
+    store_kernels.ELSEWHERE: "log offset {phys} is in a file that is missing",
+}
+
+
+@dataclass(slots=True)
+class Facts:
+    """What was found so far.
+
+    Attributes:
+        log_end: position behind the last unit of the timer log.
+        read_ms: the first slot that is not completely delivered; 0: not known.
+        bad: the severity of what a start after a crash repairs.
+    """
+
+    root: Path
+    log: LogFacts
+    report: Report
+    bad: Literal["error", "warning"]
+    saved: Saved | None = None
+    check: Check | None = None
+    pieces: list[Piece] = field(default_factory=list)
+    log_end: int = 0
+    read_ms: int = 0
+    precision_ms: int = PRECISIONS_MS[0]
+
+    @property
+    def ours(self) -> Saved | None:
+        """The checkpoint of ours that the files belong to, None if a broker of Apache wrote."""
+        return self.saved if self.saved is not None and self.saved.belongs(self.check) else None
+
+
+def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) -> None:
+    """Add to a report what is wrong with the timers of a store."""
+    config = root / "config"
+    files = [root / "timerlog", root / "timerwheel", config / CHECK_FILE, config / SNAPSHOT_FILE]
+    if not any(path.exists() for path in files):
+        return
+    facts = Facts(root, log, report, "warning" if log.crashed else "error")
+    facts.saved = _check_saved(config / SNAPSHOT_FILE, facts)
+    facts.check = _check_check(config / CHECK_FILE, facts)
+    _check_metrics(config / METRICS_FILE, facts)
+    if facts.ours is not None:
+        facts.read_ms = facts.ours.snapshot.read_ms
+        facts.precision_ms = facts.ours.snapshot.precision_ms
+    elif facts.check is not None:
+        facts.read_ms = facts.check.read_ms
+    _TimerLogCheck(facts, progress).run()
+    _WheelCheck(facts).run()
+    _check_positions(config, facts)
+
+
+TIMERS = Part(("timerlog", "timerwheel"), check_timers)
+
+
+# -- the small files ----------------------------------------------------------------------------
+
+
+def _check_saved(path: Path, facts: Facts) -> Saved | None:
+    saved, why = _read_saved(path)
+    if saved is not None or not path.exists():
+        return saved
+    backup, _ = _read_saved(backup_path(path))
+    if backup is not None:
+        text = f"{why}; {backup_path(path).name} is good and is used instead"
+        facts.report.add("warning", "timer-snapshot", path, 0, text)
+    else:
+        text = f"{why}; the next start makes the timer store anew from the commit log"
+        facts.report.add("error", "timer-snapshot", path, 0, text)
+    return backup
+
+
+def _read_saved(path: Path) -> tuple[Saved | None, str]:
+    try:
+        return decode_saved(loads(path.read_text("utf-8", "replace"))), ""
+    except FileNotFoundError:
+        return None, "it is missing"
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        return None, f"it cannot be used: {error}"
+
+
+def _check_check(path: Path, facts: Facts) -> Check | None:
+    if not path.exists():
+        text = "it is missing: Apache's broker would deliver timers again"
+        facts.report.add(facts.bad, "timer-check", path, 0, text)
+        return None
+    data = path.read_bytes()
+    check = decode_check(data)
+    if check is None:
+        text = f"its {len(data)} bytes say nothing: Apache's broker would deliver timers again"
+        facts.report.add("error", "timer-check", path, 0, text)
+        return None
+    if facts.saved is not None and not facts.saved.belongs(check):
+        text = f"another broker wrote it since {SNAPSHOT_FILE}; the next start takes its files over"
+        facts.report.add("note", "timer-check", path, 0, text)
+    return check
+
+
+def _check_metrics(path: Path, facts: Facts) -> None:
+    why = _unreadable(path)
+    if not why:
+        return
+    why_backup = _unreadable(backup_path(path))
+    if not why_backup:
+        text = f"{why}; {backup_path(path).name} is good and is used instead"
+        facts.report.add("warning", "timer-metrics", path, 0, text)
+    elif path.exists() or backup_path(path).exists():
+        text = f"{why}; {backup_path(path).name}: {why_backup}: Apache's broker does not start"
+        facts.report.add("error", "timer-metrics", path, 0, text)
+
+
+def _unreadable(path: Path) -> str:
+    try:
+        value = loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return "it is missing"
+    except (OSError, ValueError) as error:
+        return f"it cannot be read: {error}"
+    counts = value.get("timingCount") if isinstance(value, dict) else None
+    return "" if isinstance(counts, dict) else "it has no object 'timingCount'"
+
+
+def _check_positions(config: Path, facts: Facts) -> None:
+    """Compare what the checkpoint says with where the logs end."""
+    check, report = facts.check, facts.report
+    if check is None:
+        return
+    path = config / CHECK_FILE
+    if check.log_pos > facts.log_end:
+        text = f"it says the timer log goes to {check.log_pos}, its units end at {facts.log_end}"
+        report.add("error", "timer-check", path, 8, text)
+    key = facts.log.topics.find(TIMER_TOPIC) << 32
+    count = facts.log.queues.get(key) if key >= 0 else None
+    if count is not None and check.queue_offset > count.last_number + 1:
+        text = (
+            f"it says timers up to queue offset {check.queue_offset} were taken in, the log has "
+            f"them up to {count.last_number + 1}"
+        )
+        report.add(facts.bad, "timer-check", path, 16, text)
+    ours = facts.ours
+    if ours is not None and ours.snapshot.log_offset > facts.log.end:
+        text = (
+            f"it knows the commit log up to {ours.snapshot.log_offset}, it ends at {facts.log.end}"
+        )
+        report.add(facts.bad, "timer-snapshot", config / SNAPSHOT_FILE, 0, text)
+
+
+# -- timer log ----------------------------------------------------------------------------------
+
+
+class _TimerLogCheck:
+    """One pass over the units."""
+
+    def __init__(self, facts: Facts, progress: Progress) -> None:
+        self.facts, self.report, self.progress = facts, facts.report, progress
+        self.units = np.zeros(BLOCK_UNITS, layout.LOGGED)
+        self.scratch = np.zeros(1, SCANNED)
+        self.ended = False
+
+    def run(self) -> None:
+        facts, directory = self.facts, self.facts.root / "timerlog"
+        facts.pieces = map_row(directory, self.report) if directory.is_dir() else []
+        facts.log_end = facts.pieces[0].base if facts.pieces else 0
+        self.report.count("timer_units", 0)
+        for done, piece in enumerate(facts.pieces):
+            self.progress(PHASE, done, len(facts.pieces) + 1)
+            if not self.ended:
+                self.check_piece(piece)
+        self.progress(PHASE, len(facts.pieces), len(facts.pieces) + 1)
+
+    @property
+    def known_end(self) -> int:
+        """How far the log was when the last checkpoint was written."""
+        facts = self.facts
+        check = facts.ours.snapshot.check if facts.ours is not None else facts.check
+        return 0 if check is None else check.log_pos
+
+    def check_piece(self, piece: Piece) -> None:
+        size = int(piece.data.size)
+        limit = max(size - TIMER_BLANK.itemsize, 0) // UNIT_BYTES * UNIT_BYTES
+        at = 0
+        while at < limit:
+            pos = piece.base + at
+            found = int(
+                chain.read_units(piece.data, piece.base, pos, piece.base + limit, self.units)
+            )
+            self.take(piece, self.units[:found])
+            at += found * UNIT_BYTES
+            if found == BLOCK_UNITS or at == limit:
+                continue
+            after = self.next_unit(piece, at, limit)
+            if after < 0 or piece.base + at >= self.known_end:
+                self.end_in(piece, at)
+                return
+            text = f"{(after - at) // UNIT_BYTES} units cannot be read; units go on at {after}"
+            self.report.add("error", "timer-unit", piece.path, at, text)
+            at = after
+        self.facts.log_end = piece.base + limit
+        self.check_blank(piece, limit)
+
+    def next_unit(self, piece: Piece, at: int, limit: int) -> int:
+        """Return where the next unit lies in a file, -1 if none does."""
+        units = np.frombuffer(piece.data[at:limit], TIMER_UNIT)
+        looks = (units["size"] == UNIT_BYTES) & (units["magic"] > 0)
+        looks &= (units["magic"] <= layout.MAGIC_MAX) & (units["prev_pos"] >= -1)
+        places = at + np.flatnonzero(looks) * UNIT_BYTES
+        good = (
+            int(place) for place in places[:BLOCK_UNITS]
+            if not chain.unit_fault(piece.data, int(place), piece.base + int(place))
+        )  # fmt: skip
+        return next(good, -1)
+
+    def end_in(self, piece: Piece, at: int) -> None:
+        """The log ends inside of a file; say what lies behind."""
+        self.ended = True
+        self.facts.log_end = piece.base + at
+        used = used_bytes(piece.data, at)
+        if piece is not self.facts.pieces[-1] and piece.base + at < self.known_end:
+            text = "the units end here, but there are later files: units are missing"
+            self.report.add("error", "timer-log-gap", piece.path, at, text)
+        elif used:
+            text = f"the timer log ends here; {used} bytes behind it are no units: left from before"
+            self.report.add("note", "timer-log-tail", piece.path, at, text)
+
+    def check_blank(self, piece: Piece, at: int) -> None:
+        left = int(piece.data.size) - at
+        if left < TIMER_BLANK.itemsize:
+            return
+        blank = BLANK.unpack_from(piece.data.data, at)
+        later = piece is not self.facts.pieces[-1]
+        if blank != (left, 0, MAGIC_BLANK) and (later or any(blank)):
+            text = "there should be a blank record that closes the file"
+            self.report.add("error", "timer-blank", piece.path, at, text)
+
+    # -- units that wait --
+
+    def take(self, piece: Piece, units: Rows) -> None:
+        """Count units; compare those that wait with their records."""
+        facts = self.facts
+        self.report.count("timer_units", int(units.size))
+        precision_ms = facts.precision_ms
+        waits = (units["due_ms"] >= 0) & (units["slot_ms"] // precision_ms * precision_ms >= (
+            facts.read_ms
+        ))  # fmt: skip
+        units = units[waits]
+        if not units.size:
+            return
+        behind = units["phys_offset"] >= facts.log.end
+        codes = self.codes(units)
+        wrong = (codes != store_kernels.GOOD) & (units["phys_offset"] >= facts.log.min)
+        gone = units["phys_offset"] < facts.log.min
+        for index in np.flatnonzero(behind | gone | wrong).tolist():
+            self.report_unit(piece, units[index], int(codes[index]), bool(behind[index]))
+
+    def codes(self, units: Rows) -> npt.NDArray[np.uint8]:
+        """Return what the commit log says to each unit; queue and tags code do not count."""
+        wanted = np.zeros(units.size, UNIT)
+        wanted["phys_offset"], wanted["size"] = units["phys_offset"], units["record_size"]
+        topic = np.frombuffer(TIMER_TOPIC.encode(), np.uint8)
+        out = np.full(units.size, store_kernels.ELSEWHERE, np.uint8)
+        low, high = int(units["phys_offset"].min()), int(units["phys_offset"].max())
+        for piece in overlapping(self.facts.log.pieces, low, high):
+            span = self.facts.log.span(piece)
+            store_kernels.check_units(wanted, piece.data, span, topic, (0, 0, 0), self.scratch, out)
+        later = (store_kernels.WRONG_QUEUE, store_kernels.WRONG_NUMBER, store_kernels.WRONG_CODE)
+        out[np.isin(out, later)] = store_kernels.GOOD
+        return out
+
+    def report_unit(self, piece: Piece, unit: Any, code: int, behind: bool) -> None:
+        phys, size = int(unit["phys_offset"]), int(unit["record_size"])
+        log = self.facts.log
+        if behind:
+            why = f"log offset {phys} is behind the commit log's end, {log.end}"
+        elif phys < log.min:
+            why = f"log offset {phys} is before the commit log's first, {log.min}: it is lost"
+        else:
+            why = FAULT_TEXTS[code].format(phys=phys, size=size)
+        at = int(unit["pos"]) - piece.base
+        severity = self.facts.bad if behind else "error"
+        self.report.add(severity, "timer-unit-record", piece.path, at, f"a timer waits, but {why}")
+
+
+# -- wheel --------------------------------------------------------------------------------------
+
+
+class _WheelCheck:
+    """One pass over the slots that are not delivered."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts, self.report = facts, facts.report
+        self.path = facts.root / "timerwheel"
+        self.told = self.waiting = 0
+
+    def run(self) -> None:
+        self.report.count("timers_waiting", 0)
+        if not self.path.exists():
+            if self.facts.pieces:
+                self.report.add("error", "timer-wheel", self.path, 0, "it is missing")
+            return
+        data = map_file(self.path)
+        if data.size != layout.WHEEL_BYTES:
+            text = f"it has {data.size} bytes; a wheel has {layout.WHEEL_BYTES}"
+            self.report.add("error", "timer-wheel", self.path, 0, text)
+            return
+        slots = np.frombuffer(data, layout.TIMER_SLOT)
+        self.find_precision(slots)
+        self.check_slots(data)
+        self.report.count("timers_waiting", self.waiting)
+        ours = self.facts.ours
+        if ours is not None and self.told < (total := sum(ours.snapshot.by_topic.values())):
+            text = f"{SNAPSHOT_FILE} counts {total} timers that wait, its slots {self.told}"
+            self.report.add(self.facts.bad, "timer-count", self.path, 0, text)
+
+    def find_precision(self, slots: Rows) -> None:
+        """Find out how wide the slots of an Apache store are: no file of Apache's says it."""
+        facts = self.facts
+        if facts.ours is not None or not facts.pieces:
+            return
+        piece = facts.pieces[0]
+        units = np.zeros(BLOCK_UNITS, layout.LOGGED)
+        end = min(facts.log_end, piece.end)
+        units = units[: chain.read_units(piece.data, piece.base, piece.base, end, units)]
+        hits = {}
+        for precision_ms in PRECISIONS_MS:
+            ticks = units["slot_ms"] // precision_ms
+            hits[precision_ms] = int((slots["tick"][ticks % layout.WHEEL_SLOTS] == ticks).sum())
+        facts.precision_ms = max(PRECISIONS_MS, key=lambda p: (hits[p], p))
+
+    def check_slots(self, data: npt.NDArray[np.uint8]) -> None:
+        facts = self.facts
+        pages = np.full(data.size // kernels.PAGE_BYTES, kernels.PAGE_USED, np.uint8)
+        first, count = max(facts.read_ms // facts.precision_ms, 1), layout.WHEEL_SLOTS
+        while count > 0 and facts.read_ms:
+            out = np.empty(min(LIST_SLOTS, count), layout.SLOT)
+            found, looked_at = kernels.live_slots(data, pages, first, count, out)
+            first, count = first + looked_at, count - looked_at
+            if found:
+                self.check_some(out[:found])
+
+    def check_some(self, slots: Rows) -> None:
+        facts = self.facts
+        cursors = np.zeros(slots.size, layout.CURSOR)
+        cursors["tick"], cursors["pos"] = slots["tick"], slots["last_pos"]
+        cursors["fault"][slots["first_pos"] > slots["last_pos"]] = chain.FAULT_PREV
+        cursors["fault"][slots["last_pos"] >= facts.log_end] = chain.FAULT_PLACE
+        for piece in reversed(facts.pieces):
+            chain.count_waiting(piece.data, piece.base, cursors, facts.precision_ms, NO_OFFSETS)
+        self.told += int(np.maximum(slots["num"], 0).sum())
+        self.waiting += int(cursors["count"].sum())
+        for index in np.flatnonzero(cursors["fault"]).tolist():
+            self.report_slot(slots[index], cursors[index])
+        whole = (cursors["fault"] == 0) & (cursors["pos"] == -1)
+        if facts.ours is not None:
+            for index in np.flatnonzero(whole & (slots["num"] > cursors["count"])).tolist():
+                self.report_count(slots[index], int(cursors[index]["count"]))
+
+    def at(self, slot: Any) -> int:
+        return int(slot["tick"]) % layout.WHEEL_SLOTS * layout.SLOT_BYTES
+
+    def report_slot(self, slot: Any, cursor: Any) -> None:
+        slot_ms = int(slot["tick"]) * self.facts.precision_ms
+        text = (
+            f"the chain of slot {slot_ms} leads to timer log position {int(cursor['pos'])}, but "
+            f"{FAULTS[int(cursor['fault'])]}"
+        )
+        self.report.add(self.facts.bad, "timer-chain", self.path, self.at(slot), text)
+
+    def report_count(self, slot: Any, waiting: int) -> None:
+        slot_ms = int(slot["tick"]) * self.facts.precision_ms
+        text = f"slot {slot_ms} says that {int(slot['num'])} timers wait in it, {waiting} do"
+        self.report.add(self.facts.bad, "timer-count", self.path, self.at(slot), text)
