@@ -8,10 +8,14 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from pathlib import Path
+from typing import cast
+
+import numpy as np
 
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
+from message_store.plugin import AskedView
 from message_store.properties import encode_properties
 from message_store.store import MessageStore
 from timer_store.config import TimerConfig
@@ -19,6 +23,8 @@ from timer_store.hook import TimerHook
 from timer_store.names import TIMER_TOPIC
 from timer_store.persist import TimerKeeper
 from timer_store.store import TimerStore
+from timer_store.views import admin_views
+from timer_store.waiting import WaitingTimers
 
 LOOPBACK = (b"\x7f\x00\x00\x01", 1)
 CONFIG = TimerConfig(
@@ -54,6 +60,8 @@ def _use(root: Path, clock: FakeClock, *, crash: bool) -> None:
         _put(store, hook, clock, DELAYS_MS)
         asyncio.run(keeper.persist(last=True))
         _put(store, hook, clock, (2_500,) * SPIKE)
+        _decide(timers, clock)
+        _look(timers)
         for _ in range(40):
             clock.advance(100)
             while timers.turn(clock.now_ms()):
@@ -61,6 +69,32 @@ def _use(root: Path, clock: FakeClock, *, crash: bool) -> None:
         if not crash:
             asyncio.run(keeper.persist(last=True))
         timers.close()
+
+
+def _decide(timers: TimerStore, clock: FakeClock) -> None:
+    """Cancel, move and fire some timers, staged ones and others, found in every way."""
+    waiting = WaitingTimers(timers)
+    for _ in range(2):
+        found = waiting.by_key("T", ["W0", "W4", "W6", "nobody"], unique=True)
+        waiting.cancel(found.offsets[:2])
+        waiting.by_key("T", ["W0"], unique=False)
+        for piece in waiting.by_topic("U", 0, clock.now_ms() + 5_000):
+            moved, fired = piece.offsets[::2].copy(), piece.offsets[1:4:2].copy()
+            later = np.full(moved.size, clock.now_ms() + 6_000)
+            waiting.move(moved, later, lambda batch, now_ms: None)
+            waiting.fire(fired)
+            waiting.by_offset(piece.offsets[:8])
+            break
+        clock.advance(100)
+        timers.turn(clock.now_ms())
+
+
+def _look(timers: TimerStore) -> None:
+    """List what waits, in large slots and small ones, and forecast it."""
+    views = admin_views(lambda: timers)
+    views["summary"]()
+    for name, fields in (("list", {}), ("list", {"topic": "T"}), ("forecast", {"count": "2"})):
+        cast(AskedView, views[name])(fields)
 
 
 def _note(timers: TimerStore, batch: PutBatch) -> None:
