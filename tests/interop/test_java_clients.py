@@ -16,7 +16,7 @@ from tests.interop.checks import (
     check_tags,
     series,
 )
-from tests.interop.peers import LEVELS_MS
+from tests.interop.peers import LEVELS_MS, peer_name
 from tests.interop.server import Server
 from tests.interop.session import ClientFailed, ClientSession, Event
 from tests.interop.waiting import now_ms, until
@@ -323,3 +323,23 @@ def test_timer_recall(
         "push-consume", "message", topic=topic, group=group, until=1, linger_ms=500
     )
     assert (message["body"], message["msgId"]) == ("kept-0", kept["msgId"])
+
+
+def test_timer_recall_is_answered_with_what_became_of_it(
+    server: Server, java_with_timers: ClientSession, topic: str, group: str
+) -> None:
+    """Apache's broker answers success whenever the wish was recorded."""
+    java = java_with_timers
+    if not server.has_timers or peer_name() != "duemq":
+        pytest.skip("only DueMQ says what became of a recall")
+    (gone,) = java.events("timer", "sent", topic=topic, body="gone", delay_ms=60_000)
+    for _ in range(2):
+        (recalled,) = java.events("recall", "recalled", topic=topic, handle=gone["recallHandle"])
+        assert recalled["msgId"] == gone["msgId"]
+    (sent,) = java.events("timer", "sent", topic=topic, body="late", delay_ms=300)
+    (message,) = java.events("push-consume", "message", topic=topic, group=group, until=1)
+    assert message["body"] == "late-0"
+    with pytest.raises(ClientFailed, match="604"):
+        java.run("recall", topic=topic, handle=sent["recallHandle"])
+    with pytest.raises(ClientFailed):
+        java.run("recall", topic=topic, handle=sent["recallHandle"][:20])
