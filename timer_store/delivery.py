@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from message_store.errors import CorruptStore
 from timer_store import layout
 from timer_store.books import Books
 from timer_store.claims import Claims
@@ -23,6 +24,7 @@ from timer_store.config import TimerConfig
 from timer_store.placing import place
 from timer_store.position import Position
 from timer_store.stats import TimerStats
+from timer_store.timer_log import REMEDY
 
 log = logging.getLogger(__name__)
 Rows = npt.NDArray[Any]
@@ -66,8 +68,7 @@ class Delivery:
 
         What was put while the clock stood back waits there beside what is overdue.
         """
-        ahead_ms = self.config.stage_lead_ms + self.config.precision_ms
-        self._rolled_ms = max(self._position.read_ms, now_ms) + ahead_ms
+        self._rolled_ms = self._position.rolled_ms
         self._load(self._position.read_ms + 1, now_ms)
         self.load(now_ms)
 
@@ -103,6 +104,7 @@ class Delivery:
             position.staged_ms = slot_ms
             if not self._fits(slot_ms):
                 break  # what is staged leaves first
+            self._follow()  # so that no lap is held longer than it must be
             if not self._load_slot(slot_ms, now_ms):
                 return
             position.staged_ms, position.part = slot_ms + precision_ms, None
@@ -124,8 +126,8 @@ class Delivery:
         part = self._units.read_slot_part(
             slot_ms, self._stage.room, after=self._position.part, skip=self._claims.offsets
         )
-        if part.broken is not None:
-            self.broken = part.broken
+        self.broken = part.broken or self._missing(part, slot_ms)
+        if self.broken is not None:
             return False
         rolls = self._rolls(part.rows, slot_ms)
         if rolls.any() and not self._roll(part.rows[rolls], slot_ms, now_ms):
@@ -135,6 +137,14 @@ class Delivery:
             last = part.rows[-1]
             self._position.part = int(last["due_ms"]), int(last["phys_offset"])
         return bool(part.complete)
+
+    def _missing(self, part: Any, slot_ms: int) -> Exception | None:
+        """Return what is wrong with a slot that has fewer timers than it counts."""
+        count, num = int(part.rows.size), self._units.wheel.num(slot_ms)
+        if self._position.part is not None or not part.complete or count >= num:
+            return None
+        why = f"{num} timers wait in slot {slot_ms}, {count} are found"
+        return CorruptStore(self._units.wheel.path, 0, why, REMEDY)
 
     def _rolls(self, rows: Rows, slot_ms: int) -> npt.NDArray[np.bool_]:
         """Return which rows only pass through this slot."""

@@ -78,6 +78,13 @@ class Intake:
         first, end = self._fetch.bounds()
         return end - max(self._position.queue_offset, first)
 
+    def has_room(self, now_ms: int) -> bool:
+        """Whether more may be taken in: not while a full stage is busy with what is due."""
+        if self._stage.room > 0:
+            return True
+        due_ms = self._stage.next_due_ms
+        return due_ms is None or due_ms > now_ms
+
     @property
     def needs_look(self) -> bool:
         """Whether more than waiting is to be done for what was taken in."""
@@ -95,7 +102,7 @@ class Intake:
         if not rows.size:
             return False
         joins = int(rows[0]["queue_offset"]) == self._position.queue_offset
-        if joins and not self.stopped and not self.holding and self._stage.room > 0:
+        if joins and not self.stopped and not self.holding and self.has_room(now_ms):
             self.take_in(rows, now_ms)
         return True
 

@@ -107,6 +107,7 @@ class TimerKeeper:
         timers = self._timers
         return Snapshot(
             read_ms=timers.position.read_ms,
+            staged_ms=timers.position.staged_ms,
             log_pos=timers.units.log.end,
             queue_offset=timers.position.queue_offset,
             log_offset=timers.store.max_offset,

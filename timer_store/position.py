@@ -13,10 +13,12 @@ class Position:
         read_ms: the first slot that is not completely delivered.
         staged_ms: slots before are loaded for delivery; at least `read_ms`.
         part: the slot at `staged_ms` is loaded up to this (due_ms, phys_offset).
+        rolled_ms: slots before this may have been rolled by the last run.
         queue_offset: the next unit of the timer queue to take in.
     """
 
     read_ms: int
     staged_ms: int
     queue_offset: int = 0
+    rolled_ms: int = -1
     part: tuple[int, int] | None = None

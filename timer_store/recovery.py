@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from message_store.errors import CorruptStore
 from timer_store import adoption, layout
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.placing import candidates
@@ -45,9 +46,12 @@ def recover(timers: TimerStore, notice: Callable[[str], None], progress: Progres
     adoption.load_log(timers, notice, foreign=foreign, own=snapshot is not None)
     why = "no checkpoint" if snapshot is None else doubt(timers, snapshot)
     if snapshot is not None and why is None:
-        if restore(timers, snapshot, notice, progress):
-            return
-        why = "the timer log is damaged"
+        try:
+            if restore(timers, snapshot, notice, progress):
+                return
+            why = "the timer log is damaged"
+        except CorruptStore as error:
+            why = f"the timer log is damaged: {error}"
     first, end = timers.fetch.bounds()
     reach = adoption.UNKNOWN
     if foreign:
@@ -85,6 +89,7 @@ def restore(
     faults = units.repair(snapshot.log_pos)
     position.read_ms = position.staged_ms = snapshot.read_ms
     position.queue_offset = snapshot.queue_offset
+    position.rolled_ms = snapshot.staged_ms
     timers.books.restore(snapshot.by_topic, snapshot.by_file)
     start, middle = snapshot.scan_from, snapshot.log_offset
     before = origins(timers.store, start, middle)
@@ -182,4 +187,5 @@ def rebuild(
     now_ms = timers.clock.now_ms()
     start_ms = now_ms - now_ms % timers.config.precision_ms
     timers.position.read_ms = timers.position.staged_ms = start_ms
+    timers.position.rolled_ms = -1
     take_in(timers, settled, progress)

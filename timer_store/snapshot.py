@@ -61,6 +61,7 @@ class Snapshot:
         log_offset: end of the commit log; what was settled behind it is not in here.
         scan_from: log offset behind which every delivery of the slots from `read_ms` on lies.
         precision_ms: the width of a slot.
+        staged_ms: slots before were loaded, what is far away in them was put on into others.
         by_topic: timers that wait, by real topic.
         by_file: the same by the first log offset of the commit log file that holds their record.
         version_ms: when it was taken.
@@ -73,6 +74,7 @@ class Snapshot:
     log_offset: int
     scan_from: int
     precision_ms: int
+    staged_ms: int = 0
     by_topic: Mapping[str, int] = field(default_factory=dict)
     by_file: Mapping[int, int] = field(default_factory=dict)
     state_version: int = 0
@@ -137,6 +139,7 @@ def encode_saved(saved: Saved) -> str:
         "commitLogOffset": snapshot.log_offset,
         "precisionMs": snapshot.precision_ms,
         "scanFrom": snapshot.scan_from,
+        "stagedMs": snapshot.staged_ms,
     }
     return dumps({**value, "crc32": _crc(value)})
 
@@ -159,6 +162,7 @@ def decode_saved(value: Any) -> Saved:
         log_offset=value["commitLogOffset"],
         scan_from=value["scanFrom"],
         precision_ms=value["precisionMs"],
+        staged_ms=value.get("stagedMs", 0),
         by_topic=value["byTopic"],
         by_file=value["byFile"],
         state_version=now.state_version,

@@ -131,7 +131,7 @@ class TimerStore:
         """Do one bounded piece of everything that can be done now; False: there is nothing."""
         moved = 0
         self.intake.stopped = self.config.stop_enqueue
-        if self.intake.behind and self.stage.room > 0:
+        if self.intake.behind and self.intake.has_room(now_ms):
             moved += self.intake.catch_up(CATCH_UP_UNITS, now_ms)
         moved += self.odd.settle(now_ms)
         if self.intake.early:
