@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 PERSIST_JOB = "timer_store.persist"
 READ_ONLY = 4
+SYSTEM_ERROR = 1
 GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61
 
 
@@ -82,8 +83,6 @@ class TimerPlugin(PluginBase):
         return (self._note_put,) if self.config.enabled else ()
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
-        if not self.config.enabled:
-            return {}
         return {
             GET_TIMER_CHECK_POINT: self._answer_checkpoint,
             GET_TIMER_METRICS: self._answer_metrics,
@@ -167,10 +166,14 @@ class TimerPlugin(PluginBase):
 
     async def _answer_checkpoint(self, request: Request) -> Response:
         """Answer request 60. Source: AdminBrokerProcessor.getTimerCheckPoint"""
+        if self._running is None:
+            return Response(SYSTEM_ERROR, "The checkpoint is null")
         return Response(body=encode_check(self._files().check or Check())[:CHECK_BYTES])
 
     async def _answer_metrics(self, request: Request) -> Response:
         """Answer request 61. Source: AdminBrokerProcessor.getTimerMetrics"""
+        if self._running is None:
+            return Response(SYSTEM_ERROR, "The timerMetrics is null")
         return Response(body=self._files().metrics.text().encode())
 
     def _files(self) -> SnapshotFiles:

@@ -1,0 +1,117 @@
+"""What Apache's tools see of timers: requests 60, 61 and 28 of a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Awaitable, Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.admin import VIEW_REQUEST
+from broker.broker import Broker
+from broker.plugins import Installed
+from broker.remoting.codes import RequestCode, ResponseCode
+from message_store.plugin import ENTRY_POINT_GROUP, Response
+from tests.broker.running import Asker, running, small
+
+HOUR_S = 3_600
+GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61
+TIMERS = Installed(
+    "timer_store", EntryPoint("timer_store", "timer_store.plugin:create_plugin", ENTRY_POINT_GROUP)
+)
+
+
+def on_a_broker(root: Path, look: Callable[[Broker, Asker], Awaitable[Any]], **more: str) -> Any:
+    """Run a broker on which three timers wait for T, one for U; return what `look` returns."""
+
+    async def run() -> Any:
+        async with running(small(root, **more), plugins=[TIMERS]) as (broker, asker):
+            for topic in ("T", "T", "U", "T"):
+                sent = await asker.send(topic, b"x", TIMER_DELAY_SEC=str(HOUR_S), UNIQ_KEY="A")
+                assert sent.code == ResponseCode.SUCCESS, sent.remark
+            return await look(broker, asker)
+
+    return asyncio.run(run())
+
+
+def body_of(answer: Response) -> bytes:
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    assert isinstance(answer.body, (bytes, memoryview))
+    return bytes(answer.body)
+
+
+async def write_checkpoint(broker: Broker) -> None:
+    plugin: Any = broker.plugins.plugins["timer_store"]
+    assert await plugin._running.keeper.persist(last=True)
+
+
+def test_checkpoint_and_metrics_are_answered_as_apache_does(tmp_path: Path) -> None:
+    async def look(broker: Broker, asker: Asker) -> tuple[bytes, bytes]:
+        await write_checkpoint(broker)
+        check = await asker.ask(GET_TIMER_CHECK_POINT)
+        metrics = await asker.ask(GET_TIMER_METRICS)
+        return body_of(check), body_of(metrics)
+
+    check, metrics = on_a_broker(tmp_path, look)
+    _, log_pos, queue_offset, master_offset, _, _, counter = struct.unpack(">7q", check)
+    assert (log_pos, queue_offset, master_offset) == (4 * 52, 4, 4)
+    assert counter >= 1
+    told = json.loads(metrics)
+    assert {topic: item["count"] for topic, item in told["timingCount"].items()} == {"T": 3, "U": 1}
+    assert told["dataVersion"]["counter"] == 4
+    assert metrics == (tmp_path / "store" / "config" / "timermetrics").read_bytes()
+
+
+def test_broker_status_shows_the_timer_keys(tmp_path: Path) -> None:
+    async def look(broker: Broker, asker: Asker) -> dict[str, str]:
+        answer = await asker.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table: dict[str, str] = json.loads(body_of(answer))["table"]
+        return table
+
+    table = on_a_broker(tmp_path, look)
+    assert (table["timerReadBehind"], table["timerOffsetBehind"]) == ("0", "0")
+    assert table["timerCongestNum"] == "4"
+    assert float(table["timerEnqueueTps"]) >= 0.0
+    assert float(table["timerDequeueTps"]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("view", "fields", "code"),
+    [
+        ("timer_store.summary", {}, ResponseCode.SUCCESS),
+        ("timer_store.list", {"topic": "T", "limit": "2"}, ResponseCode.SUCCESS),
+        ("timer_store.forecast", {"width_ms": "3600000"}, ResponseCode.SUCCESS),
+        ("timer_store.list", {"limit": "many"}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_views_are_asked_for_over_the_wire(
+    tmp_path: Path, view: str, fields: dict[str, str], code: int
+) -> None:
+    async def look(broker: Broker, asker: Asker) -> Response:
+        return await asker.ask(VIEW_REQUEST, {"view": view, **fields})
+
+    answer = on_a_broker(tmp_path, look)
+    assert answer.code == code
+    if fields.get("topic"):
+        page = json.loads(body_of(answer))
+        assert [timer["topic"] for timer in page["timers"]] == ["T", "T"]
+
+
+def test_a_broker_without_timers_has_no_views_of_them(tmp_path: Path) -> None:
+    async def look() -> list[int]:
+        properties = small(tmp_path, timerWheelEnable="false")
+        async with running(properties, plugins=[TIMERS]) as (_, asker):
+            asked = [
+                asker.ask(VIEW_REQUEST, {"view": "timer_store.summary"}),
+                asker.ask(GET_TIMER_METRICS),
+            ]
+            return [(await answer).code for answer in asked]
+
+    shown, metrics = asyncio.run(look())
+    assert shown == ResponseCode.TOPIC_NOT_EXIST
+    assert metrics == ResponseCode.SYSTEM_ERROR
