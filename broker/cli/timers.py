@@ -10,7 +10,7 @@ from broker.cli.options import AsJson, BrokerAddress, Namesrv
 from broker.cli.timers_decide import add_commands
 from message_store.errors import UsageError
 
-timers_app = typer.Typer(help="Timers: messages that wait for a time of their own.")
+timers_app = typer.Typer()
 
 Topic = Annotated[str, typer.Option(metavar="TOPIC", help="Only timers of this topic.")]
 Key = Annotated[str, typer.Option(metavar="KEY", help="Only with this key, or this unique key.")]
