@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from message_store.batch import PutBatch
-from message_store.config import from_properties
+from message_store.config import from_properties, with_live
 from message_store.plugin import (
     Dispatcher,
     PluginBase,
@@ -106,12 +106,12 @@ class TimerPlugin(PluginBase):
         return None if self._running is None else self._running.timers.first_pending_offset
 
     def reconfigure(self, properties: Mapping[str, str]) -> None:
-        """Take a changed configuration.
+        """Take a changed configuration; what is not live keeps its value until the next start.
 
         Raises:
             ConfigError: It cannot be used; nothing has changed then.
         """
-        config = from_properties(TimerConfig, properties)
+        config, _ = with_live(self.config, from_properties(TimerConfig, properties))
         if self._running is not None:
             self._running.timers.reconfigure(config)
             self._running.hook.reconfigure(config)
