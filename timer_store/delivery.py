@@ -54,7 +54,7 @@ class Delivery:
         self.refusal = ""  # why the last delivery was not taken
         self.stats: TimerStats | None = None
         self.retry_ms = 0
-        self.delivered = self.rolled = self.lost = 0
+        self.delivered = self.rolled = self.lost = self.parts = 0
         self._rolled_ms = -1  # slots up to this one may have been rolled already, or in part
         self._holding = ""  # why a slot cannot be rolled now, and when it is tried again
         self._roll_retry_ms = 0
@@ -81,8 +81,14 @@ class Delivery:
         self.begin(now_ms)
 
     def load(self, now_ms: int) -> None:
-        """Load every slot that begins within the lead, as long as there is room."""
-        self._load(now_ms + self.config.stage_lead_ms, now_ms)
+        """Load every slot that begins within the lead, as long as there is room.
+
+        One that is loaded in part is gone on with, whatever the clock says.
+        """
+        limit_ms = now_ms + self.config.stage_lead_ms
+        if self._position.part is not None:
+            limit_ms = max(limit_ms, self._position.staged_ms + 1)
+        self._load(limit_ms, now_ms)
 
     def load_next(self, now_ms: int) -> None:
         """Load the next slot although it is not time: something in it is due before it begins.
@@ -136,6 +142,7 @@ class Delivery:
         if not part.complete:
             last = part.rows[-1]
             self._position.part = int(last["due_ms"]), int(last["phys_offset"])
+            self.parts += 1
         return bool(part.complete)
 
     def _missing(self, part: Any, slot_ms: int) -> Exception | None:

@@ -129,7 +129,7 @@ class TimerStore:
 
     def turn(self, now_ms: int) -> bool:
         """Do one bounded piece of everything that can be done now; False: there is nothing."""
-        moved = 0
+        moved, parts = 0, self.delivery.parts
         self.intake.stopped = self.config.stop_enqueue
         if self.intake.behind and self.intake.has_room(now_ms):
             moved += self.intake.catch_up(CATCH_UP_UNITS, now_ms)
@@ -141,7 +141,7 @@ class TimerStore:
         if self.delivery.broken is not None and not self.writing:
             self._rebuild(now_ms)
         moved += self.delivery.deliver(now_ms)
-        return moved > 0
+        return moved > 0 or self.delivery.parts > parts
 
     def next_moment_ms(self, now_ms: int) -> int:
         """Return when a turn will have something to do, if nothing is put before."""

@@ -1,7 +1,7 @@
 """The books of a crash run: what was sent, what was acknowledged, what arrived.
 
-A client of ours sends level messages over real sockets and keeps one line per message; at the end
-the topic is read through a client from its first offset on and compared:
+A client of ours sends level messages and timers over real sockets and keeps one line per message;
+at the end the topic is read through a client from its first offset on and compared:
 
     acknowledged       -> there exactly once
     not acknowledged   -> there once or not at all
@@ -21,7 +21,7 @@ from message_store.clock import SystemClock
 from message_store.plugin import Request, Response
 from message_store.record import Record, decode_record
 
-BODY = struct.Struct("!qqi")  # sequence, born ms, level
+BODY = struct.Struct("!qqi")  # sequence, born ms, which of the delays
 IN_FLIGHT = 64
 PULL_FLAGS = 4  # the subscription is in the request; do not hold it
 CALL_TIMEOUT_S = 5.0
@@ -29,14 +29,24 @@ CALL_TIMEOUT_S = 5.0
 
 @dataclass(slots=True)
 class Books:
-    """Every message of a run. `acknowledged` and `attempted` hold sequence numbers."""
+    """Every message of a run. `acknowledged` and `attempted` hold sequence numbers.
+
+    Attributes:
+        delays_ms: of the levels.
+        timers_ms: delays of timers; a message has one of either, by its number.
+    """
 
     topic: str
     queues: int
     delays_ms: tuple[int, ...]
+    timers_ms: tuple[int, ...] = ()
     attempted: int = 0
     acknowledged: set[int] = field(default_factory=set)
     refused: Counter[int] = field(default_factory=Counter)
+
+    def choice(self, number: int) -> int:
+        """Return which of all delays a message has."""
+        return number % (len(self.delays_ms) + len(self.timers_ms))
 
     def faults(self, arrived: list[Record]) -> list[str]:
         """Return every line of the books that does not add up."""
@@ -49,10 +59,10 @@ class Books:
             if numbers:
                 found.append(f"{len(numbers)} {what}, the first: {numbers[:5]}")
         for record in arrived:
-            number, born_ms, level = BODY.unpack_from(record.body)
-            early_ms = born_ms + self.delays_ms[level - 1] - record.store_ms
+            number, born_ms, choice = BODY.unpack_from(record.body)
+            early_ms = born_ms + (*self.delays_ms, *self.timers_ms)[choice] - record.store_ms
             if early_ms > 0:
-                found.append(f"message {number} of level {level} is {early_ms} ms early")
+                found.append(f"message {number} of delay {choice} is {early_ms} ms early")
         return found
 
 
@@ -62,9 +72,10 @@ def number_of(record: Record) -> int:
 
 
 def send_request(books: Books, number: int, now_ms: int) -> Request:
-    """Return the send of message `number`; its level and queue follow from the number."""
-    level = number % len(books.delays_ms) + 1
-    properties = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02DELAY\x01{level}\x02"
+    """Return the send of message `number`; its delay and queue follow from the number."""
+    choice = books.choice(number)
+    delay = _delay(books, choice, number, now_ms)
+    properties = f"UNIQ_KEY\x01{number:032X}\x02WAIT\x01true\x02{delay}\x02"
     fields = {
         "a": "crash_producer",
         "b": books.topic,
@@ -77,8 +88,19 @@ def send_request(books: Books, number: int, now_ms: int) -> Request:
         "i": properties,
         "j": "0",
     }
-    body = BODY.pack(number, now_ms, level)
+    body = BODY.pack(number, now_ms, choice)
     return Request(RequestCode.SEND_MESSAGE_V2, fields, body)
+
+
+def _delay(books: Books, choice: int, number: int, now_ms: int) -> str:
+    """Return the property that asks for a delay: a level, or a time in one of two ways."""
+    timer = choice - len(books.delays_ms)
+    if timer < 0:
+        return f"DELAY\x01{choice + 1}"
+    delay_ms = books.timers_ms[timer]
+    if number // 16 % 2:
+        return f"TIMER_DELAY_MS\x01{delay_ms}"
+    return f"TIMER_DELIVER_MS\x01{now_ms + delay_ms}"
 
 
 async def send_until(books: Books, address: str, stop: asyncio.Event) -> None:

@@ -21,6 +21,7 @@ from tests.interop.server import write_properties
 from tests.interop.waiting import until
 
 DELAYS_MS = (1_000, 2_000, 3_000)
+TIMERS_MS = (30, 400, 1_000, 1_700, 4_000, 9_000)  # the last ones roll
 START_S, DELIVER_S = 60.0, 60.0
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +52,11 @@ class Victim:
             "mappedFileSizeConsumeQueue": str(200_000),
             "maxHashSlotNum": "10000",
             "maxIndexNum": "40000",
+            "timerRollWindowSlot": "3",
+            "mappedFileSizeTimerLog": str(52 * 500 + 16),
+            "timerPrecisionMs": self.random.choice(["1000", "1000", "100"]),
+            "timerFlushIntervalMs": self.random.choice(["100", "300", "1000"]),
+            "timerDeliverBatchRecords": self.random.choice(["3", "100", "2048"]),
             "flushDelayOffsetInterval": self.random.choice(["200", "1000", "10000"]),
             "enableScheduleAsyncDeliver": self.random.choice(["true", "false"]),
             "flushDiskType": self.random.choice(["ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"]),
@@ -91,7 +97,7 @@ def settled(victim: Victim, books: Books) -> bool:
 @pytest.mark.crash
 def test_kill_at_random_moments(tmp_path: Path, kills: int, seed: int) -> None:
     victim = Victim(tmp_path, seed)
-    books = Books("CrashT", queues=3, delays_ms=DELAYS_MS)
+    books = Books("CrashT", queues=3, delays_ms=DELAYS_MS, timers_ms=TIMERS_MS)
     for _ in range(kills):
         victim.start()
         asyncio.run(send_and_kill(victim, books))
