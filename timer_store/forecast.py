@@ -52,10 +52,14 @@ def forecast(timers: TimerStore, span: Span, pos: int | None = None) -> tuple[Bi
 
 
 def of_slots(timers: TimerStore, span: Span) -> Bins:
-    """Return the bins (count + 2) with rolling timers where they are looked at next."""
+    """Return the bins (count + 2) with rolling timers where they are looked at next.
+
+    What is later than the bins is not counted.
+    """
     bins: Bins = np.zeros(span.count + 2, np.int64)
     _add_staged(timers, span, bins)
-    _add_slots(timers, span, bins)
+    until_ms = span.from_ms + span.width_ms * span.count
+    _add_slots(timers, span, bins, None if timers.position.part is not None else until_ms)
     return bins
 
 
@@ -68,12 +72,12 @@ def _add_staged(timers: TimerStore, span: Span, bins: Bins) -> None:
         bins += np.bincount(_which(rows["due_ms"] - 1, span), minlength=bins.size)
 
 
-def _add_slots(timers: TimerStore, span: Span, bins: Bins) -> None:
+def _add_slots(timers: TimerStore, span: Span, bins: Bins, until_ms: int | None = None) -> None:
     """Add what the slots hold that are not staged; of one that is in parts, what is left."""
     position, precision_ms = timers.position, timers.config.precision_ms
     from_ms = position.staged_ms + (precision_ms if position.part is not None else 0)
     beyond = 0
-    for slots in timers.units.wheel.live_parts(from_ms):
+    for slots in timers.units.wheel.live_parts(from_ms, until_ms):
         num = np.maximum(slots["num"], 0)
         places = _which(slots["tick"] * precision_ms, span)
         bins += np.bincount(places, num, bins.size).astype(np.int64)

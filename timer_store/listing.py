@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 Rows = npt.NDArray[Any]
 LIMIT_MAX: Final = 1_000
-LOOK_UNITS: Final = 65_536  # in one call, but for one slot that has more
+LOOK_UNITS: Final = 16_384  # in one call, but for one slot that has more
 PART_ROWS: Final = 16_384  # of a slot, at a time
 PART_ROWS_MIN: Final = 256
 KEY_RECORDS_MAX: Final = 1_000
-TOGETHER_UNITS: Final = 8_192  # of small slots that are read together
+TOGETHER_UNITS: Final = 4_096  # of small slots that are read together
 SLOTS_TOGETHER: Final = 4_096
 LONG_MAX: Final = (1 << 63) - 1
 CLOCK_SLACK_MS: Final = 86_400_000  # records may have been stored by a clock ahead of ours
@@ -178,7 +178,7 @@ class _Walk:
         self._at = query.cursor
         self._taken: list[Rows] = [np.empty(0, FOUND)]
         self._left = query.limit
-        self._looked_at = 0
+        self._looked_at, self._size = 0, PART_ROWS_MIN // 2
         self.skipped = 0
         self.goes_on: Cursor | None = None
         self.damage: list[str] = []
@@ -238,10 +238,9 @@ class _Walk:
         return True
 
     def _count(self, most: int) -> int:
-        """Return how many units should be looked at next: few where few are wanted."""
-        if self._query.topic or self._query.narrowed:
-            return most
-        return min(max(self._query.skip - self.skipped + self._left, PART_ROWS_MIN), most)
+        """Return how many units should be looked at next: few at first, if few are wanted."""
+        self._size = max(self._size * 2, self._query.skip - self.skipped + self._left)
+        return min(self._size, most)
 
     def _visit(self, slot_ms: int) -> None:
         """Take what is asked for of the next part of a slot."""
