@@ -31,7 +31,6 @@ from timer_store.kernels import gather as kernels
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 
 Rows = npt.NDArray[Any]
-SKIPPED = 1  # status of a row that is not to be put: its record is gone
 DROPPED = (b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#")
 ROLL_DROPPED = (*DROPPED, b"DUEMQ_DUE_MS", b"TIMER_ROLL_TIMES")
 PLAIN_STAGING_BYTES = 1 << 16
@@ -133,7 +132,7 @@ class Gatherer:
         if self.is_lost(timer):
             load.lost.append(at)
             load.batch.rows[at] = np.zeros((), store_layout.PUT)
-            load.batch.rows[at]["status"] = SKIPPED
+            load.batch.rows[at]["status"] = kernels.SKIPPED
             return
         plain = self._plain
         plain.clear()

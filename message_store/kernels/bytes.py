@@ -12,9 +12,11 @@ import numpy.typing as npt
 
 from message_store.kernels.crc import crc32 as crc32
 from message_store.kernels.kernel import kernel
-from message_store.kernels.memory import copy_bytes
+from message_store.kernels.memory import copy_bytes, leading_zeros
 
 Bytes = npt.NDArray[np.uint8]
+POWERS = np.array([10**n for n in range(19)], np.int64)
+PAIRS = np.array([divmod(n, 10) for n in range(100)], np.uint8) + np.uint8(48)  # two digits
 
 
 @kernel
@@ -81,26 +83,25 @@ def copy(out: Bytes, out_pos: int, data: Bytes, pos: int, size: int) -> None:
 @kernel
 def digits_len(value: int) -> int:
     """Return how many characters `put_digits` writes for `value`."""
-    count = 1 if value >= 0 else 2
-    rest = value if value >= 0 else -value
-    while rest > 9:
-        rest //= 10
-        count += 1
-    return count
+    rest = max(value if value >= 0 else -value, 1)
+    least = (64 - leading_zeros(np.uint64(rest))) * 1_233 >> 12  # log 2 is 1233 / 4096, nearly
+    count = least + (1 if rest >= POWERS[least] else 0)
+    return count if value >= 0 else count + 1
 
 
 @kernel
 def put_digits(out: Bytes, pos: int, value: int) -> int:
     """Write `value` in decimal; return the position behind it."""
     end = pos + digits_len(value)
-    rest = value
     if value < 0:
         out[pos] = 45
-        rest = -value
-    at = end - 1
-    while True:
-        out[at] = 48 + rest % 10
-        rest //= 10
-        if rest == 0:
-            return end
-        at -= 1
+    rest = np.uint64(value if value >= 0 else -value)
+    at = end
+    while rest >= np.uint64(10):
+        pair = np.int64(rest % np.uint64(100))
+        rest //= np.uint64(100)
+        at -= 2
+        out[at], out[at + 1] = PAIRS[pair, 0], PAIRS[pair, 1]
+    if rest > np.uint64(0) or at == end:
+        out[at - 1] = np.uint64(48) + rest
+    return end

@@ -8,7 +8,7 @@ import numpy as np
 
 from message_store.kernels.bytes import Bytes, get_i4, get_u4, get_u8
 from message_store.kernels.kernel import kernel
-from message_store.kernels.memory import load_u8
+from message_store.kernels.memory import load_u8, trailing_zeros
 from message_store.layout import SYS_BORN_IPV6, SYS_STORE_IPV6
 from message_store.topics import TopicArrays
 
@@ -23,9 +23,16 @@ NAME_GROWTH_MAX = 300  # bytes that a record may grow by when it gets its own to
 
 @kernel
 def is_named(data: Bytes, pos: int, name: Bytes) -> bool:
-    for i in range(name.size):
-        if data[pos + i] != name[i]:
+    """Return whether data[pos:] begins with `name`; eight bytes a step."""
+    at = 0
+    while at + 8 <= name.size:
+        if load_u8(data, np.int64(pos + at)) != load_u8(name, np.int64(at)):
             return False
+        at += 8
+    while at < name.size:
+        if data[pos + at] != name[at]:
+            return False
+        at += 1
     return True
 
 
@@ -54,8 +61,9 @@ def entry_end(data: Bytes, pos: int, end: int) -> int:
     twos = np.uint64(0x0202020202020202)
     while pos + 8 <= end:
         x = load_u8(data, np.int64(pos)) ^ twos
-        if ((x - ones) & ~x & highs) != np.uint64(0):
-            break
+        hits = (x - ones) & ~x & highs
+        if hits != np.uint64(0):
+            return pos + (trailing_zeros(hits) >> 3)  # the lowest byte is the first
         pos += 8
     while pos < end and data[pos] != 2:
         pos += 1

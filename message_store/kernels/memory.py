@@ -1,8 +1,8 @@
-"""Block copies and whole-word loads for compiled code.
+"""Block copies, whole-word loads and bit counts for compiled code.
 
 NumPy slice assignment costs some 40 ns in a kernel, whatever its size; a message is many small
-pieces. These two lower to one memcpy and one load. They check nothing: the caller has compared
-positions and sizes with the buffers before.
+pieces. These lower to one memcpy, one load, one instruction. They check nothing: the caller has
+compared positions and sizes with the buffers before.
 """
 
 from __future__ import annotations
@@ -45,3 +45,25 @@ def load_u8(_context: Any, data: Any, pos: Any) -> Any:
         return builder.load(builder.bitcast(at, word), align=1)
 
     return signature, generate
+
+
+@intrinsic
+def trailing_zeros(_context: Any, word: Any) -> Any:
+    """Return how many of the lowest bits of a u8 are 0; 64 for 0."""
+    return types.int64(types.uint64), _count_zeros("cttz")
+
+
+@intrinsic
+def leading_zeros(_context: Any, word: Any) -> Any:
+    """Return how many of the highest bits of a u8 are 0; 64 for 0."""
+    return types.int64(types.uint64), _count_zeros("ctlz")
+
+
+def _count_zeros(name: str) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        word, bit = ir.IntType(64), ir.IntType(1)
+        kind = ir.FunctionType(word, [word, bit])
+        count = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.i64")
+        return builder.call(count, [args[0], bit(0)])
+
+    return generate

@@ -8,6 +8,7 @@ import numpy as np
 
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
+from message_store.kernels.memory import load_u8
 from message_store.layout import DELAY_ILLEGAL
 
 TAGS_NAME = np.frombuffer(b"TAGS", np.uint8).copy()
@@ -76,6 +77,24 @@ def java_hash_on(start: int, data: Bytes, pos: int, end: int) -> int:
 
 
 @kernel
+def are_digits(word: Any) -> bool:
+    """Return whether all eight bytes are decimal digits."""
+    tops, six = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x0606060606060606)
+    both = (word & tops) | (((word + six) & tops) >> np.uint64(4))
+    return both == np.uint64(0x3333333333333333)
+
+
+@kernel
+def eight_digits(word: Any) -> int:
+    """Return the number that eight decimal digits are; the lowest byte is the first."""
+    word &= np.uint64(0x0F0F0F0F0F0F0F0F)
+    word = (word * np.uint64(10) + (word >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
+    word = (word * np.uint64(100) + (word >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
+    word = (word * np.uint64(10_000) + (word >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
+    return np.int64(word)
+
+
+@kernel
 def parse_number(data: Bytes, pos: int, end: int, illegal: int) -> int:
     """Return the decimal number in data[pos:end], or `illegal` (empty, too long, not digits)."""
     negative = False
@@ -85,6 +104,12 @@ def parse_number(data: Bytes, pos: int, end: int, illegal: int) -> int:
     if pos >= end or end - pos > 18:
         return illegal
     value = np.int64(0)
+    while end - pos >= 8:
+        word = load_u8(data, np.int64(pos))
+        if not are_digits(word):
+            return illegal
+        value = value * 100_000_000 + eight_digits(word)
+        pos += 8
     while pos < end:
         digit = np.int64(data[pos]) - 48
         if digit < 0 or digit > 9:

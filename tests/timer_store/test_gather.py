@@ -15,7 +15,7 @@ from message_store.text import java_hash
 from tests.store_help import add_message, put_one
 from tests.timer_store.delivery_help import WRITE_MS, held, open_timer_store, staged, timer_topics
 from timer_store import layout
-from timer_store.gather import SKIPPED, Gatherer
+from timer_store.gather import Gatherer
 from timer_store.kernels import gather as kernels
 from timer_store.names import TIMER_TOPIC
 
@@ -236,6 +236,20 @@ def test_copy_kept(entries):
     assert out[3:end].tobytes() == wanted
 
 
+@given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 13, 14]), st.integers(0, 9)), max_size=9))
+def test_outcome(values):
+    rows = np.zeros(len(values), store_layout.PUT)
+    for row, (status, number) in zip(rows, values, strict=True):
+        row["status"], row["store_ms"], row["topic_index"] = status, number, number + 1
+    store_ms, topic_index = np.zeros(9, np.int64), np.zeros(9, np.int32)
+    done, illegal = kernels.outcome(rows, len(values), store_ms, topic_index)
+    refused = [at for at, (status, _) in enumerate(values) if status > 1]
+    assert done == min(refused, default=len(values))
+    assert illegal == sum(status == 13 for status, _ in values)
+    assert store_ms[:done].tolist() == [number for _, number in values[:done]]
+    assert topic_index[:done].tolist() == [number + 1 for _, number in values[:done]]
+
+
 def test_timers_of_several_log_files_in_any_order(tmp_path):
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T", "U")
@@ -260,7 +274,7 @@ def test_a_record_that_retention_removed_is_lost_and_makes_no_row(tmp_path):
         load, _ = gathered(store, rows)
         gone = int((rows["phys_offset"] < store.log.min_offset).sum())
         assert load.lost == list(range(gone))
-        assert (load.batch.filled["status"][:gone] == SKIPPED).all()
+        assert (load.batch.filled["status"][:gone] == kernels.SKIPPED).all()
         assert not load.batch.filled["status"][gone:].any()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
-from message_store.kernels.carry import entry_end, is_topic
+from message_store.kernels.carry import entry_end, is_named, is_topic
 from message_store.kernels.encode import takes_queue_offset
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import java_hash, parse_number
@@ -65,10 +65,7 @@ def is_entry(data: Bytes, pos: int, end: int, name: Bytes) -> bool:
     """Return whether data[pos:end] is an entry `name` with a value."""
     if end - pos < name.size + 2 or data[pos + name.size] != 1:
         return False
-    for i in range(name.size):
-        if data[pos + i] != name[i]:
-            return False
-    return True
+    return is_named(data, pos, name)
 
 
 @kernel

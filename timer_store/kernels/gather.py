@@ -1,6 +1,7 @@
 """Stage 4, compiled: records of due timers become rows of a batch.
 
-gather   reads records in the order of the log, fills rows in the order of delivery
+gather    reads records in the order of the log, fills rows in the order of delivery
+outcome   after the put: what became of the rows
 
 Bodies and property texts are copied: the timers of one batch lie in several log files, and the
 batch is put while the next one is read. A record is believed only if it is the very one that was
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes, copy, crc32, get_i4, get_i8
 from message_store.kernels.carry import entry_end, is_named, is_topic, read_hosts, set_plain
+from message_store.kernels.encode import MESSAGE_ILLEGAL
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import read_frame
@@ -34,6 +36,7 @@ from timer_store.layout import NO_NUMBER, STAGED_FIRED, TEXT_MARKER
 
 Rows = npt.NDArray[Any]
 NOT_HERE = -1
+SKIPPED = 1  # status of a row that is not to be put: its record is gone
 
 TAGS = np.frombuffer(b"TAGS", np.uint8).copy()
 ENQUEUE = np.frombuffer(b"TIMER_ENQUEUE_MS", np.uint8).copy()
@@ -213,3 +216,22 @@ def gather(
         row["prop_len"] = at - row["prop_pos"]
         into.is_odd[i] = 0
     return at
+
+
+@kernel
+def outcome(rows: Rows, count: int, store_ms: Any, topic_index: Any) -> Any:
+    """Note store time and topic of the leading rows that the store did not refuse.
+
+    Args:
+        store_ms, topic_index: (n,) i8, i4 out, n >= count.
+
+    Returns (leading rows, rows that were refused for good).
+    """
+    done, illegal = count, 0
+    for i in range(count):
+        status = rows[i]["status"]
+        if status > SKIPPED:
+            done = min(done, i)
+            illegal += status == MESSAGE_ILLEGAL
+        store_ms[i], topic_index[i] = rows[i]["store_ms"], rows[i]["topic_index"]
+    return done, illegal
