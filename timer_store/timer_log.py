@@ -4,8 +4,9 @@
     timerlog/00000000000104857600   [unit]...             <- `end`: known from the snapshot
 
 A file is closed with a blank record of 16 bytes when less than a unit and a blank fit. What a unit
-says of itself never changes, but for two numbers: `due_ms` turns negative when the timer is settled
-early, and `prev_pos` is corrected when a broken chain is linked again (`patch`).
+says of itself never changes, but for three numbers: `due_ms` turns negative and `magic` to that of
+a marker when the timer is settled early, and `prev_pos` is corrected when a broken chain is linked
+again (`patch`).
 
 Reads go through a shared mapping of each file; what pwrite wrote is visible there at once.
 
@@ -221,7 +222,7 @@ class TimerLog:
     def patch(
         self, positions: npt.NDArray[np.int64], column: str, values: npt.NDArray[np.int64]
     ) -> None:
-        """Write a number of eight bytes into units that are there. A thread may do it.
+        """Write a number into units that are there. A thread may do it.
 
         Args:
             positions: (n,) of the units, ascending.
@@ -233,7 +234,7 @@ class TimerLog:
         """
         assert TIMER_UNIT.fields is not None
         kind, offset = TIMER_UNIT.fields[column][:2]
-        data = values.astype(kind).view(np.uint8).reshape(-1, 8)
+        data = values.astype(kind).view(np.uint8).reshape(-1, kind.itemsize)
         for file in list(self.files):
             low, high = np.searchsorted(positions, [file.base, file.base + file.size]).tolist()
             if low < high:
@@ -295,7 +296,8 @@ class TimerLog:
 
 
 def _patch_file(file: UnitFile, places: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> None:
-    """Write numbers of eight bytes, (n, 8), at ascending file positions."""
+    """Write numbers, (n, bytes of one), at ascending file positions."""
+    size = data.shape[1]
     apart = (np.diff(places) > PATCH_GAP_BYTES) | (np.diff(places // PATCH_BYTES_MAX) > 0)
     edges = (np.flatnonzero(apart) + 1).tolist()
     at = places.tolist()
@@ -303,6 +305,6 @@ def _patch_file(file: UnitFile, places: npt.NDArray[np.int64], data: npt.NDArray
         if end - start == 1:
             file.write(at[start], data[start].data)
             continue
-        block = file.data[at[start] : at[end - 1] + 8].copy()
-        block[(places[start:end] - at[start])[:, None] + np.arange(8)] = data[start:end]
+        block = file.data[at[start] : at[end - 1] + size].copy()
+        block[(places[start:end] - at[start])[:, None] + np.arange(size)] = data[start:end]
         file.write(at[start], block.data)

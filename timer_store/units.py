@@ -309,7 +309,7 @@ class TimerUnits:
     def _guess(self, wanted: Longs, ticks: Longs, found: Longs) -> None:
         """Find the units that lie in the order of their records, most of them."""
         files = [file for file in self.log.files if self.log.end_in(file) > file.base]
-        firsts = [int(self.log.unit(file.base)["phys_offset"]) for file in files]
+        firsts = [self._first_record(file) for file in files]
         which = np.searchsorted(np.maximum.accumulate(firsts), wanted, "right") - 1
         for at in np.unique(which[which >= 0]).tolist():
             file, mine = files[at], np.flatnonzero(which == at)
@@ -319,6 +319,13 @@ class TimerUnits:
                 file.data, file.base, end, wanted[mine], ticks[mine], self.precision_ms, hits
             )
             found[mine] = hits
+
+    def _first_record(self, file: UnitFile) -> int:
+        """Return the record of a file's first unit, 0 if that is damaged."""
+        try:
+            return int(self.log.unit(file.base)["phys_offset"])
+        except CorruptStore:
+            return 0
 
     def _match(self, wanted: Longs, ticks: Longs) -> Longs:
         """Find units by walking their slots."""
@@ -346,7 +353,7 @@ class TimerUnits:
             CorruptStore: There is no unit at one of the positions; nothing was written.
         """
         positions, due, ticks = self._settled(positions, copied=copied)
-        self.log.patch(positions, "due_ms", due)
+        self._mark(positions, due)
         add_num(self.wheel.data, self.wheel.pages, ticks, -1)
         return int(np.count_nonzero(ticks))
 
@@ -366,7 +373,16 @@ class TimerUnits:
             OSError, CorruptStore: As `settle`.
         """
         positions, due, _ = self._settled(positions, copied=False)
+        self._mark(positions, due)
+
+    def _mark(self, positions: Longs, due: Longs) -> None:
+        """Write that units are settled; an Apache broker takes them for markers and drops them.
+
+        Source: TimerDequeueGetMessageService.run
+        """
         self.log.patch(positions, "due_ms", due)
+        markers = np.full(positions.size, layout.MAGIC_DELETE, np.int64)
+        self.log.patch(positions, "magic", markers)
 
     def _settled(self, positions: Longs, *, copied: bool) -> tuple[Longs, Longs, Longs]:
         """Return (positions ascending, their new due_ms, the ticks that have one timer less)."""

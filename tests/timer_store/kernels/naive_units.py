@@ -144,7 +144,7 @@ class Model:
             unit = self.units[pos]
             if unit.due_ms >= 0:
                 due_ms = -1 if copied else min(-unit.due_ms, -unit.slot_ms - 2)
-                self.units[pos] = replace(unit, due_ms=due_ms)
+                self.units[pos] = replace(unit, due_ms=due_ms, magic=layout.MAGIC_DELETE)
                 slot = self.slots[unit.slot_ms // self.precision_ms % LAP]
                 if slot.tick == unit.slot_ms // self.precision_ms and not unit.is_marker:
                     slot.num -= 1
