@@ -20,7 +20,7 @@ from message_store.errors import CorruptStore
 from timer_store import layout
 from timer_store.books import Books
 from timer_store.claims import Claims
-from timer_store.config import TimerConfig
+from timer_store.config import ROLL_BY_MESSAGE, TimerConfig
 from timer_store.placing import place
 from timer_store.position import Position
 from timer_store.stats import TimerStats
@@ -159,6 +159,8 @@ class Delivery:
 
     def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
         """Put timers on into a later slot: a new unit, the same record; False: not all, for now."""
+        if self.config.roll_mode == ROLL_BY_MESSAGE:
+            return self._roll_messages(rows, slot_ms, now_ms)
         precision_ms = self.config.precision_ms
         timed = timed_rows(rows)
         place(timed, self._position.read_ms, slot_ms + precision_ms, self.config.window_ms)
@@ -174,6 +176,24 @@ class Delivery:
         if taken < timed.size:
             self._rolled_ms = max(self._rolled_ms, slot_ms)
             self._roll_retry_ms = now_ms + RETRY_MS
+            return False
+        self._holding = ""
+        return True
+
+    def _roll_messages(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
+        """Append the messages again; the copies settle the timers, and wait in a later slot."""
+        position = self._position
+        position.staged_ms = slot_ms + self.config.precision_ms  # the copies find a place behind
+        trip = self._carrier.roll(rows, now_ms)
+        done = rows[: trip.done]
+        self._units.discount(done["pos"])
+        self._claims.add(done["phys_offset"], done["pos"])
+        self._books.note(trip.topic_index, done["phys_offset"], -1)
+        self.rolled += int(trip.done)
+        self.lost += trip.lost
+        if trip.done < rows.size:
+            position.staged_ms = slot_ms
+            self._holding, self._roll_retry_ms = trip.refusal, now_ms + RETRY_MS
             return False
         self._holding = ""
         return True

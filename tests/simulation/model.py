@@ -16,6 +16,7 @@ SCHEDULE, HALF, OPS = (
     "RMQ_SYS_TRANS_HALF_TOPIC",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC",
 )
+TIMER = "rmq_sys_wheel_timer"
 QUARANTINE_PROPERTY = "DUEMQ_REASON"
 BODY = re.compile(rb"<\d+ x*>")
 HOLD_MS = 1_000  # a store time may lie so far ahead of a clock that was stepped back
@@ -71,7 +72,7 @@ class Model:
         found = []
         order: dict[tuple[int, str, int], list[Message]] = defaultdict(list)
         for record in records:
-            if record.topic in (SCHEDULE, HALF, OPS, BRIDGE_TOPIC[: len(record.topic)]):
+            if record.topic in (SCHEDULE, HALF, OPS, TIMER, BRIDGE_TOPIC[: len(record.topic)]):
                 continue
             key, parked = key_of(record)
             counts[key] += 1
@@ -133,6 +134,12 @@ def pending_of(records: list[Record], units: set[int]) -> Counter[int]:
             assert record.phys_offset in units, f"{record.phys_offset} has no unit"
             waiting[record.queue_id + 1] += record.phys_offset not in origins
     return +waiting
+
+
+def timers_of(records: list[Record]) -> int:
+    """Return how many timers wait: no record names them as origin."""
+    origins = {-(record.prepared_offset + 1) for record in records if record.prepared_offset < 0}
+    return sum(record.topic == TIMER and record.phys_offset not in origins for record in records)
 
 
 def log_records(store: Any) -> list[Record]:

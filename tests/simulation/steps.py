@@ -21,6 +21,7 @@ from tests.simulation.model import (
     Model,
     log_records,
     pending_of,
+    timers_of,
 )
 from tests.simulation.world import World
 
@@ -44,6 +45,7 @@ class Simulation:
         self._steps = {
             self.plain: 6,
             self.delayed: 14,
+            self.timer: 14,
             self.burst: 4,
             self.batch: 3,
             self.transaction: 4,
@@ -131,6 +133,16 @@ class Simulation:
     async def delayed(self) -> None:
         message = self._new(self._topic(), self.chance.randint(1, 6))
         await self._fly(self._request(message), [message])
+
+    async def timer(self) -> None:
+        """A message that is due at any time, far behind the roll window too."""
+        message = self._new(self.chance.choice(["T", "Other"]), 0)
+        delay_ms = self.chance.choice([1, 500, 1_000, 2_001, 30_000, 400_000])
+        message.due_ms = self.now_ms + delay_ms
+        text = self.chance.choice(
+            [f"TIMER_DELAY_MS\x01{delay_ms}\x02", f"TIMER_DELIVER_MS\x01{message.due_ms}\x02"]
+        )
+        await self._fly(self._request(message, properties=text), [message])
 
     async def burst(self) -> None:
         for _ in range(self.chance.choice([10, 100])):
@@ -316,6 +328,7 @@ class Simulation:
         books = {row["level"]: row["pending"] for row in view["levels"] if row["pending"]}
         assert books == dict(pending_of(records, self._schedule_units()))
         assert view["pending"] == sum(books.values())
+        assert self.world.timers.books.total == timers_of(records)
         await self._check_pulls(records)
 
     def _schedule_units(self) -> set[int]:

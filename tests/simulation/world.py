@@ -11,10 +11,12 @@ The dying broker goes on in its own directory until it is closed; the next one o
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import threading
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import pytest
 
 from broker.assembly import make_ingest
 from broker.broker import Broker
+from broker.plugins import Installed
 from broker.remoting import codec
 from broker.remoting.connection import Connection
 from broker.remoting.limits import RemotingLimits
@@ -30,13 +33,18 @@ from message_store import checkpoint
 from message_store.clock import FakeClock
 from message_store.commit_log import LogFile
 from message_store.layout import CQ_UNIT
-from message_store.plugin import Request, Response
+from message_store.plugin import ENTRY_POINT_GROUP, Request, Response
 from tests.broker.loopback import LEVELS, TOPICS, properties_of
 from tests.broker.replay import Wire
 
+TIMERS = Installed(
+    "timer_store",
+    EntryPoint("timer_store", "timer_store.plugin:create_plugin", ENTRY_POINT_GROUP),
+)
 TURNS_MAX = 500_000
 REST_TURNS = 8
 PAGE_BYTES = 512  # of the disk; small, as the log is
+SPARSE_BYTES = 1 << 24
 NAP_S = 0.0002  # a file is synced in a thread: the loop gives way to it
 
 
@@ -107,7 +115,7 @@ class World:
     async def start(self) -> None:
         """Start the broker on the present directory."""
         properties = properties_of(self.root, **self._properties)
-        self.broker = Broker(properties, clock=self.clock, plugins=[LEVELS])
+        self.broker = Broker(properties, clock=self.clock, plugins=[LEVELS, TIMERS])
         await self.broker.__aenter__()
         if not self._life:
             for topic in TOPICS:
@@ -130,7 +138,12 @@ class World:
         marks = self.broker.store.mark.read()
         end = self.broker.store.max_offset
         root = self._home / f"store{self._life}"
-        shutil.copytree(self.root, root, ignore=shutil.ignore_patterns("*.tmp", "*.old"))
+        shutil.copytree(
+            self.root,
+            root,
+            ignore=shutil.ignore_patterns("*.tmp", "*.old"),
+            copy_function=copy_used,
+        )
         old, self.root = self.root, root
         await self._end()
         shutil.rmtree(old)
@@ -171,6 +184,15 @@ class World:
             units[chosen & (units["phys_offset"] >= synced)] = 0
             units.tofile(path)
 
+    @property
+    def timers(self) -> Any:
+        """The timer store."""
+        return self.broker.plugins.plugins["timer_store"]._running.timers
+
+    @property
+    def _timer_service(self) -> Any:
+        return self.broker.plugins.plugins["timer_store"]._running.service
+
     # -- turning --------------------------------------------------------------------------------
 
     @property
@@ -203,7 +225,7 @@ class World:
     async def rest(self) -> None:
         """Let everything happen that can happen now; the disk must be open."""
         await self.turn(REST_TURNS)
-        await self.until(lambda: self.service.resting)
+        await self.until(lambda: self.service.resting and self._timer_service.resting)
 
     async def advance(self, step_ms: int) -> None:
         """Move the clock (also backwards)."""
@@ -221,4 +243,25 @@ class World:
         """Run the job that writes delayOffset.json."""
         keeper = self.broker.plugins.plugins["schedule_service"]._running.keeper
         done: bool = await keeper.persist()
+        await self.broker.plugins.plugins["timer_store"]._running.keeper.persist()
         return done
+
+
+def copy_used(source: str, target: str) -> None:
+    """Copy a file; holes of large ones stay holes."""
+    if os.path.getsize(source) < SPARSE_BYTES:
+        shutil.copy2(source, target)
+        return
+    with open(source, "rb") as old, open(target, "wb") as new:
+        new.truncate(os.path.getsize(source))
+        pos = 0
+        while (start := _seek(old.fileno(), pos, os.SEEK_DATA)) >= 0:
+            pos = _seek(old.fileno(), start, os.SEEK_HOLE)
+            os.pwrite(new.fileno(), os.pread(old.fileno(), pos - start, start), start)
+
+
+def _seek(fd: int, pos: int, whence: int) -> int:
+    try:
+        return os.lseek(fd, pos, whence)
+    except OSError:
+        return -1

@@ -1,0 +1,62 @@
+"""timerRollMode=message: on its way a long timer is appended again, as Apache does it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.timer_store.faults import Disk
+from tests.timer_store.rig import TimerRig
+from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+
+
+@pytest.fixture
+def rig(tmp_path: Path):
+    rig = TimerRig(tmp_path, roll_mode="message", roll_window_slots=10).open()
+    yield rig
+    if rig.is_open:
+        rig.close()
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+@pytest.mark.parametrize("persist", [True, False])
+@pytest.mark.parametrize("ends_ms", [0, 9_800, 15_000, 39_990])
+def test_copies_are_delivered_once_at_the_exact_time(rig, end, persist, ends_ms):
+    now_ms = rig.clock.now_ms()
+    due = [now_ms + 45_000 + n for n in range(60)]
+    rig.put_many([(due_ms, "TU"[due_ms % 2], 0, b"%d" % due_ms) for due_ms in due])
+    rig.advance(ends_ms // 2)
+    if persist:
+        assert rig.persist()
+    rig.advance(ends_ms - ends_ms // 2)
+    assert rig.timers.books.by_topic() == {"T": 30, "U": 30}
+    getattr(rig, end)()
+    rig.open()
+    assert rig.timers.books.by_topic() == {"T": 30, "U": 30}
+    rig.advance(due[0] - 1 - rig.clock.now_ms())
+    assert rig.bodies() == rig.bodies("U") == []
+    rig.advance(1_000)
+    arrived = [*rig.delivered(), *rig.delivered("U")]
+    assert sorted(int(record.body) for record in arrived) == due
+    assert all(record.store_ms == int(record.body) for record in arrived)
+    copies = rig.delivered(TIMER_TOPIC, TIMER_QUEUE)
+    rolls = {int(c.properties.get("TIMER_ROLL_TIMES", "0")) for c in copies[-60:]}
+    most = 4 if end == "close" else 7  # a kill undoes the knowledge that time has passed
+    assert min(rolls) >= 4
+    assert max(rolls) <= most
+    assert rig.timers.books.total == 0
+
+
+def test_a_full_disk_puts_it_off(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch, tmp_path)
+    rig = TimerRig(tmp_path, roll_mode="message", roll_window_slots=10).open()
+    due_ms = rig.clock.now_ms() + 45_000
+    rig.put_many([(due_ms + n, "T", 0, b"%d" % n) for n in range(60)])
+    disk.full = ("commitlog",)
+    rig.advance(20_000)
+    disk.full = ()
+    rig.store.check_disk()
+    rig.advance(30_000)
+    assert [record.store_ms for record in rig.delivered()] == [due_ms + n for n in range(60)]
+    rig.close()
