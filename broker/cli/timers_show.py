@@ -151,11 +151,9 @@ def summary_of(view: dict[str, Any]) -> Any:
         left = sum(count for _, count in topics[TOPICS_SHOWN:])
         rows.append((f"... {len(topics) - TOPICS_SHOWN} more", f"{left:,}"))
     title = f"{view['broker']}: {view['pending']:,} timers wait"
-    return _grouped([
-        heading(title),
-        table("", ("topic", "#pending"), rows),
-        table("", ("", ""), _facts(view)),
-    ])  # fmt: skip
+    facts = table("", ("", ""), _facts(view))
+    facts.show_header = False
+    return _grouped([heading(title), table("", ("topic", "#pending"), rows), facts])
 
 
 def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
@@ -180,7 +178,8 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _rates(view: dict[str, Any], stage: str) -> str:
-    return "/".join(f"{rate:,.0f}" for rate in view[stage]["per_second"].values())
+    rates = view[stage]["per_second"].values()
+    return "/".join(f"{rate:,.1f}" if 0 < rate < 10 else f"{rate:,.0f}" for rate in rates)
 
 
 def _behind(stage: dict[str, Any]) -> str:
