@@ -1,0 +1,95 @@
+"""Stores with timers go from Apache 5.3.3 to us and from us to Apache: each comes once, in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.interop.apache import Apache
+from tests.interop.duemq import DueMQ
+from tests.interop.server import Server
+from tests.interop.store_work import TOPIC
+from tests.interop.timer_work import KEYS, TimerLedger
+
+VERSION = "5.3.3"
+KINDS = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
+End = Callable[[Server], None]
+
+
+def fill(server: Server, ledger: TimerLedger) -> None:
+    """Leave a store with delivered timers, pending ones that roll, and recalled ones."""
+    server.create_topic(TOPIC)
+    ledger.send(server, "soon", 12, delay_ms=1_500, kind="TIMER_DELIVER_MS")
+    for kind in KINDS:
+        ledger.send(server, f"late-{kind}", 12, delay_ms=24_000, kind=kind)
+    ledger.send(server, "taken", 12, delay_ms=25_000, kind="TIMER_DELIVER_MS")
+    ledger.send(server, "next", 40, delay_ms=9_000, kind="TIMER_DELIVER_MS")
+    ledger.recall(server, ledger.named("taken"))
+    ledger.wait(server, ledger.named("soon"))
+
+
+def end_in_order(server: Server) -> None:
+    server.stop()
+
+
+def end_by_kill(server: Server) -> None:
+    server.kill()
+
+
+def end_by_kill_while_delivering(server: Server) -> None:
+    """Die while a second with timers is delivered."""
+    ledger = TimerLedger()
+    ledger.wait(server, ["next-0"])
+    server.kill()
+
+
+@pytest.mark.parametrize("end", [end_in_order, end_by_kill, end_by_kill_while_delivering])
+def test_we_deliver_what_waits_in_apaches_store(end: End, tmp_path: Path) -> None:
+    ledger = TimerLedger()
+    with Apache(VERSION, tmp_path / "apache", keys=KEYS) as apache:
+        fill(apache, ledger)
+        end(apache)
+        apache.stop()
+    ours = DueMQ(tmp_path / "ours", store_dir=apache.store_dir, keys=KEYS)
+    with ours:
+        ledger.send(ours, "ours", 8, delay_ms=1_000, kind="TIMER_DELAY_MS")
+        ledger.wait(ours)
+        ledger.wait_past()
+        ledger.check(ours)
+
+
+@pytest.mark.parametrize("end", [end_in_order, end_by_kill])
+def test_apache_delivers_what_waits_in_our_store(end: End, tmp_path: Path) -> None:
+    ledger = TimerLedger()
+    ours = DueMQ(tmp_path / "ours", keys=KEYS)
+    with ours:
+        fill(ours, ledger)
+        end(ours)
+        if end is end_by_kill:
+            ours.start()
+            ours.stop()
+    with Apache(VERSION, tmp_path / "apache", store_dir=ours.store_dir, keys=KEYS) as apache:
+        ledger.send(apache, "apache", 8, delay_ms=2_000, kind="TIMER_DELIVER_MS")
+        ledger.wait(apache)
+        ledger.wait_past()
+        ledger.check(apache)
+
+
+def test_a_store_with_timers_goes_from_apache_to_us_and_back_and_to_us(tmp_path: Path) -> None:
+    ledger = TimerLedger()
+    apache = Apache(VERSION, tmp_path / "apache", keys=KEYS)
+    with apache:
+        fill(apache, ledger)
+    ours = DueMQ(tmp_path / "ours", store_dir=apache.store_dir, keys=KEYS)
+    with ours:
+        ledger.send(ours, "ours", 12, delay_ms=30_000, kind="TIMER_DELIVER_MS")
+        ledger.send(ours, "ourstaken", 6, delay_ms=31_000, kind="TIMER_DELIVER_MS")
+        ledger.recall(ours, ledger.named("ourstaken"))
+    with apache:
+        ledger.send(apache, "again", 8, delay_ms=33_000, kind="TIMER_DELAY_MS")
+    with ours:
+        ledger.wait(ours)
+        ledger.wait_past()
+        ledger.check(ours)

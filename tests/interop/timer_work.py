@@ -1,0 +1,123 @@
+"""What the tests of handed-over stores do with timers, by the bare protocol.
+
+A `TimerLedger` knows what was sent with which time and what was recalled; at the end it is compared
+with what can be pulled, whichever broker delivered it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.interop import store_work
+from tests.interop.server import Server
+from tests.interop.store_work import QUEUE_COUNT, SEND, TOPIC, pull_topic
+from tests.interop.waiting import now_ms, until
+from tests.interop.wire import SUCCESS, ask
+
+RECALL = 370
+PRECISION_MS = 1_000
+DELIVERED_S = 90.0
+# A window of 5 s: whatever is due later than that rolls on its way.
+KEYS = store_work.KEYS | {
+    "timerWheelEnable": "true",
+    "recallMessageEnable": "true",
+    "timerRollWindowSlot": "5",
+    "mappedFileSizeTimerLog": "2600",
+    "maxMessageSize": str(16 << 10),
+}
+
+
+@dataclass
+class TimerLedger:
+    """What was sent to `TOPIC` with a time: body -> due time, and what was recalled."""
+
+    due_ms: dict[str, int] = field(default_factory=dict)
+    handles: dict[str, str] = field(default_factory=dict)
+    recalled: set[str] = field(default_factory=set)
+
+    def send(self, server: Server, name: str, count: int, *, delay_ms: int, kind: str) -> None:
+        """Send bodies `name-0`, `name-1`, ..., a few milliseconds apart.
+
+        Args:
+            kind: which of the three properties says when.
+        """
+        for number in range(count):
+            body, now = f"{name}-{number}", now_ms()
+            due_ms = now + delay_ms + 7 * number
+            value = {"TIMER_DELIVER_MS": due_ms, "TIMER_DELAY_MS": due_ms - now}
+            value["TIMER_DELAY_SEC"] = delay_ms // 1_000
+            self.handles[body] = _send(server, body, number % QUEUE_COUNT, {kind: str(value[kind])})
+            self.due_ms[body] = now + delay_ms if kind == "TIMER_DELAY_SEC" else due_ms
+
+    def recall(self, server: Server, bodies: Sequence[str]) -> None:
+        """Recall messages by their handles; the broker must say that it is done."""
+        for body in bodies:
+            fields = {"producerGroup": "P", "topic": TOPIC, "recallHandle": self.handles[body]}
+            answer = ask(server.broker_port, RECALL, fields)
+            assert answer.code == SUCCESS, f"recall {body}: {answer.code} {answer.remark}"
+            self.recalled.add(body)
+
+    def named(self, name: str) -> list[str]:
+        """Return the bodies that were sent under a name."""
+        return [body for body in self.due_ms if body.rsplit("-", 1)[0] == name]
+
+    @property
+    def wanted(self) -> set[str]:
+        """The bodies that are to come."""
+        return self.due_ms.keys() - self.recalled
+
+    def came(self, server: Server) -> Counter[str]:
+        """Return how often each body can be pulled."""
+        return Counter(record.body.decode() for record in pull_topic(server))
+
+    def wait(self, server: Server, bodies: Sequence[str] = ()) -> None:
+        """Return when these bodies have come; default: everything but what was recalled."""
+        wanted = set(bodies or self.wanted)
+        until(
+            lambda: wanted <= self.came(server).keys(),
+            seconds=DELIVERED_S,
+            what=f"{len(wanted)} timers delivered",
+            poll_s=store_work.LOOK_EVERY_S,
+        )
+
+    def wait_past(self) -> None:
+        """Return when everything is due and Apache would have looked at it."""
+        end_ms = max(self.due_ms.values()) + 3 * PRECISION_MS
+        until(lambda: now_ms() > end_ms, seconds=DELIVERED_S, what="all due", poll_s=0.2)
+
+    def check(self, server: Server, *, may_repeat: Sequence[str] = ()) -> None:
+        """Everything came once, nothing early, nothing that was recalled, no marker.
+
+        Args:
+            may_repeat: what a killed broker delivered and the other cannot know of.
+        """
+        counts = self.came(server)
+        assert counts.keys() == self.wanted
+        assert {body for body, count in counts.items() if count > 1} <= set(may_repeat)
+        for record in pull_topic(server):
+            body = record.body.decode()
+            assert record.store_ms >= self.due_ms[body], f"{body} came early"
+
+
+def _send(server: Server, body: str, queue_id: int, more: dict[str, str]) -> str:
+    """Send one timer to `TOPIC`; return its recall handle."""
+    properties = {"KEYS": body, "UNIQ_KEY": f"unique-{body}", "WAIT": "true", "TAGS": "T"} | more
+    fields = {
+        "producerGroup": "P",
+        "topic": TOPIC,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": str(queue_id),
+        "sysFlag": "0",
+        "bornTimestamp": str(now_ms()),
+        "flag": "0",
+        "properties": "".join(f"{key}\x01{value}\x02" for key, value in properties.items()),
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+        "batch": "false",
+    }
+    answer = ask(server.broker_port, SEND, fields, body.encode())
+    assert answer.code == SUCCESS, f"send {body}: {answer.code} {answer.remark}"
+    return answer.fields["recallHandle"]

@@ -1,0 +1,80 @@
+"""The identity of a record, against a plain twin, on random properties."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from message_store import layout as store_layout
+from message_store.record import decode_record
+from tests.store_help import open_store, put_one
+from timer_store import layout
+from timer_store.due import number_of
+from timer_store.kernels.adoption import identify
+
+MASK, PRIME, START = (1 << 64) - 1, 0x100000001B3, 0xCBF29CE484222325
+NAMES = ["TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TIMER_DEQUEUE_MS", "TIMER_DEL_UNIQKEY"]
+NAMES += ["REAL_TOPIC", "REAL_QID", "UNIQ_KEY", "TIMER_OUT", "x"]
+VALUES = ["1", "2", "T", "T+1", "+1", "-7", "x" * 19, "1700000000000", "é", "+2"]
+properties = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(VALUES))
+
+
+def naive_mix(h, values):
+    for value in values:
+        h = ((h ^ value) * PRIME) & MASK
+    return h
+
+
+def naive_number(h, number):
+    return naive_mix(h, (number & MASK).to_bytes(8, "little"))
+
+
+def signed(h):
+    return h - (1 << 64) if h >= 1 << 63 else h
+
+
+def naive_identify(record, *, copies):
+    """Return a row as a tuple, None if there is none."""
+    text = record.properties
+    out_ms = number_of(text.get("TIMER_OUT_MS"))
+    if (
+        out_ms is None
+        or out_ms < 0
+        or "REAL_TOPIC" not in text
+        or (copies and "TIMER_DEQUEUE_MS" not in text)
+    ):
+        return None
+    topic, key = text["REAL_TOPIC"].encode(), text.get("UNIQ_KEY", "").encode()
+    h = START
+    for word in (topic, text.get("REAL_QID", "").encode(), key):
+        h = naive_mix(naive_mix(h, word), [256])
+    for number in (out_ms, record.born_ms, record.body_crc, len(record.body)):
+        h = naive_number(h, number)
+    marker = text.get("TIMER_DEL_UNIQKEY", "").encode()
+    named = marker or (topic + b"+" + key if key else b"")
+    name = signed(naive_number(naive_mix(START, named), out_ms)) if named else 0
+    if marker and record.prepared_offset < 0:
+        name = 0
+    rolls = min(max(number_of(text.get("TIMER_ROLL_TIMES")) or 0, 0), (1 << 31) - 1)
+    return (record.phys_offset, signed(h), out_ms, name, rolls, int(bool(marker)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(properties, st.sampled_from([0, -5])), max_size=20), st.booleans())
+def test_identities_are_those_of_the_twin(tmp_path_factory, made, copies):
+    with open_store(tmp_path_factory.mktemp("identities")) as store:
+        rows = [
+            put_one(store, "T", properties=text, prepared_offset=origin) for text, origin in made
+        ]
+        offsets = np.array([row["phys_offset"] for row in rows] + [3], np.int64)
+        out = np.zeros(offsets.size, layout.IDENTIFIED)
+        frames = np.zeros(1, store_layout.SCANNED)
+        data = store.log.writable_file().data
+        count = identify(data, (0, store.log.end), offsets, copies, frames, out)
+        wanted = []
+        for row in rows:
+            at, size = int(row["phys_offset"]), int(row["record_size"])
+            record = decode_record(data[at : at + size].data, at)
+            wanted.append(naive_identify(record, copies=copies))
+        assert [tuple(row) for row in out[:count].tolist()] == [w for w in wanted if w is not None]

@@ -1,0 +1,136 @@
+"""Files cut, flipped, zeroed, lost: the commit log has everything, nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import pytest
+
+from message_store.json_dialect import backup_path
+from message_store.quarantine import QUARANTINE_TOPIC
+from tests.timer_store.rig import TimerRig
+from timer_store.layout import SLOT_BYTES, TIMER_SLOT, TIMER_UNIT, UNIT_BYTES, WHEEL_SLOTS
+
+TIMERS = 120
+LOG, WHEEL = f"timerlog/{0:020d}", "timerwheel"
+CHECK, SAVED, METRICS = "config/timercheck", "config/duemq.timers.json", "config/timermetrics"
+STAGES = ["checkpoint", "later", "closed"]
+
+
+def prepared(root, stage):
+    """Leave a store with timers delivered, pending, and put after the checkpoint."""
+    rig = TimerRig(root).open()
+    now_ms = rig.clock.now_ms()
+    due_ms = [now_ms + 1 + 61 * number for number in range(TIMERS)]
+    for number in range(TIMERS // 2):
+        rig.put(due_ms[number], body=b"%d" % number)
+    rig.advance(1_000)
+    assert rig.persist()
+    if stage == "checkpoint":
+        rig.advance(100)
+    for number in range(TIMERS // 2, TIMERS):
+        rig.put(due_ms[number], body=b"%d" % number)
+    rig.advance(1_000)
+    if stage == "later":
+        assert rig.persist()
+    rig.close() if stage == "closed" else rig.kill()
+    rig.config = TimerRig(root).config
+    return rig, due_ms
+
+
+def check_all(rig, due_ms):
+    """Open it twice more, and assert that each timer came once and not before its time."""
+    rig.clock.advance(100)
+    opened_ms = rig.open().clock.now_ms()
+    rig.advance(1_000)
+    rig.kill()
+    rig.open()
+    rig.advance(20_000)
+    records = rig.delivered()
+    assert sorted(int(record.body) for record in records) == list(range(TIMERS))
+    for record in records:
+        moment_ms = due_ms[int(record.body)]
+        assert moment_ms <= record.store_ms <= max(moment_ms, opened_ms)
+    assert rig.timers.books.total == 0
+    rig.close()
+
+
+def change(path, at, data):
+    content = bytearray(path.read_bytes())
+    content[at : at + len(data)] = data
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("damage", ["lost", "empty", "half", "zero", "longer", "garbage"])
+@pytest.mark.parametrize("name", [LOG, WHEEL, CHECK, SAVED, METRICS])
+def test_a_whole_file_is_damaged(name, damage, stage, tmp_path):
+    rig, due_ms = prepared(tmp_path, stage)
+    path = tmp_path / name
+    if name == SAVED:
+        backup_path(path).unlink(missing_ok=True)
+    if damage == "lost":
+        path.unlink()
+    else:
+        size = path.stat().st_size
+        with path.open("r+b") as file:
+            if damage == "longer":
+                file.seek(size)
+                file.write(b"x" * 52)
+            elif damage == "garbage":
+                file.write(b"\xa5" * min(size, 1 << 16))
+            else:
+                file.truncate({"empty": 0, "half": size // 2, "zero": 0}[damage])
+                file.truncate(size if damage == "zero" else {"empty": 0}.get(damage, size // 2))
+    check_all(rig, due_ms)
+    if (name, damage) in [(WHEEL, "half"), (WHEEL, "longer"), (LOG, "half"), (LOG, "longer")]:
+        assert any(name.split("/")[0] in notice for notice in rig.notices)
+        assert (tmp_path / (name.split("/")[0] + ".damaged")).exists()
+
+
+UNTOLD = ["phys_offset", "record_size", "due_ms"]  # a unit can say these of another timer
+TOLD = [name for name in TIMER_UNIT.names if name not in (*UNTOLD, "topic_hash")]
+
+
+def damage_unit(rig, unit, column):
+    dtype, offset = TIMER_UNIT.fields[column][:2]
+    change(rig.root / LOG, unit * UNIT_BYTES + offset, b"\x5a" * dtype.itemsize)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("unit", [0, 20, 47])
+@pytest.mark.parametrize("column", TOLD)
+def test_a_number_of_a_unit_is_damaged(column, unit, stage, tmp_path):
+    rig, due_ms = prepared(tmp_path, stage)
+    damage_unit(rig, unit, column)
+    check_all(rig, due_ms)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("column", UNTOLD)
+def test_a_unit_that_says_something_else_stops_no_other(column, stage, tmp_path):
+    rig, _ = prepared(tmp_path, stage)
+    damage_unit(rig, 47, column)
+    rig.open()
+    rig.advance(20_000)
+    bodies = [int(body) for body in rig.bodies()]
+    assert len(set(bodies)) == len(bodies)
+    assert {*bodies, 47} == set(range(TIMERS))
+    assert column == "due_ms" or len(rig.delivered(QUARANTINE_TOPIC)) == 1
+    rig.close()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("column", TIMER_SLOT.names)
+def test_a_number_of_a_slot_is_damaged(column, stage, tmp_path):
+    rig, due_ms = prepared(tmp_path, stage)
+    slot = due_ms[40] // 1_000 % WHEEL_SLOTS
+    dtype, offset = TIMER_SLOT.fields[column][:2]
+    change(tmp_path / WHEEL, slot * SLOT_BYTES + offset, b"\x5a" * dtype.itemsize)
+    check_all(rig, due_ms)
+
+
+@pytest.mark.parametrize("at", [0, 8, 16, 24, 40, 48])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_number_of_timercheck_is_damaged(stage, at, tmp_path):
+    rig, due_ms = prepared(tmp_path, stage)
+    change(tmp_path / CHECK, at, b"\0\0\x5a\x5a\x5a\x5a\x5a\x5a")
+    check_all(rig, due_ms)
