@@ -18,6 +18,7 @@ from message_store.config import StoreConfig
 from message_store.plugin import AskedView
 from message_store.properties import encode_properties
 from message_store.store import MessageStore
+from timer_store.adoption import UNKNOWN, settled_by_others
 from timer_store.config import TimerConfig
 from timer_store.hook import TimerHook
 from timer_store.names import TIMER_TOPIC
@@ -68,6 +69,7 @@ def _use(root: Path, clock: FakeClock, *, crash: bool) -> None:
                 pass
         if not crash:
             asyncio.run(keeper.persist(last=True))
+            settled_by_others(timers, UNKNOWN, _no_bar)
         timers.close()
 
 
@@ -99,6 +101,10 @@ def _look(timers: TimerStore) -> None:
 
 def _note(timers: TimerStore, batch: PutBatch) -> None:
     timers.note_put(batch, timers.clock.now_ms())
+
+
+def _no_bar(what: str, done: int, whole: int) -> None:
+    """Show nothing."""
 
 
 def _ignore(text: str) -> None:
