@@ -343,3 +343,19 @@ def test_timer_recall_is_answered_with_what_became_of_it(
         java.run("recall", topic=topic, handle=sent["recallHandle"])
     with pytest.raises(ClientFailed):
         java.run("recall", topic=topic, handle=sent["recallHandle"][:20])
+
+
+def test_timer_cancelled_by_a_marker(
+    server: Server, java_with_timers: ClientSession, topic: str, group: str
+) -> None:
+    if not server.has_timers:
+        return
+    java, at = java_with_timers, now_ms() + 6_000
+    (kept,) = java.events("timer", "sent", topic=topic, body="kept", deliver_at=at)
+    (taken,) = java.events("timer", "sent", topic=topic, body="taken", deliver_at=at)
+    marker = f"{topic}+{taken['msgId']}"
+    java.run("timer", topic=topic, body="marker", deliver_at=at, cancel=marker)
+    (message,) = java.events(
+        "push-consume", "message", topic=topic, group=group, until=1, linger_ms=2_000
+    )
+    assert (message["body"], message["msgId"]) == ("kept-0", kept["msgId"])

@@ -1,6 +1,7 @@
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 
 /** timer and recall: what only clients of version 5 can do. Compiled against those alone. */
 public final class Timer {
@@ -18,6 +19,9 @@ public final class Timer {
             for (int i = 0; i < args.number("n", 1); i++) {
                 Message message = Produce.message(args, i);
                 setTime(message, args);
+                if (args.has("cancel")) {  // topic+key: this message is a marker
+                    MessageAccessor.putProperty(message, "TIMER_DEL_UNIQKEY", args.text("cancel"));
+                }
                 SendResult result = producer.send(message);
                 java.util.Map<String, Object> fields = Events.sent(i, result);
                 fields.put("recallHandle", result.getRecallHandle());
