@@ -436,7 +436,7 @@ def _number(record: Record) -> int:
 
 TestTimersAgainstAList = TimersAgainstAList.TestCase
 TestTimersAgainstAList.settings = settings(
-    max_examples=int(os.environ.get("TIMER_MODELS", "40")),
+    max_examples=int(os.environ.get("TIMER_MODELS", "20")),
     stateful_step_count=25,
     suppress_health_check=list(HealthCheck),
     phases=PHASES,
