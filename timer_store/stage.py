@@ -258,12 +258,12 @@ class NearStage:
 
     # -- settled before their time --------------------------------------------------------------
 
-    def settle(self, phys_offsets: Offsets, due_ms: Offsets | None = None) -> Mask:
+    def settle(self, phys_offsets: Offsets, due_ms: Offsets) -> Mask:
         """Have timers wait no longer; return which of them waited here until now.
 
         Args:
             phys_offsets: (n,) i8.
-            due_ms: (n,) i8: when each is due; found at once. Without: every row is looked at.
+            due_ms: (n,) i8: when each is due: it is found at once.
         """
         found = self._find(phys_offsets, due_ms, settle=True)
         settled = int(np.count_nonzero(found))
@@ -275,26 +275,20 @@ class NearStage:
                 runs[:] = [run for run in runs if run]
         return found
 
-    def contains(self, phys_offsets: Offsets, due_ms: Offsets | None = None) -> Mask:
+    def contains(self, phys_offsets: Offsets, due_ms: Offsets) -> Mask:
         """Return which timers wait here. Arguments: see `settle`."""
         return self._find(phys_offsets, due_ms, settle=False)
 
-    def _find(self, phys_offsets: Offsets, due_ms: Offsets | None, *, settle: bool) -> Mask:
-        offsets = np.ascontiguousarray(phys_offsets, np.int64)
-        due_ms = None if due_ms is None else np.ascontiguousarray(due_ms, np.int64)
-        found = np.zeros(offsets.size, np.bool_)
-        if not self._waiting or not offsets.size:
+    def _find(self, phys_offsets: Offsets, due_ms: Offsets, *, settle: bool) -> Mask:
+        found = np.zeros(phys_offsets.size, np.bool_)
+        if not self._waiting or not found.size:
             return found
-        table = np.zeros(1 if due_ms is not None else _table_size(offsets.size), np.int32)
-        if due_ms is None:
-            kernels.index_offsets(offsets, table)
+        phys_offsets = np.ascontiguousarray(phys_offsets, np.int64)
+        due_ms = np.ascontiguousarray(due_ms, np.int64)
         for runs, turns in ((self._fronts, 1), (self._runs, 0)):
             for run in runs:
-                if due_ms is not None:
-                    span = (run.first, run.end, turns)
-                    kernels.find(run.rows, span, offsets, due_ms, settle, found)
-                else:
-                    kernels.find_all(run.rows, run.first, run.end, offsets, table, settle, found)
+                span = (run.first, run.end, turns)
+                kernels.find(run.rows, span, phys_offsets, due_ms, settle, found)
         return found
 
 

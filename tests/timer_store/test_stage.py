@@ -87,12 +87,12 @@ class StageMachine(RuleBasedStateMachine):
         self.waiting |= set(back)
         self.taken = []
 
-    @rule(data=st.data(), by_due=st.booleans())
-    def settle(self, data, by_due):
+    @rule(data=st.data())
+    def settle(self, data):
         everything = sorted(self.waiting) + sorted(self.taken) + self.left[-3:] + [(5, 10**9, 0)]
         wanted = data.draw(st.lists(st.sampled_from(everything), max_size=8))
         numbers = np.array([timer[1] for timer in wanted], np.int64)
-        due_ms = np.array([timer[0] for timer in wanted], np.int64) if by_due else None
+        due_ms = np.array([timer[0] for timer in wanted], np.int64)
         here = [timer in self.waiting for timer in wanted]
         assert self.stage.contains(numbers, due_ms).tolist() == here
         assert self.stage.settle(numbers, due_ms).tolist() == first_of_each(wanted, here)
@@ -231,7 +231,7 @@ def test_nothing_to_add_or_put_back():
 def test_settled_timers_do_not_keep_the_next_due_time():
     stage = NearStage()
     stage.add(staged((1, 1), (2, 2), (3, 3)))
-    assert stage.settle(np.array([1, 2])).tolist() == [True, True]
+    assert stage.settle(np.array([1, 2]), np.array([1, 2])).tolist() == [True, True]
     assert stage.next_due_ms == 3
     assert stage.settle(np.array([3]), np.array([3])).tolist() == [True]
     assert stage.next_due_ms is None

@@ -5,7 +5,7 @@ merge                two sorted runs become one
 bound, skip_settled  find a place in a run
 interleave           topics in turn inside each millisecond
 draw                 the next batch, bounded in rows and bytes
-find, find_all       rows by their log offset: settle them, or only look
+find                 rows by due time and log offset: settle them, or only look
 """
 
 from __future__ import annotations
@@ -250,48 +250,4 @@ def find(held: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, fo
             n += 1
             if settle:
                 held[at]["write_ms"] = ~held[at]["write_ms"]
-    return n
-
-
-@kernel
-def spot_of(phys_offset: int, size: int) -> int:
-    """Return where the search for a log offset begins in a table of 2^k entries."""
-    mixed = np.uint64(phys_offset) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64((mixed >> np.uint64(32)) & np.uint64(size - 1))
-
-
-@kernel
-def index_offsets(phys_offsets: Any, table: Any) -> None:
-    """Fill a hash table of log offsets: (2^k,) i4, all 0, 2^k > n; an entry is an index plus 1."""
-    for i in range(phys_offsets.size):
-        spot = spot_of(phys_offsets[i], table.size)
-        while table[spot] != 0:
-            spot = (spot + 1) & (table.size - 1)
-        table[spot] = i + 1
-
-
-@kernel
-def find_all(
-    held: Rows, first: int, end: int, phys_offsets: Any, table: Any, settle: bool, found: Any
-) -> int:
-    """Do what `find` does without due times: look at every row of held[first:end].
-
-    Args:
-        table: from `index_offsets`.
-    """
-    n = np.int64(0)
-    for at in range(first, end):
-        row = held[at]
-        if row["write_ms"] < 0:
-            continue
-        spot = spot_of(row["phys_offset"], table.size)
-        while table[spot] != 0:
-            i = table[spot] - 1
-            if phys_offsets[i] == row["phys_offset"]:
-                found[i] = True
-                n += 1
-                if settle:
-                    row["write_ms"] = ~row["write_ms"]
-                    break
-            spot = (spot + 1) & (table.size - 1)
     return n

@@ -143,32 +143,23 @@ def test_draw(values, first, count_max, bytes_max, alone):
     assert (out[:count]["write_ms"] == out[:count]["phys_offset"]).all()
 
 
-@pytest.mark.parametrize("how", ["sorted", "turns", "all"])
+@pytest.mark.parametrize("turns", [False, True])
 @given(
     timers, st.lists(st.tuples(st.integers(0, 6), st.integers(0, 50)), max_size=9), st.booleans()
 )
-def test_find(how, values, wanted, settle):
-    held = held_of(sorted(values, key=lambda v: (v[0], v[1] if how == "sorted" else v[2])))
-    if how == "all":  # a log offset is there once
-        values = list({value[1]: value for value in values}.values())
-        held = held_of(values)
+def test_find(turns, values, wanted, settle):
+    held = held_of(sorted(values, key=lambda v: (v[0], v[2] if turns else v[1])))
     waiting = {value[:2] for value in values if not value[3]}
     expected = []
     for key in wanted:
-        here = {k for k in waiting if k == key or (how == "all" and k[1] == key[1])}
-        expected.append(bool(here))
+        expected.append(key in waiting)
         if settle:
-            waiting -= here
+            waiting.discard(key)
     offsets = np.array([key[1] for key in wanted], np.int64)
+    due_ms = np.array([key[0] for key in wanted], np.int64)
     found = np.zeros(len(wanted), np.bool_)
-    if how == "all":
-        table = np.zeros(32, np.int32)
-        kernels.index_offsets(offsets, table)
-        count = kernels.find_all(held, 0, held.size, offsets, table, settle, found)
-    else:
-        due_ms = np.array([key[0] for key in wanted], np.int64)
-        span = (0, held.size, int(how == "turns"))
-        count = kernels.find(held, span, offsets, due_ms, settle, found)
+    span = (0, held.size, int(turns))
+    count = kernels.find(held, span, offsets, due_ms, settle, found)
     assert found.tolist() == expected
     assert count == sum(expected)
     if settle:
