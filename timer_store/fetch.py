@@ -21,6 +21,7 @@ from timer_store import layout
 from timer_store.config import TimerConfig
 from timer_store.kernels.fetch import from_put, from_records
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.records import name_topics
 
 log = logging.getLogger(__name__)
 Rows = npt.NDArray[Any]
@@ -53,6 +54,8 @@ class Fetcher:
             batch.rows, batch.count, batch.staging, self._store.topics.arrays, self._numbers,
             self._text, self._timed,
         )  # fmt: skip
+        if count:
+            name_topics(self._store, self._timed[:count])
         return self._timed[:count]
 
     def fetch_queue(self, offset: int, count_max: int) -> tuple[Rows, int]:
@@ -73,6 +76,7 @@ class Fetcher:
         while at < units.size:
             at += self._read(units[at:], offset + at, self._timed[at:])
         timed = self._timed[: units.size]
+        name_topics(self._store, timed)
         blank = units["size"] == PRE_BLANK_SIZE
         return (timed[~blank] if blank.any() else timed), offset + units.size
 

@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store import layout as store_layout
+from message_store.errors import RecordUnreadable
+from message_store.queues import is_topic_name
 from timer_store import layout
 from timer_store.kernels.fetch import from_records
 from timer_store.kernels.records import units_at
@@ -55,4 +57,22 @@ class RecordReader:
             timed,
         )  # fmt: skip
         timed["queue_offset"] = queues
+        name_topics(self._store, timed)
         return timed
+
+
+def name_topics(store: Any, timed: Rows) -> None:
+    """Give real topics that are not in the topic table their index, so that the books know them.
+
+    Args:
+        timed: (n,) `layout.TIMED`; `topic_index` is set where it was -1.
+    """
+    unknown = (timed["topic_index"] < 0) & (timed["kind"] != layout.TIMED_BROKEN)
+    for at in np.flatnonzero(unknown).tolist():
+        try:
+            record = store.read_record(int(timed[at]["phys_offset"]))
+        except RecordUnreadable:
+            continue
+        name = record.properties.get("REAL_TOPIC", "")
+        if is_topic_name(name):
+            timed[at]["topic_index"] = store.topics.add(name)

@@ -80,3 +80,18 @@ def test_lost_files_are_made_anew(rig, lost, tmp_path):
     assert rig.bodies() == [b"%d" % number for number in range(200)]
     assert rig.notices
     assert rig.timers.books.total == 0
+
+
+def test_the_books_know_a_topic_that_nobody_else_knew_at_the_start(rig, tmp_path):
+    """Made later, it is the same topic to them."""
+    rig.put(rig.clock.now_ms() + 5_000, topic="New")
+    rig.close()
+    (tmp_path / "config" / "duemq.timers.json").unlink()
+    (tmp_path / "config" / "duemq.timers.json.bak").unlink(missing_ok=True)
+    (tmp_path / "config" / "timercheck").unlink()
+    rig.open()
+    assert rig.timers.books.by_topic() == {"New": 1}
+    rig.store.topics.set_routing("New", write_queues=4, read_queues=4, perm=6)
+    rig.advance(5_000)
+    assert rig.bodies("New") == [b"body"]
+    assert rig.timers.books.by_topic() == {}
