@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import time
 from typing import Protocol
 
@@ -18,6 +19,42 @@ class Clock(Protocol):
     async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
         """Return when `event` is set or the clock reaches `until_ms` (None: never)."""
         ...
+
+
+class Signal(asyncio.Event):
+    """An event for one task that often waits for it and a moment, whichever comes first.
+
+    With any other event the clock has to cancel the wait when its time has come, which costs more
+    than the rest of a short sleep.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sleeper: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        super().set()
+        if self._sleeper is not None:
+            _finish(self._sleeper)
+
+    async def wait_for(self, seconds: float) -> None:
+        """Return when it is set, or so many seconds later."""
+        assert self._sleeper is None, "a second task waits"
+        if self.is_set():
+            return
+        loop = asyncio.get_running_loop()
+        self._sleeper = loop.create_future()
+        timer = loop.call_later(seconds, _finish, self._sleeper)
+        try:
+            await self._sleeper
+        finally:
+            timer.cancel()
+            self._sleeper = None
+
+
+def _finish(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
 
 
 class SystemClock:
@@ -37,11 +74,15 @@ class SystemClock:
             if until_ms is None:
                 await event.wait()
                 return
-            left_s = until_ms / 1_000 - time.time()
-            if left_s <= 0:
+            left_ms = math.ceil(until_ms - time.time() * 1_000)  # event loops count whole ms:
+            if left_ms <= 0:  # less would have them go round and round
                 return
+            left_s = min(left_ms, self.WAIT_MS_MAX) / 1_000
+            if isinstance(event, Signal):
+                await event.wait_for(left_s)
+                continue
             try:
-                async with asyncio.timeout(min(left_s, self.WAIT_MS_MAX / 1_000)):
+                async with asyncio.timeout(left_s):
                     await event.wait()
             except TimeoutError:
                 continue

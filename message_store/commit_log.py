@@ -53,11 +53,9 @@ class LogFile:
         Raises:
             OSError: Nothing after the last complete call is promised; write again at `pos`.
         """
-        left = memoryview(data)
-        while left:
-            done = os.pwritev(self.fd, [left], pos)
-            pos += done
-            left = left[done:]
+        done = os.pwritev(self.fd, (data,), pos)
+        while done < len(data):
+            done += os.pwritev(self.fd, (memoryview(data)[done:],), pos + done)
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk, and that there is such a file."""

@@ -29,15 +29,18 @@ LONG_MAX = (1 << 63) - 1
 
 
 class FileCache:
-    """Open descriptors of queue files, the least recently used closed first."""
+    """Open descriptors of queue files, the least recently used closed first.
+
+    Paths are text: a `Path` takes longer to look up than the read or write that follows.
+    """
 
     def __init__(self, count_max: int = OPEN_FILES_MAX) -> None:
-        self._fds: OrderedDict[Path, int] = OrderedDict()
+        self._fds: OrderedDict[str, int] = OrderedDict()
         self._count_max = count_max
-        self._dirty: set[Path] = set()
+        self._dirty: set[str] = set()
         self._dirty_lock = threading.Lock()
 
-    def get(self, path: Path, *, create_bytes: int = 0) -> int:
+    def get(self, path: str, create_bytes: int = 0) -> int:
         """Return a descriptor, open for reading and writing; with `create_bytes` make the file.
 
         Raises:
@@ -52,7 +55,7 @@ class FileCache:
         except FileNotFoundError:
             if not create_bytes:
                 raise
-            path.parent.mkdir(parents=True, exist_ok=True)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             os.ftruncate(fd, create_bytes)
         self._fds[path] = fd
@@ -60,19 +63,19 @@ class FileCache:
             os.close(self._fds.popitem(last=False)[1])
         return fd
 
-    def mark_dirty(self, path: Path) -> None:
+    def mark_dirty(self, path: str) -> None:
         """Remember that the file must be synced."""
         if path not in self._dirty:
             with self._dirty_lock:
                 self._dirty.add(path)
 
-    def take_dirty(self) -> set[Path]:
+    def take_dirty(self) -> set[str]:
         """Return the files written since the last call. Any thread may call it."""
         with self._dirty_lock:
             paths, self._dirty = self._dirty, set()
         return paths
 
-    def drop(self, path: Path) -> None:
+    def drop(self, path: str) -> None:
         """Close a file that is about to be removed."""
         fd = self._fds.pop(path, None)
         if fd is not None:
@@ -98,8 +101,9 @@ class ConsumeQueue:
         self.directory, self.file_bytes = directory, file_bytes
         self._files = files
         self._bases: list[int] = []  # byte position of each file's first unit
+        self._paths: dict[int, str] = {}  # by base
         self._write_base = -1  # the file written last, to save the look-up of its path
-        self._write_path = directory
+        self._write_path = ""
         self.min_offset = 0
         self.max_offset = 0
 
@@ -108,8 +112,17 @@ class ConsumeQueue:
         """Units per file."""
         return self.file_bytes // UNIT_BYTES
 
-    def _path(self, base: int) -> Path:
-        return self.directory / f"{base:020d}"
+    def _path(self, base: int) -> str:
+        path = self._paths.get(base)
+        if path is None:
+            path = self._paths[base] = str(self.directory / f"{base:020d}")
+        return path
+
+    def _remove(self, base: int) -> None:
+        path = self._path(base)
+        self._files.drop(path)
+        os.unlink(path)
+        self._paths.pop(base)
 
     def load(self) -> None:
         """Find the files and the end of the valid units.
@@ -185,9 +198,7 @@ class ConsumeQueue:
         os.ftruncate(fd, self.file_bytes)
 
     def _drop_last(self) -> None:
-        path = self._path(self._bases.pop())
-        self._files.drop(path)
-        path.unlink()
+        self._remove(self._bases.pop())
         self._write_base = -1
 
     def write(self, first_offset: int, block: memoryview) -> None:
@@ -201,15 +212,13 @@ class ConsumeQueue:
         pos = first_offset * UNIT_BYTES
         end_offset = first_offset + len(block) // UNIT_BYTES
         while block:
-            base = pos - pos % self.file_bytes
-            part = block[: base + self.file_bytes - pos]
-            fd = self._write_fd(base)
-            written = 0
-            while written < len(part):
-                written += os.pwrite(fd, part[written:], pos - base + written)
+            start = pos % self.file_bytes
+            room = self.file_bytes - start
+            part = block if len(block) <= room else block[:room]
+            done = os.pwrite(self._write_fd(pos - start), part, start)
             self._files.mark_dirty(self._write_path)
-            pos += len(part)
-            block = block[len(part) :]
+            pos += done
+            block = block[done:]
         self.max_offset = max(self.max_offset, end_offset)
         self.min_offset = min(self.min_offset, first_offset)  # recovery went back
 
@@ -219,15 +228,14 @@ class ConsumeQueue:
             if base not in self._bases:
                 self._bases.append(base)
                 self._bases.sort()
-        return self._files.get(self._write_path, create_bytes=self.file_bytes)
+        return self._files.get(self._write_path, self.file_bytes)
 
     def _fill_pre_blanks(self, end_offset: int) -> None:
         """Mark the units before `end_offset` in its file (or after the last known) as blank."""
         file_start = end_offset - end_offset % self.file_units
         if self.max_offset < file_start:
             for base in self._bases:
-                self._files.drop(self._path(base))
-                self._path(base).unlink()
+                self._remove(base)
             self._bases.clear()
         first = self.min_offset if self._bases else end_offset
         self.max_offset = start = max(file_start, self.max_offset) if self._bases else file_start
@@ -274,9 +282,7 @@ class ConsumeQueue:
         """Move `min_offset` past the units whose records were removed, and drop whole files."""
         self.min_offset = low = self._first_at(log_min)
         while len(self._bases) > 1 and self._bases[1] <= low * UNIT_BYTES:
-            path = self._path(self._bases.pop(0))
-            self._files.drop(path)
-            path.unlink()
+            self._remove(self._bases.pop(0))
 
     def blank(self, log_start: int, log_end: int) -> int:
         """Make pre-blanks of the units that point into log_start..log_end; return how many."""

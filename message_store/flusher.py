@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 from message_store.commit_log import CommitLog
 
@@ -114,7 +113,7 @@ def _resolve(future: asyncio.Future[bool], done: bool) -> None:
         future.set_result(done)
 
 
-def sync_files(paths: set[Path]) -> None:
+def sync_files(paths: Iterable[str]) -> None:
     """Sync files by path; one that was removed meanwhile needs no sync."""
     for path in paths:
         try:

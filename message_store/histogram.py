@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from message_store.kernels.histogram import count_late
+
 Times = npt.NDArray[np.int64]
 
 # Upper bounds of the buckets in ms; one more bucket takes what is later.
@@ -53,11 +55,10 @@ class Lateness:
         """Count deliveries; one that is early counts as in time."""
         if not due_ms.size:
             return
-        late_ms = np.maximum(store_ms - due_ms, 0)
-        places = np.searchsorted(BOUNDS_MS, late_ms)
-        self.buckets += np.bincount(places, minlength=self.buckets.size)
-        self.sum_ms += int(late_ms.sum())
-        self.max_ms = max(self.max_ms, int(late_ms.max()))
+        due_ms, store_ms = np.ascontiguousarray(due_ms), np.ascontiguousarray(store_ms)
+        sum_ms, max_ms = count_late(due_ms, store_ms, BOUNDS_MS, self.buckets)
+        self.sum_ms += sum_ms
+        self.max_ms = max(self.max_ms, max_ms)
 
     @property
     def count(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from message_store.commit_log import sync_directory
 from message_store.consume_queue import UNIT_BYTES, ConsumeQueue, FileCache
 from message_store.deletions import Deletions
 from message_store.kernels import encode
+from message_store.kernels.kernel import entry
 from message_store.topics import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
 
 QUEUE_ID_DIGITS_MAX = 9
@@ -30,9 +32,11 @@ class QueueSet:
         self.topics = topics
         self.files = FileCache()
         self._by_slot: list[ConsumeQueue] = []
+        self._by_name: dict[tuple[str, int], ConsumeQueue] = {}  # those that were asked for
         self._counts = np.zeros(1024, np.int32)
         self._touched = np.zeros((1024, 4), np.int64)
         self._units = np.zeros(1024 * UNIT_BYTES, np.uint8)
+        self._group_units: Callable[..., int] | None = None
         self._backlog: list[tuple[int, int, bytes]] = []
 
     def load(self) -> None:
@@ -63,11 +67,15 @@ class QueueSet:
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue by name, or None."""
-        topic_index = self.topics.find(topic)
-        if topic_index < 0 or queue_id < 0:
-            return None
-        slot = self.topics.slot(topic_index, queue_id)
-        return None if slot < 0 else self.at(slot)
+        queue = self._by_name.get((topic, queue_id))
+        if queue is None:
+            topic_index = self.topics.find(topic)
+            slot = (
+                self.topics.slot(topic_index, queue_id) if min(topic_index, queue_id) >= 0 else -1
+            )
+            if slot >= 0:
+                queue = self._by_name[topic, queue_id] = self.at(slot)
+        return queue
 
     def all(self) -> list[ConsumeQueue]:
         """Return every queue, by slot."""
@@ -80,7 +88,12 @@ class QueueSet:
             OSError: The disk refused a write; the units wait in the backlog.
         """
         self._grow(end - first)
-        blocks = encode.group_units(rows, first, end, self._counts, self._touched, self._units)
+        if self._group_units is None:  # rows are always as PutBatch makes them
+            self._group_units = entry(
+                encode.group_units, rows, 0, 0, self._counts, self._touched, self._units
+            )
+        assert rows.flags.c_contiguous
+        blocks = self._group_units(rows, first, end, self._counts, self._touched, self._units)
         data = self._units.data
         failure = None
         for slot, start, first_offset, stop in self._touched[:blocks].tolist():

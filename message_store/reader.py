@@ -81,23 +81,19 @@ class StoreReader:
         Raises:
             RecordUnreadable: One of them is not in the log.
         """
-        starts, sizes = units["phys_offset"], units["size"].astype(np.int64)
-        pieces, first = [], 0
-        while first < units.size:
-            file = self.log.file_of(int(starts[first]))
+        pieces: list[bytes] = []
+        while units.size:
+            start = int(units["phys_offset"][0])
+            file = self.log.file_of(start)
             limit = min(file.base + file.size, self.log.end)
-            fits = (sizes[first:] > 0) & (starts[first:] <= limit - sizes[first:])
-            inside = fits & (starts[first:] >= file.base)
-            count = units.size - first if inside.all() else int(np.argmin(inside))
+            count, size = scan.leading_inside(units, file.base, limit)
             if count == 0:
-                raise RecordUnreadable(
-                    int(units[first]["phys_offset"]), "the record reaches past the end of its file"
-                )
-            out = np.empty(int(sizes[first : first + count].sum()), np.uint8)
-            scan.copy_ranges(file.data, units[first : first + count], file.base, out)
-            pieces.append(out.data)
-            first += count
-        return pieces[0].tobytes() if len(pieces) == 1 else b"".join(pieces)
+                raise RecordUnreadable(start, "the record reaches past the end of its file")
+            out = np.empty(size, np.uint8)
+            scan.copy_ranges(file.data, units[:count], file.base, out)
+            pieces.append(out.tobytes())
+            units = units[count:]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def store_ms(self, phys_offset: int) -> int:
         """Return the store timestamp of the record at `phys_offset`, -1 if it is gone."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,8 @@ from message_store.errors import StoreFull, StoreLocked
 from message_store.flusher import Flusher, sync_files
 from message_store.index_file import IndexService
 from message_store.kernels import encode
+from message_store.kernels.kernel import entry
+from message_store.layout import PUT
 from message_store.plugin import Dispatcher, TagsCodeRule
 from message_store.queues import QueueSet
 from message_store.read_ahead import ReadAhead
@@ -47,6 +49,7 @@ CLOCK_STEP_MS_MAX = 1_000  # a clock that falls back by less is held, so that ti
 SERVICE_NOT_AVAILABLE = 14
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 MARK_STEP_BYTES = 1 << 20
+Encoders = tuple[Callable[..., tuple[int, int, int]], Callable[..., tuple[int, int, int]]]
 
 
 class MessageStore(StoreReader):
@@ -84,6 +87,7 @@ class MessageStore(StoreReader):
         self.recovered: recovery.Recovered | None = None
         self._dispatchers: list[Dispatcher] = []
         self._out: npt.NDArray[np.uint8] = np.empty(OUT_BYTES_MIN, np.uint8)
+        self._encoders: dict[bool, Encoders] = {}  # by whether the staging buffer is writable
         self._last_store_ms = 0
         self._last_record = -1
         self._marked = 0
@@ -269,8 +273,9 @@ class MessageStore(StoreReader):
         record_max = self.config.commitlog_file_bytes - encode.BLANK_TAIL_BYTES
         body_max = record_max if batch.trusted else self.config.message_bytes_max
         record_max = min(record_max, body_max + RECORD_EXTRA_BYTES_MAX)
+        prepare, _ = self._encoders_of(batch)
         while True:
-            at, total, refused = encode.prepare(
+            at, total, refused = prepare(
                 rows, count, batch.staging, self.topics.arrays,
                 body_max, record_max,
             )  # fmt: skip
@@ -282,6 +287,23 @@ class MessageStore(StoreReader):
                 batch.remarks.setdefault(at, self._illegal_remark(batch, at))
         if total > self._out.size and self._out.size < OUT_BYTES_MAX:
             self._out = np.empty(min(int(total) * 2, OUT_BYTES_MAX), np.uint8)
+
+    def _encoders_of(self, batch: PutBatch) -> Encoders:
+        """Return the kernels for a batch; its arrays must be as `PutBatch` makes them."""
+        rows, staging = batch.rows, batch.staging
+        assert rows.flags.c_contiguous
+        assert staging.flags.c_contiguous
+        found = self._encoders.get(staging.flags.writeable)
+        if found is None:
+            assert rows.dtype == PUT
+            assert staging.dtype == np.uint8
+            find: Callable[..., Any] = entry
+            arrays = self.topics.arrays
+            found = self._encoders[staging.flags.writeable] = (
+                find(encode.prepare, rows, 0, staging, arrays, 0, 0),
+                find(encode.encode, rows, (0, 0), staging, arrays, self._out, 0, 0, 0),
+            )
+        return found
 
     def _illegal_remark(self, batch: PutBatch, at: int) -> str:
         row = batch.rows[at]
@@ -303,7 +325,8 @@ class MessageStore(StoreReader):
         log = self.log
         file = log.writable_file()
         left = file.base + file.size - log.end
-        end, size, last = encode.encode(
+        _, encode_rows = self._encoders_of(batch)
+        end, size, last = encode_rows(
             batch.rows, (first, batch.count), batch.staging, self.topics.arrays, self._out,
             log.end, left, store_ms,
         )  # fmt: skip
@@ -313,7 +336,7 @@ class MessageStore(StoreReader):
                 log.close_file()
             else:
                 self._out = np.empty(needed, np.uint8)
-            return int(end)
+            return end
         if size:
             try:
                 file.write(log.end - file.base, self._out.data[:size])
@@ -322,9 +345,9 @@ class MessageStore(StoreReader):
                 with suppress(OSError):  # records that were written whole are refused all the same
                     file.zero_from(log.end - file.base)
                 raise
-            self._last_record = int(last)
-            log.end += int(size)
-        return int(end)
+            self._last_record = last
+            log.end += size
+        return end
 
     def _queue_units(self, batch: PutBatch, first: int, end: int) -> None:
         try:

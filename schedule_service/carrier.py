@@ -137,9 +137,9 @@ class Carrier:
             file = self._store.log.file_of(int(rest[0]["phys_offset"]))
         except RecordUnreadable:
             return
-        beyond = rest["phys_offset"] >= file.base + file.size
-        if beyond.any():
-            rest = rest[: int(np.argmax(beyond))]
+        file_end = file.base + file.size
+        if rest[-1]["phys_offset"] >= file_end:
+            rest = rest[: int(np.argmax(rest["phys_offset"] >= file_end))]
         batch = self._fast
         batch.clear()
         batch.reserve(rest.size, 0)
@@ -161,9 +161,8 @@ class Carrier:
 
     def _note(self, batch: PutBatch, trip: Trip) -> None:
         """Settle the leading rows that were appended; stop at the first that was not."""
-        status = batch.filled["status"]
-        assert not (status == MESSAGE_ILLEGAL).any()
-        count = batch.count if not status.any() else int(np.argmax(status != 0))
+        count = kernels.leading_stored(batch.rows, batch.count)
+        assert count == batch.count or batch.rows[count]["status"] != MESSAGE_ILLEGAL
         if count:
             trip.note_delivered(trip.done, batch.rows[:count])
         trip.done += count

@@ -59,17 +59,6 @@ class Cut:
     due_ms: int
 
 
-def due_prefix(due_ms: npt.NDArray[np.int64], now_ms: int) -> int:
-    """Return how many leading units may leave at `now_ms`: each due, none before its elders.
-
-    Args:
-        due_ms: (n,) due times in queue order; they may decrease.
-    """
-    if due_ms.size and int(due_ms[-1]) <= now_ms and int(due_ms.max()) <= now_ms:
-        return int(due_ms.size)
-    return int(np.searchsorted(np.maximum.accumulate(due_ms), now_ms, side="right"))
-
-
 def find_cuts(due_ms: npt.NDArray[np.int64], first_offset: int, last_due_ms: int) -> list[Cut]:
     """Return where due times decrease, given the due time in front of the first one."""
     before = np.concatenate([[last_due_ms], due_ms[:-1]]) if due_ms.size else due_ms

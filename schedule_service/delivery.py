@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.batch import PutBatch
-from message_store.clock import Clock
+from message_store.clock import Clock, Signal
 from schedule_service import kernels
 from schedule_service.carrier import Carrier, Trip
 from schedule_service.config import ScheduleConfig
-from schedule_service.cursor import NEVER_MS, Cut, LevelCursor, Segment, due_prefix
+from schedule_service.cursor import NEVER_MS, Cut, LevelCursor, Segment
 from schedule_service.levels import LEVELS_MAX
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.pending import Event, Flight, PendingTable, State
@@ -103,7 +103,7 @@ class LevelService:
         self._store, self._queues, self._clock = store, queues, clock
         self._carrier = Carrier(store)
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
-        self._wake, self._flying = asyncio.Event(), asyncio.Event()
+        self._wake, self._flying = Signal(), asyncio.Event()
         self._sleeping_until = -1
         self._stopping = False
         self._turn = 0
@@ -225,7 +225,7 @@ class LevelService:
             self._lost_sight(level, segment, now_ms)
             return
         due_ms = self._queues.due_ms(level.level, units)
-        count = _bounded(units, due_prefix(due_ms, now_ms), config.batch_bytes_max)
+        count = kernels.leaving(units, due_ms, now_ms, config.batch_bytes_max)
         if count == 0:
             segment.head_due_ms = int(due_ms[0])
             return
@@ -405,11 +405,3 @@ class LevelService:
             if at < end:
                 found.append(self._queues.first_phys(number, at))
         return min((offset for offset in found if offset is not None), default=None)
-
-
-def _bounded(units: Units, count: int, bytes_max: int) -> int:
-    """Return how many of the leading `count` units fit into `bytes_max`; one always does."""
-    if count <= 1:
-        return count
-    within = np.searchsorted(np.cumsum(units["size"][:count].astype(np.int64)), bytes_max, "right")
-    return max(int(within), 1)

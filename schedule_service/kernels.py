@@ -2,6 +2,7 @@
 
 redirect   put hook: rows with a level go to the schedule topic
 track      after an append: what joined which level's queue, and where due times decrease
+due_times  deliver: when units are due, and how many leading ones may leave
 read_due   deliver: records of due units become rows of a batch, without a copy
 """
 
@@ -209,3 +210,43 @@ def read_due(
         row["prepared_offset"] = -(unit["phys_offset"] + 1)
         set_plain(row)
     return units.size
+
+
+@kernel
+def due_times(units: Rows, hash_max: int, out: Any) -> int:
+    """Set out (n,) i8 to the due times of units; return how many cannot be a time.
+
+    These lie in -hash_max..hash_max - 1: they are hashes of tags.
+    """
+    odd = 0
+    for i in range(units.size):
+        due = units[i]["tags_code"]
+        out[i] = due
+        if -hash_max <= due < hash_max:
+            odd += 1
+    return odd
+
+
+@kernel
+def leaving(units: Rows, due_ms: Any, now_ms: int, bytes_max: int) -> int:
+    """Return how many leading units may leave: each due, none before its elders, all in one piece.
+
+    Args:
+        due_ms: (n,) i8, n = units.size; they may decrease.
+        bytes_max: of the piece; a unit that is bigger leaves alone.
+    """
+    total = np.int64(0)
+    for i in range(units.size):
+        total += units[i]["size"]
+        if due_ms[i] > now_ms or (total > bytes_max and i > 0):
+            return i
+    return units.size
+
+
+@kernel
+def leading_stored(rows: Rows, count: int) -> int:
+    """Return how many leading rows have status 0."""
+    for i in range(count):
+        if rows[i]["status"] != 0:
+            return i
+    return count

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from schedule_service import kernels
 from schedule_service.levels import TAGS_HASH_BITS, LevelHistory
 from schedule_service.names import SCHEDULE_TOPIC
 
@@ -43,7 +44,9 @@ class ScheduleQueues:
         A tags code that cannot be a time was written by an Apache broker that rebuilt the queue
         before it knew its levels; there the promise is made again from the record.
         """
-        due: npt.NDArray[np.int64] = units["tags_code"].astype(np.int64)
+        due: npt.NDArray[np.int64] = np.empty(units.size, np.int64)
+        if not kernels.due_times(units, LONGEST_HASH, due):
+            return due
         damaged = np.flatnonzero((due < LONGEST_HASH) & (due >= -LONGEST_HASH))
         for at in damaged.tolist():
             phys_offset = int(units[at]["phys_offset"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from numba import njit
+from numba import njit, typeof
 from numba.core.caching import FunctionCache
 
 P = ParamSpec("P")
@@ -39,3 +39,20 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
         compiled._cache = make(function)
     made: Callable[P, R] = compiled
     return made
+
+
+def entry(kernel: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Callable[P, R]:
+    """Return the way into a kernel for arguments of exactly the types that `args` have.
+
+    A kernel looks at the types of its arguments at each call; with arrays of records and tuples
+    that takes 2 us, three times as long as the rest of a call. What is returned does not look: an
+    array of another dtype, dimension or layout would be misread. So it is for calls whose arrays
+    are made in one place, and a read-only array needs an entry of its own.
+    """
+    assert not kwargs
+    find = getattr(kernel, "compile", None)
+    if find is None:  # a plain function (NUMBA_DISABLE_JIT)
+        return kernel
+    type_of: Callable[[Any], Any] = typeof
+    found: Callable[P, R] = find(tuple(type_of(arg) for arg in args))
+    return found

@@ -101,6 +101,18 @@ def walk(
 
 
 @kernel
+def leading_inside(units: Rows, start: int, end: int) -> Any:
+    """Return how many leading units lie within start..end of the log, and their records' bytes."""
+    total = np.int64(0)
+    for i in range(units.size):
+        pos, size = units[i]["phys_offset"], np.int64(units[i]["size"])
+        if size <= 0 or pos < start or pos > end - size:
+            return i, total
+        total += size
+    return units.size, total
+
+
+@kernel
 def copy_ranges(data: Bytes, units: Rows, base: int, out: Bytes) -> None:
     """Copy the records of `units` out of data (data[0] is log offset `base`), back to back."""
     at = 0

@@ -13,26 +13,8 @@ from schedule_service.cursor import (
     Cut,
     LevelCursor,
     cursor_of,
-    due_prefix,
     find_cuts,
 )
-
-
-@pytest.mark.parametrize(
-    ("due", "now", "count"),
-    [
-        ([], 5, 0),
-        ([5], 4, 0),
-        ([5], 5, 1),
-        ([1, 2, 3, 4], 3, 3),
-        ([1, 2, 3, 4], 9, 4),
-        ([1, 9, 3], 3, 1),  # the third waits behind its elder
-        ([9, 1, 1], 3, 0),
-        ([1, 9, 3], 9, 3),
-    ],
-)
-def test_due_prefix(due, now, count):
-    assert due_prefix(np.array(due, np.int64), now) == count
 
 
 def test_cuts_are_where_due_times_decrease():
@@ -143,8 +125,8 @@ def test_against_a_list(steps):
         due.append(due_ms)
         while cursor.next_due_ms <= now_ms:
             segment = cursor.next_segment()
-            rest = np.array(due[segment.taken : segment.end])
-            count = due_prefix(rest, now_ms)
+            late = [n for n in range(segment.taken, segment.end) if due[n] > now_ms]
+            count = min([segment.end, *late]) - segment.taken
             done |= set(range(segment.taken, segment.taken + count))
             behind = segment.taken + count
             cursor.take(segment, count, due[behind] if behind < segment.end else NEVER_MS)

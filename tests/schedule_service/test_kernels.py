@@ -259,3 +259,61 @@ def test_a_unit_outside_of_the_bytes_is_left_alone(store):
         unit["phys_offset"], unit["size"] = phys, size
         args = (data, (0, 500), unit, TopicTable().arrays, ids, scratch, rows)
         assert kernels.read_due(*args) == 0
+
+
+# -- what may leave -------------------------------------------------------------------------------
+
+
+def units_of(pairs):
+    return np.array([(0, due, size, 0) for due, size in pairs], layout.UNIT)
+
+
+@pytest.mark.parametrize(
+    ("due", "now", "count"),
+    [
+        ([], 5, 0),
+        ([5], 4, 0),
+        ([5], 5, 1),
+        ([1, 2, 3, 4], 3, 3),
+        ([1, 2, 3, 4], 9, 4),
+        ([1, 9, 3], 3, 1),  # the third waits behind its elder
+        ([9, 1, 1], 3, 0),
+        ([1, 9, 3], 9, 3),
+    ],
+)
+def test_the_due_prefix_leaves(due, now, count):
+    units = units_of([(each, 100) for each in due])
+    assert kernels.leaving(units, np.array(due, np.int64), now, 1 << 30) == count
+
+
+def naive_leaving(pairs, now_ms, bytes_max):
+    count = total = 0
+    for due_ms, size in pairs:
+        total += size
+        if due_ms > now_ms or (count and total > bytes_max):
+            break
+        count += 1
+    return count
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 99)), max_size=12), st.integers(0, 9),
+       st.integers(1, 400))  # fmt: skip
+def test_what_leaves_in_one_piece(pairs, now_ms, bytes_max):
+    due = np.array([due for due, _ in pairs], np.int64)
+    found = kernels.leaving(units_of(pairs), due, now_ms, bytes_max)
+    assert found == naive_leaving(pairs, now_ms, bytes_max)
+
+
+@given(st.lists(st.integers(-20, 20), max_size=12))
+def test_due_times_and_those_that_are_none(codes):
+    out = np.zeros(len(codes), np.int64)
+    odd = kernels.due_times(units_of([(code, 1) for code in codes]), 8, out)
+    assert (odd, out.tolist()) == (sum(-8 <= code < 8 for code in codes), codes)
+
+
+@given(st.lists(st.sampled_from([0, 0, 0, 13, 14]), max_size=6))
+def test_leading_stored(status):
+    rows = np.zeros(len(status), layout.PUT)
+    rows["status"] = status
+    wanted = next((at for at, each in enumerate(status) if each), len(status))
+    assert kernels.leading_stored(rows, len(status)) == wanted

@@ -100,3 +100,10 @@ def leading_units(block: bytes) -> list[Unit]:
             break
         units.append((phys_offset, size, tags_code))
     return units
+
+
+def leading_inside(units: list[tuple[int, int]], start: int, end: int) -> list[int]:
+    """Return the sizes of the units (position, size) before the first that is not inside."""
+    inside = [size > 0 and start <= at and at + size <= end for at, size in units]
+    count = [*inside, False].index(False)
+    return [size for _, size in units[:count]]

@@ -174,3 +174,10 @@ def test_known_units():
         assert java_hash(text).to_bytes(8, "big", signed=True).hex() == code
     pre_blank = block_of([(0, 0x7FFF_FFFF, 0)])
     assert pre_blank.hex() == "00" * 8 + "7fffffff" + "00" * 8
+
+
+@given(st.lists(st.tuples(st.integers(90, 130), st.integers(-1, 30)), max_size=8))
+def test_leading_units_inside(pairs):
+    chosen = np.array([(start, 0, size, 0) for start, size in pairs], layout.UNIT)
+    wanted = naive.leading_inside(pairs, 100, 130)
+    assert scan.leading_inside(chosen, 100, 130) == (len(wanted), sum(wanted))

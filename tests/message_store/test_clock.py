@@ -1,0 +1,68 @@
+"""The machine's clock waits for an event or a moment, whichever comes first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from message_store.clock import FakeClock, Signal, SystemClock
+
+EVENTS = [asyncio.Event, Signal]
+clock = SystemClock()
+
+
+@pytest.mark.parametrize("make", EVENTS)
+def test_a_moment_that_has_come_ends_the_wait(make: type[asyncio.Event]) -> None:
+    async def main() -> None:
+        until_ms = clock.now_ms() + 2
+        await clock.wait(make(), until_ms=until_ms)
+        assert clock.now_ms() >= until_ms
+        await clock.wait(make(), until_ms=until_ms)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("until_ms", [None, 1 << 60])
+@pytest.mark.parametrize("make", EVENTS)
+def test_an_event_ends_the_wait(make: type[asyncio.Event], until_ms: int | None) -> None:
+    async def main() -> None:
+        event = make()
+        asyncio.get_running_loop().call_soon(event.set)
+        await clock.wait(event, until_ms=until_ms)
+        await clock.wait(event, until_ms=until_ms)  # set already
+        event.clear()
+        asyncio.get_running_loop().call_soon(event.set)
+        await clock.wait(event, until_ms=until_ms)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("make", EVENTS)
+def test_a_wait_can_be_cancelled_and_begun_again(make: type[asyncio.Event]) -> None:
+    async def main() -> None:
+        event = make()
+        task = asyncio.create_task(clock.wait(event, until_ms=1 << 60))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        asyncio.get_running_loop().call_soon(event.set)
+        await clock.wait(event, until_ms=1 << 60)
+
+    asyncio.run(main())
+
+
+def test_a_signal_is_an_event_for_the_clock_of_tests() -> None:
+    async def main() -> None:
+        fake, signal = FakeClock(1_000), Signal()
+        waits = asyncio.create_task(fake.wait(signal, until_ms=2_000))
+        await asyncio.sleep(0)
+        fake.advance(1_000)
+        await waits
+        waits = asyncio.create_task(fake.wait(signal, until_ms=9_000))
+        await asyncio.sleep(0)
+        signal.set()
+        await waits
+
+    asyncio.run(main())
