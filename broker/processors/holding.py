@@ -19,6 +19,7 @@ from typing import Self
 
 import numpy as np
 
+from broker.kernels import watched_slots
 from broker.subscriptions import Subscription
 from message_store.batch import PutBatch
 from message_store.clock import Clock
@@ -63,7 +64,8 @@ class HeldPulls:
         self._by_slot: dict[int, set[Held]] = {}
         self._by_bucket: dict[int, set[Held]] = {}
         self._by_peer: dict[Peer, set[Held]] = {}
-        self._watched = np.zeros(64, np.bool_)  # by slot: somebody waits
+        self._watched = np.zeros(64, np.uint8)  # by slot: somebody waits
+        self._grown = np.zeros(64, np.int32)  # slots of a batch that somebody waits for
         self._changed = asyncio.Event()
         self._stopping = False
 
@@ -102,7 +104,7 @@ class HeldPulls:
         holders.discard(held)
         if not holders:
             del self._by_slot[held.slot]
-            self._watched[held.slot] = False
+            self._watched[held.slot] = 0
         in_bucket = self._by_bucket[held.bucket]
         in_bucket.discard(held)
         if not in_bucket:
@@ -115,18 +117,14 @@ class HeldPulls:
         """Wake the pulls that a batch has a message for. A store dispatcher."""
         if not self._by_slot:
             return
-        rows = batch.filled
-        slots = rows["queue_slot"]
-        known = (rows["status"] == 0) & (slots >= 0) & (slots < self._watched.size)
-        hits = np.flatnonzero(known & self._watched[np.where(known, slots, 0)])
-        if hits.size == 0:
-            return
-        hit_slots = slots[hits]
-        for slot in np.unique(hit_slots).tolist():
-            codes = rows["tags_code"][hits[hit_slots == slot]]
+        if self._grown.size < batch.count:
+            self._grown = np.zeros(batch.count * 2, np.int32)
+        count = watched_slots(batch.rows, batch.count, self._watched, self._grown)
+        for slot in self._grown[:count].tolist():
             for held in list(self._by_slot[slot]):
-                if held.subscription.mask(codes).any():
+                if held.subscription.matches_all or _any_passes(held.subscription, batch, slot):
                     self._wake(held, Wake.ARRIVED)
+            self._watched[slot] = slot in self._by_slot
 
     def wake_slot(self, slot: int) -> None:
         """Wake every pull of a queue, whatever its filter: its progress was reset."""
@@ -187,7 +185,14 @@ class HeldPulls:
 
     def _watch(self, slot: int) -> None:
         if slot >= self._watched.size:
-            grown = np.zeros(max(slot + 1, self._watched.size * 2), np.bool_)
+            grown = np.zeros(max(slot + 1, self._watched.size * 2), np.uint8)
             grown[: self._watched.size] = self._watched
             self._watched = grown
-        self._watched[slot] = True
+        self._watched[slot] = 1
+
+
+def _any_passes(subscription: Subscription, batch: PutBatch, slot: int) -> bool:
+    """Return whether a message that a batch appended to a queue passes the filter."""
+    rows = batch.filled
+    stored = rows[(rows["queue_slot"] == slot) & (rows["status"] == 0)]
+    return bool(subscription.mask(stored["tags_code"]).any())

@@ -22,9 +22,10 @@ from broker.processors.pull_plan import (
     units_wanted,
     without,
 )
+from broker.remoting.at_once import AtOnce, Waiting
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.stats import BrokerStats
-from broker.subscriptions import ExpressionError, Subscription, parse_expression
+from broker.subscriptions import ALL, TAG, ExpressionError, Subscription, parse_expression
 from message_store.errors import RecordUnreadable, RequestError
 from message_store.plugin import Request, RequestHandler, Response
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 UNREADABLE_MAX = 16  # damaged records that one pull steps over
+WANTING_ALL_MAX = 1_024  # subscriptions of pulls that are kept
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 3, 4
 
 
@@ -43,7 +45,7 @@ class Forbidden(RequestError):
         super().__init__(ResponseCode.NO_PERMISSION, remark)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Admitted:
     """A pull that passed every check."""
 
@@ -77,11 +79,13 @@ class PullProcessor:
         self._offsets, self._clients, self._held = offsets, clients, held
         self._stats, self._config = stats, config
         self._limits = limits or StoreLimits(store)
+        self._wanting_all: dict[tuple[str, int], Subscription] = {}
+        self.pull = AtOnce(self._pull)
 
     def handlers(self) -> dict[int, RequestHandler]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    async def pull(self, request: Request) -> Response | None:
+    def _pull(self, request: Request) -> Response | Waiting:
         """Answer at once, or when a message or the time has come; None if the client went away."""
         try:
             admitted = self._admit(request)
@@ -94,11 +98,9 @@ class PullProcessor:
             self._offsets.commit(wanted.group, wanted.topic, wanted.queue_id, wanted.commit_offset)
         if outcome.code != ResponseCode.PULL_NOT_FOUND or not wanted.has(PullRequest.SUSPEND):
             return self._answer(admitted, outcome)
-        return await self._hold(request, admitted, outcome)
+        return self._hold(request, admitted, outcome)
 
-    async def _hold(
-        self, request: Request, admitted: Admitted, outcome: Outcome
-    ) -> Response | None:
+    def _hold(self, request: Request, admitted: Admitted, outcome: Outcome) -> Response | Waiting:
         config = self._config()
         wanted = admitted.request
         request.body = b""  # nobody needs it, and thousands may be held
@@ -106,16 +108,16 @@ class PullProcessor:
         held = self._held.hold(self._slot(wanted), admitted.subscription, request.peer, hold_ms)
         if held is None:
             return self._answer(admitted, outcome)
-        why = await self._woken(held)
+        return self._wait(held, admitted)
+
+    async def _wait(self, held: Held, admitted: Admitted) -> Response | None:
+        try:
+            why = await held.woken
+        finally:
+            self._held.release(held)
         if why is Wake.DROPPED:
             return None
         return self._answer(admitted, self._read(admitted))
-
-    async def _woken(self, held: Held) -> Wake:
-        try:
-            return await held.woken
-        finally:
-            self._held.release(held)
 
     def _slot(self, wanted: PullRequest) -> int:
         table = self._store.topics
@@ -130,7 +132,7 @@ class PullProcessor:
         group = self._group(wanted.group)
         topic = self._topic(wanted)
         if wanted.has(PullRequest.SUBSCRIPTION):
-            subscription = _given_subscription(request, wanted)
+            subscription = self._given_subscription(request, wanted)
         else:
             subscription = self._known_subscription(wanted, group)
         if not subscription.is_tag and not self._config().property_filter_enable:
@@ -191,6 +193,25 @@ class PullProcessor:
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
         return subscription
+
+    def _given_subscription(self, request: Request, wanted: PullRequest) -> Subscription:
+        expression, kind = request.fields.get("subscription"), request.fields.get("expressionType")
+        wants_all = expression == ALL and kind in (None, TAG)
+        known = self._wanting_all.get((wanted.topic, wanted.version)) if wants_all else None
+        if known is not None:
+            return known
+        try:
+            parsed = parse_expression(wanted.topic, expression, kind, wanted.version)
+        except ExpressionError as fault:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"parse the consumer's subscription failed: {fault}",
+            ) from fault
+        if wants_all:
+            if len(self._wanting_all) >= WANTING_ALL_MAX:
+                self._wanting_all.clear()
+            self._wanting_all[wanted.topic, wanted.version] = parsed
+        return parsed
 
     # --- reading
 
@@ -276,21 +297,6 @@ def parse_pull(request: Request) -> PullRequest:
         version=fields.long(request, "subVersion"),
         bytes_max=max(fields.integer(request, "maxMsgBytes", fields.INT_MAX), 1),
     )
-
-
-def _given_subscription(request: Request, wanted: PullRequest) -> Subscription:
-    try:
-        return parse_expression(
-            wanted.topic,
-            request.fields.get("subscription"),
-            request.fields.get("expressionType"),
-            wanted.version,
-        )
-    except ExpressionError as fault:
-        raise RequestError(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-            f"parse the consumer's subscription failed: {fault}",
-        ) from fault
 
 
 __all__ = ["FOUND", "Forbidden", "PullProcessor", "parse_pull"]

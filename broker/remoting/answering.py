@@ -33,6 +33,7 @@ from broker.remoting.kernels.answers import (
 from broker.topic_config import RETRY_PREFIX
 from message_store.batch import PutBatch
 from message_store.errors import RequestError
+from message_store.kernels.kernel import entry
 from message_store.layout import PROP_WAIT_FALSE
 from message_store.plugin import Request, Response
 from message_store.text import encode_offset_id
@@ -115,6 +116,7 @@ class Answering:
         self.plain: list[PlainAnswer] = []
         self._store, self._topics, self._settings = store, topics, settings
         self._refused_count = 0  # of the batch in hand, or more
+        self._put_answers: Callable[..., tuple[int, int]] | None = None
         self._on_release = on_release
         self._held: set[asyncio.Task[None]] = set()
         self._fields = refusal_fields(region=settings.region, trace_on=settings.trace_on)
@@ -171,12 +173,21 @@ class Answering:
         self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection], wait: int
     ) -> Written:
         text, arrays = self._text, self._topics.arrays
-        size, self._refused_count = put_answers(
+        put = self._put_answers
+        if put is None:  # arrays are always of these types: a turn's batch is not a log's view
+            find: Callable[..., Any] = entry
+            put = self._put_answers = find(
+                put_answers, batch.rows, wire, 0, batch.staging, arrays.topics, arrays.names,
+                *text, wait,
+            )  # fmt: skip
+        size, self._refused_count = put(
             batch.rows, wire, batch.count, batch.staging, arrays.topics, arrays.names, *text, wait
         )
         if size < 0:
             self._refused_count = batch.count
             return self._stored_slowly(batch, wire, connections, wait)
+        if len(connections) == 1 and size:
+            return [(connections[0], text.out[:size].tobytes())]
         found, start = [], 0
         for connection, end in zip(
             connections, text.ends[: len(connections)].tolist(), strict=True

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol, cast
 
 from broker.remoting import codec, layout
+from broker.remoting.at_once import AtOnce
 from broker.remoting.codes import ResponseCode
 from broker.remoting.limits import RemotingLimits
 from broker.remoting.receive_buffer import ReceiveBuffer
@@ -245,6 +246,8 @@ class Connection(asyncio.BufferedProtocol):
                 f"{len(self._tasks)} requests of this connection are in flight, start flow control"
             )
             self.respond(command, Response(ResponseCode.SYSTEM_BUSY, text), serialize_type)
+        elif isinstance(handler, AtOnce) and not self._answers_pile_up:
+            self._serve_at_once(handler, command, serialize_type)
         else:
             self.spawn(self._serve(handler, command, serialize_type))
 
@@ -253,6 +256,17 @@ class Connection(asyncio.BufferedProtocol):
         task = self._loop.create_task(work, name="request")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _serve_at_once(self, handler: AtOnce, request: Request, serialize_type: int) -> None:
+        try:
+            answer = handler.begin(request)
+        except Exception as error:
+            answer = refusal_of(error, request)
+        if isinstance(answer, Response):
+            self.respond(request, answer, serialize_type)
+        else:
+            rest = answer
+            self.spawn(self._serve(lambda _: rest, request, serialize_type))
 
     async def _serve(self, handler: RequestHandler, request: Request, serialize_type: int) -> None:
         await self._room_to_answer()
@@ -266,16 +280,17 @@ class Connection(asyncio.BufferedProtocol):
         One read may hold hundreds of requests: without this their answers would pile up before
         reading from the peer pauses.
         """
-        limit = self.limits.write_buffer_bytes_max
-        while (
-            self._transport is not None
-            and not self.closed
-            and self._transport.get_write_buffer_size() > limit
-        ):
+        while self._answers_pile_up and not self.closed:
             if self._writes_stalled:
                 await self._writable.wait()
             else:
                 await asyncio.sleep(0)  # the loop is about to notice
+
+    @property
+    def _answers_pile_up(self) -> bool:
+        """Whether the peer has to read before it gets more answers."""
+        limit = self.limits.write_buffer_bytes_max
+        return self._transport is not None and self._transport.get_write_buffer_size() > limit
 
     # Bytes out.
 
@@ -337,8 +352,13 @@ async def answer_of(handler: RequestHandler, request: Request) -> Response | Non
     """Return what `handler` answers; an exception becomes its answer."""
     try:
         return await handler(request)
-    except RequestError as refusal:
-        return Response(refusal.code, refusal.remark)
     except Exception as error:
-        log.exception("%r: request %d failed", request.peer, request.code)
-        return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        return refusal_of(error, request)
+
+
+def refusal_of(error: Exception, request: Request) -> Response:
+    """Return the answer to a request whose handler failed."""
+    if isinstance(error, RequestError):
+        return Response(error.code, error.remark)
+    log.error("%r: request %d failed", request.peer, request.code, exc_info=error)
+    return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

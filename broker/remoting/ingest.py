@@ -30,6 +30,7 @@ from broker.remoting.connection import Connection
 from broker.remoting.kernels.ingest import Into, TopicNames, take_sends
 from message_store.batch import PutBatch
 from message_store.errors import FrameError
+from message_store.kernels.kernel import entry
 from message_store.plugin import Request
 from message_store.properties import PROPERTIES_BYTES_MAX
 from message_store.topics import TopicTable
@@ -81,11 +82,15 @@ class Ingest:
         self._no_topics = TopicTable()
         self._ready: list[Connection] = []
         self._scheduled = False
+        self._call_soon: Callable[[Callable[[], None]], object] | None = None
         self._in_turn: list[Connection] = []
+        self._asked: list[tuple[Connection, Request, int]] = []  # no sends: answered after them
         self._suffix = np.frombuffer(settings.suffix, np.uint8).copy()
         self._home = host_column(*settings.store_host)
         self._spans = np.zeros((layout.SLOT_COUNT + 1, 3), np.int64)
         self._state = np.zeros(layout.STATE_SIZE, np.int64)
+        self._numbers = self._state.data  # the same: quicker for single numbers
+        self._take_sends: Callable[..., tuple[int, int]] | None = None
         self._state[layout.STATE_FRAME_MAX] = settings.frame_bytes_max
         self._state[layout.STATE_BODY_MAX] = settings.body_bytes_max
         self._state[layout.STATE_PROPERTIES_MAX] = PROPERTIES_BYTES_MAX
@@ -105,7 +110,9 @@ class Ingest:
     def _schedule(self) -> None:
         if self._ready and not self._scheduled and not self._answering.is_behind:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self.run_turn)
+            if self._call_soon is None:
+                self._call_soon = asyncio.get_running_loop().call_soon
+            self._call_soon(self.run_turn)
 
     def run_turn(self) -> None:
         """Take every complete frame of the connections that said `ready`."""
@@ -125,6 +132,10 @@ class Ingest:
                 log.exception("%r: its frames failed; connection closed", connection)
                 connection.close()
         self._finish()
+        if self._asked:
+            asked, self._asked = self._asked, []
+            for connection, request, serialize_type in asked:
+                connection.dispatch(request, serialize_type)
         for connection, why in lost:  # after the answers to what came before the broken frame
             connection.lose(why)
 
@@ -142,8 +153,9 @@ class Ingest:
         self._enter(connection)
         if connection.waited:
             self._take_waited(connection)
+        take = self._take_sends or self._find_take_sends(connection)
         while not connection.closed and not connection.in_turn:
-            stop, pos = take_sends(
+            stop, pos = take(
                 received.data, received.start, received.end, connection.born, *self._into,
                 *self._names,
             )  # fmt: skip
@@ -156,6 +168,16 @@ class Ingest:
                 self._broken(connection)
             else:
                 self._plain_frame(connection)
+
+    def _find_take_sends(self, connection: Connection) -> Callable[..., tuple[int, int]]:
+        """Find the kernel for arrays as they always are here and in `ReceiveBuffer`."""
+        data, born = connection.received.data, connection.born
+        find: Callable[..., Any] = entry
+        found: Callable[..., tuple[int, int]] = find(
+            take_sends, data, 0, 0, born, *self._into, *self._names
+        )
+        self._take_sends = found
+        return found
 
     def _use_topics(self) -> None:
         """Have the kernel see the topics as they are now; none while sends are not accepted."""
@@ -175,7 +197,7 @@ class Ingest:
         """Make `connection` the one that rows belong to."""
         if len(self._in_turn) == CONNECTIONS_MAX:
             self._finish()
-        self._state[layout.STATE_CONNECTION] = len(self._in_turn)
+        self._numbers[layout.STATE_CONNECTION] = len(self._in_turn)
         self._in_turn.append(connection)
 
     def _broken(self, connection: Connection) -> None:
@@ -212,6 +234,8 @@ class Ingest:
                 connection.in_turn = True
                 connection.spawn(self._prepare(connection, command, frame, wait))
                 return
+        elif isinstance(command, Request):
+            self._asked.append((connection, command, frame.serialize_type))
         else:
             connection.dispatch(command, frame.serialize_type)
         received.take(end)
@@ -276,8 +300,8 @@ class Ingest:
         )  # fmt: skip
 
     def _to_batch(self) -> None:
-        self._batch.count = int(self._state[layout.STATE_ROWS])
-        self._batch.staging_len = int(self._state[layout.STATE_STAGED])
+        self._batch.count = self._numbers[layout.STATE_ROWS]
+        self._batch.staging_len = self._numbers[layout.STATE_STAGED]
 
     def _finish(self) -> None:
         """Append the batch, answer it, and begin the next."""
@@ -290,5 +314,5 @@ class Ingest:
                 self._new_batch()
             else:
                 batch.clear()
-                self._state[layout.STATE_ROWS] = self._state[layout.STATE_STAGED] = 0
+                self._numbers[layout.STATE_ROWS] = self._numbers[layout.STATE_STAGED] = 0
         self._in_turn = []

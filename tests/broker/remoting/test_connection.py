@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from broker.remoting import codec
+from broker.remoting.at_once import AtOnce
 from broker.remoting.connection import Connection
 from broker.remoting.limits import RemotingLimits
+from message_store.errors import RequestError
 from message_store.plugin import Peer, Request, RequestHandler, Response
 from tests.broker.remoting.wire import echo
 
@@ -210,5 +212,82 @@ def test_fragments_are_put_together() -> None:
             pos, count = frame.end, count + 1
         assert count == 2
         assert dataclasses.asdict(made.limits)["idle_ms_max"] == 120_000
+
+    asyncio.run(main())
+
+
+def answer_of(transport: MemoryTransport) -> Response:
+    view = memoryview(bytes(transport.written))
+    frame = codec.next_frame(view, 0, len(view))
+    assert frame is not None
+    answer = codec.decode_frame(view, frame)
+    assert isinstance(answer, codec.Answer)
+    return answer.response
+
+
+def refuse(request: Request) -> Response:
+    raise RequestError(7, "no")
+
+
+def fail(request: Request) -> Response:
+    raise ZeroDivisionError("never mind")
+
+
+AT_ONCE = [
+    ("answered", lambda request: Response(0, "yes"), (0, "yes")),
+    ("refused", refuse, (7, "no")),
+    ("a bug", fail, (1, "ZeroDivisionError: never mind")),
+]
+
+
+@pytest.mark.parametrize(
+    ("begin", "wanted"), [row[1:] for row in AT_ONCE], ids=[r[0] for r in AT_ONCE]
+)
+def test_a_handler_that_need_not_wait_gets_no_task(begin: Any, wanted: tuple[int, str]) -> None:
+    async def main() -> None:
+        made, transport = connection({11: AtOnce(begin)})
+        receive(made, codec.encode_request(Request(11, {}, opaque=1)))
+        assert made.requests_in_flight == 0
+        answer = answer_of(transport)
+        assert (answer.code, answer.remark) == wanted
+
+    asyncio.run(main())
+
+
+def test_a_handler_that_waits_after_all_gets_one() -> None:
+    async def later() -> Response:
+        await may_answer.wait()
+        return Response(0, "later")
+
+    async def main() -> None:
+        made, transport = connection({11: AtOnce(lambda request: later())})
+        receive(made, codec.encode_request(Request(11, {}, opaque=1)))
+        await asyncio.sleep(0)
+        assert (made.requests_in_flight, transport.written) == (1, b"")
+        may_answer.set()
+        await made.finish(1)
+        assert answer_of(transport).remark == "later"
+
+    may_answer = asyncio.Event()
+    asyncio.run(main())
+
+
+def test_nothing_is_answered_at_once_while_answers_pile_up() -> None:
+    class FullTransport(MemoryTransport):
+        def get_write_buffer_size(self) -> int:
+            return 0 if self.written_all else 1 << 30
+
+        written_all = False
+
+    async def main() -> None:
+        transport = FullTransport()
+        made = Connection({11: AtOnce(lambda request: Response())}, limits=RemotingLimits())
+        made.connection_made(transport)
+        receive(made, codec.encode_request(Request(11, {}, opaque=1)))
+        await asyncio.sleep(0)
+        assert transport.written == b""
+        transport.written_all = True
+        await made.finish(1)
+        assert answer_of(transport).code == 0
 
     asyncio.run(main())

@@ -10,6 +10,7 @@ import pytest
 
 from broker.recall_handle import RecallHandle
 from broker.remoting import codec, layout
+from broker.remoting.at_once import AtOnce
 from broker.remoting.server import RemotingServer
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
@@ -160,6 +161,29 @@ def test_messages_keep_their_order_whichever_way_they_go(run: Run) -> None:
         offsets = [int((found[n].fields or {})["queueOffset"]) for n in range(200)]
         assert offsets == list(range(200))
         assert len(front.log.batches) < 100
+
+    run(main())
+
+
+def test_what_is_asked_behind_a_send_is_answered_after_it_was_stored(run: Run) -> None:
+    async def main() -> None:
+        front = Front()
+        asked: list[int] = []
+
+        def count(request: Request) -> Response:
+            asked.append(len(front.log.bodies))
+            return Response(0, str(len(front.log.bodies)))
+
+        bench = Bench(front)
+        bench.server = RemotingServer({11: AtOnce(count)}, front.ingest, clock=FakeClock())
+        async with bench as peer:
+            for each in (fast(1), Request(11, {}, opaque=2), plain(3), fast(4)):
+                peer.send(each)
+            found = await answers(peer, 4)
+        assert {opaque: answer.code for opaque, answer in found.items()} == dict.fromkeys(
+            (1, 2, 3, 4), 0
+        )
+        assert asked == [3]
 
     run(main())
 
