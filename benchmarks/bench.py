@@ -36,6 +36,7 @@ LEVELS_S = (
 QUEUE_COUNT = 4
 BODY_BYTES = 100
 WARM_MESSAGES = 100_000
+WARM_DELAY_MS = 1_000
 SEND_S_MAX = 3_600
 Found = dict[str, Any]
 
@@ -52,13 +53,21 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A work item of the benchmark, selectable by its name."""
+    """A work item of the benchmark, selectable by its name.
+
+    Attributes:
+        run: what it does with a broker that is warmed up.
+        alone: instead: what it does with our library in an empty folder, in a scale.
+        ours_only: Apache's broker cannot do it, or not in bearable time.
+    """
 
     name: str
     what: str
-    run: Callable[[Bench], list[Metric]]
+    run: Callable[[Bench], list[Metric]] | None = None
+    alone: Callable[[Path, float], list[Metric]] | None = None
     default: bool = True
     timers: bool = False
+    ours_only: bool = False
 
 
 @dataclass(slots=True)
@@ -106,11 +115,17 @@ class Bench:
 
     def warm_up(self) -> None:
         """Let a compiler at run time see every kind of work before it is measured."""
-        count = self.count(WARM_MESSAGES)
-        for options in ({}, {"level": 1}):
-            topic = self.topic()
-            self.send(topic, count, **options)
-            self.recv(topic, count)
+        self._warm({})
+        self._warm({"level": 1})
+
+    def warm_up_timers(self) -> None:
+        """The same for timers, where their first second is not what is measured."""
+        self._warm({"delay": WARM_DELAY_MS})
+
+    def _warm(self, options: dict[str, int]) -> None:
+        count, topic = self.count(WARM_MESSAGES), self.topic()
+        self.send(topic, count, **options)
+        self.recv(topic, count)
 
     def delivered(self, topic: str) -> int:
         """Return how many messages the queues of a topic have."""
@@ -131,7 +146,7 @@ class Bench:
         words = [str(self.wireload), mode, "-json", "-addr", self.server.broker_address]
         words += ["-topic", topic, "-n", str(count), "-queues", str(QUEUE_COUNT)]
         for key, value in ({"size": BODY_BYTES} | options).items():
-            words += [f"-{key.replace('_', '-')}", str(value)]
+            words.append(f"-{key.replace('_', '-')}={str(value).lower()}")
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def _finish(self, process: subprocess.Popen[str]) -> Found:

@@ -3,6 +3,7 @@
     python -m benchmarks.run                      the default loads, full size (about 30 minutes)
     python -m benchmarks.run --scale 0.01         a quick look whether everything works
     python -m benchmarks.run --only drain,crash   some loads; --list names them
+    python -m benchmarks.run --timers             everything about timers (about 20 minutes)
 
 Each load gets a fresh broker with an empty store for each server, warmed up, so that no load
 profits or suffers from another; both servers do a load right after each other, so that a busy
@@ -51,17 +52,20 @@ def main(words: list[str]) -> int:
     options = parse(words)
     about = machine.describe()
     facts = {"machine": about, "scale": options.scale, "heap": options.heap, "keys": KEYS}
+    facts["command"] = " ".join(["python -m benchmarks.run", *words])
     for key, value in about.items():
         print(f"{key}: {value}")
     wireload = go_program(WIRELOAD)
     outcomes: list[Outcome] = []
     for load in options.loads:
-        found = {name: Outcome(load, name) for name in options.servers}
+        servers = [OURS] if load.ours_only else options.servers
+        found = {name: Outcome(load, name) for name in servers}
         for _ in range(options.repeat):
             for name, outcome in found.items():
                 print(f"{load.name} at {name} ...", flush=True)
                 try_once(outcome, options, wireload)
         outcomes += found.values()
+    about["load after"] = machine.load()
     print("\n" + table(outcomes, base=options.servers[0], ours=options.servers[-1]))
     print(f"\nsaved: {save(outcomes, facts, options.out)}")
     return 1 if any(outcome.error for outcome in outcomes) else 0
@@ -70,16 +74,28 @@ def main(words: list[str]) -> int:
 def try_once(outcome: Outcome, options: Options, wireload: Path) -> None:
     """Add one run to the outcome, or the reason why there is none."""
     try:
-        outcome.runs.append(measure(outcome.load, outcome.server, options, wireload))
+        with machine.others_busy() as busy:
+            found = measure(outcome.load, outcome.server, options, wireload)
+        others = Metric(name="work of others", value=busy[0], unit="cores", better="less")
+        outcome.runs.append([*found, others])
     except Exception as error:  # one load that fails must not cost the others
         outcome.error = f"{type(error).__name__}: {error}"
         print(outcome.error, file=sys.stderr)
 
 
 def measure(load: Load, name: str, options: Options, wireload: Path) -> list[Metric]:
-    """Run one load against a fresh server."""
+    """Run one load against a fresh server, or alone in a fresh folder."""
     home = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=options.work_dir))
-    server = SERVERS[name](home, options)
+    try:
+        if load.alone is not None:
+            return load.alone(home, options.scale)
+        return _with_server(load, SERVERS[name](home, options), options, wireload)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _with_server(load: Load, server: Server, options: Options, wireload: Path) -> list[Metric]:
+    assert load.run is not None
     try:
         with server:
             bench = Bench(server, wireload, options.scale)
@@ -87,7 +103,6 @@ def measure(load: Load, name: str, options: Options, wireload: Path) -> list[Met
             return load.run(bench)
     finally:
         server.stop()
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def apache(home: Path, options: Options) -> Server:
@@ -111,6 +126,7 @@ def parse(words: list[str]) -> Options:
     )
     parser.add_argument("--only", default="", help="names of loads, separated by commas")
     parser.add_argument("--all", action="store_true", help="also the loads that are not default")
+    parser.add_argument("--timers", action="store_true", help="the loads about timers")
     parser.add_argument("--list", action="store_true", help="name the loads and end")
     parser.add_argument("--servers", default=f"{APACHE},{OURS}", help="which, first is the base")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies counts of messages")
@@ -127,7 +143,7 @@ def parse(words: list[str]) -> Options:
     servers = args.servers.split(",")
     for unknown in [n for n in names if n not in LOADS] + [s for s in servers if s not in SERVERS]:
         parser.error(f"no such load or server: {unknown}")
-    chosen = [LOADS[n] for n in names] or [x for x in LOADS.values() if x.default or args.all]
+    chosen = [LOADS[n] for n in names] or [x for x in LOADS.values() if _is_wanted(x, args)]
     return Options(
         loads=chosen,
         servers=servers,
@@ -137,6 +153,10 @@ def parse(words: list[str]) -> Options:
         out=args.out,
         work_dir=args.work_dir,
     )
+
+
+def _is_wanted(load: Load, args: argparse.Namespace) -> bool:
+    return bool(load.timers if args.timers else load.default or args.all)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from benchmarks.bench import Load
-from benchmarks.loads import crash, drain, ingest, memory, ready, steady, timers
+from benchmarks.loads import (
+    crash,
+    drain,
+    ingest,
+    memory,
+    ready,
+    steady,
+    timer_engine,
+    timer_pending,
+    timers,
+)
 
-LOADS: dict[str, Load] = {
-    load.name: load
-    for module in (ingest, drain, steady, crash, ready, memory, timers)
-    for load in module.LOADS
-}
+MODULES = (ingest, drain, steady, crash, ready, memory, timers, timer_pending, timer_engine)
+LOADS: dict[str, Load] = {load.name: load for module in MODULES for load in module.LOADS}

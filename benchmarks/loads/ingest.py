@@ -30,6 +30,8 @@ def make(name: str, what: str, **options: int) -> Load:
     timers = "delay" in options
 
     def run(bench: Bench) -> list[Metric]:
+        if timers:
+            bench.warm_up_timers()
         return ingest(bench, **options)
 
     return Load(name=name, what=what, run=run, default=not timers, timers=timers)

@@ -1,53 +1,157 @@
-"""Messages with a time of their own: a trickle, and many in the same second."""
+"""Messages with a time of their own: a trickle, many at the same moment, others meanwhile."""
 
 from __future__ import annotations
 
-from benchmarks.bench import Bench, Load, Metric, books
-from tests.interop.waiting import now_ms
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+
+from benchmarks.bench import Bench, Found, Load, Metric, books
+from tests.interop.waiting import now_ms, until
 
 TRICKLE_PER_S = 500
-TRICKLE_S = 20
+TRICKLE_S = 60
 TRICKLE_S_MIN = 4
 DELAY_MS = 3_000
-SPIKE_MESSAGES = 100_000
-SLOWEST_SENDS_PER_S = 5_000
+SECOND_MS = 1_000
+SLOWEST_SENDS_PER_S = 25_000
+LEAD_MS = 3_000  # between the end of the sends at that rate and the moment
+MIDDLE_MS = 500  # of a second: where the moment lies, so that all runs are alike
+LATEST_S = 60
+ORDINARY_PER_S = 1_000
+ORDINARY_S = 6
+BEFORE_MS = 1_500  # ordinary traffic begins so long before the moment
 
 
 def trickle(bench: Bench) -> list[Metric]:
-    """Send timers at a low rate and see how late each is."""
+    """Send timers at a low rate and see how late each is; the first ones too."""
+    received, sent = trickled(bench)
+    late = received["late_at_store_ms"]
+    return [*_late(late, "p50", "p99", "p999", "max"), *books(received, sent)]
+
+
+def trickled(bench: Bench) -> tuple[Found, Found]:
+    """Send timers at a low rate; return what was received, and what was sent."""
     count = int(TRICKLE_PER_S * max(TRICKLE_S_MIN, TRICKLE_S * bench.scale))
     topic = bench.topic()
-    with bench.receiving(topic, count) as result:
+    with bench.receiving(topic, count, counts=True) as result:
         sent = bench.send(topic, count, delay=DELAY_MS, rate=TRICKLE_PER_S, conns=1)
-        received = result()
-    late = received["late_at_store_ms"]
+        return result(), sent
+
+
+def spike(bench: Bench, *, messages: int) -> list[Metric]:
+    """Send timers that are all due at the same moment; they are read when all have left."""
+    bench.warm_up_timers()
+    count, topic = bench.count(messages), bench.topic()
+    sent, due_ms = _send_for_a_moment(bench, topic, count)
+    with bench.cpu() as cpu_seconds:
+        _wait_until_left(bench, topic, count - sent["rejected"], due_ms)
+    received = bench.recv(topic, count - sent["rejected"], idle=30)
+    return [
+        *_late(received["late_at_store_ms"], "p50"),
+        _last(received),
+        Metric(name="broker cpu", value=cpu_seconds[0] / count * 1e6, unit="us/msg", better="less"),
+        Metric(name="ingest", value=sent["per_second"], unit="msg/s", better="more"),
+        *books(received, sent),
+    ]
+
+
+def manners(bench: Bench, *, messages: int) -> list[Metric]:
+    """See what ordinary sends and pulls notice of a full second that leaves."""
+    bench.warm_up_timers()
+    quiet = _ordinary(bench)
+    count, topic = bench.count(messages), bench.topic()
+    sent, due_ms = _send_for_a_moment(bench, topic, count)
+    until(lambda: now_ms() >= due_ms - BEFORE_MS, seconds=LATEST_S, what="nearly due")
+    meanwhile = _ordinary(bench)
+    received = bench.recv(topic, count - sent["rejected"], idle=30)
+    return [
+        *_ordinary_metrics("quiet", quiet),
+        *_ordinary_metrics("meanwhile", meanwhile),
+        _last(received),
+        *books(received, sent),
+    ]
+
+
+def _send_for_a_moment(bench: Bench, topic: str, count: int) -> tuple[Found, int]:
+    """Send timers for one moment; return what was sent, and the moment."""
+    earliest_ms = now_ms() + LEAD_MS + count * 1_000 // SLOWEST_SENDS_PER_S
+    due_ms = earliest_ms // SECOND_MS * SECOND_MS + SECOND_MS + MIDDLE_MS
+    sent = bench.send(topic, count, due=due_ms)
+    if sent["end_ms"] > due_ms - BEFORE_MS:
+        raise RuntimeError(f"sent at {sent['per_second']:.0f}/s: not done before they are due")
+    return sent, due_ms
+
+
+def _wait_until_left(bench: Bench, topic: str, count: int, due_ms: int) -> None:
+    until(lambda: now_ms() > due_ms, seconds=LATEST_S, what="the moment")
+    until(
+        lambda: bench.delivered(topic) >= count, seconds=LATEST_S, what="all delivered", poll_s=0.1
+    )
+
+
+def _ordinary(bench: Bench) -> tuple[Found, Found]:
+    """Send plain messages at a low rate and receive them; return what was sent and received."""
+    count, topic = ORDINARY_PER_S * ORDINARY_S, bench.topic()
+    with (
+        bench.receiving(topic, count) as result,
+        _in_background(partial(bench.send, topic, count, rate=ORDINARY_PER_S, conns=2)) as sending,
+    ):
+        return sending.result(), result()
+
+
+@contextmanager
+def _in_background(work: partial[Found]) -> Iterator[Future[Found]]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(work)
+
+
+def _ordinary_metrics(name: str, found: tuple[Found, Found]) -> list[Metric]:
+    sent, received = found
+    ack, late = sent["ack_ms"], received["late_at_client_ms"]
     return [
         *(
-            Metric(name=f"late {name}", value=late[name], unit="ms", better="less")
-            for name in ("p50", "p99", "max")
+            Metric(name=f"{name}: send {q}", value=ack[q], unit="ms", better="less")
+            for q in ("p50", "p99", "max")
         ),
-        *books(received, sent),
+        *(
+            Metric(name=f"{name}: pull {q}", value=late[q], unit="ms", better="less")
+            for q in ("p50", "p99", "max")
+        ),
     ]
 
 
-def spike(bench: Bench) -> list[Metric]:
-    """Send timers that are all due at the same moment."""
-    count = bench.count(SPIKE_MESSAGES)
-    topic = bench.topic()
-    due_ms = now_ms() + DELAY_MS + int(count / SLOWEST_SENDS_PER_S * 1_000)
-    sent = bench.send(topic, count, due=due_ms)
-    received = bench.recv(topic, count - sent["rejected"], idle=30)
-    late = received["late_at_store_ms"]
-    return [
-        Metric(name="late p50", value=late["p50"], unit="ms", better="less"),
-        Metric(name="last stored after", value=late["max"], unit="ms", better="less"),
-        *books(received, sent),
-    ]
+def _late(late: Found, *names: str) -> list[Metric]:
+    return [Metric(name=f"late {q}", value=late[q], unit="ms", better="less") for q in names]
+
+
+def _last(received: Found) -> Metric:
+    late_ms = received["late_at_store_ms"]["max"]
+    return Metric(name="last stored after", value=late_ms, unit="ms", better="less")
 
 
 LOADS = [
     Load(name="timer-trickle", what="timers at 500/s", run=trickle, default=False, timers=True),
     Load(
-        name="timer-spike", what="100 k timers due at once", run=spike, default=False, timers=True
+        name="timer-spike",
+        what="500 k timers due at one moment",
+        run=partial(spike, messages=500_000),
+        default=False,
+        timers=True,
+    ),
+    Load(
+        name="timer-spike-1m",
+        what="1 M timers due in one millisecond",
+        run=partial(spike, messages=1_000_000),
+        default=False,
+        timers=True,
+    ),
+    Load(
+        name="timer-manners",
+        what="ordinary messages at 1 k/s while 500 k timers leave",
+        run=partial(manners, messages=500_000),
+        default=False,
+        timers=True,
     ),
 ]

@@ -38,6 +38,7 @@ type options struct {
 	lingerMs   int
 	levelDelay int64
 	fromEnd    bool
+	counts     bool
 	json       bool
 }
 
@@ -100,6 +101,7 @@ func parse(mode string, words []string) options {
 	f.IntVar(&o.lingerMs, "linger", 500, "recv: after the last expected message wait so many ms for duplicates")
 	f.Int64Var(&o.levelDelay, "level-delay", 0, "recv: ms of the level, to judge lateness")
 	f.BoolVar(&o.fromEnd, "from-end", false, "recv: only what comes after the start")
+	f.BoolVar(&o.counts, "counts", false, "recv: also tell how many messages were how late")
 	f.BoolVar(&o.json, "json", false, "print the result as one JSON object")
 	_ = f.Parse(words)
 	if o.size < stampBytes || o.n < 1 || o.conns < 1 || o.depth < 1 || o.queues < 1 {

@@ -18,20 +18,21 @@ const (
 )
 
 type recvReport struct {
-	Received   int     `json:"received"`
-	Distinct   int     `json:"distinct"`
-	Expected   int     `json:"expected"`
-	Lost       int     `json:"lost"`
-	Duplicates int     `json:"duplicates"`
-	Early      int     `json:"early"`
-	Corrupt    int     `json:"corrupt"`
-	Foreign    int     `json:"foreign"` // sequence numbers outside of what was expected
-	FirstMs    int64   `json:"first_store_ms"`
-	LastMs     int64   `json:"last_store_ms"`
-	Rate       float64 `json:"per_second"` // between the first and the last store time
-	BestSecond int     `json:"best_second"`
-	StoreMs    spread  `json:"late_at_store_ms"`
-	ClientMs   spread  `json:"late_at_client_ms"`
+	Received   int        `json:"received"`
+	Distinct   int        `json:"distinct"`
+	Expected   int        `json:"expected"`
+	Lost       int        `json:"lost"`
+	Duplicates int        `json:"duplicates"`
+	Early      int        `json:"early"`
+	Corrupt    int        `json:"corrupt"`
+	Foreign    int        `json:"foreign"` // sequence numbers outside of what was expected
+	FirstMs    int64      `json:"first_store_ms"`
+	LastMs     int64      `json:"last_store_ms"`
+	Rate       float64    `json:"per_second"` // between the first and the last store time
+	BestSecond int        `json:"best_second"`
+	StoreMs    spread     `json:"late_at_store_ms"`
+	ClientMs   spread     `json:"late_at_client_ms"`
+	LateCounts [][2]int32 `json:"late_counts,omitempty"` // lateness at the store in ms, messages
 }
 
 func (r *recvReport) print() {
@@ -98,6 +99,9 @@ func (r *receiver) result() *recvReport {
 	found.Expected = r.o.n
 	found.Lost = r.o.n - found.Distinct
 	found.StoreMs = spreadOf(r.storeMs, 1)
+	if r.o.counts {
+		found.LateCounts = countsOf(r.storeMs)
+	}
 	found.ClientMs = spreadOf(r.clientMs, 1)
 	for _, count := range r.seconds {
 		found.BestSecond = max(found.BestSecond, count)

@@ -26,6 +26,19 @@ func spreadOf(values []int32, unit float64) spread {
 	return spread{len(values), at(0), at(.5), at(.9), at(.99), at(.999), at(1)}
 }
 
+// countsOf returns each value of a sorted series and how often it is there.
+func countsOf(sorted []int32) [][2]int32 {
+	var counts [][2]int32
+	for _, value := range sorted {
+		if n := len(counts); n > 0 && counts[n-1][0] == value {
+			counts[n-1][1]++
+		} else {
+			counts = append(counts, [2]int32{value, 1})
+		}
+	}
+	return counts
+}
+
 func (s spread) print(name string) {
 	if s.Count == 0 {
 		return

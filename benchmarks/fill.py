@@ -1,0 +1,160 @@
+"""Fills a store with timers through the library: a million in a few seconds.
+
+A batch is made once; for the next one only the digits of keys and times are written anew, for all
+rows at a time. So what it takes is what the store takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.batch import PutBatch
+from message_store.clock import Clock, SystemClock
+from message_store.config import StoreConfig
+from message_store.properties import encode_properties
+from message_store.store import MessageStore
+from timer_store.config import TimerConfig
+from timer_store.hook import TimerHook
+from timer_store.names import TIMER_TOPIC
+from timer_store.persist import TimerKeeper
+from timer_store.store import TimerStore
+
+Times = npt.NDArray[np.int64]
+LOOPBACK = (b"\x7f\0\0\1", 10_911)
+ROWS = 4_096
+KEY_HEAD, KEY_DIGITS, TIME_DIGITS = "7F000001", 24, 13
+HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+BODY_BYTES = 100
+HOUR_MS = 3_600_000
+FAR_MS = (HOUR_MS, 47 * HOUR_MS)  # nothing is delivered while we measure, nothing rolls
+
+
+class Filler:
+    """Puts timers into an open store.
+
+    Attributes:
+        count: how many it has put; timer n has the key `key(n)`.
+    """
+
+    def __init__(
+        self, timers: TimerStore, topics: tuple[str, ...] = ("bench",), body_bytes: int = BODY_BYTES
+    ) -> None:
+        self.count = 0
+        self._store: MessageStore = timers.store
+        self._clock: Clock = timers.clock
+        self._hook = TimerHook(self._store.topics, timers.config, timers.slot_count)
+        for name in (TIMER_TOPIC, *topics):
+            queues = 1 if name == TIMER_TOPIC else 4
+            self._store.topics.set_routing(name, write_queues=queues, read_queues=queues, perm=6)
+        self._batch = PutBatch(ROWS)
+        text = encode_properties(
+            {"UNIQ_KEY": key(0), "WAIT": "true", "TIMER_DELIVER_MS": "0" * TIME_DIGITS}
+        )
+        for n in range(ROWS):
+            self._batch.add(
+                topic_index=self._store.topics.find(topics[n % len(topics)]),
+                queue_id=n // len(topics) % 4, body=b"x" * body_bytes, properties=text,
+                born_ms=self._clock.now_ms(), born_host=LOOPBACK, store_host=LOOPBACK,
+            )  # fmt: skip
+        width = body_bytes + len(text)
+        self._made = self._batch.rows.copy()
+        self._texts = self._batch.staging[: ROWS * width].reshape(ROWS, width)
+        self._key_at = body_bytes + text.index(key(0).encode()) + len(KEY_HEAD)
+        self._due_at = body_bytes + text.index(b"0" * TIME_DIGITS + b"\x02")
+
+    def put(self, due_ms: Times) -> PutBatch:
+        """Append at most ROWS timers as one batch and return it."""
+        self.make(due_ms)
+        self.append()
+        return self._batch
+
+    def make(self, due_ms: Times) -> None:
+        """Make the batch, as clients' sends would."""
+        size = int(due_ms.size)
+        batch, numbers = self._batch, np.arange(self.count, self.count + size)
+        batch.rows[:size] = self._made[:size]
+        batch.rows["timer_value"][:size] = due_ms
+        batch.count = size
+        _digits(self._texts[:size, self._key_at :], numbers, KEY_DIGITS, 16)
+        _digits(self._texts[:size, self._due_at :], due_ms, TIME_DIGITS, 10)
+
+    def append(self) -> None:
+        """Put the batch that was made, hook first, as a broker does."""
+        self._hook(self._batch, self._clock.now_ms())
+        self._store.put(self._batch)
+        refused = self._batch.filled["status"] != 0
+        assert not refused.any(), self._batch.remarks
+        self.count += self._batch.count
+
+    def fill(
+        self,
+        count: int,
+        due_of: Callable[[Times], Times],
+        seen: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Put `count` timers; `due_of` is given their numbers.
+
+        Args:
+            seen: called with the log offsets of each batch.
+        """
+        end = self.count + count
+        while self.count < end:
+            numbers = np.arange(self.count, min(self.count + ROWS, end))
+            batch = self.put(due_of(numbers))
+            if seen is not None:
+                seen(batch.filled["phys_offset"].copy())
+
+
+def key(number: int) -> str:
+    """Return the unique key of a timer by its number."""
+    return f"{KEY_HEAD}{number:0{KEY_DIGITS}X}"
+
+
+def far(now_ms: int, seed: int = 4) -> Callable[[Times], Times]:
+    """Return times at random between an hour and two days from now."""
+    random = np.random.default_rng(seed)
+    return lambda numbers: now_ms + random.integers(*FAR_MS, numbers.size)
+
+
+def catch_up_index(store: MessageStore) -> None:
+    """Have all keys in the index, as after a quiet second."""
+    while store.index.behind_bytes:
+        store.index.catch_up()
+
+
+def fill_store(root: Path, count: int, topic: str) -> None:
+    """Put `count` timers into the store of a stopped broker, and close it in order."""
+    clock = SystemClock()
+    with MessageStore(StoreConfig(root_text=str(root)), clock) as store:
+        timers = TimerStore(store, clock, TimerConfig())
+        timers.open()
+        store.add_dispatcher(lambda batch: _note(timers, batch))
+        filler = Filler(timers, (topic,))
+        filler.fill(count, far(clock.now_ms()))
+        while timers.turn(clock.now_ms()):
+            pass
+        assert timers.books.total >= count
+        catch_up_index(store)
+        assert asyncio.run(TimerKeeper(timers).persist(last=True))
+        timers.close()
+
+
+def _note(timers: TimerStore, batch: PutBatch) -> None:
+    timers.note_put(batch, timers.clock.now_ms())
+
+
+def _digits(out: npt.NDArray[np.uint8], numbers: Times, count: int, base: int) -> None:
+    """Write numbers with `count` digits to the start of each row of `out`."""
+    left = numbers.copy()
+    for at in range(count - 1, -1, -1):
+        if not left.any():
+            out[:, at] = HEX[0]
+            continue
+        left, digit = np.divmod(left, base)
+        out[:, at] = HEX[digit]

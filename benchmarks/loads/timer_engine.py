@@ -1,0 +1,226 @@
+"""The timer store alone, as a library on a directory: no broker, no sockets.
+
+What is named `loop` is the processor time of the thread that would be the event loop's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter, thread_time
+from typing import Any, Self
+
+import numpy as np
+
+from benchmarks.bench import Load, Metric
+from benchmarks.fill import ROWS, Filler, far
+from message_store.clock import FakeClock
+from message_store.config import StoreConfig
+from message_store.store import MessageStore
+from message_store.waiting import Decided, Verdict
+from timer_store import layout
+from timer_store.config import TimerConfig
+from timer_store.store import TimerStore
+from timer_store.timer_log import TimerLog
+from timer_store.units import TimerUnits
+from timer_store.waiting import WaitingTimers
+from timer_store.wheel import TimerWheel
+
+SECOND_MS, DAY_MS = 1_000, 86_400_000
+LINKED = 4_000_000
+DUE = 1_000_000
+LINK_ROWS = 2_048
+RECORD_BYTES = 354
+ROUNDS = 3
+SIZES = (10_000, 100_000, 1_000_000, 10_000_000, 20_000_000)
+PROBE_BATCHES = 24
+DECIDED_AMONG = 10_000_000
+DECIDED = 10_000
+
+
+@dataclass
+class Spent:
+    """Time that some work took, and how much work it was."""
+
+    wall_s: float = 0.0
+    loop_s: float = 0.0
+    count: int = 0
+
+    @contextmanager
+    def spending(self, count: int) -> Iterator[None]:
+        """Add the time of the block."""
+        wall, loop = perf_counter(), thread_time()
+        yield
+        self.wall_s += perf_counter() - wall
+        self.loop_s += thread_time() - loop
+        self.count += count
+
+    @property
+    def loop_ns(self) -> float:
+        """Processor time of each."""
+        return self.loop_s / self.count * 1e9
+
+    def metrics(self, name: str) -> list[Metric]:
+        """Return how many a second."""
+        return [
+            Metric(name=name, value=self.count / self.wall_s, unit="msg/s", better="more"),
+            Metric(
+                name=f"{name}, loop", value=self.count / self.loop_s, unit="msg/s", better="more"
+            ),
+        ]
+
+
+class Engine:
+    """A timer store on a clock that is moved by hand. A context manager."""
+
+    def __init__(self, root: Path) -> None:
+        self.clock = FakeClock()
+        self.store = MessageStore(StoreConfig(root_text=str(root)), self.clock)
+
+    def __enter__(self) -> Self:
+        self.store.__enter__()
+        self.timers = TimerStore(self.store, self.clock, TimerConfig())
+        self.timers.open()
+        self.filler = Filler(self.timers, ("bench0", "bench1", "bench2", "bench3"))
+        self.store.add_dispatcher(self._note)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.timers.close()
+        self.store.__exit__(None, None, None)
+
+    def _note(self, batch: Any) -> None:
+        self.timers.note_put(batch, self.clock.now_ms())
+
+    def work(self) -> None:
+        """Do everything that can be done now."""
+        while self.timers.turn(self.clock.now_ms()):
+            pass
+
+
+def link(folder: Path, scale: float) -> list[Metric]:
+    """Link timers into timer log and wheel, on fresh pages; no commit log."""
+    count, now_ms = max(LINK_ROWS, int(LINKED * scale)), FakeClock().now_ms()
+    rows = np.zeros(count, layout.TIMED)
+    rows["due_ms"] = now_ms + 1 + np.random.default_rng(1).integers(0, DAY_MS, count)
+    rows["slot_ms"] = rows["due_ms"] - 1
+    rows["phys_offset"], rows["record_size"] = np.arange(count) * RECORD_BYTES, RECORD_BYTES
+    log, spent = TimerLog(folder / "timerlog"), Spent()
+    log.load()
+    units = TimerUnits(log, TimerWheel(folder / "timerwheel", SECOND_MS))
+    with spent.spending(count):
+        for at in range(0, count, LINK_ROWS):
+            units.add(rows[at : at + LINK_ROWS], write_ms=now_ms, read_ms=now_ms)
+    units.close()
+    return spent.metrics("linked")
+
+
+def due(folder: Path, scale: float) -> list[Metric]:
+    """Deliver timers that are all due in one millisecond, and in one second."""
+    count, found = max(ROWS, int(DUE * scale)), []
+    for span_ms, name in ((1, "one ms"), (SECOND_MS, "one second")):
+        best = Spent(wall_s=1e9, count=1)
+        for number in range(ROUNDS):
+            with Engine(folder / f"{span_ms}-{number}") as engine:
+                spent = _leave(engine, count, span_ms)
+            best = min(best, spent, key=lambda each: each.wall_s)
+        found += best.metrics(f"due to appended, {name}")
+    return found
+
+
+def _leave(engine: Engine, count: int, span_ms: int) -> Spent:
+    start_ms = engine.clock.now_ms() + 10 * SECOND_MS
+    start_ms -= start_ms % SECOND_MS
+    random, spent = np.random.default_rng(2), Spent()
+    engine.filler.fill(count, lambda n: start_ms + 1 + random.integers(0, span_ms, n.size))
+    engine.clock.set_ms(start_ms)
+    engine.work()  # the slot is loaded before it begins
+    while engine.store.index.behind_bytes:
+        engine.store.index.catch_up()
+    engine.clock.set_ms(start_ms + span_ms)
+    with spent.spending(count):
+        engine.work()
+    assert engine.timers.delivery.delivered == count
+    return spent
+
+
+def grow(folder: Path, scale: float) -> list[Metric]:
+    """Put and deliver some, among more and more that wait; the first size is the measure."""
+    found: list[Metric] = []
+    first: dict[str, float] = {}
+    with Engine(folder) as engine:
+        times = far(engine.clock.now_ms())
+        for size in SIZES:
+            size = int(size * scale)
+            engine.filler.fill(max(size - engine.timers.books.total, 0), times)
+            engine.work()
+            for name, spent in _probe(engine).items():
+                first.setdefault(name, spent.loop_ns)
+                ratio = spent.loop_ns / first[name]
+                title = f"{name}, {engine.timers.books.total:,} wait"
+                found += [
+                    Metric(name=title, value=spent.loop_ns, unit="ns/msg", better="less"),
+                    Metric(name=f"{title}: times", value=ratio, unit="x", better="less"),
+                ]
+    return found
+
+
+def _probe(engine: Engine) -> dict[str, Spent]:
+    """Put timers of the next seconds, deliver them; the best of some rounds."""
+    random = np.random.default_rng(3)
+    best: dict[str, Spent] = {}
+    for _ in range(ROUNDS):
+        spent = {"put": Spent(), "deliver": Spent()}
+        now_ms = engine.clock.now_ms()
+        for _ in range(PROBE_BATCHES):
+            engine.filler.make(now_ms + 2_000 + random.integers(0, 5_000, ROWS))
+            with spent["put"].spending(ROWS):
+                engine.filler.append()
+        before = engine.timers.delivery.delivered
+        for _ in range(80):
+            engine.clock.advance(100)
+            with spent["deliver"].spending(0):
+                engine.work()
+        spent["deliver"].count = engine.timers.delivery.delivered - before
+        assert spent["deliver"].count == PROBE_BATCHES * ROWS
+        best = {k: min(best.get(k, v), v, key=lambda each: each.loop_s) for k, v in spent.items()}
+    return best
+
+
+def decide(folder: Path, scale: float) -> list[Metric]:
+    """Cancel, move and fire timers picked at random, a batch at a time."""
+    spent = {name: Spent() for name in ("cancel", "move", "fire")}
+    with Engine(folder) as engine:
+        held: list[Any] = []
+        count = max(ROUNDS * 3 * DECIDED, int(DECIDED_AMONG * scale))
+        engine.filler.fill(count, far(engine.clock.now_ms()), held.append)
+        engine.work()
+        while engine.store.index.behind_bytes:
+            engine.store.index.catch_up()
+        offsets = np.random.default_rng(5).permutation(np.concatenate(held))
+        waiting = WaitingTimers(engine.timers)
+        later = np.full(DECIDED, engine.clock.now_ms() + DAY_MS)
+        ways: dict[str, Callable[[Any], Decided]] = {
+            "cancel": waiting.cancel,
+            "move": lambda some: waiting.move(some, later, lambda *_: None),
+            "fire": waiting.fire,
+        }
+        for number in range(ROUNDS * len(ways)):
+            some = offsets[number * DECIDED :][:DECIDED]
+            name = list(ways)[number % len(ways)]
+            with spent[name].spending(DECIDED):
+                decided = ways[name](some)
+            assert (decided.verdicts == Verdict.DONE).all()
+    return [metric for name, each in spent.items() for metric in each.metrics(name)]
+
+
+make = partial(Load, default=False, timers=True, ours_only=True)
+LOADS = [
+    make(name="timer-link", what="engine alone: into timer log and wheel", alone=link),
+    make(name="timer-due", what="engine alone: due to appended, 1 M", alone=due),
+    make(name="timer-grow", what="cost of one as pending grows from 10 k to 20 M", alone=grow),
+    make(name="timer-decide", what="cancel, move, fire 10 k among 10 M", alone=decide),
+]
