@@ -1,4 +1,4 @@
-"""The records that settle timers before their time, on their way into the log: markers, copies."""
+"""The records that settle timers in place of a delivery, on their way into the log."""
 
 from __future__ import annotations
 
@@ -36,21 +36,33 @@ class DecidingRecords:
             timers: (n,) `layout.TIMED`.
             named: markers are found by the keys of their targets: they tell that it was cancelled.
         """
-        return self._put(timers, None, now_ms, named=named)
+        return self._put(timers, None, now_ms, named)
 
     def put_copies(self, timers: Rows, due_ms: Offsets, now_ms: int) -> dict[int, str]:
         """Append a copy of each timer that is due at due_ms[i]; return which were refused."""
-        return self._put(timers, due_ms, now_ms, named=False)
+        return self._put(timers, due_ms, now_ms, False)
 
-    def _put(
-        self, timers: Rows, due_ms: Offsets | None, now_ms: int, *, named: bool
-    ) -> dict[int, str]:
+    def put_again(self, timers: Rows, due_ms: Offsets, now_ms: int) -> dict[int, str]:
+        """Append a copy of each timer that waits on; return which were refused.
+
+        A copy goes through the timer queue once more and keeps all that its client said. As
+        TIMER_DELAY_* count from the store time of the first record, it names its exact time.
+
+        Args:
+            due_ms: (n,) i8: when they are due, as their units say it.
+
+        Source: TimerMessageStore.convert, with needRoll
+        """
+        return self._put(timers, due_ms, now_ms, True)
+
+    def _put(self, timers: Rows, due_ms: Offsets | None, now_ms: int, last: int) -> dict[int, str]:
+        """Append markers (`due_ms` None) or copies; `last`: the kernels' last number."""
         refused: dict[int, str] = {}
         first = 0
         while first < timers.size:
             rows = timers[first : first + _bounded(timers["record_size"][first:])]
             times = None if due_ms is None else due_ms[first : first + rows.size]
-            self._fill(rows, times, now_ms, named=named)
+            self._fill(rows, times, now_ms, last)
             self._store.put(self._batch)
             for at in np.flatnonzero(self._batch.filled["status"]).tolist():
                 damaged = self._batch.rows[at]["status"] == kernels.UNREADABLE
@@ -59,7 +71,7 @@ class DecidingRecords:
             first += int(rows.size)
         return refused
 
-    def _fill(self, timers: Rows, due_ms: Offsets | None, now_ms: int, *, named: bool) -> None:
+    def _fill(self, timers: Rows, due_ms: Offsets | None, now_ms: int, last: int) -> None:
         batch = self._batch
         batch.clear()
         sizes = int(timers["record_size"].clip(0).astype(np.int64).sum())
@@ -67,7 +79,7 @@ class DecidingRecords:
         batch.trusted, batch.count = True, int(timers.size)
         batch.rows[: batch.count]["status"] = kernels.UNREADABLE
         body_at = batch.stage(b"0")
-        numbers = np.array([self._timer, self._precision_ms, now_ms, body_at, named], np.int64)
+        numbers = np.array([self._timer, self._precision_ms, now_ms, body_at, last], np.int64)
         made = kernels.Made(batch.rows, batch.staging, np.array([batch.staging_len], np.int64))
         order = np.argsort(timers["phys_offset"], kind="stable")
         ranked = timers["phys_offset"][order]

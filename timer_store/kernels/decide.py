@@ -1,7 +1,8 @@
 """Compiled loops of decisions about timers: the records that settle them.
 
 mark   cancels: a marker of Apache's form, which names its target as its origin
-copy   moves: the same message with another time, whose origin is the record it was made of
+copy   moves: the same message with another time, whose origin is the record it was made of;
+       or with the time that it has: a record that waits on in the place of an older one
 
 Both read records of one log file and fill rows of a batch, without looking at what the timers'
 state is: that was decided before. The property texts keep REAL_TOPIC and REAL_QID as they are; the
@@ -26,7 +27,7 @@ from message_store.kernels.bytes import (
 from message_store.kernels.carry import TAGS, entry_end, is_named, read_hosts, set_plain
 from message_store.kernels.index import KEYS_NAME, UNIQ_NAME
 from message_store.kernels.kernel import kernel
-from message_store.kernels.properties import find_value, java_hash
+from message_store.kernels.properties import find_value, java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.layout import (
     PROP_REAL_TOPIC,
@@ -58,7 +59,7 @@ DEQUEUE = np.frombuffer(b"TIMER_DEQUEUE_MS", np.uint8).copy()
 CRC32 = np.frombuffer(b"__CRC32#", np.uint8).copy()
 HOST_BITS = SYS_BORN_IPV6 | SYS_STORE_IPV6
 MARKER_ROOM = 128  # bytes of a marker's text that do not come out of its target's, at most
-COPY_ROOM = 64
+ROLLS_MAX = 999_999_999
 NAMED_BYTES_MAX = 8_192  # of a property text whose keys a marker repeats
 
 
@@ -184,16 +185,23 @@ def mark(source: Source, timers: Rows, order: Any, numbers: Any, made: Made) -> 
 
 
 @kernel
-def is_dropped(data: Bytes, pos: int, end: int) -> bool:
-    """Return whether an entry tells of the time that a timer had, or is a CRC of its record."""
+def is_dropped(data: Bytes, pos: int, end: int, kept: bool) -> bool:
+    """Return whether an entry is written anew, or does not hold for a copy.
+
+    Args:
+        kept: the copy waits for the same time, so that what its client said of it stays.
+    """
     first = data[pos] if pos < end else 0
     if first == T:
-        return (
+        if not kept and (
             is_entry(data, pos, end, OUT)
             or is_entry(data, pos, end, DELIVER)
             or is_entry(data, pos, end, MS)
             or is_entry(data, pos, end, SEC)
-            or is_entry(data, pos, end, ROLLS)
+        ):
+            return True
+        return (
+            is_entry(data, pos, end, ROLLS)
             or is_entry(data, pos, end, ENQUEUE)
             or is_entry(data, pos, end, DEQUEUE)
         )
@@ -203,23 +211,39 @@ def is_dropped(data: Bytes, pos: int, end: int) -> bool:
 
 
 @kernel
-def put_copy_text(source: Source, pos: int, due_ms: int, made: Made) -> int:
-    """Append the property text of a record with another time; return the hash of its TAGS."""
+def put_number_entry(made: Made, name: Bytes, number: int) -> None:
+    """Append the entry of `name` with a number."""
+    put_bytes(made, name, 0, name.size)
+    put_byte(made, 1)
+    made.at[0] = put_digits(made.staging, made.at[0], np.int64(number))
+    put_byte(made, 2)
+
+
+@kernel
+def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, made: Made) -> int:
+    """Append the property text of a copy; return the hash of its TAGS.
+
+    Args:
+        kept: see `is_dropped`; how often it was copied so is counted, in Apache's way.
+    """
     data, frame = source.data, source.frames[0]
     at = pos + frame["prop_pos"]
-    end, tags = at + frame["prop_len"], np.int64(0)
+    end, tags, rolls = at + frame["prop_len"], np.int64(0), np.int64(0)
     while at < end:
         until = entry_end(data, at, end)
-        if until > at and not is_dropped(data, at, until):
+        if until > at and is_dropped(data, at, until, kept):
+            if is_entry(data, at, until, ROLLS):
+                rolls = parse_number(data, at + ROLLS.size + 1, until, 0)
+        elif until > at:
             if until - at > 5 and data[at + 4] == 1 and is_named(data, at, TAGS):
                 tags = java_hash(data, at + 5, until)
             put_bytes(made, data, at, until)
             put_byte(made, 2)
         at = until + 1
-    put_bytes(made, DELIVER, 0, DELIVER.size)
-    put_byte(made, 1)
-    made.at[0] = put_digits(made.staging, made.at[0], np.int64(due_ms))
-    put_byte(made, 2)
+    if kept:
+        put_number_entry(made, ROLLS, min(max(rolls, 0), ROLLS_MAX) + 1)
+    else:
+        put_number_entry(made, DELIVER, due_ms)
     return tags
 
 
@@ -231,7 +255,7 @@ def copy_to(
 
     Args:
         due_ms: (n,) i8.
-        timers, order, numbers: see `mark`.
+        timers, order, numbers: see `mark`; the last number: 1 if that is when it was due before.
     """
     data, frame = source.data, source.frames[0]
     for i in order:
@@ -245,6 +269,9 @@ def copy_to(
         row["body_pos"], row["body_len"] = made.at[0], frame["body_len"]
         put_bytes(made, data, pos + frame["body_pos"], pos + frame["body_pos"] + frame["body_len"])
         row["prop_pos"] = made.at[0]
-        row["tags_hash"] = put_copy_text(source, pos, due_ms[i], made)
+        row["tags_hash"] = put_copy_text(source, pos, due_ms[i], numbers[4] != 0, made)
         row["prop_len"] = made.at[0] - row["prop_pos"]
-        row["timer_kind"], row["timer_value"] = TIMER_DELIVER_MS, due_ms[i]
+        if numbers[4] != 0:
+            row["out_ms"], row["due_ms"] = -1, due_ms[i]
+        else:
+            row["timer_kind"], row["timer_value"] = TIMER_DELIVER_MS, due_ms[i]

@@ -26,10 +26,11 @@ STALE = (
 )  # fmt: skip
 KEPT = ("UNIQ_KEY", "KEYS", "TAGS", "mine", "TIMER", "TIMER_OUT_MSX")
 WORDS = st.text("aé€😀 :-", min_size=1, max_size=12)
+ROLLS = st.one_of(WORDS, st.integers(0, 99).map(str))
 TARGETS = st.lists(
     st.fixed_dictionaries(
         {"due_ms": st.integers(1, 10**15), "body": st.binary(max_size=300)},
-        optional=dict.fromkeys((*KEPT, *STALE), WORDS),
+        optional=dict.fromkeys((*KEPT, *STALE), WORDS) | {"TIMER_ROLL_TIMES": ROLLS},
     ),
     min_size=1,
     max_size=12,
@@ -53,6 +54,15 @@ def naive_copy(properties: dict[str, str], due_ms: int) -> dict[str, str]:
     kept = {name: value for name, value in properties.items() if name not in STALE}
     out_ms = (due_ms - 1) // PRECISION_MS * PRECISION_MS
     return kept | {"TIMER_DELIVER_MS": str(due_ms), "TIMER_OUT_MS": str(out_ms)}
+
+
+def naive_again(properties: dict[str, str], due_ms: int) -> dict[str, str]:
+    """What `timer_store.gather.add_roll` makes of them."""
+    times = properties.get("TIMER_ROLL_TIMES", "0")
+    dropped = ("TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "__CRC32#")
+    kept = {name: value for name, value in properties.items() if name not in dropped}
+    count = int(times) + 1 if times.isascii() and times.isdigit() else 1
+    return kept | {"TIMER_ROLL_TIMES": str(count), "DUEMQ_DUE_MS": str(due_ms)}
 
 
 def put_targets(store: Any, targets: list[dict[str, Any]]) -> Any:
@@ -85,6 +95,7 @@ def test_markers_and_copies(targets, named, later_ms):
         count = len(targets)
         olds = new_records(store, 0)[::-1]
         assert made.put_markers(rows, 77, named=named) == {}
+        old_due = dict(zip(rows["phys_offset"].tolist(), rows["due_ms"].tolist(), strict=True))
         times = np.arange(later_ms, later_ms + count)
         assert made.put_copies(rows, times, 77) == {}
         news = new_records(store, count)
@@ -95,6 +106,11 @@ def test_markers_and_copies(targets, named, later_ms):
             assert marker.prepared_offset == origin_of(old.phys_offset)
         for old, due_ms, copy in zip(olds, times.tolist(), news[count:], strict=True):
             assert copy.properties == naive_copy(old.properties, due_ms)
+            assert (copy.body, copy.born_ms, copy.flag) == (old.body, old.born_ms, old.flag)
+            assert copy.prepared_offset == origin_of(old.phys_offset)
+        assert made.put_again(rows, rows["due_ms"].copy(), 77) == {}
+        for old, copy in zip(olds, new_records(store, 3 * count), strict=True):
+            assert copy.properties == naive_again(old.properties, old_due[old.phys_offset])
             assert (copy.body, copy.born_ms, copy.flag) == (old.body, old.born_ms, old.flag)
             assert copy.prepared_offset == origin_of(old.phys_offset)
         units = store.units(TIMER_TOPIC, 0, count, 2 * count)
