@@ -191,7 +191,8 @@ class Broker:
         )
 
     def _assemble(self) -> Parts:
-        self.store.retention.add_pin(self.plugins.log_pins)
+        for name, pin in self.plugins.log_pins().items():
+            self.store.retention.add_pin(pin, owner=name)
         around = Surroundings(
             config=lambda: self.settings.broker,
             store_config=self.settings.store,

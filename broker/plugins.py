@@ -14,6 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -171,16 +172,16 @@ class PluginSet:
         return cls({item.name: load_plugin(item, make_host(item.name)) for item in installed})
 
     def _ask(self, method: str) -> list[tuple[str, Any]]:
-        answers = []
-        for name, plugin in self.plugins.items():
-            try:
-                answers.append((name, getattr(plugin, method)()))
-            except DueMQError:
-                raise
-            except Exception as error:
-                why = f"{method}() failed: {type(error).__name__}: {error}"
-                raise PluginError(name, why) from error
-        return answers
+        return [(name, self._ask_one(name, method)) for name in self.plugins]
+
+    def _ask_one(self, name: str, method: str) -> Any:
+        try:
+            return getattr(self.plugins[name], method)()
+        except DueMQError:
+            raise
+        except Exception as error:
+            why = f"{method}() failed: {type(error).__name__}: {error}"
+            raise PluginError(name, why) from error
 
     def known_keys(self) -> set[str]:
         """Return the configuration keys of all plugins."""
@@ -249,10 +250,9 @@ class PluginSet:
                 why = f"reconfigure() failed: {type(error).__name__}: {error}"
                 raise PluginError(name, why) from error
 
-    def log_pins(self) -> int | None:
-        """Return the lowest log offset that a plugin still needs, None if there is none."""
-        offsets = [offset for _, offset in self._ask("first_pending_offset") if offset is not None]
-        return min(offsets, default=None)
+    def log_pins(self) -> dict[str, Callable[[], int | None]]:
+        """Return whom to ask for the first log offset that each plugin still needs."""
+        return {name: partial(self._ask_one, name, "first_pending_offset") for name in self.plugins}
 
     def recalls(self) -> Recalls | None:
         """Return who cancels messages by their recall handle, None: nobody.

@@ -2,6 +2,9 @@
 
 A file that a pending message still needs is never removed: `pins` tell the first log offset that
 somebody waits for. The file that is written is never removed either.
+
+Whoever pins files may ask what is `wanted`: which files would go if nobody needed them, because the
+disk fills up. Copies of what waits in them, further on in the log, make them free to go.
 """
 
 from __future__ import annotations
@@ -35,6 +38,19 @@ class Plan:
     pinned: bool  # the next one would go, but a pending message lies in it
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What would go if nobody needed it.
+
+    Attributes:
+        until: log offset: the files before it.
+        bytes: so much less on the disk would be enough; 0: nothing is wanted.
+    """
+
+    until: int = 0
+    bytes: int = 0
+
+
 def plan_removal(
     files: Sequence[FileFacts],
     config: StoreConfig,
@@ -44,16 +60,19 @@ def plan_removal(
     disk_percent: float,
     pinned_from: int | None,
     durable: int,
+    asked_until: int = 0,
 ) -> Plan:
-    """Decide what to remove. `files` excludes nothing; the last one always stays."""
-    reserved_ms = config.file_reserved_hours * 3_600_000
+    """Decide what to remove. `files` excludes nothing; the last one always stays.
+
+    Args:
+        asked_until: log offset: expired files before it go at any hour.
+    """
     forced = config.clean_forcibly and disk_percent > config.disk_forcible_percent
     timely = hour in config.clean_hours or disk_percent > config.disk_used_percent_max
-    if not (forced or timely):
-        return Plan(0, False)
     count = 0
     for file in files[:-1]:
-        if not (forced or now_ms - file.modified_ms > reserved_ms):
+        wished = timely or file.end <= asked_until
+        if not (forced or (wished and is_expired(file, config, now_ms))):
             break
         if count >= config.delete_files_max or file.end > durable:
             break
@@ -63,27 +82,100 @@ def plan_removal(
     return Plan(count, False)
 
 
+def is_expired(file: FileFacts, config: StoreConfig, now_ms: int) -> bool:
+    """Return whether a file is older than fileReservedTime."""
+    return now_ms - file.modified_ms > config.file_reserved_hours * 3_600_000
+
+
+def plan_wanted(
+    files: Sequence[FileFacts], config: StoreConfig, *, now_ms: int, used: int, free: int
+) -> Wanted:
+    """Decide what should go because the disk fills up.
+
+    Args:
+        used, free: bytes of the disk.
+    """
+    total = used + free
+    forced = config.clean_forcibly and used * 100 > config.disk_forcible_percent * total
+    percent = config.disk_forcible_percent if forced else config.disk_used_percent_max
+    excess = used - percent * total // 100
+    if excess <= 0:
+        return Wanted()
+    until = _leading(files, lambda file: forced or is_expired(file, config, now_ms))
+    return Wanted(until, excess) if until else Wanted()
+
+
+def _leading(files: Sequence[FileFacts], goes: Callable[[FileFacts], bool]) -> int:
+    """Return where the leading files that go end, the last one excluded; 0: none goes."""
+    until = 0
+    for file in files[:-1]:
+        if not goes(file):
+            break
+        until = file.end
+    return until
+
+
 class Retention:
     """Carries plans out on a store."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._pins: list[Pin] = []
+        self._pins: list[tuple[str, Pin]] = []
+        self._asked_until = 0
         self.removed_files = 0
         self.pinned = False
 
-    def add_pin(self, pin: Pin) -> None:
+    def add_pin(self, pin: Pin, owner: str = "") -> None:
         """Have `pin` asked for the first log offset that somebody still waits for."""
-        self._pins.append(pin)
+        self._pins.append((owner, pin))
 
-    def first_pinned(self) -> int | None:
-        """Return the lowest offset anybody waits for, or None."""
-        return min((at for at in (pin() for pin in self._pins) if at is not None), default=None)
+    def first_pinned(self, *, but: str | None = None) -> int | None:
+        """Return the lowest offset anybody waits for, or None.
+
+        Args:
+            but: an owner that is not asked.
+        """
+        asked = (pin() for owner, pin in self._pins if owner != but)
+        return min((at for at in asked if at is not None), default=None)
+
+    # -- what should go -------------------------------------------------------------------------
+
+    def wanted(self) -> Wanted:
+        """Return what should go because the disk fills up."""
+        store, config = self._store, self._store.config
+        used, free = store.disk_bytes
+        lowest = min(config.disk_used_percent_max, config.disk_forcible_percent)
+        if used * 100 <= lowest * (used + free):
+            return Wanted()  # without a look at the files
+        now_ms = store.clock.now_ms()
+        return plan_wanted(self._facts(), config, now_ms=now_ms, used=used, free=free)
+
+    def expired(self) -> Wanted:
+        """Return what could go by its age, whatever the disk has left."""
+        config, now_ms = self._store.config, self._store.clock.now_ms()
+        until = _leading(self._facts(), lambda file: is_expired(file, config, now_ms))
+        return Wanted(until, until)
+
+    def ask(self, until: int) -> None:
+        """Have expired files before a log offset go in the next rounds, whatever the hour."""
+        self._asked_until = max(self._asked_until, until)
+
+    @property
+    def room(self) -> int:
+        """Bytes that may be written before writes are refused."""
+        used, free = self._store.disk_bytes
+        return self._store.config.disk_warning_percent * (used + free) // 100 - used
+
+    def _facts(self) -> list[FileFacts]:
+        files = self._store.log.files
+        return [FileFacts(f.base + f.size, int(f.modified_s() * 1_000)) for f in files]
+
+    # -- removal --------------------------------------------------------------------------------
 
     def clean(self) -> int:
         """Remove what may go; return how many files went."""
         store = self._store
-        facts = [FileFacts(f.base + f.size, int(f.modified_s() * 1_000)) for f in store.log.files]
+        facts = self._facts()
         now_ms = store.clock.now_ms()
         plan = plan_removal(
             facts,
@@ -93,6 +185,7 @@ class Retention:
             disk_percent=store.disk_used_ratio * 100,
             pinned_from=self.first_pinned(),
             durable=store.durable_offset,
+            asked_until=self._asked_until,
         )
         for _ in range(plan.remove):
             store.log.remove_first()

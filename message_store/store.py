@@ -414,8 +414,14 @@ class MessageStore(StoreReader):
     @property
     def disk_used_ratio(self) -> float:
         """Used share of the disk that holds the commit log, 0..1."""
+        used, free = self.disk_bytes
+        return used / max(used + free, 1)
+
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Used and free bytes of the disk that holds the commit log."""
         usage = shutil.disk_usage(self.log.directory if self.log.directory.is_dir() else self.root)
-        return usage.used / max(usage.used + usage.free, 1)
+        return usage.used, usage.free
 
     @property
     def last_record(self) -> int:

@@ -156,12 +156,9 @@ def test_a_topic_has_one_tags_code_rule() -> None:
         joined.tags_code_rules()
 
 
-@pytest.mark.parametrize(
-    ("offsets", "lowest"), [([], None), ([None], None), ([7, None, 3], 3), ([0], 0)]
-)
-def test_the_lowest_pinned_offset_counts(offsets: list[int | None], lowest: int | None) -> None:
-    joined = PluginSet({str(i): Sample(first_pending_offset=o) for i, o in enumerate(offsets)})
-    assert joined.log_pins() == lowest
+def test_each_plugin_pins_the_log() -> None:
+    joined = plugin_set(a=Sample(first_pending_offset=7), b=Sample(first_pending_offset=None))
+    assert {name: pin() for name, pin in joined.log_pins().items()} == {"a": 7, "b": None}
 
 
 def test_a_failing_answer_names_the_plugin() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
-from message_store.retention import FileFacts, plan_removal
+from message_store.retention import FileFacts, Wanted, plan_removal, plan_wanted
 from tests.store_help import add_message, open_store, small_config
 
 HOUR_MS = 3_600_000
@@ -42,6 +42,55 @@ def test_plan(rule, ages, hour, disk, pinned, durable, remove):
         durable=durable,
     )
     assert plan.remove == remove, rule
+
+
+def test_expired_files_that_were_asked_for_go_at_any_hour():
+    files = [FileFacts(100, OLD), FileFacts(200, OLD), FileFacts(300, OLD), FileFacts(400, NEW)]
+    plan = plan_removal(
+        files, small_config(Path("/x")), now_ms=NOW_MS, hour=5, disk_percent=10,
+        pinned_from=None, durable=900, asked_until=200,
+    )  # fmt: skip
+    assert plan.remove == 2
+
+
+@pytest.mark.parametrize(
+    ("rule", "ages", "used", "wanted"),
+    [
+        ("there is room", [OLD, OLD, OLD], 750, Wanted()),
+        ("expired files above 75 %, never the last", [OLD, OLD, OLD], 760, Wanted(200, 10)),
+        ("young files stay", [OLD, NEW, NEW], 760, Wanted(100, 10)),
+        ("nothing has expired", [NEW, NEW, NEW], 850, Wanted()),
+        ("any file above 85 %", [NEW, NEW, NEW], 851, Wanted(200, 1)),
+    ],
+)
+def test_what_is_wanted(rule, ages, used, wanted):
+    files = [FileFacts(end=(i + 1) * 100, modified_ms=age) for i, age in enumerate(ages)]
+    config = small_config(Path("/x"))
+    found = plan_wanted(files, config, now_ms=NOW_MS, used=used, free=1_000 - used)
+    assert found == wanted, rule
+
+
+def test_a_pin_is_asked_unless_it_is_the_owners(tmp_path):
+    with open_store(tmp_path) as s:
+        s.retention.add_pin(lambda: 5, owner="a")
+        s.retention.add_pin(lambda: 7, owner="b")
+        s.retention.add_pin(lambda: None)
+        assert s.retention.first_pinned() == 5
+        assert s.retention.first_pinned(but="a") == 7
+
+
+def test_a_store_asks_its_disk(tmp_path, monkeypatch):
+    with open_store(tmp_path) as s:
+        for size in (1, 2):
+            s.log.end = s.log.file_bytes * size
+            s.log.writable_file()
+        monkeypatch.setattr(type(s), "disk_bytes", (860, 140))
+        assert s.retention.wanted() == Wanted(s.log.files[0].base + s.log.file_bytes, 10)
+        assert s.retention.room == 40
+        monkeypatch.setattr(type(s), "disk_bytes", (100, 900))
+        assert s.retention.wanted() == s.retention.expired() == Wanted()
+        s.clock.advance(10**13)
+        assert s.retention.expired().until == s.log.files[0].base + s.log.file_bytes
 
 
 def test_files_go_queues_follow_and_pinned_ones_stay(tmp_path):
