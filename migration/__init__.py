@@ -1,0 +1,1 @@
+"""Levels become timers while the broker runs, and go back; the log holds every step."""
