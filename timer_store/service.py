@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from message_store.batch import PutBatch
-from message_store.clock import Clock
+from message_store.clock import Clock, Signal
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
@@ -32,20 +32,20 @@ class TimerService:
         self, timers: TimerStore, clock: Clock, *, on_failure: Callable[[str], None]
     ) -> None:
         self._timers, self._clock, self._on_failure = timers, clock, on_failure
-        self._wake = asyncio.Event()
+        self._wake = Signal()
         self._sleeping_until = -1
         self._stopping = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Deliver while the block is open; leaving it finishes the turn in hand."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._guard(), name="timer delivery")
-            try:
-                yield self
-            finally:
-                self._stopping = True
-                self._wake.set()
+        delivery = asyncio.create_task(self._guard(), name="timer delivery")
+        try:
+            yield self
+        finally:
+            self._stopping = True
+            self._wake.set()
+            await delivery
 
     async def _guard(self) -> None:
         """Have the broker stop in order if the loop dies: the log has everything."""

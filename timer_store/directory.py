@@ -1,0 +1,232 @@
+"""`TimerDirectory`: the engine on a directory of its own, in any program, without a broker.
+
+    put -> hook -> message store -> timer log and wheel -> (its moment) -> the real topic's queue
+
+What a broker's plugin host wires together stands here in one place: message store, put hook, timer
+store, service and checkpoints. The directory is a RocketMQ store: a broker can open it, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.batch import PutBatch
+from message_store.clock import Clock, SystemClock
+from message_store.config import StoreConfig, from_properties
+from message_store.properties import encode_properties
+from message_store.queues import is_topic_name
+from message_store.record import Record
+from message_store.store import MessageStore
+from message_store.topics import QUEUES_MAX
+from message_store.waiting import Decided, Offsets
+from timer_store.config import TimerConfig
+from timer_store.hook import TimerHook
+from timer_store.persist import TimerKeeper
+from timer_store.service import TimerService
+from timer_store.store import TimerStore
+from timer_store.waiting import WaitingTimers
+
+log = logging.getLogger(__name__)
+NO_HOST = (b"\x7f\x00\x00\x01", 0)
+READ_UNITS = 1_000
+
+
+class TimerRefused(Exception):
+    """A message was not taken; `code` is RocketMQ's response code, the text says why."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+class TimerDirectory:
+    """Timers in one directory; made by `open_timers`. Belongs to the event loop's thread.
+
+    Attributes:
+        store: the `MessageStore`: its topics, queues and records.
+        timers: the `TimerStore`: books, near stage, wheel (`timers.units.wheel`), forecast.
+        waiting: finds timers by log offset, key or topic, and decides about them.
+    """
+
+    def __init__(self, store: MessageStore, clock: Clock, config: TimerConfig) -> None:
+        self.store, self.clock = store, clock
+        self.timers = TimerStore(store, clock, config)
+        self.waiting = WaitingTimers(self.timers)
+        self._hook = TimerHook(
+            store.topics, config, self.timers.slot_count, pending_of=self.timers.books.of_topic
+        )
+        self._keeper = TimerKeeper(self.timers)
+        self._failure = ""
+        self._service = TimerService(self.timers, clock, on_failure=self._failed)
+
+    def _failed(self, why: str) -> None:
+        self._failure = why
+
+    # -- messages in ----------------------------------------------------------------------------
+
+    def put(
+        self,
+        topic: str,
+        body: bytes,
+        due_ms: int,
+        *,
+        queue_id: int = 0,
+        properties: Mapping[str, str] | None = None,
+    ) -> int:
+        """Hold one message until `due_ms`; return its id: the log offset of its record.
+
+        A time that has come is delivered at once. Many messages: `put_batch`.
+
+        Args:
+            due_ms: ms since 1970.
+            properties: the message's own, for instance KEYS or UNIQ_KEY, to find it by.
+
+        Raises:
+            ValueError: Not the name of a topic, or no queue's number.
+            TimerRefused: It was not taken: too far ahead, a full slot or quota, a full disk.
+        """
+        if not is_topic_name(topic):
+            raise ValueError(f"{topic!r} cannot be the name of a topic")
+        if not 0 <= queue_id < QUEUES_MAX:
+            raise ValueError(f"queue {queue_id} is outside of 0..{QUEUES_MAX - 1}")
+        batch = PutBatch(1)
+        batch.add(
+            topic_index=self.store.topics.add(topic),
+            queue_id=queue_id,
+            body=body,
+            properties=encode_properties({**(properties or {}), "TIMER_DELIVER_MS": str(due_ms)}),
+            born_ms=self.clock.now_ms(),
+            born_host=NO_HOST,
+            store_host=NO_HOST,
+        )
+        self.put_batch(batch)
+        status = int(batch.rows[0]["status"])
+        if status:
+            raise TimerRefused(status, batch.remarks.get(0, self.store.refusal))
+        return int(batch.rows[0]["phys_offset"])
+
+    def put_batch(self, batch: PutBatch) -> None:
+        """Hold a batch of messages with TIMER_* properties or none; rows tell what became of each.
+
+        `batch.rows["status"]` is 0 for those taken, `batch.remarks` says why others were not.
+        """
+        self._hook(batch, self.clock.now_ms())
+        self.store.put(batch)
+
+    async def durable(self) -> bool:
+        """Wait until all that was put is on the disk; False: the disk did not follow in time."""
+        return await self.store.wait_durable(self.store.max_offset, always=True)
+
+    # -- decisions ------------------------------------------------------------------------------
+
+    def cancel(self, offsets: Offsets) -> Decided:
+        """Have timers never be delivered. Args: (n,) i8 ids, each once; returns n verdicts."""
+        return self._decide(offsets, self.waiting.cancel)
+
+    def move(self, offsets: Offsets, due_ms: Offsets) -> Decided:
+        """Have timers be delivered at other times: (n,) i8 ids, (n,) i8 ms since 1970."""
+        return self._decide(offsets, lambda at: self.timers.decisions.move(at, due_ms))
+
+    def fire(self, offsets: Offsets) -> Decided:
+        """Deliver timers now. Args: (n,) i8 ids."""
+        return self._decide(offsets, self.waiting.fire)
+
+    def _decide(self, offsets: Offsets, decide: Callable[[Offsets], Decided]) -> Decided:
+        decided = decide(np.asarray(offsets, np.int64))
+        self._service.wake()
+        return decided
+
+    # -- messages out ---------------------------------------------------------------------------
+
+    def delivered(
+        self, topic: str, queue_id: int = 0, offset: int = 0, count_max: int = READ_UNITS
+    ) -> list[Record]:
+        """Return records of a queue from a queue offset on, oldest first."""
+        first, end = self.store.queue_bounds(topic, queue_id)
+        offset = max(offset, first)
+        if offset >= end:
+            return []
+        units = self.store.units(topic, queue_id, offset, min(count_max, end - offset))
+        return [self.store.read_record(at) for at in units["phys_offset"].tolist()]
+
+    @property
+    def pending(self) -> dict[str, int]:
+        """How many timers wait, by topic."""
+        return self.timers.books.by_topic()
+
+    def forecast(self, from_ms: int, width_ms: int, count: int) -> npt.NDArray[np.int64]:
+        """Return how many timers are due in each of `count` spans of `width_ms`."""
+        return self.timers.units.wheel.forecast(from_ms, width_ms, count)
+
+    @property
+    def resting(self) -> bool:
+        """Whether everything that can be done now is done."""
+        return self._service.resting
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def checkpoint(self) -> bool:
+        """Write a checkpoint, so that the next start looks back no further than to here."""
+        return await self._keeper.persist()
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        self.timers.open(notice=self.store.notice)
+        self.store.add_dispatcher(self._service.note_put)
+        await self._keeper.persist(last=True)
+        stop = asyncio.Event()
+        async with self._service.running():
+            checkpoints = asyncio.create_task(self._checkpoints(stop), name="timer checkpoints")
+            try:
+                yield
+            finally:
+                stop.set()
+                await checkpoints
+        await self._keeper.persist(last=True)
+        self.timers.close()
+        if self._failure:
+            raise RuntimeError(f"the timer service could not go on: {self._failure}")
+
+    async def _checkpoints(self, stop: asyncio.Event) -> None:
+        step_ms = self.timers.config.flush_interval_ms
+        while not stop.is_set():
+            await self.clock.wait(stop, until_ms=self.clock.now_ms() + step_ms)
+            await self._keeper.persist()
+
+
+@asynccontextmanager
+async def open_timers(
+    directory: Path | str,
+    *,
+    clock: Clock | None = None,
+    properties: Mapping[str, str] | None = None,
+    notice: Callable[[str], None] = log.warning,
+) -> AsyncIterator[TimerDirectory]:
+    """Open a directory, recover, and deliver at the due millisecond while the block is open.
+
+    Args:
+        clock: handed in; the machine's by default.
+        properties: keys of broker.conf, as text: `flushDiskType`, `timerMaxDelaySec`, ...
+        notice: told in a line what an operator should know.
+
+    Raises:
+        ConfigError: A property cannot be used.
+        StoreLocked, StoreFull, CorruptStore: The directory cannot be opened.
+        RuntimeError: On leaving: delivery had stopped; nothing is lost, open it again.
+    """
+    clock = clock or SystemClock()
+    given: dict[str, Any] = {**(properties or {}), "storePathRootDir": str(directory)}
+    config = from_properties(TimerConfig, given)
+    store_config = from_properties(StoreConfig, given)
+    with MessageStore(store_config, clock, notice=notice) as store:
+        opened = TimerDirectory(store, clock, config)
+        async with opened._running():
+            yield opened
