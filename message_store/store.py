@@ -10,7 +10,6 @@ have threads of their own and touch only what is named there.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from message_store.clock import Clock
 from message_store.commit_log import CommitLog
 from message_store.config import StoreConfig
 from message_store.deletions import Deletions
-from message_store.errors import StoreFull, StoreLocked
+from message_store.errors import StoreFull
 from message_store.flusher import Flusher, sync_files
 from message_store.index_file import IndexService
 from message_store.kernels import encode
@@ -40,6 +39,7 @@ from message_store.queues import QueueSet
 from message_store.read_ahead import ReadAhead
 from message_store.reader import StoreReader
 from message_store.retention import Retention
+from message_store.store_lock import StoreLock
 from message_store.topics import TopicTable
 
 OUT_BYTES_MIN = 1 << 20
@@ -92,7 +92,7 @@ class MessageStore(StoreReader):
         self._last_record = -1
         self._marked = 0
         self._refusal = ""  # why writes are refused; empty: they are taken
-        self._lock_fd = -1
+        self._lock: StoreLock | None = None
         self._queues_synced_ms = 0
         self._checkpoint_failed = False
 
@@ -100,9 +100,9 @@ class MessageStore(StoreReader):
 
     def __enter__(self) -> Self:
         self.root.mkdir(parents=True, exist_ok=True)
-        self._lock()
+        self._lock = StoreLock(self.root)
         with ExitStack() as undo:
-            undo.callback(self._unlock)
+            undo.callback(self._lock.release)
             undo.callback(self.log.close)
             undo.callback(self.queues.close)
             try:
@@ -214,28 +214,13 @@ class MessageStore(StoreReader):
         self.mark.close()
         self.queues.close()
         self.log.close()
-        self._unlock()
+        if self._lock is not None:
+            self._lock.release()
 
     @property
     def abort_path(self) -> Path:
         """The file whose presence says that a broker runs, or died."""
         return self.root / "abort"
-
-    def _lock(self) -> None:
-        path = self.root / "lock"
-        self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.lockf(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-        except OSError as error:
-            os.close(self._lock_fd)
-            raise StoreLocked(
-                f"{path} is locked: another broker uses this store. Stop it, or set "
-                f"storePathRootDir to another directory."
-            ) from error
-        os.pwrite(self._lock_fd, b"lock", 0)
-
-    def _unlock(self) -> None:
-        os.close(self._lock_fd)  # closing gives the record lock back
 
     # -- append -------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,7 +79,7 @@ def kill(store):
     store.mark.close()
     store.queues.close()
     store.log.close()
-    store._unlock()
+    store._lock.release()
 
 
 @pytest.mark.parametrize("cut", [1, 8, 40, 99, 110, 130, 200])
@@ -128,27 +130,34 @@ def test_record_with_a_bad_crc_does_not_end_the_log(tmp_path):
 
 
 def test_second_broker_is_refused(tmp_path):
-    import subprocess
-    import sys
+    with open_store(tmp_path):
+        assert_refused_to_others(tmp_path)
 
+
+def assert_refused_to_others(root):
     code = (
         "from tests.store_help import open_store\nfrom pathlib import Path\nimport sys\n"
         "open_store(Path(sys.argv[1])).__enter__()\n"
     )
-    with open_store(tmp_path):
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
-        )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert "another broker uses this store" in done.stderr
 
 
+def test_a_second_owner_in_the_same_process_is_refused_and_takes_nothing_from_the_first(tmp_path):
+    with open_store(tmp_path):
+        for _ in range(2):
+            with pytest.raises(StoreLocked, match="another broker uses this store"):
+                open_store(tmp_path).__enter__()
+        assert_refused_to_others(tmp_path)
+
+
 def test_lock_is_given_back(tmp_path):
-    with open_store(tmp_path):
-        pass
-    with open_store(tmp_path):
-        pass
-    assert StoreLocked.__name__ == "StoreLocked"
+    for _ in range(2):
+        with open_store(tmp_path):
+            pass
 
 
 def test_file_of_another_size_is_refused(tmp_path):

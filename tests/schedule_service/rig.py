@@ -186,4 +186,4 @@ def crash(store: MessageStore) -> None:
     store.mark.close()
     store.queues.close()
     store.log.close()
-    store._unlock()
+    store._lock.release()

@@ -1,0 +1,47 @@
+"""One owner per store directory, among processes and inside one.
+
+Apache's brokers take a record lock on `<root>/lock`, so do we. Such a lock belongs to the process:
+a second open of the file here would get it, too, and its close would give it back for both. So the
+directory itself is locked first, with a lock that belongs to the descriptor.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from message_store.errors import StoreLocked
+
+
+class StoreLock:
+    """The lock of a store directory, taken when it is made.
+
+    Raises:
+        StoreLocked: Another broker has the directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        path = root / "lock"
+        self._directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        self._file = -1
+        try:
+            fcntl.flock(self._directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            os.pwrite(self._file, b"lock", 0)
+        except OSError as error:
+            self.release()
+            if not isinstance(error, BlockingIOError):
+                raise
+            raise StoreLocked(
+                f"{path} is locked: another broker uses this store. Stop it, or set "
+                f"storePathRootDir to another directory."
+            ) from error
+
+    def release(self) -> None:
+        """Give the directory back."""
+        for fd in (self._file, self._directory):
+            if fd >= 0:
+                os.close(fd)
+        self._file = self._directory = -1
