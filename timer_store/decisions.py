@@ -28,7 +28,6 @@ import numpy.typing as npt
 
 from message_store.waiting import Decided, Verdict
 from timer_store import layout
-from timer_store.deciding import DecidingRecords
 from timer_store.placing import candidates
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class Decisions:
 
     def __init__(self, timers: TimerStore) -> None:
         self._timers = timers
-        self._records = DecidingRecords(timers.store, timers.config.precision_ms)
+        self._records = timers.deciding
         self._queued: deque[tuple[int, int]] = deque()  # queue offset, log end before its decision
         self.cancelled = self.moved = self.fired = 0
 

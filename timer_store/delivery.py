@@ -21,6 +21,8 @@ from timer_store import layout
 from timer_store.books import Books
 from timer_store.claims import Claims
 from timer_store.config import ROLL_BY_MESSAGE, TimerConfig
+from timer_store.copies import TimerCopies
+from timer_store.loading import Loaded, SlotLoader
 from timer_store.placing import place
 from timer_store.position import Position
 from timer_store.stats import TimerStats
@@ -32,6 +34,7 @@ Offsets = npt.NDArray[np.int64]
 NEVER_MS = 1 << 62
 LOOK_AHEAD_SLOTS = 3_600  # how far the next slot is looked for before the loop sleeps
 RETRY_MS = 100  # after a refusal of the disk
+ROLLED_UNITS_MAX, ROLLED_MESSAGES_MAX = 16_384, 1_024  # a turn, about
 
 
 class Delivery:
@@ -46,10 +49,12 @@ class Delivery:
         claims: Claims,
         position: Position,
         config: TimerConfig,
+        copies: TimerCopies,
     ) -> None:
-        self._units, self._stage, self._carrier = units, stage, carrier
+        self._units, self._stage, self._carrier, self._copies = units, stage, carrier, copies
         self._books, self._claims, self._position = books, claims, position
         self.config = config
+        self.loader = SlotLoader(units, claims)
         self.broken: Exception | None = None  # where the chain of a slot ends too early
         self.refusal = ""  # why the last delivery was not taken
         self.stats: TimerStats | None = None
@@ -101,7 +106,9 @@ class Delivery:
         position, precision_ms = self._position, self.config.precision_ms
         if self.broken is not None or (self._holding and now_ms < self._roll_retry_ms):
             return
-        while self._has_room:
+        by_message = self.config.roll_mode == ROLL_BY_MESSAGE
+        rolled_max = self.rolled + (ROLLED_MESSAGES_MAX if by_message else ROLLED_UNITS_MAX)
+        while self._has_room and self.rolled < rolled_max:
             slot_ms = self._units.wheel.next_live(position.staged_ms, limit_ms)
             if slot_ms is None:
                 passed_ms = limit_ms - limit_ms % precision_ms
@@ -129,33 +136,28 @@ class Delivery:
 
     def _load_slot(self, slot_ms: int, now_ms: int) -> bool:
         """Stage a slot, or the next part of it; return whether it is complete."""
-        part = self._units.read_slot_part(
-            slot_ms, self._stage.room, after=self._position.part, skip=self._claims.offsets
-        )
-        self.broken = part.broken or self._missing(part, slot_ms)
+        position = self._position
+        loaded = self.loader.read(slot_ms, max(self._stage.room, 1), position.part)
+        if loaded is None:
+            return False
+        self.broken = loaded.broken or self._missing(loaded, slot_ms)
         if self.broken is not None:
             return False
-        rolls = self._rolls(part.rows, slot_ms)
-        if rolls.any() and not self._roll(part.rows[rolls], slot_ms, now_ms):
+        if loaded.rolls.size and not self._roll(loaded.rolls, slot_ms, now_ms):
             return False
-        self._stage.add(part.rows[~rolls])
-        if not part.complete:
-            last = part.rows[-1]
-            self._position.part = int(last["due_ms"]), int(last["phys_offset"])
+        self._stage.add_run(loaded.run)
+        self._stage.add(loaded.joined)
+        if not loaded.complete:
+            position.part = loaded.last
             self.parts += 1
-        return bool(part.complete)
+        return loaded.complete
 
-    def _missing(self, part: Any, slot_ms: int) -> Exception | None:
+    def _missing(self, loaded: Loaded, slot_ms: int) -> Exception | None:
         """Return what is wrong with a slot that has fewer timers than it counts."""
-        count, num = int(part.rows.size), self._units.wheel.num(slot_ms)
-        if self._position.part is not None or not part.complete or count >= num:
+        if self._position.part is not None or not loaded.complete or loaded.found >= loaded.num:
             return None
-        why = f"{num} timers wait in slot {slot_ms}, {count} are found"
+        why = f"{loaded.num} timers wait in slot {slot_ms}, {loaded.found} are found"
         return CorruptStore(self._units.wheel.path, 0, why, REMEDY)
-
-    def _rolls(self, rows: Rows, slot_ms: int) -> npt.NDArray[np.bool_]:
-        """Return which rows only pass through this slot."""
-        return np.asarray(rows["due_ms"] > slot_ms + self.config.precision_ms)
 
     def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
         """Put timers on into a later slot: a new unit, the same record; False: not all, for now."""
@@ -182,21 +184,27 @@ class Delivery:
 
     def _roll_messages(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
         """Append the messages again; the copies settle the timers, and wait in a later slot."""
-        position = self._position
+        position, part = self._position, rows[:ROLLED_MESSAGES_MAX]
         position.staged_ms = slot_ms + self.config.precision_ms  # the copies find a place behind
-        trip = self._carrier.roll(rows, now_ms)
-        done = rows[: trip.done]
-        self._units.discount(done["pos"])
-        self._claims.add(done["phys_offset"], done["pos"])
-        self._books.note(trip.topic_index, done["phys_offset"], -1)
-        self.rolled += int(trip.done)
+        timed, taken = self._copies.put(part, now_ms)
+        self._settle_rolled(part[taken], timed["topic_index"][taken])
+        odd = part[~taken]
+        trip = self._carrier.roll(odd, now_ms)
+        self._settle_rolled(odd[: trip.done], trip.topic_index)
         self.lost += trip.lost
-        if trip.done < rows.size:
+        self._holding = trip.refusal
+        self._roll_retry_ms = now_ms + RETRY_MS
+        if trip.refusal or part.size < rows.size:
             position.staged_ms = slot_ms
-            self._holding, self._roll_retry_ms = trip.refusal, now_ms + RETRY_MS
             return False
-        self._holding = ""
         return True
+
+    def _settle_rolled(self, rows: Rows, topic_index: npt.NDArray[np.int32]) -> None:
+        """Take timers out of their slot that have a copy, or went to quarantine."""
+        self._units.discount(rows["pos"])
+        self._claims.add(rows["phys_offset"], rows["pos"])
+        self._books.note(topic_index, rows["phys_offset"], -1)
+        self.rolled += int(rows.size)
 
     def _add(self, timed: Rows, now_ms: int) -> int:
         """Link units of timers that roll; return how many were taken."""
@@ -284,7 +292,7 @@ class Delivery:
             moments.append(max(due_ms, self.retry_ms))
         if self._holding:
             moments.append(self._roll_retry_ms)
-        elif self._has_room:
+        elif self._has_room and not self.loader.busy:
             start_ms = self._position.staged_ms
             end_ms = now_ms + LOOK_AHEAD_SLOTS * config.precision_ms
             slot_ms = self._units.wheel.next_live(start_ms, end_ms)

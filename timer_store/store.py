@@ -24,6 +24,8 @@ from timer_store.books import Books
 from timer_store.carrier import TimerCarrier
 from timer_store.claims import Claims
 from timer_store.config import TimerConfig
+from timer_store.copies import TimerCopies
+from timer_store.deciding import DecidingRecords
 from timer_store.decisions import Decisions
 from timer_store.delivery import RETRY_MS, Delivery
 from timer_store.fetch import Fetcher
@@ -76,9 +78,12 @@ class TimerStore:
             self.fetch, self.units, self.stage, self.books, self.position,
             precision_ms=config.precision_ms, window_ms=config.window_ms,
         )  # fmt: skip
+        self.deciding = DecidingRecords(store, config.precision_ms)
+        self.copies = TimerCopies(self.records, self.deciding)
         self.delivery = Delivery(
-            self.units, self.stage, self.carrier, self.books, self.claims, self.position, config
-        )
+            self.units, self.stage, self.carrier, self.books, self.claims, self.position, config,
+            self.copies,
+        )  # fmt: skip
         self.stats = self.delivery.stats = TimerStats(store.topics)
         self.decisions = Decisions(self)
         self.odd = OddRows(self)
@@ -129,7 +134,7 @@ class TimerStore:
 
     def turn(self, now_ms: int) -> bool:
         """Do one bounded piece of everything that can be done now; False: there is nothing."""
-        moved, parts = 0, self.delivery.parts
+        moved, loaded = 0, self.delivery.parts + self.delivery.rolled
         self.intake.stopped = self.config.stop_enqueue
         if self.intake.behind and self.intake.has_room(now_ms):
             moved += self.intake.catch_up(CATCH_UP_UNITS, now_ms)
@@ -141,7 +146,7 @@ class TimerStore:
         if self.delivery.broken is not None and not self.writing:
             self._rebuild(now_ms)
         moved += self.delivery.deliver(now_ms)
-        return moved > 0 or self.delivery.parts > parts
+        return moved > 0 or self.delivery.parts + self.delivery.rolled > loaded
 
     def next_moment_ms(self, now_ms: int) -> int:
         """Return when a turn will have something to do, if nothing is put before."""
@@ -152,6 +157,7 @@ class TimerStore:
         """Make everything anew from the queue: the chain of a slot is broken."""
         log.error("%s The timer store is made anew from the commit log.", self.delivery.broken)
         self.remade += 1
+        self.delivery.loader.drop()
         self.stage.clear()
         self.claims.clear()
         self.intake.forget()

@@ -8,6 +8,7 @@ import pytest
 
 from tests.timer_store.faults import Disk
 from tests.timer_store.rig import TimerRig
+from timer_store import delivery
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 
 
@@ -60,3 +61,23 @@ def test_a_full_disk_puts_it_off(tmp_path, monkeypatch):
     rig.advance(30_000)
     assert [record.store_ms for record in rig.delivered()] == [due_ms + n for n in range(60)]
     rig.close()
+
+
+def test_a_turn_rolls_a_bounded_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(delivery, "ROLLED_UNITS_MAX", 20)
+    monkeypatch.setattr(delivery, "ROLLED_MESSAGES_MAX", 7)
+    for mode, most in (("index", 20 + 9), ("message", 7 + 6)):
+        rig = TimerRig(tmp_path / mode, roll_mode=mode, roll_window_slots=100).open()
+        now_ms = rig.clock.now_ms()
+        due = [now_ms + 150_000 + 100 * n for n in range(400)]
+        rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in due])
+        rig.clock.advance(100_000)
+        turns = []
+        while rig.timers.turn(rig.clock.now_ms()):
+            turns.append(rig.timers.delivery.rolled - sum(turns))
+        assert sum(turns) == 400
+        assert max(turns) <= most
+        assert rig.timers.books.total == 400
+        rig.advance(90_000)
+        assert [record.store_ms for record in rig.delivered()] == due
+        rig.close()
