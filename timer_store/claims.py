@@ -18,6 +18,7 @@ class Claims:
     def __init__(self) -> None:
         self._positions: dict[int, int] = {}
         self._sorted: Offsets | None = None
+        self._heard: list[Offsets] | None = None
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -29,6 +30,17 @@ class Claims:
         """Note timers and their units (-1: in no slot any more)."""
         self._positions.update(zip(phys_offset.tolist(), pos.tolist(), strict=True))
         self._sorted = None
+        if self._heard is not None:
+            self._heard.append(phys_offset.copy())
+
+    def listen(self) -> None:
+        """Keep what is added from now on, also when a checkpoint has written it."""
+        self._heard = []
+
+    def heard(self) -> Offsets:
+        """Return the log offsets of timers that were added since `listen`, and keep no more."""
+        heard, self._heard = self._heard, None
+        return np.concatenate([np.empty(0, np.int64), *(heard or ())])
 
     def has(self, phys_offset: Offsets) -> npt.NDArray[np.bool_]:
         """Return which of these timers are settled."""

@@ -16,9 +16,11 @@ from typing import Self
 
 from message_store.batch import PutBatch
 from message_store.clock import Clock, Signal
+from timer_store.rehearsal import rehearse
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
+REHEARSAL_MS = 100  # after the start: whoever starts us serves by then
 
 
 class TimerService:
@@ -33,19 +35,32 @@ class TimerService:
     ) -> None:
         self._timers, self._clock, self._on_failure = timers, clock, on_failure
         self._wake = Signal()
+        self._stop = asyncio.Event()
         self._sleeping_until = -1
         self._stopping = False
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Deliver while the block is open; leaving it finishes the turn in hand."""
-        delivery = asyncio.create_task(self._guard(), name="timer delivery")
-        try:
-            yield self
-        finally:
-            self._stopping = True
-            self._wake.set()
-            await delivery
+        loop = asyncio.get_running_loop()
+        loader = self._timers.delivery.loader
+        with loader.threaded(lambda: _call_soon(loop, self._wake.set)):
+            delivery = asyncio.create_task(self._guard(), name="timer delivery")
+            rehearsal = asyncio.create_task(self._rehearse(), name="timer rehearsal")
+            try:
+                yield self
+            finally:
+                self._stopping = True
+                self._stop.set()
+                self._wake.set()
+                await delivery
+                await rehearsal
+
+    async def _rehearse(self) -> None:
+        """Have kernels loaded before the first timer is due, and not while the broker starts."""
+        await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + REHEARSAL_MS)
+        if not self._stopping:
+            await asyncio.to_thread(rehearse)
 
     async def _guard(self) -> None:
         """Have the broker stop in order if the loop dies: the log has everything."""
@@ -75,7 +90,8 @@ class TimerService:
     @property
     def resting(self) -> bool:
         """Whether everything that can be done now is done."""
-        return self._sleeping_until >= 0 and not self._wake.is_set()
+        busy = self._timers.delivery.loader.busy
+        return self._sleeping_until >= 0 and not self._wake.is_set() and not busy
 
     def wake(self) -> None:
         """Have the loop look again: a setting or a timer has changed."""
@@ -86,3 +102,9 @@ class TimerService:
         noted = self._timers.note_put(batch, self._clock.now_ms())
         if noted and self._timers.moment_ms < self._sleeping_until:
             self._wake.set()
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
+    """Have the loop do something, unless it has ended: a thread may be the last to finish."""
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(work)

@@ -166,6 +166,8 @@ class NearStage:
 
     def add_run(self, run: Run) -> None:
         """Hold a run that was sorted in another thread."""
+        if not run:
+            return
         self._waiting += len(run)
         self._runs.append(run)
         while len(self._runs) > 1 and _alike(*self._runs[-2:]):

@@ -1,0 +1,66 @@
+"""Loads the kernels that deliver timers, by delivering nothing: in a thread, right after the start.
+
+Machine code that was compiled before is loaded at its first use, which takes some tenths of a
+second for all of it. Without this the first timers that are due would wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from message_store import layout as store_layout
+from message_store.batch import PutBatch
+from message_store.topics import TopicTable
+from timer_store import layout
+from timer_store.gather import Load
+from timer_store.kernels import chain
+from timer_store.kernels import gather as kernels
+from timer_store.stage import SMALL, NearStage
+
+ROWS = 2 * SMALL  # so many are sorted by their digits
+NOW_MS = 1_700_000_000_000
+NO_OFFSETS = np.empty(0, np.int64)
+
+
+def rehearse() -> None:
+    """Use every kernel between a slot and a batch, with the types of the real thing."""
+    data = np.zeros(layout.UNIT_BYTES, np.uint8)
+    data.flags.writeable = False  # as a mapped file
+    walk = np.full(chain.WALK_SIZE, -1, np.int64)
+    chain.collect(data, 0, 0, 1_000, NO_OFFSETS, walk, np.empty(1, layout.STAGED))
+    _gather(_stage(), data)
+
+
+def _stage() -> Any:
+    """Load, settle and take rows: of several topics, in several runs."""
+    rows = np.zeros(ROWS, layout.STAGED)
+    rows["due_ms"] = NOW_MS + np.arange(ROWS) // 4 % 7
+    rows["phys_offset"] = np.arange(ROWS)[::-1]
+    rows["topic_hash"] = np.arange(ROWS) % 3
+    stage = NearStage()
+    stage.add(rows)
+    stage.add(rows[:1])
+    for _ in range(2):  # not at the front yet, and there
+        stage.settle(rows["phys_offset"][2:4].copy(), rows["due_ms"][2:4].copy())
+        taken = stage.take(NOW_MS + 7, 8, 1 << 20)
+    return taken
+
+
+def _gather(rows: Any, data: Any) -> None:
+    """Read records that are not there."""
+    topics, batch = TopicTable(), PutBatch(int(rows.size), 1)
+    load = Load(
+        rows=rows,
+        now_ms=NOW_MS,
+        batch=batch,
+        is_odd=np.ones(rows.size, np.uint8),
+        alone=np.zeros(rows.size, np.bool_),
+        arrays=topics.arrays,
+        ids=np.zeros(5, np.int64),
+        scratch=kernels.Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)),
+        files=[(0, 0, data)],
+    )
+    load.read()
+    kernels.outcome(batch.rows, 0, np.empty(1, np.int64), np.empty(1, np.int32))
