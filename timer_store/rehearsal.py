@@ -58,7 +58,7 @@ def _gather(rows: Any, data: Any) -> None:
         is_odd=np.ones(rows.size, np.uint8),
         alone=np.zeros(rows.size, np.bool_),
         arrays=topics.arrays,
-        ids=np.zeros(5, np.int64),
+        ids=np.zeros(8, np.int64),  # at least as many as the kernel reads
         scratch=kernels.Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)),
         files=[(0, 0, data)],
     )
