@@ -1,0 +1,7 @@
+"""What was done, by whom and when: an account beside the log, which is never asked for truth.
+
+    marks in the log --fold--> records --write--> SQLite beside the store, or PostgreSQL by URL
+
+Everything a migration needs stands in the log. The ledger may be deleted, locked or full: the
+migration goes on, and the ledger is caught up from the fold when it is back.
+"""

@@ -1,0 +1,16 @@
+"""Run by Alembic for every command; the connection comes from schema.py."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from migration.ledger.models import VERSION_TABLE, Base
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=Base.metadata,
+    version_table=VERSION_TABLE,
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,352 @@
+"""All SQL of the ledger: one transaction a call, the time as a value, on SQLite and PostgreSQL.
+
+Blocking: the event loop uses it through writer.py. A connection lives as long as a transaction, so
+a file or a server that goes away is found out at the next one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, Final, Self, TypeVar
+
+from sqlalchemy import BigInteger, Connection, Engine, Table, cast, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
+
+from migration.ledger import models, schema
+from migration.ledger.engine import (
+    BUSY_MS,
+    READ_ONLY,
+    SQLITE,
+    make_engine,
+    parse_url,
+    shown,
+    sqlite_path,
+)
+from migration.ledger.errors import LedgerError, LedgerUnavailable, UnknownRun
+from migration.ledger.records import (
+    EventRecord,
+    Fold,
+    LevelRecord,
+    MigrationRecord,
+    Record,
+    Run,
+    SampleRecord,
+    VerificationRecord,
+)
+from migration.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
+from migration.states import State
+
+TEXT_CHARS_MAX: Final = 2_000
+EVENTS_READ_MAX: Final = 5_000
+SAMPLES_READ_MAX: Final = 720
+RUNS_READ_MAX: Final = 1_000
+TABLES: Final[dict[type, type[models.Base]]] = {
+    MigrationRecord: models.MigrationRow,
+    LevelRecord: models.LevelRow,
+    EventRecord: models.EventRow,
+    VerificationRecord: models.VerificationRow,
+    SampleRecord: models.SampleRow,
+}
+_R = TypeVar("_R")
+
+
+class Ledger:
+    """An open ledger.
+
+    Args:
+        engine: connects to it.
+        url: for messages and, of SQLite, to see whether the file is still there.
+    """
+
+    def __init__(self, engine: Engine, url: URL) -> None:
+        self._engine, self.where = engine, shown(url)
+        self._path = sqlite_path(url)
+        self._file = self._file_now()
+
+    @classmethod
+    def open(
+        cls, url: str, *, store_id: str, store_path: str, now_ms: int, busy_ms: int = BUSY_MS
+    ) -> Self:
+        """Open a store's ledger; make it if there is none, upgrade it if it is old.
+
+        Raises:
+            LedgerOfAnotherStore: It belongs to another store.
+            LedgerNewer: A later DueMQ wrote it.
+            LedgerUnavailable: It cannot be reached or written now.
+            LedgerError: The URL names nothing that can be used.
+        """
+        parsed = parse_url(url)
+        engine, where = make_engine(parsed, busy_ms=busy_ms), shown(parsed)
+        with _reaching(where), engine.begin() as connection:
+            schema.upgrade(connection, where)
+            schema.claim(connection, where, store_id=store_id, path=store_path, now_ms=now_ms)
+        return cls(engine, parsed)
+
+    @classmethod
+    def open_existing(cls, url: str, *, busy_ms: int = BUSY_MS) -> Self:
+        """Open a ledger to read it, whosever it is; upgrade it if it is old.
+
+        Raises:
+            LedgerNewer: A later DueMQ wrote it.
+            LedgerUnavailable: There is none, or it cannot be reached now.
+            LedgerError: The URL names nothing that can be used.
+        """
+        parsed = parse_url(url)
+        engine, where = make_engine(parsed, busy_ms=busy_ms), shown(parsed)
+        path = sqlite_path(parsed)
+        if path is not None and not path.exists():
+            remedy = "A broker makes it when something is planned or migrated"
+            raise LedgerUnavailable(where, "there is no such file", remedy)
+        with _reaching(where), engine.begin() as connection:
+            if schema.version_of(connection) is None:
+                remedy = "A broker makes it when something is planned or migrated"
+                raise LedgerUnavailable(where, "the database is empty", remedy)
+            schema.upgrade(connection, where)
+        return cls(engine, parsed)
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Write records, all or none; of two with one key the later one stays.
+
+        Raises:
+            LedgerUnavailable: It is gone, locked or full; the same call may work later.
+            LedgerError: It refuses these records.
+        """
+        with self._transaction() as connection:
+            _write(connection, records)
+
+    def rebuild(self, fold: Fold) -> None:
+        """Make the ledger say what the log says; what only the ledger knows stays.
+
+        Raises:
+            LedgerUnavailable: It is gone, locked or full; the same call may work later.
+            LedgerError: It refuses these records.
+        """
+        event = models.EventRow
+        with self._transaction() as connection:
+            connection.execute(delete(event).where(event.mark_offset >= fold.next_mark))
+            _write(connection, fold.records())
+
+    def plan(self, plan_id: str) -> Plan | None:
+        """Return a plan, None if it is not known."""
+        with self._reading() as connection:
+            return next(iter(_plans(connection, plan_id)), None)
+
+    def plans(self) -> list[Plan]:
+        """Return all plans, the newest first."""
+        with self._reading() as connection:
+            return _plans(connection)
+
+    def migrations(self) -> list[MigrationRecord]:
+        """Return all runs, the newest first."""
+        run = models.MigrationRow
+        query = select(run.__table__).order_by(run.started_ms.desc(), run.migration_id.desc())
+        with self._reading() as connection:
+            return _records(connection, query.limit(RUNS_READ_MAX), MigrationRecord)
+
+    def run(self, migration_id: str, *, samples_max: int = SAMPLES_READ_MAX) -> Run:
+        """Return one run with everything that is known of it.
+
+        Args:
+            samples_max: more samples than these are drawn together: the mean rate, the largest
+                lateness.
+
+        Raises:
+            UnknownRun: There is no such migration.
+        """
+        with self._reading() as connection:
+            found = _records(connection, _of(models.MigrationRow, migration_id), MigrationRecord)
+            if not found:
+                raise UnknownRun(self.where, migration_id)
+            level, event, check = models.LevelRow, models.EventRow, models.VerificationRow
+            events = _of(event, migration_id).order_by(event.at_ms.desc(), event.key.desc())
+            checks = _of(check, migration_id).order_by(check.at_ms, check.level)
+            return Run(
+                migration=found[0],
+                plan=next(iter(_plans(connection, found[0].plan_id)), None),
+                levels=_records(
+                    connection, _of(level, migration_id).order_by(level.level), LevelRecord
+                ),
+                events=_records(connection, events.limit(EVENTS_READ_MAX), EventRecord)[::-1],
+                verifications=_records(connection, checks, VerificationRecord),
+                samples=_samples(connection, migration_id, samples_max),
+            )
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with _reaching(self.where):
+            if self._file != self._file_now() or (self._path and self._file is None):
+                remedy = "It is made again of the log"
+                raise LedgerUnavailable(self.where, "the file was removed or replaced", remedy)
+            with self._engine.begin() as connection:
+                yield connection
+
+    @contextmanager
+    def _reading(self) -> Iterator[Connection]:
+        with _reaching(self.where), self._engine.connect() as plain:
+            yield plain.execution_options(**{READ_ONLY: True})
+
+    def _file_now(self) -> tuple[int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+
+@contextmanager
+def _reaching(where: str) -> Iterator[None]:
+    """Turn what a driver raises into our errors."""
+    try:
+        yield
+    except LedgerError:
+        raise
+    except (DataError, IntegrityError, OverflowError) as error:
+        remedy = "The migration goes on; please report this"
+        raise LedgerError(where, f"it refuses a record ({_reason(error)})", remedy) from error
+    except (DatabaseError, OSError) as error:
+        remedy = "The migration goes on; the ledger is caught up from the log when it is back"
+        raise LedgerUnavailable(where, _reason(error), remedy) from error
+    except Exception as error:  # nothing that goes wrong in a ledger may stop a migration
+        remedy = "The migration goes on; please report this"
+        raise LedgerError(where, _reason(error), remedy) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the driver's own words in one line, without statement and values."""
+    cause = getattr(error, "orig", None) or error
+    return " ".join(str(cause).split()) or type(cause).__name__
+
+
+def _write(connection: Connection, records: Iterable[Record]) -> None:
+    rows: dict[type[models.Base], dict[Any, dict[str, Any]]] = {}
+    for record in records:
+        if isinstance(record, Plan):
+            _write_plan(connection, record)
+            continue
+        model = TABLES[type(record)]
+        values = _values(record)
+        if isinstance(record, VerificationRecord):
+            values["agrees"] = record.agrees
+        key = tuple(values[name] for name in _key_names(model))
+        rows.setdefault(model, {})[key] = values
+    for model, by_key in rows.items():
+        _upsert(connection, model, list(by_key.values()))
+
+
+def _write_plan(connection: Connection, plan: Plan) -> None:
+    own = {"plan_id": plan.plan_id}
+    values = {name: _clean(getattr(plan, name)) for name in models.PlanRow.__table__.c.keys()}  # noqa: SIM118
+    _upsert(connection, models.PlanRow, [values])
+    for part in (models.PlannedLevelRow, models.ObstacleRow):
+        connection.execute(delete(part).where(part.plan_id == plan.plan_id))
+    levels = [_values(level) | own for level in plan.levels]
+    _upsert(connection, models.PlannedLevelRow, levels)
+    obstacles = [
+        _values(item) | own | {"position": position} for position, item in enumerate(plan.obstacles)
+    ]
+    _upsert(connection, models.ObstacleRow, obstacles)
+
+
+def _upsert(connection: Connection, model: type[models.Base], rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    table = model.__table__
+    assert isinstance(table, Table)
+    maker = sqlite.insert if connection.dialect.name == SQLITE else postgresql.insert
+    insert: Any = maker(table)
+    key = _key_names(model)
+    new = {name: insert.excluded[name] for name in rows[0] if name not in key}
+    connection.execute(insert.on_conflict_do_update(index_elements=key, set_=new), rows)
+
+
+def _key_names(model: type[models.Base]) -> list[str]:
+    return [column.name for column in model.__table__.primary_key]
+
+
+def _values(record: Any) -> dict[str, Any]:
+    return {item.name: _clean(getattr(record, item.name)) for item in fields(record)}
+
+
+def _clean(value: Any) -> Any:
+    """Return what any database takes: plain text without NUL and halves of characters, not long."""
+    if not isinstance(value, str):
+        return value
+    text = str(value)[:TEXT_CHARS_MAX].replace("\0", "\ufffd")
+    return text.encode("utf-8", "replace").decode()
+
+
+def _of(model: Any, migration_id: str) -> Any:
+    return select(model.__table__).where(model.migration_id == migration_id)
+
+
+def _records(connection: Connection, query: Any, record: type[_R]) -> list[_R]:
+    names = {item.name for item in fields(record)}  # type: ignore[arg-type]
+    return [_record(row, record, names) for row in connection.execute(query).mappings()]
+
+
+def _record(row: Mapping[Any, Any], record: type[_R], names: set[str]) -> _R:
+    values = {str(name): row[name] for name in row if name in names}
+    if record is LevelRecord:
+        values["state"] = State(values["state"])
+    if record is Obstacle:
+        values["kind"] = ObstacleKind(values["kind"])
+    return record(**values)
+
+
+def _plans(connection: Connection, plan_id: str | None = None) -> list[Plan]:
+    row, level, obstacle = models.PlanRow, models.PlannedLevelRow, models.ObstacleRow
+    query = select(row.__table__).order_by(row.made_ms.desc(), row.plan_id.desc())
+    if plan_id is not None:
+        query = query.where(row.plan_id == plan_id)
+    plans = []
+    for found in connection.execute(query.limit(RUNS_READ_MAX)).mappings().all():
+        levels = select(level.__table__).where(level.plan_id == found["plan_id"])
+        obstacles = select(obstacle.__table__).where(obstacle.plan_id == found["plan_id"])
+        plans.append(
+            Plan(
+                **{str(name): found[name] for name in found},
+                levels=_records(connection, levels.order_by(level.level), PlannedLevel),
+                obstacles=_records(connection, obstacles.order_by(obstacle.position), Obstacle),
+            )
+        )
+    return plans
+
+
+def _samples(connection: Connection, migration_id: str, count_max: int) -> list[SampleRecord]:
+    row = models.SampleRow
+    mine = row.migration_id == migration_id
+    count, first, last = connection.execute(
+        select(func.count(), func.min(row.at_ms), func.max(row.at_ms)).where(mine)
+    ).one()
+    if count <= count_max:
+        query = _of(row, migration_id).order_by(row.at_ms)
+        return _records(connection, query, SampleRecord)
+    bucket = (row.at_ms - first) // ((last - first) // count_max + 1)
+    joined = (
+        select(
+            func.min(row.migration_id).label("migration_id"),
+            func.min(row.at_ms).label("at_ms"),
+            func.avg(row.rate_per_s).label("rate_per_s"),
+            cast(func.sum(row.delivered), BigInteger).label("delivered"),
+            func.max(row.late_p50_ms).label("late_p50_ms"),
+            func.max(row.late_p99_ms).label("late_p99_ms"),
+            func.max(row.late_max_ms).label("late_max_ms"),
+            func.max(row.batch_units).label("batch_units"),
+            func.max(row.pause_ms).label("pause_ms"),
+        )
+        .where(mine)
+        .group_by(bucket)
+        .order_by(func.min(row.at_ms))
+    )
+    return _records(connection, joined, SampleRecord)

@@ -1,0 +1,244 @@
+"""Writes the ledger beside the event loop. A ledger in trouble never stops or slows a migration.
+
+    note(records) --> waiting, one per key --one thread--> Ledger.write, one transaction a batch
+                          |  full: samples go first, then whatever is oldest
+                          +-- trouble: kept, tried again later
+
+Every time the ledger is opened, at the start and after trouble, it is first rebuilt from the fold
+of the marks: so it does not matter what was dropped, or whether the file is a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from message_store.clock import Clock
+from migration.ledger.engine import BUSY_MS
+from migration.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
+from migration.ledger.records import (
+    EventRecord,
+    Fold,
+    LevelRecord,
+    MigrationRecord,
+    Record,
+    SampleRecord,
+    VerificationRecord,
+)
+
+if TYPE_CHECKING:
+    from migration.ledger.store import Ledger
+
+log = logging.getLogger(__name__)
+WAITING_MAX: Final = 10_000
+BATCH_RECORDS_MAX: Final = 1_000
+LINGER_MS: Final = 200
+"""How long a record waits for others before it is written."""
+RETRY_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How the ledger is.
+
+    Attributes:
+        trouble: what is wrong, "" if nothing is.
+        since_ms: since when it is so.
+        waiting: records not yet written.
+        dropped: records that found no room; those of marks come again with the next rebuild.
+    """
+
+    trouble: str = ""
+    since_ms: int = 0
+    waiting: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPlace:
+    """Which ledger, and whose."""
+
+    url: str
+    store_id: str
+    store_path: str
+    busy_ms: int = BUSY_MS
+
+
+class LedgerWriter:
+    """Takes records on the event loop and writes them in a thread of its own.
+
+    Args:
+        fold: returns what the log says; called on the event loop, before the ledger is opened.
+    """
+
+    def __init__(
+        self,
+        place: LedgerPlace,
+        *,
+        clock: Clock,
+        fold: Callable[[], Fold],
+        waiting_max: int = WAITING_MAX,
+    ) -> None:
+        self._place, self._clock, self._fold = place, clock, fold
+        self._waiting_max = waiting_max
+        self._waiting: dict[Hashable, Record] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._ledger: Ledger | None = None
+        self._incomplete = False  # something was dropped that the fold knows
+        self._due, self._stop = asyncio.Event(), asyncio.Event()
+        self._trouble, self._since_ms, self._dropped = "", clock.now_ms(), 0
+
+    @property
+    def health(self) -> Health:
+        """How the ledger is now."""
+        return Health(
+            trouble=self._trouble,
+            since_ms=self._since_ms,
+            waiting=len(self._waiting),
+            dropped=self._dropped,
+        )
+
+    def note(self, *records: Record) -> None:
+        """Have records written soon; never waits, never fails."""
+        for record in records:
+            key = key_of(record)
+            self._waiting.pop(key, None)  # what is newer is written last
+            if len(self._waiting) >= self._waiting_max:
+                self._drop_one()
+            self._waiting[key] = record
+        if self._waiting:
+            self._due.set()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Open the ledger and write while the block is open; leaving writes what waits, once.
+
+        Raises:
+            LedgerOfAnotherStore: It belongs to another store.
+            LedgerNewer: A later DueMQ wrote it.
+        """
+        try:
+            await self._refuse_or_open()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._run(), name="ledger")
+                try:
+                    yield self
+                finally:
+                    self._stop.set()
+                    self._due.set()
+        finally:
+            await self._in_thread(self._close)
+            self._thread.shutdown(wait=False)
+
+    async def _refuse_or_open(self) -> None:
+        try:
+            await self._open()
+        except (LedgerOfAnotherStore, LedgerNewer):
+            raise
+        except LedgerError as error:
+            self._say(error)
+
+    async def _run(self) -> None:
+        while not self._stop.is_set():
+            if self._trouble:
+                await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + RETRY_MS)
+            else:
+                await self._due.wait()
+                await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + LINGER_MS)
+            await self.flush()
+
+    async def flush(self) -> bool:
+        """Write what waits; return whether the ledger took all of it."""
+        try:
+            if self._ledger is None or self._incomplete:
+                await self._open()
+            while self._waiting:
+                await self._write_some()
+        except LedgerError as error:
+            self._say(error)
+            await self._in_thread(self._close)
+            return False
+        self._due.clear()
+        self._well()
+        return True
+
+    async def _open(self) -> None:
+        self._incomplete = False
+        await self._in_thread(self._open_and_rebuild, self._fold(), self._clock.now_ms())
+
+    async def _write_some(self) -> None:
+        batch = dict(list(self._waiting.items())[:BATCH_RECORDS_MAX])
+        assert self._ledger is not None
+        try:
+            await self._in_thread(self._ledger.write, list(batch.values()))
+        except LedgerError as error:
+            if type(error) is not LedgerError:
+                raise
+            log.error("%s: %d records are left out", error, len(batch))
+            self._dropped += len(batch)
+        for key, record in batch.items():
+            if self._waiting.get(key) is record:  # none newer came meanwhile
+                del self._waiting[key]
+
+    def _open_and_rebuild(self, fold: Fold, now_ms: int) -> None:
+        from migration.ledger.store import Ledger  # SQLAlchemy, Alembic: only who needs them waits
+
+        self._close()
+        place = self._place
+        ledger = Ledger.open(
+            place.url,
+            store_id=place.store_id,
+            store_path=place.store_path,
+            now_ms=now_ms,
+            busy_ms=place.busy_ms,
+        )
+        ledger.rebuild(fold)
+        self._ledger = ledger
+
+    def _close(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    async def _in_thread(self, function: Callable[..., None], *arguments: Any) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    def _drop_one(self) -> None:
+        samples = (key for key, item in self._waiting.items() if isinstance(item, SampleRecord))
+        dropped = self._waiting.pop(next(samples, next(iter(self._waiting))))
+        self._incomplete |= not isinstance(dropped, SampleRecord)
+        self._dropped += 1
+
+    def _say(self, error: LedgerError) -> None:
+        if self._trouble != str(error):
+            log.warning("%s", error)
+        if not self._trouble:
+            self._since_ms = self._clock.now_ms()
+        self._trouble = str(error)
+
+    def _well(self) -> None:
+        if self._trouble:
+            assert self._ledger is not None
+            log.info("ledger %s is written again", self._ledger.where)
+            self._trouble, self._since_ms = "", self._clock.now_ms()
+
+
+def key_of(record: Record) -> Hashable:
+    """Return what tells a record from others; a later one with the same key replaces it."""
+    match record:
+        case MigrationRecord():
+            return "migration", record.migration_id
+        case LevelRecord():
+            return "level", record.migration_id, record.level
+        case EventRecord():
+            return "event", record.key
+        case VerificationRecord():
+            return "verification", record.migration_id, record.level, record.at_ms
+        case SampleRecord():
+            return "sample", record.migration_id, record.at_ms
+    return "plan", record.plan_id

@@ -1,0 +1,196 @@
+"""A plan: what a migration would move, what is in the way, and what it will take.
+
+A plan is made by counting and changes nothing. It belongs to one store and to the delays that the
+levels had when it was made; `check` refuses it elsewhere and afterwards. As text it is JSON, so it
+can be mailed, reviewed and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from message_store.errors import UsageError
+
+PLAN_BYTES_MAX: Final = 1 << 20
+AGE_MS_MAX: Final = 7 * 86_400_000
+"""A plan older than this is outdated: what it counted has been delivered or is overdue."""
+
+
+class ObstacleKind(StrEnum):
+    """What may be in the way."""
+
+    DUE_WHILE_RUNNING = "due_while_running"  # delivered by the level before its turn comes
+    UNREADABLE = "unreadable"  # stays with the level, which sends it to quarantine
+    NEAR_RETENTION = "near_retention"  # in a file that retention would remove next
+    HAS_CRC = "has_crc"  # carries a checksum of its properties; the record is left as it is
+    NO_ROOM = "no_room"  # the disk has no room for the timer units
+    NO_TIMERS = "no_timers"  # the timer store is switched off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """Something in the way of a plan.
+
+    Attributes:
+        level: of one level, None: of all.
+        count: messages concerned; 0 where that is no question of messages.
+        text: what it means and what to do.
+        blocks: the migration cannot start before it is gone.
+    """
+
+    kind: ObstacleKind
+    level: int | None = None
+    count: int = 0
+    text: str = ""
+    blocks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLevel:
+    """What one level holds.
+
+    Attributes:
+        delay_ms: the level's delay when the plan was made.
+        pending: messages that wait, exactly.
+        pending_bytes: bytes of their records in the commit log; they stay where they are.
+        first_due_ms: when the first is due, None if none waits.
+        overdue: messages due before the plan was made.
+        unit_bytes: what their timer units take on the disk.
+        estimate_ms: how long draining takes without throttle.
+    """
+
+    level: int
+    delay_ms: int
+    pending: int = 0
+    pending_bytes: int = 0
+    first_due_ms: int | None = None
+    last_due_ms: int | None = None
+    overdue: int = 0
+    unit_bytes: int = 0
+    estimate_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A dry run, saved.
+
+    Attributes:
+        store_id: the store it was made for.
+        log_end: end of the commit log at that moment.
+    """
+
+    plan_id: str
+    store_id: str
+    made_ms: int
+    made_by: str
+    log_end: int = 0
+    levels: list[PlannedLevel] = field(default_factory=list)
+    obstacles: list[Obstacle] = field(default_factory=list)
+
+    @property
+    def pending(self) -> int:
+        """Messages of all levels."""
+        return sum(level.pending for level in self.levels)
+
+    @property
+    def unit_bytes(self) -> int:
+        """Disk it will take."""
+        return sum(level.unit_bytes for level in self.levels)
+
+    @property
+    def estimate_ms(self) -> int:
+        """How long it takes without throttle, one level after the other."""
+        return sum(level.estimate_ms for level in self.levels)
+
+    @property
+    def blocked(self) -> list[Obstacle]:
+        """What must be gone before it can start."""
+        return [obstacle for obstacle in self.obstacles if obstacle.blocks]
+
+
+class PlanError(UsageError):
+    """A plan cannot be used: says which, why, and what next."""
+
+    def __init__(self, plan_id: str, why: str) -> None:
+        self.plan_id, self.why = plan_id, why
+        super().__init__(f"plan {plan_id}: {why}. Make a new one with `duemq migrate plan`")
+
+
+def new_id(kind: str, now_ms: int, salt: bytes) -> str:
+    """Return an id that sorts by time and is easy to say: `plan-20261121-163000-1f2e`.
+
+    Args:
+        kind: `plan` or `run`.
+        salt: two random bytes.
+    """
+    moment = datetime.fromtimestamp(now_ms / 1_000, UTC)
+    return f"{kind}-{moment:%Y%m%d-%H%M%S}-{salt[:2].hex()}"
+
+
+def to_json(plan: Plan) -> str:
+    """Return a plan as JSON, one field a line."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode() + "\n"
+
+
+def from_json(text: str | bytes, *, source: str = "the text") -> Plan:
+    """Return the plan that `to_json` wrote.
+
+    Raises:
+        PlanError: It is no plan, or one of another version.
+    """
+    if len(text) > PLAN_BYTES_MAX:
+        raise PlanError("?", f"{source} is longer than {PLAN_BYTES_MAX} bytes")
+    try:
+        return msgspec.json.decode(text, type=Plan)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PlanError("?", f"{source} is not a plan ({error})") from error
+
+
+def check(
+    plan: Plan,
+    *,
+    store_id: str,
+    delays_ms: Mapping[int, int],
+    now_ms: int,
+    levels: Iterable[int] | None = None,
+) -> None:
+    """Refuse a plan that does not belong to this store, these delays and this time.
+
+    Args:
+        delays_ms: level -> its delay now.
+        levels: those to be started, None: all of the plan.
+
+    Raises:
+        PlanError: It cannot be used.
+    """
+    known = {level.level: level for level in plan.levels}
+    if plan.store_id != store_id:
+        why = f"it was made for store {plan.store_id}, this is store {store_id}"
+        raise PlanError(plan.plan_id, why)
+    if now_ms < plan.made_ms:
+        late_s = (plan.made_ms - now_ms) / 1_000
+        why = f"it was made {late_s:.0f} s from now: the clock was set back"
+        raise PlanError(plan.plan_id, why)
+    if now_ms - plan.made_ms > AGE_MS_MAX:
+        days = (now_ms - plan.made_ms) // 86_400_000
+        raise PlanError(plan.plan_id, f"it is {days} days old; what it counted is no longer there")
+    for level in known if levels is None else levels:
+        if level not in known:
+            names = ", ".join(map(str, sorted(known))) or "none"
+            raise PlanError(plan.plan_id, f"level {level} is not in it (its levels: {names})")
+        if level not in delays_ms:
+            raise PlanError(plan.plan_id, f"level {level} no longer exists in messageDelayLevel")
+        if delays_ms[level] != known[level].delay_ms:
+            why = (
+                f"level {level} meant {known[level].delay_ms} ms when it was made and means "
+                f"{delays_ms[level]} ms now"
+            )
+            raise PlanError(plan.plan_id, why)
+    if plan.blocked:
+        raise PlanError(plan.plan_id, "; ".join(item.text for item in plan.blocked))

@@ -1,0 +1,42 @@
+"""One suite on both databases; PostgreSQL is a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from migration.ledger.store import Ledger
+from tests.interop.needs import skip_without
+from tests.migration.ledger.postgres import Server, private_server
+
+NOW_MS = 1_795_278_600_000
+Opener = Callable[..., Ledger]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    with skip_without(), private_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database with nothing in it."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    server: Server = request.getfixturevalue("postgres")
+    return server.new_database()
+
+
+@pytest.fixture
+def opener(url: str) -> Opener:
+    """Opens the ledger of store `s-1`."""
+
+    def opened(store_id: str = "s-1", busy_ms: int = 2_000) -> Ledger:
+        return Ledger.open(
+            url, store_id=store_id, store_path="/stores/one", now_ms=NOW_MS, busy_ms=busy_ms
+        )
+
+    return opened

@@ -1,0 +1,131 @@
+"""A private PostgreSQL server: its own directory, a socket in it, no port, gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.interop.needs import Missing
+
+HOW = "PostgreSQL is not installed; on Debian and Ubuntu: apt-get install postgresql"
+SETTINGS = ("listen_addresses=", "fsync=off", "shared_buffers=16MB", "max_connections=20")
+
+
+def find_program(name: str) -> str:
+    """Return the path of one of PostgreSQL's programs; Debian keeps them off the path.
+
+    Raises:
+        Missing: It is not installed.
+    """
+    found = [*sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))]
+    program = str(found[-1]) if found else shutil.which(name)
+    if program is None:
+        raise Missing(HOW)
+    return program
+
+
+def unprivileged() -> dict[str, Any]:
+    """Return how a process is started so that it is not root, whom the server refuses."""
+    if os.geteuid() != 0:
+        return {}
+    names = {user.pw_name: user for user in pwd.getpwall()}
+    user = names.get("postgres") or names["nobody"]
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+class Server:
+    """One server.
+
+    Args:
+        home: an empty directory that belongs to the user of the server.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._process: subprocess.Popen[str] | None = None
+        self._databases = 0
+        data = str(home / "data")
+        self._start = [find_program("postgres"), "-D", data, "-k", str(home)]
+        for setting in SETTINGS:
+            self._start += ["-c", setting]
+        make = [find_program("initdb"), "-D", data, "-U", "duemq", "-A", "trust"]
+        make += ["-E", "UTF8", "--no-sync"]
+        subprocess.run(make, **self._how(), check=True, stdout=subprocess.DEVNULL)
+
+    def _how(self) -> dict[str, Any]:
+        return {"cwd": self.home, "env": {"LC_ALL": "C", "PATH": os.defpath}} | unprivileged()
+
+    def start(self) -> None:
+        """Return when it takes connections."""
+        assert self._process is None
+        self._process = subprocess.Popen(
+            self._start, **self._how(), stderr=subprocess.PIPE, text=True
+        )
+        said = self._process.stderr
+        assert said is not None
+        lines = []
+        for line in said:
+            lines.append(line)
+            if "ready to accept connections" in line:
+                break
+        else:
+            raise AssertionError("".join(lines))
+        self._reader = threading.Thread(target=said.read)  # so that the pipe is never full
+        self._reader.start()
+
+    def stop(self) -> None:
+        """Stop it at once, whoever is connected."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(timeout=30)
+        self._reader.join()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        self._process = None
+
+    def new_database(self) -> str:
+        """Return the URL of a new, empty database."""
+        import psycopg
+
+        self._databases += 1
+        name = f"test_{self._databases}"
+        with psycopg.connect(f"host={self.home} user=duemq dbname=postgres", autocommit=True) as at:
+            at.execute(f"CREATE DATABASE {name}".encode())
+        return f"postgresql://duemq@/{name}?host={self.home}"
+
+
+@contextmanager
+def private_server() -> Iterator[Server]:
+    """Run a server while the block is open.
+
+    Raises:
+        Missing: It, or its driver, is not installed.
+    """
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        raise Missing("psycopg is not installed: pip install 'duemq[postgresql]'") from error
+    find_program("initdb")
+    home = Path(tempfile.mkdtemp(prefix="duemq-pg-"))  # a socket's path must be short
+    user = unprivileged()
+    if user:
+        os.chown(home, user["user"], user["group"])
+    try:
+        server = Server(home)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(home)
