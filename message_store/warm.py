@@ -14,15 +14,13 @@ from typing import Any
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
-from message_store.kernels import CACHE_DIRECTORY
+from message_store.kernels import CACHE_DIRECTORY, PACKAGES, digest_of_all
 from message_store.key_search import frames, search
 from message_store.properties import encode_properties
 from message_store.store import MessageStore
 from message_store.verify import verify_store
 
-COMPLETE = "complete"
 LOOPBACK = (b"\x7f\x00\x00\x01", 1)
-OUR_PACKAGES = ("message_store", "schedule_service", "timer_store", "migration", "broker")
 
 
 def warm_store() -> None:
@@ -71,7 +69,7 @@ def kernels_compiled_here() -> list[str]:
     """Return the kernels that this process compiled instead of loading them from the cache."""
     found = []
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in OUR_PACKAGES:
+        if name.partition(".")[0] in PACKAGES:
             found += [
                 f"{name}.{attribute}"
                 for attribute, value in vars(module).items()
@@ -87,9 +85,13 @@ def _misses(value: Any) -> bool:
 
 def is_complete() -> bool:
     """Return whether everything was compiled into this cache before."""
-    return (CACHE_DIRECTORY / COMPLETE).exists()
+    return _complete().exists()
 
 
 def set_complete() -> None:
     """Note that everything is compiled."""
-    (CACHE_DIRECTORY / COMPLETE).touch()
+    _complete().touch()
+
+
+def _complete() -> Path:
+    return CACHE_DIRECTORY / f"complete-{digest_of_all()}"

@@ -1,8 +1,9 @@
-"""Compiled loops. Importing this package sets where their machine code is kept.
+"""Compiled loops, and where their machine code is kept.
 
-Numba notices a change of the file a kernel stands in, but not of the helpers it inlines; so the
-cache directory is named by a digest of every source file that can end up in machine code. The
-file `complete` in it says that everything was compiled (see `message_store.kernels.warm`).
+A kernel's machine code holds the text of its module and of all that it imports: helpers are
+inlined, layouts and constants are frozen. Numba notices a change of the kernel's own file only. So
+code is kept by a digest of all those files: a change compiles again what it can have reached, and
+nothing else. Where the files lie does not matter: copies of the same version share their code.
 """
 
 from __future__ import annotations
@@ -10,36 +11,76 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
+from functools import cache
 from pathlib import Path
 
 import numba
 
 CACHE_VARIABLE = "DUEMQ_KERNEL_CACHE"
-
-
-def compiled_sources() -> list[Path]:
-    """Return the source files whose text ends up in machine code, in a fixed order."""
-    top = Path(__file__).resolve().parents[2]
-    names = ("message_store", "schedule_service", "timer_store", "migration", "broker")
-    found = [path for name in names for path in (top / name).rglob("*.py")]
-    return sorted(p for p in found if "kernels" in p.as_posix() or p.name in _LAYOUT_FILES)
-
-
-_LAYOUT_FILES = ("layout.py", "topics.py")
+PACKAGES = ("message_store", "schedule_service", "timer_store", "migration", "broker")
+TOP = Path(__file__).resolve().parents[2]
+IMPORT = re.compile(r"^\s*(?:from ([\w.]+) import (\([^)]*\)|[^\n]*)|import ([\w.]+))", re.M)
+MACHINE = f"{numba.__version__} {platform.python_version()}"
 
 
 def _cache_directory() -> Path:
-    digest = hashlib.sha256(f"{numba.__version__} {platform.python_version()}".encode())
-    for path in compiled_sources():  # numba keeps code by the place of its source, too
-        digest.update(str(path).encode())
-        digest.update(path.read_bytes())
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "duemq" / "kernels"
-    return Path(os.environ.get(CACHE_VARIABLE) or default) / digest.hexdigest()[:16]
+    return Path(os.environ.get(CACHE_VARIABLE) or default)
 
 
 CACHE_DIRECTORY = _cache_directory()
-try:
-    CACHE_DIRECTORY.mkdir(parents=True, exist_ok=True)
-    numba.config.CACHE_DIR = str(CACHE_DIRECTORY)  # type: ignore[attr-defined]
-except OSError:  # a read-only home: numba falls back to __pycache__ beside the sources
-    pass
+
+
+def kernel_sources() -> list[Path]:
+    """Return the modules that kernels stand in, in a fixed order."""
+    found = [path for name in PACKAGES for path in (TOP / name).rglob("*.py")]
+    return sorted(p for p in found if "kernels" in p.as_posix() and p.parent.name != "cli")
+
+
+@cache
+def _imported(path: Path) -> tuple[Path, ...]:
+    """Return the files of ours that a module imports itself."""
+    found = []
+    for source, names, plain in IMPORT.findall(path.read_text()):
+        module = source or plain
+        if module.partition(".")[0] in PACKAGES:
+            inside = [f"{module}.{name}" for name in re.findall(r"\w+", names)]
+            found += [_file_of(name) for name in (module, *inside)]
+    return tuple(found_path for found_path in found if found_path is not None)
+
+
+@cache
+def _file_of(module: str) -> Path | None:
+    place = TOP / module.replace(".", "/")
+    return next((p for p in (place.with_suffix(".py"), place / "__init__.py") if p.is_file()), None)
+
+
+def sources_of(path: Path) -> list[Path]:
+    """Return all files whose text can be in the machine code of a module, in a fixed order."""
+    found, ahead = set[Path](), [path]
+    while ahead:
+        here = ahead.pop()
+        if here not in found:
+            found.add(here)
+            ahead += _imported(here)
+    return sorted(found)
+
+
+@cache
+def digest_of(path: Path) -> str:
+    """Return the digest that the machine code of a module is kept under."""
+    return _digest(sources_of(path))
+
+
+def digest_of_all() -> str:
+    """Return one digest of everything that is compiled."""
+    return _digest(sorted({file for path in kernel_sources() for file in sources_of(path)}))
+
+
+def _digest(paths: list[Path]) -> str:
+    digest = hashlib.sha256(MACHINE.encode())
+    for path in paths:
+        digest.update(path.relative_to(TOP).as_posix().encode() + b"\0")
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]

@@ -2,14 +2,61 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, ParamSpec, Self, TypeVar
 
 from numba import njit, typeof
-from numba.core.caching import FunctionCache
+from numba.core.caching import CacheImpl, CompileResultCacheImpl, FunctionCache, _CacheLocator
+
+from message_store.kernels import CACHE_DIRECTORY, TOP, digest_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class ByContent(_CacheLocator):
+    """Keeps the machine code of a module in a folder named by what the code is made of."""
+
+    def __init__(self, path: Path, line: int) -> None:
+        name = path.relative_to(TOP).with_suffix("").as_posix().replace("/", ".")
+        self._digest, self._line = digest_of(path), line
+        self._folder = CACHE_DIRECTORY / f"{name}-{self._digest}"
+
+    def get_cache_path(self) -> str:
+        """Return the folder."""
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        """Return what an index must have to be believed."""
+        return self._digest
+
+    def get_disambiguator(self) -> str:
+        """Return what tells functions of one name apart."""
+        return str(self._line)
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> Self | None:
+        """Return the place of a function; None: not one of ours, or the folder cannot be made.
+
+        Numba then keeps the code beside the source.
+        """
+        path = Path(py_file).resolve()
+        if not path.is_relative_to(TOP):
+            return None
+        found = cls(path, py_func.__code__.co_firstlineno)
+        try:
+            os.makedirs(found._folder, exist_ok=True)
+        except OSError:  # a read-only home
+            return None
+        return found if os.access(found._folder, os.W_OK) else None
+
+
+class KeptByContent(CompileResultCacheImpl):
+    """Numba's machine code files, kept where `ByContent` says."""
+
+    _locator_classes = (ByContent, *CacheImpl._locator_classes)
 
 
 class LoadingCache(FunctionCache):
@@ -19,6 +66,8 @@ class LoadingCache(FunctionCache):
     kernel can run. Code that is only loaded needs none of it; when something has to be compiled
     after all, the compiler gets itself ready.
     """
+
+    _impl_class = KeptByContent
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function for a signature, None if it is not in the cache."""

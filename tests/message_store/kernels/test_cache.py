@@ -1,0 +1,114 @@
+"""Machine code is kept by everything that it is made of, and by nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from message_store import kernels
+from message_store.kernels import TOP, kernel_sources, sources_of
+
+GATHER = TOP / "timer_store" / "kernels" / "gather.py"
+REPORT = """
+import sys
+from message_store.kernels import digest_of, digest_of_all, TOP
+print(digest_of(TOP / "a/kernels/one.py".replace("a/", "timer_store/")), digest_of_all())
+"""
+USE = """
+from timer_store.kernels.one import twice
+print(twice(21), sum(twice.stats.cache_misses.values()))
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A tiny tree with the real cache in it."""
+    return make_tree(tmp_path / "first")
+
+
+def make_tree(top: Path) -> Path:
+    files = {
+        "timer_store/__init__.py": "",
+        "timer_store/kernels/__init__.py": "",
+        "timer_store/layout.py": "FACTOR = 2\n",
+        "timer_store/kernels/other.py": "X = 1\n",
+        "timer_store/kernels/one.py": (
+            "from message_store.kernels.kernel import kernel\n"
+            "from timer_store import (\n    layout,\n)\n\n"
+            "FACTOR = layout.FACTOR\n\n\n@kernel\ndef twice(number):\n    return number * FACTOR\n"
+        ),
+        "message_store/__init__.py": "",
+    }
+    for name in ("__init__.py", "kernel.py"):
+        path = f"message_store/kernels/{name}"
+        files[path] = (TOP / path).read_text()
+    for name, text in files.items():
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text(text)
+    return top
+
+
+def run(top: Path, program: str, cache: Path | None = None) -> list[str]:
+    environment = {**os.environ, "DUEMQ_KERNEL_CACHE": str(cache or top / "cache")}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=top,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_the_sources_of_a_kernel_are_all_that_it_imports():
+    names = {path.relative_to(TOP).as_posix() for path in sources_of(GATHER)}
+    assert {"timer_store/layout.py", "message_store/layout.py", "message_store/topics.py"} <= names
+    assert {"message_store/kernels/bytes.py", "timer_store/kernels/fetch.py"} <= names
+    assert "timer_store/gather.py" not in names
+    assert not [path for path in kernel_sources() if "cli" in path.parts]
+
+
+@pytest.mark.parametrize(
+    ("changed", "one", "all_"),
+    [
+        ("timer_store/layout.py", True, True),
+        ("timer_store/kernels/one.py", True, True),
+        ("timer_store/kernels/other.py", False, True),
+        ("timer_store/__init__.py", True, True),  # it is run by the import
+        ("message_store/README.py", False, False),
+    ],
+)
+def test_a_change_is_noticed_where_it_matters(tree, changed, one, all_):
+    before = run(tree, REPORT)
+    with (tree / changed).open("a") as file:
+        file.write("# changed\n")
+    after = run(tree, REPORT)
+    assert (before[0] != after[0], before[1] != after[1]) == (one, all_)
+
+
+def test_a_changed_constant_is_compiled_in_and_copies_share_code(tree, tmp_path):
+    cache = tmp_path / "cache"
+    assert run(tree, USE, cache) == ["42", "1"]
+    assert run(tree, USE, cache) == ["42", "0"]
+    assert run(make_tree(tmp_path / "second"), USE, cache) == ["42", "0"]
+    (tree / "timer_store/layout.py").write_text("FACTOR = 3\n")
+    assert run(tree, USE, cache) == ["63", "1"]
+    assert run(tmp_path / "second", USE, cache) == ["42", "0"]
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tree, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert run(tree, USE, tmp_path / "file" / "cache")[0] == "42"
+
+
+def test_the_cache_of_this_process_is_where_it_says():
+    code = __import__("message_store.kernels.crc", fromlist=["crc"])
+    compiled = next(v for v in vars(code).values() if hasattr(v, "py_func"))
+    assert Path(compiled._cache.cache_path).parent == kernels.CACHE_DIRECTORY
