@@ -112,6 +112,17 @@ class TimerConfig:
         own=True,
         live=True,
     )
+    compact_percent: int = option(
+        50,
+        key="timerCompactRatio",
+        doc="When the disk fills up, messages that wait are copied out of old commit log files of "
+        "which at most so much waits, so that the files can go; 0: never.",
+        unit="%",
+        minimum=0,
+        maximum=90,
+        own=True,
+        live=True,
+    )
     stage_lead_ms: int = option(
         500,
         key="timerStageLeadMs",

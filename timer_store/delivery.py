@@ -257,6 +257,11 @@ class Delivery:
             first_ms = min(first_ms, (due_ms - 1) - (due_ms - 1) % precision_ms)
         position.read_ms = max(position.read_ms, first_ms)
 
+    @property
+    def is_rolling(self) -> bool:
+        """Whether a timer may have units in two slots: put on, and in a slot not loaded again."""
+        return self.broken is not None or self._position.staged_ms <= self._rolled_ms
+
     # -- for a checkpoint -----------------------------------------------------------------------
 
     def _note_start(self, due_ms: int) -> None:

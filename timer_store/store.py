@@ -3,6 +3,7 @@
     take in      timer queue ---> timer log + wheel            (intake)
     deliver      wheel slot ---> near stage ---> real topic     (delivery)
     settle       cancel, move, fire: one decision, one record   (decisions)
+    compact      old records ---> copies, so that files may go  (compaction)
     checkpoint   what is known at one instant, written in order (persist)
 
 Everything but the commit log can be rebuilt from it (recovery). Only the thread that opened the
@@ -23,12 +24,14 @@ from timer_store.adoption import sound_wheel
 from timer_store.books import Books
 from timer_store.carrier import TimerCarrier
 from timer_store.claims import Claims
+from timer_store.compaction import Compaction
 from timer_store.config import TimerConfig
 from timer_store.copies import TimerCopies
 from timer_store.deciding import DecidingRecords
 from timer_store.decisions import Decisions
 from timer_store.delivery import RETRY_MS, Delivery
 from timer_store.fetch import Fetcher
+from timer_store.handovers import Handovers
 from timer_store.intake import Intake
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.odd import OddRows
@@ -85,8 +88,11 @@ class TimerStore:
             self.copies,
         )  # fmt: skip
         self.stats = self.delivery.stats = TimerStats(store.topics)
+        self.handovers = Handovers(self)
+        self.records.others = self._read_handed
         self.decisions = Decisions(self)
         self.odd = OddRows(self)
+        self.compaction = Compaction(self)
         self.moment_ms = 0  # when the newest timers taken in need a look
         self.writing = False  # a checkpoint is written in another thread
         self.remade = 0  # how often everything was made anew
@@ -138,6 +144,8 @@ class TimerStore:
         self.intake.stopped = self.config.stop_enqueue
         if self.intake.behind and self.intake.has_room(now_ms):
             moved += self.intake.catch_up(CATCH_UP_UNITS, now_ms)
+        if self.handovers.behind and not self.config.stop_enqueue:
+            moved += self.handovers.catch_up(CATCH_UP_UNITS, now_ms)
         moved += self.odd.settle(now_ms)
         if self.intake.early:
             self.intake.early = False
@@ -146,12 +154,18 @@ class TimerStore:
         if self.delivery.broken is not None and not self.writing:
             self._rebuild(now_ms)
         moved += self.delivery.deliver(now_ms)
+        if not moved:
+            self.compaction.turn(now_ms)
         return moved > 0 or self.delivery.parts + self.delivery.rolled > loaded
 
     def next_moment_ms(self, now_ms: int) -> int:
         """Return when a turn will have something to do, if nothing is put before."""
-        moment_ms = self.delivery.next_moment_ms(now_ms)
-        return min(moment_ms, now_ms + RETRY_MS) if self.intake.holding else moment_ms
+        moments = [self.delivery.next_moment_ms(now_ms)]
+        if self.intake.holding:
+            moments.append(now_ms + RETRY_MS)
+        if self.compaction.running:
+            moments.append(self.compaction.moment_ms)
+        return min(moments)
 
     def _rebuild(self, now_ms: int) -> None:
         """Make everything anew from the queue: the chain of a slot is broken."""
@@ -176,10 +190,17 @@ class TimerStore:
         """
         return lowest(self.first_needed, self.held_from)
 
+    def hold(self) -> None:
+        """Keep what is needed now until the next checkpoint, whatever becomes of it before."""
+        self.held_from = lowest(self.held_from, self.first_needed)
+
     @property
     def first_needed(self) -> int | None:
         """The same without the checkpoint."""
-        return lowest(self.books.first_file, self._first_behind())
+        return lowest(self.books.first_file, self._first_behind(), self.handovers.first_behind())
+
+    def _read_handed(self, offsets: Any) -> Any:
+        return self.handovers.records.at_offsets(offsets, self.handovers.owned)
 
     def _first_behind(self) -> int | None:
         """Return the log offset of the first record of the queue that is not taken in."""

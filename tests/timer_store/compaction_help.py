@@ -1,0 +1,72 @@
+"""A timer store whose disk is as full as a test says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from message_store.store import MessageStore
+from tests.timer_store.rig import TimerRig
+from timer_store.compaction import PIN_OWNER
+
+FILE_BYTES = 16_384
+DAY_MS = 86_400_000
+
+
+class FullDisk:
+    """What stores are told of their disk: 1,000 files fit."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.percent = 50.0
+        patch.setattr(MessageStore, "disk_bytes", property(lambda _: self.bytes))
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        whole = 1_000 * FILE_BYTES
+        used = int(whole * self.percent / 100)
+        return used, whole - used
+
+
+class PinningRig(TimerRig):
+    """A rig whose timers pin the commit log, as in a broker."""
+
+    def __init__(self, root: Path, disk: FullDisk, **config: Any) -> None:
+        super().__init__(root, **{"stage_lead_ms": 0, "max_delay_s": 10**8} | config)
+        self.disk = disk
+        self.store_changes = {"commitlog_file_bytes": FILE_BYTES, "delete_when_hours": "03"}
+
+    def open(self) -> TimerRig:
+        super().open()
+        self.pin()
+        return self
+
+    def pin(self) -> None:
+        """Have retention ask the timers."""
+        timers = self.timers
+        self.store.retention.add_pin(lambda: timers.first_pending_offset, owner=PIN_OWNER)
+
+    def fill(self, files: float = 1) -> None:
+        """Write some files full of messages that are no timers."""
+        for _ in range(round(files * 16)):
+            self.put_many([(1, "U", 0, b"x" * 900)])
+
+    def compact(self, *, by_hand: bool = False) -> None:
+        """Do all that compaction has to do now."""
+        compaction = self.timers.compaction
+        if by_hand:
+            compaction.start()
+        else:
+            compaction.look()
+        for _ in range(10_000):
+            if not compaction.running:
+                return
+            self.advance(max(compaction.moment_ms - self.clock.now_ms(), 0))
+            self.timers.turn(self.clock.now_ms())
+        raise AssertionError("it does not come to an end")
+
+    def clean(self) -> int:
+        """Let retention do what it may; return how many files went."""
+        self.store.flush()
+        return sum(self.store.retention.clean() for _ in range(5))

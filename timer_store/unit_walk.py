@@ -1,0 +1,81 @@
+"""A walk through the timer log in bounded pieces: the units of timers that wait in old log files.
+
+Only what waits in slots that are not loaded yet is told: what is loaded leaves by itself, and what
+was put on into a later slot has its unit there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from timer_store import layout
+from timer_store.kernels import chain
+from timer_store.layout import UNIT_BYTES
+
+if TYPE_CHECKING:
+    from timer_store.store import TimerStore
+
+Rows = npt.NDArray[Any]
+PIECE_UNITS = 16_384
+
+
+class UnitWalk:
+    """One walk, to where the timer log ended when it began.
+
+    Args:
+        until: timers whose records lie before this log offset.
+    """
+
+    def __init__(self, timers: TimerStore, until: int) -> None:
+        self._timers, self._until = timers, until
+        log = timers.units.log
+        self._first, self._pos, self._end = log.min_pos, log.min_pos, log.end
+        self._remade = timers.remade
+        self._out = np.empty(PIECE_UNITS, layout.LOGGED)
+
+    @property
+    def left(self) -> bool:
+        """Whether there is more."""
+        return self._pos < self._end and self.valid
+
+    @property
+    def valid(self) -> bool:
+        """Whether the timer log is still the one that was walked through, not made anew."""
+        return self._remade == self._timers.remade
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Units passed, and all of them."""
+        whole = self._end - self._first
+        return (min(self._pos, self._end) - self._first) // UNIT_BYTES, whole // UNIT_BYTES
+
+    def piece(self) -> Rows:
+        """Return those among the next units, (n,) `layout.LOGGED`; valid until the next call."""
+        log = self._timers.units.log
+        self._pos = max(self._pos, log.min_pos)
+        if not self.left:
+            return self._out[:0]
+        file = log.files[log.index_of(self._pos)]
+        end = min(log.end_in(file), self._end)
+        found = int(chain.read_units(file.data, file.base, self._pos, end, self._out))
+        self._pos += max(found, 1) * UNIT_BYTES  # one that is damaged is passed over
+        if self._pos >= end:
+            self._pos = max(self._pos, file.base + file.size)
+        rows = self._out[:found]
+        return rows[self._waits(rows)]
+
+    def _waits(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        waits = (rows["phys_offset"] < self._until) & (rows["due_ms"] >= 0)
+        waits &= rows["phys_offset"] >= self._timers.store.min_offset
+        waits &= (rows["magic"] & layout.MAGIC_DELETE) == 0
+        return np.asarray(waits & not_loaded(self._timers, rows["slot_ms"]))
+
+
+def not_loaded(timers: TimerStore, slot_ms: Any) -> npt.NDArray[np.bool_]:
+    """Return which slots are not loaded, not in part either."""
+    position = timers.position
+    width_ms = timers.config.precision_ms if position.part is not None else 0
+    return np.asarray(slot_ms >= position.staged_ms + width_ms)
