@@ -65,6 +65,11 @@ def upgrade(connection: Connection, where: str, *, to: str = "head") -> None:
         command.upgrade(config, to)
 
 
+def owner(connection: Connection) -> str | None:
+    """Return the store whose ledger this is, None if nobody claimed it yet."""
+    return connection.execute(select(IdentityRow.store_id)).scalar()
+
+
 def claim(connection: Connection, where: str, *, store_id: str, path: str, now_ms: int) -> bool:
     """Make an empty ledger this store's; return whether it was empty.
 

@@ -61,10 +61,12 @@ class Ledger:
     Args:
         engine: connects to it.
         url: for messages and, of SQLite, to see whether the file is still there.
+        store_id: whose it is; "" for one that is only read.
     """
 
-    def __init__(self, engine: Engine, url: URL) -> None:
-        self._engine, self.where = engine, shown(url)
+    def __init__(self, engine: Engine, url: URL, store_id: str = "") -> None:
+        self._engine, self.url, self.where = engine, url, shown(url)
+        self._store_id = store_id
         self._path = sqlite_path(url)
         self._file = self._file_now()
 
@@ -85,7 +87,7 @@ class Ledger:
         with _reaching(where), engine.begin() as connection:
             schema.upgrade(connection, where)
             schema.claim(connection, where, store_id=store_id, path=store_path, now_ms=now_ms)
-        return cls(engine, parsed)
+        return cls(engine, parsed, store_id)
 
     @classmethod
     def open_existing(cls, url: str, *, busy_ms: int = BUSY_MS) -> Self:
@@ -182,11 +184,16 @@ class Ledger:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
+        lost = LedgerUnavailable(
+            self.where, "it was removed or replaced", "It is made again of the log"
+        )
         with _reaching(self.where):
-            if self._file != self._file_now() or (self._path and self._file is None):
-                remedy = "It is made again of the log"
-                raise LedgerUnavailable(self.where, "the file was removed or replaced", remedy)
+            found = self._file_now()
+            if found != self._file or (self._path and found is None):
+                raise lost
             with self._engine.begin() as connection:
+                if schema.owner(connection) != self._store_id:  # files are numbered anew
+                    raise lost
                 yield connection
 
     @contextmanager

@@ -144,12 +144,13 @@ class LedgerWriter:
             self._say(error)
 
     async def _run(self) -> None:
-        while not self._stop.is_set():
-            if self._trouble:
-                await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + RETRY_MS)
-            else:
+        stopping = False
+        while not stopping:
+            if not self._trouble:
                 await self._due.wait()
-                await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + LINGER_MS)
+            pause_ms = RETRY_MS if self._trouble else LINGER_MS
+            await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + pause_ms)
+            stopping = self._stop.is_set()
             await self.flush()
 
     async def flush(self) -> bool:

@@ -1,0 +1,293 @@
+"""What is written is read again, on both databases; trouble is named, and nothing is half done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event, text
+
+from migration.ledger.engine import default_url, make_engine, parse_url
+from migration.ledger.errors import (
+    LedgerError,
+    LedgerOfAnotherStore,
+    LedgerUnavailable,
+    UnknownRun,
+)
+from migration.ledger.records import Record, Run, VerificationRecord
+from migration.ledger.store import TABLES, TEXT_CHARS_MAX, Ledger
+from migration.ledger.writer import key_of
+from migration.plan import Plan
+from migration.states import State
+from tests.migration.ledger import records_of as some
+from tests.migration.ledger.conftest import NOW_MS, Opener
+from tests.migration.ledger.postgres import Server
+
+RUN_ID = some.RUN_ID
+PLAN = Plan(plan_id="p", store_id="s-1", made_ms=1, made_by="anna")
+
+
+def test_columns_are_the_fields_of_the_records() -> None:
+    for record, model in TABLES.items():
+        extra = {"agrees"} if record is VerificationRecord else set()
+        assert set(model.__table__.c.keys()) == {f.name for f in fields(record)} | extra
+
+
+def later(records: list[Record]) -> list[Any]:
+    """Return the last of each key."""
+    return list({key_of(record): record for record in records}.values())
+
+
+# One database for all examples: each begins with empty tables.
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_run_is_read_as_it_was_written(opener: Opener, data: st.DataObject) -> None:
+    ledger = opener()
+    with make_engine(ledger.url).begin() as connection:
+        for model in TABLES.values():
+            connection.execute(model.__table__.delete())  # type: ignore[attr-defined]
+    run = Run(
+        migration=some.migration(plan_id="p", ended_ms=data.draw(some.MAYBE)),
+        levels=later(data.draw(st.lists(some.LEVEL_RECORDS, max_size=4))),
+        events=later(data.draw(st.lists(some.EVENTS, max_size=4))),
+        verifications=later(data.draw(st.lists(some.VERIFICATIONS, max_size=4))),
+        samples=later(data.draw(st.lists(some.SAMPLES, max_size=4))),
+    )
+    ledger.write([*run.levels, *run.events, *run.verifications, *run.samples, run.migration])
+    assert ledger.run(RUN_ID) == Run(
+        migration=run.migration,
+        levels=sorted(run.levels, key=lambda item: item.level),
+        events=sorted(run.events, key=lambda item: (item.at_ms, item.key)),
+        verifications=sorted(run.verifications, key=lambda item: (item.at_ms, item.level)),
+        samples=sorted(run.samples, key=lambda item: item.at_ms),
+    )
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plans=st.lists(some.PLANS, min_size=1, max_size=3))
+def test_plans_are_read_as_they_were_written(opener: Opener, plans: list[Plan]) -> None:
+    ledger = opener()
+    ledger.write(plans)
+    for plan in later(list(plans)):
+        assert ledger.plan(plan.plan_id) == plan
+    assert ledger.plan("none of these") is None
+
+
+def test_lists_show_the_newest_first(opener: Opener) -> None:
+    ledger = opener()
+    ledger.write([some.migration(migration_id=str(n), started_ms=n) for n in (2, 3, 1)])
+    ledger.write([Plan(plan_id=str(n), store_id="s-1", made_ms=n, made_by="") for n in (2, 3, 1)])
+    assert [run.migration_id for run in ledger.migrations()] == ["3", "2", "1"]
+    assert [plan.plan_id for plan in ledger.plans()] == ["3", "2", "1"]
+
+
+def test_what_is_written_later_replaces_what_has_the_same_key(opener: Opener) -> None:
+    ledger = opener()
+    ledger.write([some.migration(), some.level(moved=1), some.level(moved=2)])
+    assert [level.moved for level in ledger.run(RUN_ID).levels] == [2]
+    ledger.write([some.level(moved=5, state=State.DONE)])
+    assert ledger.run(RUN_ID).levels == [some.level(moved=5, state=State.DONE)]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("a\0b", "a\ufffdb"),
+        ("half \ud83d", "half ?"),
+        ("' OR 1=1; DROP TABLE duemq_plans; --", "' OR 1=1; DROP TABLE duemq_plans; --"),
+        ("ü\u2028\U0001f600", "ü\u2028\U0001f600"),
+        ("x" * 1_000_000, "x" * TEXT_CHARS_MAX),
+    ],
+    ids=["NUL", "half a pair", "SQL", "beyond ASCII", "long"],
+)
+def test_any_text_is_taken(opener: Opener, written: str, read: str) -> None:
+    ledger = opener()
+    ledger.write([some.migration(started_by=written), some.mark(0, text=written, who=written)])
+    run = ledger.run(RUN_ID)
+    assert (run.migration.started_by, run.events[0].text, run.events[0].who) == (read,) * 3
+
+
+def test_many_samples_are_drawn_together(opener: Opener) -> None:
+    ledger = opener()
+    samples = [
+        some.sample(
+            1_000 * n,
+            rate_per_s=float(n),
+            delivered=1,
+            late_p99_ms=None if n < 100 else n,
+        )
+        for n in range(1_000)
+    ]
+    ledger.write([some.migration(), *samples])
+    assert ledger.run(RUN_ID, samples_max=1_000).samples == samples
+    joined = ledger.run(RUN_ID, samples_max=100).samples
+    assert len(joined) == 100
+    assert sum(item.delivered for item in joined) == 1_000
+    assert joined[0].at_ms == 0
+    assert joined[0].rate_per_s == pytest.approx(4.5)
+    assert joined[0].late_p99_ms is None
+    assert joined[-1].late_p99_ms == 999
+
+
+def test_a_ledger_that_says_more_or_less_than_the_log_is_set_right(opener: Opener) -> None:
+    ledger = opener()
+    note = some.mark(9, key="note", mark_offset=None)
+    check = VerificationRecord(
+        migration_id=RUN_ID,
+        level=3,
+        at_ms=4,
+        levels_count=0,
+        levels_checksum=0,
+        timers_count=0,
+        timers_checksum=0,
+    )
+    ledger.write([PLAN, some.fold(5).levels[0], some.mark(1), some.mark(4), note, check])
+    fold = some.fold(3)  # a power cut took marks 3 and 4; mark 0 and 2 never came
+    for _ in range(2):
+        ledger.rebuild(fold)
+        run = ledger.run(RUN_ID)
+        assert run.events == [*fold.events, note]
+        assert (run.levels, run.migration) == (fold.levels, fold.migrations[0])
+        assert run.verifications == [check]
+        assert ledger.plan("p") == PLAN
+
+
+def test_another_stores_ledger_is_refused(opener: Opener) -> None:
+    opener("s-1").write([PLAN])
+    with pytest.raises(LedgerOfAnotherStore, match=r"belongs to store s-1 \(/stores/one\)") as told:
+        opener("s-2")
+    assert "Name this store's own ledger" in str(told.value)
+    assert opener("s-1").plans() == [PLAN]
+
+
+def test_a_ledger_is_read_without_its_store(url: str, opener: Opener) -> None:
+    with pytest.raises(LedgerUnavailable, match=r"no such file|the database is empty"):
+        Ledger.open_existing(url)
+    opener().write([PLAN])
+    assert Ledger.open_existing(url).plans() == [PLAN]
+
+
+def test_a_run_that_nobody_knows(opener: Opener) -> None:
+    with pytest.raises(UnknownRun, match=r"knows no migration x.*migrate history"):
+        opener().run("x")
+
+
+def test_a_batch_that_is_refused_leaves_nothing(opener: Opener) -> None:
+    ledger = opener()
+    with pytest.raises(LedgerError, match="refuses a record"):
+        ledger.write([some.migration(), some.level(moved=1 << 70)])
+    assert ledger.migrations() == []
+
+
+def test_a_locked_ledger(url: str, opener: Opener) -> None:
+    ledger = opener(busy_ms=1)
+    with make_engine(parse_url(url)).begin() as other:
+        if other.dialect.name == "postgresql":
+            other.execute(text("LOCK TABLE duemq_plans IN ACCESS EXCLUSIVE MODE"))
+        with pytest.raises(LedgerUnavailable, match="lock"):
+            ledger.write([PLAN])
+    ledger.write([PLAN])
+    assert ledger.plans() == [PLAN]
+
+
+def lose_sqlite(path: Path) -> None:
+    path.unlink()
+
+
+def replace_sqlite(path: Path) -> None:
+    path.with_suffix(".new").write_bytes(path.read_bytes())
+    path.with_suffix(".new").rename(path)
+
+
+def lose_directory(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("harm", [lose_sqlite, replace_sqlite, lose_directory])
+def test_a_file_that_goes_away_is_found_out(harm: Callable[[Path], None], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+
+    def opened() -> Ledger:
+        return Ledger.open(default_url(store), store_id="s", store_path="/", now_ms=NOW_MS)
+
+    ledger = opened()
+    harm(store / "duemq.ledger.sqlite")
+    with pytest.raises(LedgerUnavailable, match="removed or replaced"):
+        ledger.write([PLAN])
+    store.mkdir(exist_ok=True)
+    again = opened()
+    again.write([PLAN])
+    assert again.plans() == [PLAN]
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    url = default_url(tmp_path)
+    ledger = Ledger.open(url, store_id="s", store_path="/", now_ms=NOW_MS)
+    pages_max = [30]
+
+    def limit(connection: Any, record: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count={pages_max[0]}").close()
+
+    event.listen(ledger._engine, "connect", limit)
+    notes = [some.mark(n, text="x" * 1_000) for n in range(200)]
+    with pytest.raises(LedgerUnavailable, match="full"):
+        ledger.write([some.migration(), *notes])
+    assert ledger.migrations() == []
+    pages_max[0] = 1_000
+    ledger.write([some.migration(), *notes])
+    assert len(ledger.run(RUN_ID).events) == 200
+
+
+def test_a_file_that_is_no_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "duemq.ledger.sqlite"
+    path.write_bytes(b"this is no database" * 100)
+    with pytest.raises(LedgerUnavailable, match="not a database"):
+        Ledger.open(default_url(tmp_path), store_id="s", store_path="/", now_ms=NOW_MS)
+    assert path.read_bytes().startswith(b"this is no database")
+
+
+def test_a_server_that_goes_away_and_comes_back(postgres: Server) -> None:
+    url = postgres.new_database()
+
+    def opened() -> Ledger:
+        return Ledger.open(url, store_id="s", store_path="/", now_ms=NOW_MS)
+
+    ledger = opened()
+    postgres.stop()
+    try:
+        for use in (opened, lambda: ledger.write([PLAN]), ledger.plans):
+            with pytest.raises(LedgerUnavailable, match="The migration goes on"):
+                use()
+    finally:
+        postgres.start()
+    ledger.write([PLAN])
+    assert ledger.plans() == [PLAN]
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("nonsense", "cannot be read"),
+        ("mysql://u:secret@h/d", r"mysql://u:\*\*\*@h/d: such a database is not served"),
+        ("sqlite://", "not served"),
+        ("sqlite:///:memory:", "not served"),
+    ],
+)
+def test_a_url_that_is_of_no_use(url: str, why: str) -> None:
+    with pytest.raises(LedgerError, match=why) as told:
+        Ledger.open(url, store_id="s", store_path="/", now_ms=NOW_MS)
+    assert "Use sqlite:" in str(told.value)
+    assert "secret" not in str(told.value)
+
+
+def test_a_password_is_never_told() -> None:
+    url = "postgres://anna:secret@127.0.0.1:1/books"
+    with pytest.raises(LedgerUnavailable, match="postgresql://anna") as told:
+        Ledger.open(url, store_id="s", store_path="/", now_ms=NOW_MS)
+    assert "secret" not in str(told.value)

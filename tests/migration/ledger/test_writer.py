@@ -1,0 +1,298 @@
+"""The writer beside the event loop: whatever happens to the ledger, nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from message_store.clock import FakeClock
+from migration.ledger.engine import default_url, make_engine, parse_url
+from migration.ledger.errors import LedgerNewer, LedgerOfAnotherStore
+from migration.ledger.records import Fold, Record
+from migration.ledger.store import Ledger
+from migration.ledger.writer import LINGER_MS, RETRY_MS, Health, LedgerPlace, LedgerWriter
+from migration.plan import Plan
+from tests.migration.ledger import records_of as some
+from tests.migration.ledger.conftest import NOW_MS, Opener
+from tests.migration.ledger.postgres import Server
+
+RUN_ID = some.RUN_ID
+
+
+class Rig:
+    """A writer on a clock that the test moves, and a log that it can say more of."""
+
+    def __init__(self, url: str, **limits: Any) -> None:
+        self.clock = FakeClock(NOW_MS)
+        self.url, self.fold = url, some.fold(0)
+        self.place = LedgerPlace(url=url, store_id="s-1", store_path="/stores/one", busy_ms=1)
+        self.writer = LedgerWriter(self.place, clock=self.clock, fold=lambda: self.fold, **limits)
+
+    def step(self, count: int = 1) -> None:
+        """Take steps: each is a mark in the log, and is noted."""
+        for _ in range(count):
+            self.fold = some.fold(self.fold.next_mark + 1)
+            self.writer.note(self.fold.events[-1], *self.fold.levels)
+
+    def open(self) -> Ledger:
+        return Ledger.open(self.url, store_id="s-1", store_path="/", now_ms=1)
+
+    @property
+    def health(self) -> Health:
+        return self.writer.health
+
+    def told(self) -> Fold:
+        """What the ledger says of the log."""
+        run = self.open().run(RUN_ID)
+        return Fold(
+            next_mark=len(run.events),
+            migrations=[run.migration],
+            levels=run.levels,
+            events=run.events,
+        )
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Let time pass until something is so."""
+        for _ in range(5_000):
+            if reached():
+                return
+            self.clock.advance(LINGER_MS)
+            await asyncio.sleep(0.001)
+        raise AssertionError(f"it never happened: {self.health}")
+
+    async def written(self) -> None:
+        await self.until(lambda: not self.health.waiting and not self.health.trouble)
+
+
+def play(rig: Rig, story: Callable[[Rig], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with rig.writer.running():
+            await story(rig)
+
+    asyncio.run(whole())
+
+
+def test_what_is_noted_is_written(url: str) -> None:
+    async def story(rig: Rig) -> None:
+        rig.step(3)
+        await rig.written()
+        assert rig.told() == rig.fold
+
+    play(Rig(url), story)
+
+
+def test_leaving_writes_what_waits(url: str) -> None:
+    async def story(rig: Rig) -> None:
+        rig.step(3)
+        assert rig.health.waiting == 4  # the level once
+
+    rig = Rig(url)
+    play(rig, story)
+    assert rig.told() == rig.fold
+
+
+def test_records_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[list[Record]] = []
+    write = Ledger.write
+
+    def counted(ledger: Ledger, records: list[Record]) -> None:
+        batches.append(records)
+        write(ledger, records)
+
+    monkeypatch.setattr(Ledger, "write", counted)
+
+    async def story(rig: Rig) -> None:
+        rig.fold = some.fold(2_499)
+        rig.writer.note(*rig.fold.records(), some.sample(1))
+        rig.step()
+        await rig.written()
+        assert [len(batch) for batch in batches] == [1_000, 1_000, 503]
+        assert rig.told() == rig.fold
+
+    play(Rig(default_url(tmp_path)), story)
+
+
+def test_a_ledger_deleted_on_the_way_is_made_again(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        rig.step(5)
+        await rig.written()
+        (tmp_path / "duemq.ledger.sqlite").unlink()
+        rig.step()
+        await rig.until(lambda: bool(rig.health.trouble))
+        assert "removed or replaced" in rig.health.trouble
+        rig.step()
+        await rig.written()
+        assert rig.told() == rig.fold
+
+    play(Rig(default_url(tmp_path)), story)
+
+
+@pytest.mark.parametrize("from_start", [True, False], ids=["from the start", "on the way"])
+def test_a_locked_ledger_is_caught_up(from_start: bool, url: str, opener: Opener) -> None:
+    opener()
+
+    @asynccontextmanager
+    async def locked() -> AsyncIterator[None]:
+        with make_engine(parse_url(url)).begin() as other:
+            if other.dialect.name == "postgresql":
+                other.execute(text("LOCK TABLE duemq_levels IN ACCESS EXCLUSIVE MODE"))
+            yield
+
+    async def story(rig: Rig) -> None:
+        async with locked():
+            rig.step(3)
+            await rig.until(lambda: "lock" in rig.health.trouble)
+            since = rig.health.since_ms
+            rig.step(3)
+            await rig.until(lambda: rig.clock.now_ms() > since + 3 * RETRY_MS)
+            assert rig.health.since_ms == since
+            assert rig.health.waiting == 7
+        await rig.written()
+        assert rig.told() == rig.fold
+
+    async def whole() -> None:
+        rig = Rig(url)
+        if not from_start:
+            async with rig.writer.running():
+                await story(rig)
+            return
+        async with locked(), rig.writer.running():
+            assert "lock" in rig.health.trouble
+            rig.step(3)
+        assert rig.health.waiting  # given up: the next start catches up
+        again = Rig(url)
+        again.fold = rig.fold
+        async with again.writer.running():
+            assert again.told() == rig.fold
+
+    asyncio.run(whole())
+
+
+def test_a_server_that_is_away_for_a_while(postgres: Server) -> None:
+    async def story(rig: Rig) -> None:
+        rig.step(2)
+        await rig.written()
+        postgres.stop()
+        try:
+            rig.step(2)
+            await rig.until(lambda: bool(rig.health.trouble))
+            rig.step(2)
+        finally:
+            postgres.start()
+        await rig.written()
+        assert rig.told() == rig.fold
+
+    play(Rig(postgres.new_database()), story)
+
+
+def test_the_event_loop_goes_on_while_the_ledger_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, inside, write = threading.Event(), threading.Event(), Ledger.write
+
+    def hanging(ledger: Ledger, records: list[Record]) -> None:
+        inside.set()
+        assert free.wait(60)
+        write(ledger, records)
+
+    monkeypatch.setattr(Ledger, "write", hanging)
+
+    async def story(rig: Rig) -> None:
+        rig.step()
+        await rig.until(inside.is_set)
+        rig.step(10)  # noted while the thread hangs: nothing here waits
+        assert rig.health.waiting == 12
+        free.set()
+        await rig.written()
+        assert rig.told() == rig.fold
+
+    play(Rig(default_url(tmp_path)), story)
+
+
+def test_what_finds_no_room_comes_again_from_the_log(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        rig.writer.note(*(some.sample(n) for n in range(4)))
+        rig.writer.note(Plan(plan_id="p", store_id="s-1", made_ms=1, made_by=""))
+        rig.step(20)
+        assert rig.health.waiting == 8
+        assert rig.health.dropped == 4 + 1 + 20 + 1 - 8
+        await rig.written()
+        assert rig.told() == rig.fold
+        assert rig.open().run(RUN_ID).samples == []
+
+    play(Rig(default_url(tmp_path), waiting_max=8), story)
+
+
+def test_samples_make_room_first(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        plan = Plan(plan_id="p", store_id="s-1", made_ms=1, made_by="")
+        rig.writer.note(plan, some.sample(1), some.sample(2))
+        rig.step()
+        assert rig.health.dropped == 1
+        await rig.written()
+        assert rig.open().plans() == [plan]
+        assert [sample.at_ms for sample in rig.open().run(RUN_ID).samples] == [2]
+
+    play(Rig(default_url(tmp_path), waiting_max=4), story)
+
+
+def test_a_refused_record_does_not_stop_the_others(url: str) -> None:
+    async def story(rig: Rig) -> None:
+        rig.writer.note(some.sample(1, delivered=1 << 70))
+        await rig.written()
+        assert rig.health.dropped == 1
+        rig.step()
+        await rig.written()
+        assert rig.told() == rig.fold
+
+    play(Rig(url), story)
+
+
+def test_another_stores_ledger_stops_the_start(url: str) -> None:
+    Ledger.open(url, store_id="s-2", store_path="/stores/two", now_ms=1)
+    with pytest.raises(LedgerOfAnotherStore, match="/stores/two"):
+        play(Rig(url), nothing)
+
+
+def test_a_newer_ledger_stops_the_start(url: str, opener: Opener) -> None:
+    opener()
+    with make_engine(parse_url(url)).begin() as connection:
+        connection.execute(text("UPDATE duemq_ledger_version SET version_num = '9999'"))
+    with pytest.raises(LedgerNewer):
+        play(Rig(url), nothing)
+
+
+def test_another_stores_ledger_that_comes_later_is_left_alone(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        path = tmp_path / "duemq.ledger.sqlite"
+        path.unlink()
+        Ledger.open(rig.url, store_id="s-2", store_path="/stores/two", now_ms=1)
+        rig.step()
+        await rig.until(lambda: "/stores/two" in rig.health.trouble)
+        other = Ledger.open(rig.url, store_id="s-2", store_path="/", now_ms=1)
+        assert other.migrations() == []
+
+    play(Rig(default_url(tmp_path)), story)
+
+
+def test_the_newest_of_one_key_is_written_last(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        record = some.level(moved=1)
+        for moved in range(2, 50):
+            rig.writer.note(replace(record, moved=moved), some.sample(moved))
+        await rig.written()
+        assert rig.open().run(RUN_ID).levels[0].moved == 49
+
+    play(Rig(default_url(tmp_path)), story)
+
+
+async def nothing(rig: Rig) -> None:
+    """Do nothing."""
