@@ -1,0 +1,273 @@
+"""The throttle against a simulated broker: deliveries wait while a step holds the event loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from message_store.errors import UsageError
+from message_store.histogram import BOUNDS_MS, Lateness
+from migration.throttle import (
+    BATCH_MAX,
+    BATCH_MIN,
+    BURST_MS,
+    GROWTH_PART,
+    PAUSE_MS_MAX,
+    SEVERE,
+    Interval,
+    Limits,
+    Throttle,
+    Turn,
+)
+
+START_MS = 1_795_278_600_000
+INTERVAL_MS = 1_000
+
+
+@dataclass
+class SimulatedBroker:
+    """A delivery is due at every millisecond; one that is due during a step waits for its end.
+
+    Attributes:
+        unit_us: what handing over one message costs.
+        other_late_ms: what every delivery is late for another reason.
+        deliver: whether anything is delivered at all.
+    """
+
+    throttle: Throttle
+    unit_us: float = 1.0
+    other_late_ms: int = 0
+    deliver: bool = True
+    now_ms: int = START_MS
+    moved: int = 0
+    p99s: list[int] = field(default_factory=list)
+
+    def run(self, seconds: int) -> list[int]:
+        """Let time pass; return the p99 of each second."""
+        self.p99s = []
+        for _ in range(seconds):
+            self._interval()
+        return self.p99s
+
+    def _interval(self) -> None:
+        end_ms, late = self.now_ms + INTERVAL_MS, []
+        while self.now_ms < end_ms:
+            turn = self.throttle.next(self.now_ms)
+            if not turn.units:
+                late += [0] * (turn.at_ms - self.now_ms)
+                self.now_ms = turn.at_ms
+                continue
+            step_ms = max(round(turn.units * self.unit_us / 1_000), 1)
+            late += range(step_ms)
+            self.now_ms += step_ms
+            self.moved += turn.units
+            self.throttle.took(turn.units, self.now_ms)
+        p99 = int(np.quantile(late, 0.99)) + self.other_late_ms
+        self.p99s.append(p99)
+        self.throttle.observe(p99 if self.deliver else None)
+
+
+def simulated(limits: Limits | None = None, **how: object) -> SimulatedBroker:
+    throttle = Throttle(limits or Limits(), now_ms=START_MS)
+    return SimulatedBroker(throttle, **how)  # type: ignore[arg-type]
+
+
+def test_an_idle_broker_is_soon_at_full_speed() -> None:
+    broker = simulated(deliver=False)
+    broker.run((BATCH_MAX // BATCH_MIN).bit_length())
+    assert broker.throttle.batch == BATCH_MAX
+    assert not broker.throttle.held_back
+
+
+@pytest.mark.parametrize("unit_us", [0.3, 1, 5, 50], ids=lambda us: f"{us} us a message")
+def test_lateness_keeps_its_target_and_work_goes_on(unit_us: float) -> None:
+    broker = simulated(unit_us=unit_us)
+    broker.run(60)
+    before = broker.moved
+    p99s = broker.run(60)
+    assert max(p99s) <= 2 * broker.throttle.limits.target_p99_ms
+    assert sum(p99 > 20 for p99 in p99s) <= 60 * 0.05
+    full_speed = 1e6 / unit_us
+    assert (broker.moved - before) / 60 > 0.5 * full_speed
+
+
+def test_it_gives_way_within_two_intervals() -> None:
+    broker = simulated(unit_us=0.3)
+    broker.run(60)
+    assert broker.throttle.batch > BATCH_MAX // 2
+    broker.unit_us = 10  # the machine got something else to do
+    p99s = broker.run(3)
+    assert p99s[0] > 20
+    assert max(p99s[1:]) <= 20
+
+
+def test_it_comes_back_gently() -> None:
+    throttle = Throttle(Limits(), now_ms=START_MS)
+    for _ in range(4):
+        throttle.observe(1_000)
+    assert (throttle.batch, throttle.pause_ms) == (BATCH_MIN, 40)
+    batches, pauses = [], []
+    while throttle.held_back:
+        throttle.observe(0)
+        batches.append(throttle.batch)
+        pauses.append(throttle.pause_ms)
+    assert pauses == sorted(pauses, reverse=True)
+    assert all(after <= 2 * before for before, after in pairwise([BATCH_MIN, *batches]))
+    assert len(batches) > 4 * 4  # slower back than away
+
+
+def test_what_is_late_for_another_reason_does_not_hold_it_for_ever() -> None:
+    broker = simulated(other_late_ms=10_000)
+    broker.run(60)
+    before = broker.moved
+    broker.run(60)
+    assert broker.throttle.pause_ms == PAUSE_MS_MAX
+    assert broker.moved - before >= 50 * BATCH_MIN
+
+
+@pytest.mark.parametrize(
+    ("p99_ms", "batch"),
+    [
+        (None, 20_000),
+        (15, 20_000),
+        (16, 10_000),
+        (20, 10_000),
+        (21, 5_000),
+        (20 * SEVERE, 5_000),
+        (20 * SEVERE + 1, BATCH_MIN),
+    ],
+)
+def test_one_observation(p99_ms: int | None, batch: int) -> None:
+    throttle = Throttle(Limits(target_p99_ms=20), now_ms=START_MS)
+    throttle.batch = 10_000
+    throttle.observe(p99_ms)
+    assert (throttle.batch, throttle.pause_ms) == (batch, 0)
+
+
+def test_it_grows_by_little_near_where_it_was_late() -> None:
+    throttle = Throttle(Limits(), now_ms=START_MS)
+    throttle.batch = 16_000
+    throttle.observe(50)
+    sizes = []
+    for _ in range(4):
+        throttle.observe(5)
+        sizes.append(throttle.batch)
+    assert sizes == [9_000, 10_125, 11_390, 12_813]
+    throttle.observe(500)
+    assert throttle.batch == BATCH_MIN
+    while throttle.batch < 12_813 // 2:
+        throttle.observe(5)
+    assert throttle.batch == BATCH_MIN * 32
+    throttle.observe(5)
+    assert throttle.batch == BATCH_MIN * 32 * (GROWTH_PART + 1) // GROWTH_PART
+
+
+def test_a_pause_begins_behind_the_step_and_shrinks_with_an_observation() -> None:
+    throttle = Throttle(Limits(), now_ms=START_MS)
+    throttle.pause_ms = 400
+    throttle.took(10, START_MS)
+    assert throttle.next(START_MS) == Turn(0, START_MS + 400)
+    throttle.observe(0)
+    assert throttle.next(START_MS + 10) == Turn(0, START_MS + 300)
+    assert throttle.next(START_MS + 300).units == BATCH_MIN
+
+
+@given(
+    rate=st.integers(1, 2_000_000),
+    waits=st.lists(st.integers(0, 2_000), min_size=1, max_size=200),
+    batch=st.integers(BATCH_MIN, BATCH_MAX),
+)
+def test_the_rate_holds_over_any_time(rate: int, waits: list[int], batch: int) -> None:
+    throttle = Throttle(Limits(target_p99_ms=0, rate_per_s=rate), now_ms=START_MS)
+    throttle.batch = batch
+    now, moves = START_MS, [(START_MS, 0)]
+    for wait in waits:
+        turn = throttle.next(now)
+        if turn.units:
+            moves.append((now, turn.units))
+            throttle.took(turn.units, now)
+        else:
+            assert turn.at_ms > now
+            now = turn.at_ms
+            assert throttle.next(now).units, "it said when, and then it must be so"
+        now += wait
+    burst = max(rate * BURST_MS / 1_000, 1)
+    for first in range(0, len(moves), 7):
+        total = sum(units for _, units in moves[first:])
+        passed_ms = moves[-1][0] - moves[first][0]
+        assert total <= rate * passed_ms / 1_000 + burst + 1e-6
+
+
+def test_a_rate_is_reached() -> None:
+    broker = simulated(Limits(rate_per_s=50_000), deliver=False)
+    broker.run(20)
+    before = broker.moved
+    broker.run(20)
+    assert broker.moved - before == pytest.approx(20 * 50_000, rel=0.02)
+
+
+def test_limits_are_changed_while_it_runs() -> None:
+    broker = simulated(unit_us=1)
+    broker.run(60)
+    fast = broker.moved
+    broker.throttle.change(Limits(target_p99_ms=5))
+    broker.run(10)
+    p99s = broker.run(50)
+    assert sum(p99 > 5 for p99 in p99s) <= 20
+    broker.throttle.change(Limits(target_p99_ms=5, rate_per_s=1_000))
+    before = broker.moved
+    broker.run(60)
+    assert broker.moved - before <= 60_000 + 250
+    broker.throttle.change(Limits())
+    before = broker.moved
+    broker.run(60)
+    assert broker.moved - before > fast / 2
+    broker.throttle.change(Limits(target_p99_ms=0))
+    assert broker.throttle.next(broker.now_ms) == Turn(BATCH_MAX, broker.now_ms)
+
+
+@pytest.mark.parametrize("back_ms", [1, 10_000, 86_400_000])
+@pytest.mark.parametrize("limits", [Limits(), Limits(rate_per_s=1_000)], ids=["late", "rate"])
+def test_a_clock_set_back_does_not_stop_it(back_ms: int, limits: Limits) -> None:
+    throttle = Throttle(limits, now_ms=START_MS)
+    throttle.pause_ms = 100
+    throttle.took(1, START_MS)
+    now = START_MS - back_ms
+    turns = 0
+    while not throttle.next(now).units:
+        now, turns = throttle.next(now).at_ms, turns + 1
+        assert turns < 5
+    assert now <= START_MS - back_ms + 1_000
+
+
+@pytest.mark.parametrize("wrong", [{"target_p99_ms": -1}, {"rate_per_s": -5}])
+def test_limits_below_nothing_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="must be 0 or more"):
+        Limits(**wrong)
+
+
+def test_a_small_largest_step_is_kept() -> None:
+    throttle = Throttle(Limits(), now_ms=START_MS, batch_max=10)
+    for p99 in (None, 1_000, None, None):
+        throttle.observe(p99)
+        assert 1 <= throttle.batch <= 10
+
+
+def test_an_interval_counts_what_came_since_the_look_before() -> None:
+    late = Lateness()
+    late.note(np.zeros(50, np.int64), np.full(50, 5_000))
+    interval = Interval(late.buckets)
+    assert interval.look(late.buckets).quantile_ms(0.99) is None
+    late.note(np.zeros(100, np.int64), np.arange(100) // 10)
+    since = interval.look(late.buckets)
+    assert since.delivered == 100
+    assert since.quantile_ms(0.5) == 5
+    assert since.quantile_ms(0.99) == 10
+    late.note(np.zeros(1, np.int64), np.full(1, BOUNDS_MS[-1] + 1))
+    assert interval.look(late.buckets).quantile_ms(0.99) == BOUNDS_MS[-1]
+    assert interval.look(np.zeros_like(late.buckets)).delivered == 0
