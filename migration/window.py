@@ -1,0 +1,198 @@
+"""When a migration may run: "only between 01:00 and 05:00 Europe/Berlin". Pure.
+
+    01:00-05:00 Europe/Berlin
+    Mon-Fri 22:00-06:00, Sat,Sun 00:00-24:00 America/New_York        several, each with its days
+    23:30-00:30                                                      without a zone: UTC
+
+A window is open exactly while the clock on the wall of its zone shows a time in it. So one of four
+hours is open for three or five of them when that clock is changed, and one inside a skipped hour
+does not open that day. One over midnight belongs to the day on which it opens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from message_store.errors import UsageError
+
+DAY_NAMES: Final = (
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+)
+DAY_MINUTES: Final = 24 * 60
+PARTS_MAX: Final = 32
+TEXT_CHARS_MAX: Final = 500
+HORIZON_DAYS: Final = 22
+"""So far ahead a change is looked for: a weekly window may be swallowed by a changed clock."""
+_PART = re.compile(
+    r"(?:(?P<days>[A-Za-z][A-Za-z,\- ]*?) +)?(?P<h>\d\d?):(?P<m>\d\d) *- *(?P<H>\d\d?):(?P<M>\d\d)"
+)
+_SPAN = re.compile(r"\d\d?:\d\d *- *\d\d?:\d\d")
+
+
+class WindowError(UsageError):
+    """A window that cannot be understood."""
+
+    def __init__(self, text: str, why: str) -> None:
+        self.text, self.why = text, why
+        example = "Mon-Fri 22:00-06:00, Sat 00:00-24:00 Europe/Berlin"
+        super().__init__(f"window {text!r}: {why}. An example: {example}")
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Open every week on these days, from one minute of the day to another one.
+
+    Attributes:
+        days: 0 Monday ... 6 Sunday: the days on which it opens.
+        close_minute: not above `open_minute`: of the next day.
+    """
+
+    days: frozenset[int]
+    open_minute: int
+    close_minute: int
+
+    def shows(self, day: int, minute: int) -> bool:
+        """Tell whether a time of a weekday is in it."""
+        if self.open_minute < self.close_minute:
+            return day in self.days and self.open_minute <= minute < self.close_minute
+        if minute >= self.open_minute:
+            return day in self.days
+        return minute < self.close_minute and (day - 1) % 7 in self.days
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """When work is allowed.
+
+    Attributes:
+        text: as it was written.
+    """
+
+    text: str
+    zone: ZoneInfo
+    openings: tuple[Opening, ...]
+
+    def is_open(self, now_ms: int) -> bool:
+        """Tell whether work is allowed at a moment."""
+        wall = _moment(now_ms, self.zone)
+        minute = wall.hour * 60 + wall.minute
+        return any(opening.shows(wall.weekday(), minute) for opening in self.openings)
+
+    def next_change_ms(self, now_ms: int) -> int | None:
+        """Return when it opens, or closes if it is open; None: it stays as it is."""
+        is_open, today = self.is_open(now_ms), _moment(now_ms, self.zone).date()
+        for step in range(-1, HORIZON_DAYS):
+            for moment_ms in sorted(self._moments_ms(today + timedelta(days=step))):
+                if moment_ms > now_ms and self.is_open(moment_ms) != is_open:
+                    return moment_ms
+        return None
+
+    def _moments_ms(self, day: date) -> Iterator[int]:
+        """Yield the moments of a day at which it may open or close, in no order."""
+        midnight = datetime.combine(day, time(), self.zone)
+        for opening in self.openings:
+            for minute in (opening.open_minute, opening.close_minute):
+                wall = midnight + timedelta(minutes=minute)
+                yield _ms(wall)
+                yield _ms(wall.replace(fold=1))  # a time that comes twice
+        first_ms, end_ms = _ms(midnight), _ms(midnight + timedelta(days=1))
+        if self._offset(first_ms) != self._offset(end_ms):
+            yield self._jump_ms(first_ms, end_ms)
+
+    def _jump_ms(self, first_ms: int, end_ms: int) -> int:
+        """Return when the clock on the wall is changed."""
+        before = self._offset(first_ms)
+        while end_ms - first_ms > 1:
+            middle_ms = (first_ms + end_ms) // 2
+            if self._offset(middle_ms) == before:
+                first_ms = middle_ms
+            else:
+                end_ms = middle_ms
+        return end_ms
+
+    def _offset(self, moment_ms: int) -> timedelta | None:
+        return _moment(moment_ms, self.zone).utcoffset()
+
+
+def parse_window(text: str) -> Window:
+    """Return the window that a text describes.
+
+    Raises:
+        WindowError: It cannot be understood; says what is wrong.
+    """
+    if len(text) > TEXT_CHARS_MAX:
+        raise WindowError(text[:40] + "...", f"it is longer than {TEXT_CHARS_MAX} characters")
+    spans = list(_SPAN.finditer(text))
+    if not spans:
+        raise WindowError(text, "it names no times as in 01:00-05:00")
+    rest = text[spans[-1].end() :].strip()
+    openings, start = [], 0
+    for span in spans:
+        openings.append(_opening(text, text[start : span.end()].lstrip(" ,;")))
+        start = span.end()
+    if len(openings) > PARTS_MAX:
+        raise WindowError(text, f"it has more than {PARTS_MAX} parts")
+    return Window(text, _zone(text, rest), tuple(openings))
+
+
+def _opening(text: str, part: str) -> Opening:
+    found = _PART.fullmatch(part.strip())
+    if found is None:
+        raise WindowError(text, f"{part.strip()!r} is not days and times as in Mon-Fri 01:00-05:00")
+    opens = _minute(text, found["h"], found["m"])
+    closes = _minute(text, found["H"], found["M"])
+    if opens == closes:
+        raise WindowError(text, f"{part.strip()!r} opens and closes at the same time")
+    if opens == DAY_MINUTES:
+        raise WindowError(text, "a window opens at 00:00, not at 24:00")
+    return Opening(_days(text, found["days"] or "Mon-Sun"), opens, closes)
+
+
+def _minute(text: str, hour: str, minute: str) -> int:
+    value = int(hour) * 60 + int(minute)
+    if int(minute) > 59 or value > DAY_MINUTES:
+        raise WindowError(text, f"{hour}:{minute} is no time of day")
+    return value
+
+
+def _days(text: str, names: str) -> frozenset[int]:
+    days: set[int] = set()
+    for name in names.replace(" ", "").split(","):
+        first, dash, last = name.partition("-")
+        start = _day(text, first)
+        count = (_day(text, last) - start) % 7 if dash else 0
+        days |= {(start + step) % 7 for step in range(count + 1)}
+    return frozenset(days)
+
+
+def _day(text: str, name: str) -> int:
+    for day, full in enumerate(DAY_NAMES):
+        if len(name) >= 3 and full.lower().startswith(name.lower()):
+            return day
+    raise WindowError(text, f"{name!r} is no day; days are {', '.join(DAY_NAMES)}")
+
+
+def _zone(text: str, name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name or "UTC")
+    except (KeyError, ValueError, OSError) as error:
+        raise WindowError(text, f"{name!r} is no time zone such as Europe/Berlin") from error
+
+
+def _moment(moment_ms: int, zone: ZoneInfo) -> datetime:
+    return datetime.fromtimestamp(moment_ms / 1_000, zone)
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000)
