@@ -17,6 +17,7 @@ from message_store.commit_log import CommitLog
 AHEAD_BYTES = 32 << 20
 REFILL_BYTES = 4 << 20  # so much is used before the thread is woken again
 STEP_BYTES = 256 << 10
+EXPECTED_BYTES_MAX = 512 << 20
 
 
 class ReadAhead:
@@ -26,6 +27,7 @@ class ReadAhead:
         self._log = log
         self._reached = 0  # log offset up to which pages are there
         self._wake_at = 0  # log end at which there is work again
+        self._expected = 0  # log end that somebody has announced
         self._buffer = bytearray(STEP_BYTES)
         self._work = threading.Event()
         self._stopping = False
@@ -47,6 +49,11 @@ class ReadAhead:
         if end >= self._wake_at and not self._work.is_set():
             self._work.set()
 
+    def expect(self, size: int) -> None:
+        """So many bytes will soon be appended at once: have pages for them before that."""
+        self._expected = self._log.end + min(size, EXPECTED_BYTES_MAX)
+        self._work.set()
+
     def _run(self) -> None:
         while True:
             self._work.wait()
@@ -63,7 +70,7 @@ class ReadAhead:
             self._wake_at = end + 1  # the next append makes one
             return
         file_end = file.base + file.size
-        limit = min(end + AHEAD_BYTES, file_end)
+        limit = min(max(end + AHEAD_BYTES, self._expected), file_end)
         self._wake_at = file_end if limit == file_end else end + REFILL_BYTES
         at = max(end, self._reached)
         while at < limit and not self._stopping:

@@ -31,7 +31,7 @@ Rows = npt.NDArray[Any]
 MESSAGE_ILLEGAL = 13
 NOT_PUT = -1
 NOT_WRITABLE = "the store is not writable"
-BATCH_ROWS = 2_048
+BATCH_ROWS = 4_096
 
 
 @dataclass(slots=True)
@@ -83,6 +83,10 @@ class TimerCarrier:
     def log_end(self) -> int:
         """Where the next record will be appended."""
         return int(self._store.max_offset)
+
+    def expect(self, record_bytes: int) -> None:
+        """Have the log prepared for so many bytes of records that will be due at once."""
+        self._store.read_ahead.expect(record_bytes)
 
     # -- due ------------------------------------------------------------------------------------
 

@@ -124,7 +124,7 @@ class TimerConfig:
         live=True,
     )
     stage_lead_ms: int = option(
-        500,
+        1_000,
         key="timerStageLeadMs",
         doc="How long before it begins a slot is loaded.",
         unit="ms",
@@ -142,7 +142,7 @@ class TimerConfig:
         own=True,
     )
     batch_records_max: int = option(
-        2_048,
+        4_096,
         key="timerDeliverBatchRecords",
         doc="Messages delivered in one piece, before other traffic has its turn.",
         unit="messages",
@@ -152,7 +152,7 @@ class TimerConfig:
         live=True,
     )
     batch_bytes_max: int = option(
-        1 << 20,
+        2 << 20,
         key="timerDeliverBatchBytes",
         doc="Bytes delivered in one piece; a larger message goes alone.",
         unit="bytes",

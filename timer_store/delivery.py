@@ -33,6 +33,7 @@ Rows = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
 NEVER_MS = 1 << 62
 LOOK_AHEAD_SLOTS = 3_600  # how far the next slot is looked for before the loop sleeps
+EXPECT_BYTES = 16 << 20  # more than this in one slot is announced to the log
 RETRY_MS = 100  # after a refusal of the disk
 ROLLED_UNITS_MAX, ROLLED_MESSAGES_MAX = 16_384, 1_024  # a turn, about
 
@@ -147,6 +148,8 @@ class Delivery:
             return False
         self._stage.add_run(loaded.run)
         self._stage.add(loaded.joined)
+        if loaded.record_bytes > EXPECT_BYTES:
+            self._carrier.expect(loaded.record_bytes)
         if not loaded.complete:
             position.part = loaded.last
             self.parts += 1

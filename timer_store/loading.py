@@ -49,6 +49,7 @@ class Loaded:
         last: the last timer of a part.
         complete: nothing else waits in the slot behind these.
         broken: where the chain ends too early.
+        record_bytes: of the records of `run`.
     """
 
     run: Run
@@ -59,6 +60,7 @@ class Loaded:
     last: Key | None
     complete: bool
     broken: CorruptStore | None
+    record_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +212,17 @@ def load(
     passes = rows["due_ms"] > slot_ms + units.precision_ms
     if passes.any():
         rows, rolls = rows[~passes], rows[passes]
-    found = int(part.rows.size)
-    return Loaded(sorted_run(rows), rolls, NO_ROWS, found, num, last, part.complete, part.broken)
+    return Loaded(
+        run=sorted_run(rows),
+        rolls=rolls,
+        joined=NO_ROWS,
+        found=int(part.rows.size),
+        num=num,
+        last=last,
+        complete=part.complete,
+        broken=part.broken,
+        record_bytes=int(rows["record_size"].sum(dtype=np.int64)),
+    )
 
 
 def _without(loaded: Loaded, settled: Offsets) -> Loaded:

@@ -49,3 +49,15 @@ def test_it_is_woken_when_enough_is_used(log: CommitLog) -> None:
     found = [(why, reads(ahead, log, end)) for why, end, _ in ENDS]
     log.close()
     assert found == [(why, woken) for why, _, woken in ENDS]
+
+
+def test_what_is_expected_is_read_at_once_and_not_again(log: CommitLog) -> None:
+    ahead = ReadAhead(log)
+    log.writable_file()
+    assert reads(ahead, log, 1)
+    ahead.expect(2 * AHEAD_BYTES)
+    assert reads(ahead, log, 1)
+    assert ahead._reached == 1 + 2 * AHEAD_BYTES
+    assert reads(ahead, log, AHEAD_BYTES)
+    assert ahead._reached == 1 + 2 * AHEAD_BYTES
+    log.close()

@@ -133,7 +133,7 @@ def test_a_slot_in_parts(rig, when):
     """Each part is read in the thread; what joins is staged at once, or comes with its part."""
     due = begun(rig)
     while_it_is_read(rig, when, lambda: put(rig, [due[2] + 1, due[15] + 1]))
-    for _ in range(40):
+    for _ in range(80):
         rig.pool.run()
         rig.work()
         rig.clock.advance(25)
