@@ -123,8 +123,8 @@ def _state(level: LevelRecord) -> str:
     style = "good" if level.state is State.DONE else ""
     text = f'<span class="state {style}">{name}</span>'
     if level.paused:
-        cause = f": {_text(level.cause)}" if level.cause else ""
-        text += f' <span class="state bad">paused</span><p class="soft words">paused{cause}</p>'
+        cause = _text(level.cause)
+        text += f' <span class="state bad">paused</span><p class="soft words">{cause}</p>'
     return text
 
 

@@ -30,7 +30,7 @@ p { margin: 4px 0; }
   background: var(--card); border: 1px solid var(--rule); border-radius: 8px;
   padding: 14px 16px; overflow-x: auto;
 }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px;
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 10px;
   margin-top: 20px; }
 .tile b { display: block; font-size: 22px; font-weight: 600; line-height: 1.25;
   font-variant-numeric: tabular-nums; }

@@ -150,7 +150,7 @@ def test_every_figure_is_on_the_page() -> None:
         "19 ms highest p99 lateness meanwhile",
         "Started 2026-11-21 16:30:00 UTC by started by hand; ended 2026-11-21 16:31:00 UTC",
         "1,500,000 of 2,000,000 planned",
-        "paused: started by hand",
+        "draining paused started by hand",
         "ffffffffffffffff",
         "level 3: started by hand (2)",
     ):
