@@ -1,0 +1,49 @@
+"""The name of a store: what tells whether a plan or a ledger belongs to it.
+
+Made once, by chance, and kept in `config/duemq.store.json` (with `.bak`). A copy of the directory
+has the same name: it holds the same messages, and its ledger tells the truth about it, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from pathlib import Path
+from typing import Any, Final
+
+from message_store.json_dialect import load_config, write_config
+
+FILE_NAME: Final = "duemq.store.json"
+_ID = re.compile(r"[0-9a-z-]{1,64}")
+
+
+def store_id(config_directory: Path) -> str:
+    """Return a store's name; make it if it has none yet.
+
+    Raises:
+        CorruptStore: There is one, but neither the file nor its `.bak` can be read.
+        OSError: The disk refused a new one.
+    """
+    path = config_directory / FILE_NAME
+    found = known_store_id(config_directory)
+    if found is None:
+        found = f"store-{secrets.token_hex(8)}"
+        write_config(path, json.dumps({"storeId": found}, indent=1) + "\n")
+    return found
+
+
+def known_store_id(config_directory: Path) -> str | None:
+    """Return a store's name, None if it has none yet; never writes.
+
+    Raises:
+        CorruptStore: There is one, but neither the file nor its `.bak` can be read.
+    """
+    return load_config(config_directory / FILE_NAME, _decode)
+
+
+def _decode(value: Any) -> str:
+    name = value["storeId"]
+    if not isinstance(name, str) or not _ID.fullmatch(name):
+        raise ValueError(f"storeId {name!r} is no name of a store")
+    return name
