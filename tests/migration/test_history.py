@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from itertools import pairwise
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -35,6 +36,34 @@ def sample(second: int, **values: float | None) -> SampleRecord:
     return SampleRecord(migration_id="r", at_ms=START_MS + 1_000 * second, **values)  # type: ignore[arg-type]
 
 
+def a_plan(text: str) -> Plan:
+    return Plan(
+        plan_id="p",
+        store_id="s",
+        made_ms=START_MS - 5_000,
+        made_by=text,
+        levels=[PlannedLevel(level=3, delay_ms=90_000, pending=2_000_000, overdue=3)],
+        obstacles=[Obstacle(kind=ObstacleKind.UNREADABLE, level=3, count=2, text=text)],
+    )
+
+
+def a_level(level: int, state: State, **values: Any) -> LevelRecord:
+    return LevelRecord(migration_id="r", level=level, state=state, updated_ms=END_MS, **values)
+
+
+def a_verification(text: str, **values: int) -> VerificationRecord:
+    return VerificationRecord(
+        migration_id="r",
+        level=5,
+        at_ms=END_MS - 5,
+        levels_count=7,
+        levels_checksum=(1 << 64) - 1,
+        timers_checksum=(1 << 64) - 1,
+        text=text,
+        **values,
+    )
+
+
 def a_run(text: str = "started by hand") -> Run:
     return Run(
         migration=MigrationRecord(
@@ -44,26 +73,12 @@ def a_run(text: str = "started by hand") -> Run:
             started_by=text,
             ended_ms=END_MS,
         ),
-        plan=Plan(
-            plan_id="p",
-            store_id="s",
-            made_ms=START_MS - 5_000,
-            made_by=text,
-            levels=[PlannedLevel(level=3, delay_ms=90_000, pending=2_000_000, overdue=3)],
-            obstacles=[Obstacle(kind=ObstacleKind.UNREADABLE, level=3, count=2, text=text)],
-        ),
+        plan=a_plan(text),
         levels=[
-            LevelRecord(
-                migration_id="r",
-                level=3,
-                state=State.DRAINING,
-                updated_ms=END_MS - 1,
-                moved=1_500_000,
-                moved_bytes=78_000_000,
-                paused=True,
-                cause=text,
+            a_level(
+                3, State.DRAINING, moved=1_500_000, moved_bytes=78_000_000, paused=True, cause=text
             ),
-            LevelRecord(migration_id="r", level=5, state=State.DONE, updated_ms=END_MS, moved=7),
+            a_level(5, State.DONE, moved=7),
         ],
         events=[
             EventRecord(
@@ -73,19 +88,7 @@ def a_run(text: str = "started by hand") -> Run:
                 key="mark 1", migration_id="r", at_ms=START_MS + 9, kind="handover", level=3
             ),
         ],
-        verifications=[
-            VerificationRecord(
-                migration_id="r",
-                level=5,
-                at_ms=END_MS - 5,
-                levels_count=7,
-                levels_checksum=(1 << 64) - 1,
-                timers_count=timers,
-                timers_checksum=(1 << 64) - 1,
-                text=text,
-            )
-            for timers in (7, 6)
-        ],
+        verifications=[a_verification(text, timers_count=count) for count in (7, 6)],
         samples=[
             *(
                 sample(n, delivered=10, late_p50_ms=1, late_p99_ms=4, late_max_ms=5)
