@@ -145,7 +145,8 @@ class Compaction:
 
     def _note(self, waits: Waits, why: str) -> None:
         if waits and waits != self.waits:
-            log.warning("old log files stay: %s", why)
+            passing = waits == Waits.BEHIND
+            log.log(logging.INFO if passing else logging.WARNING, "old log files stay: %s", why)
         self.waits, self.why = waits, why
 
     # -- what -----------------------------------------------------------------------------------

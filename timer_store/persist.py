@@ -84,6 +84,7 @@ class TimerKeeper:
             if not done:
                 timers.units.wheel.give_back(pages)
                 self._passed_later = np.concatenate([self._passed_later, passed])
+            needed_from = timers.log_cleaning.needed_from(snapshot.read_ms)
                 return False
             timers.claims.written(claims)
             self._passed = np.concatenate([self._passed_later, passed])
@@ -98,6 +99,7 @@ class TimerKeeper:
         try:
             await asyncio.to_thread(write, self._timers, self._files, capture)
         except OSError as error:
+            timers.log_cleaning.remove_before(needed_from)
             self._complain(error)
             return False
         return True

@@ -33,6 +33,7 @@ from timer_store.delivery import RETRY_MS, Delivery
 from timer_store.fetch import Fetcher
 from timer_store.handovers import Handovers
 from timer_store.intake import Intake
+from timer_store.log_cleaning import LogCleaning
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.odd import OddRows
 from timer_store.position import Position
@@ -93,6 +94,7 @@ class TimerStore:
         self.decisions = Decisions(self)
         self.odd = OddRows(self)
         self.compaction = Compaction(self)
+        self.log_cleaning = LogCleaning(self)
         self.moment_ms = 0  # when the newest timers taken in need a look
         self.writing = False  # a checkpoint is written in another thread
         self.remade = 0  # how often everything was made anew

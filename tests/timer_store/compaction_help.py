@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from message_store.clock import FakeClock
 from message_store.store import MessageStore
 from tests.timer_store.rig import TimerRig
 from timer_store.compaction import PIN_OWNER
@@ -32,8 +33,10 @@ class FullDisk:
 class PinningRig(TimerRig):
     """A rig whose timers pin the commit log, as in a broker."""
 
-    def __init__(self, root: Path, disk: FullDisk, **config: Any) -> None:
-        super().__init__(root, **{"stage_lead_ms": 0, "max_delay_s": 10**8} | config)
+    def __init__(
+        self, root: Path, disk: FullDisk, clock: FakeClock | None = None, **config: Any
+    ) -> None:
+        super().__init__(root, clock, **{"stage_lead_ms": 0, "max_delay_s": 10**8} | config)
         self.disk = disk
         self.store_changes = {"commitlog_file_bytes": FILE_BYTES, "delete_when_hours": "03"}
 

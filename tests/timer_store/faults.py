@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 SECTOR_BYTES = 512
+CALLS = ("pwrite", "pwritev", "fdatasync", "fsync", "ftruncate", "replace", "link", "unlink")
 COUNTED = ("timerlog/", "timerwheel", "config/duemq.timers", "config/timer", "commitlog/")
 
 
@@ -45,7 +46,7 @@ class Disk:
         self._held: dict[Path, dict[int, bytes]] = {}  # sectors as they were at the last sync
         self._replaced: dict[Path, bytes | None] = {}  # names that are not on the disk yet
         self._real: dict[str, Callable[..., Any]] = {}
-        for name in ("pwrite", "pwritev", "fdatasync", "fsync", "ftruncate", "replace", "link"):
+        for name in CALLS:
             self._real[name] = getattr(os, name)
             patch.setattr(os, name, getattr(self, name))
 
@@ -114,6 +115,11 @@ class Disk:
         if self._counts(Path(target)):
             self._step(Path(target))
         self._real["link"](source, target)
+
+    def unlink(self, target: Any, **more: Any) -> None:
+        if self._counts(Path(target)):
+            self._step(Path(target), room=False)
+        self._real["unlink"](target, **more)
 
     # -- what is behind them --------------------------------------------------------------------
 

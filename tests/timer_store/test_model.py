@@ -69,7 +69,9 @@ class Sent:
 class Life:
     """The timer store's lives on one directory."""
 
-    def __init__(self, seed: int, stage_records_max: int) -> None:
+    def __init__(
+        self, seed: int, stage_records_max: int, make: Callable[..., TimerRig] = TimerRig
+    ) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="timers-"))
         self.patch = pytest.MonkeyPatch()
         self.boot = 1
@@ -77,7 +79,7 @@ class Life:
         self.disk = Disk(self.patch, self.root)
         self.chance = random.Random(seed)
         self.clock = FakeClock()
-        self.rig = TimerRig(
+        self.rig = make(
             self.root,
             self.clock,
             precision_ms=PRECISION_MS,

@@ -1,0 +1,95 @@
+"""Files of the timer log go when nothing waits in them, and not before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.timer_store.faults import Disk
+from tests.timer_store.rig import LOG_FILE_BYTES, TimerRig
+
+
+@pytest.fixture
+def rig(tmp_path: Path):
+    rig = TimerRig(tmp_path, roll_window_slots=600).open()
+    yield rig
+    if rig.is_open:
+        rig.close()
+
+
+def files(rig: TimerRig) -> list[int]:
+    return [int(path.name) for path in sorted((rig.root / "timerlog").iterdir())]
+
+
+def put(rig: TimerRig, count: int, delay_ms: int) -> None:
+    due_ms = rig.clock.now_ms() + delay_ms
+    rig.put_many([(due_ms, "T", 0, b"%d" % due_ms)] * count)
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_files_go_when_their_timers_have_come(rig, end):
+    put(rig, 200, 5_000)
+    rig.advance(31_000)
+    assert len(files(rig)) == 5
+    assert rig.persist()
+    assert files(rig) == [4 * LOG_FILE_BYTES], "the one that is written stays"
+    put(rig, 200, 5_000)
+    getattr(rig, end)()
+    rig.open()
+    assert rig.notices == []
+    assert rig.timers.books.total == 200
+    rig.advance(10_000)
+    assert len(rig.bodies()) == 400
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_file_in_which_one_waits_stays_until_it_is_put_on(rig, end):
+    put(rig, 60, 1_000)
+    put(rig, 1, 700_000)  # looked at after 100 s: in file 1
+    put(rig, 100, 1_000)
+    rig.advance(40_000)
+    rig.persist()
+    assert files(rig)[0] == LOG_FILE_BYTES
+    rig.advance(70_000)
+    rig.persist()
+    rig.advance(31_000)
+    rig.persist(last=True)
+    assert files(rig) == [3 * LOG_FILE_BYTES]
+    getattr(rig, end)()
+    rig.open()
+    assert rig.notices == []
+    assert rig.timers.books.total == 1
+    rig.advance(600_000)
+    assert len(rig.bodies()) == 161
+
+
+def test_what_no_checkpoint_knows_removes_nothing(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch, tmp_path)
+    rig = TimerRig(tmp_path).open()
+    put(rig, 200, 5_000)
+    rig.persist()
+    rig.advance(31_000)
+    put(rig, 1, 90_000)
+    disk.full = ("timerwheel",)
+    assert not rig.persist()
+    assert len(files(rig)) == 5
+    disk.full = ()
+    rig.clock.advance(31_000)
+    assert rig.persist()
+    assert len(files(rig)) == 1
+    rig.close()
+
+
+def test_units_of_settled_timers_keep_no_file(rig):
+    put(rig, 60, 5_000)
+    put(rig, 60, 500_000)
+    units = np.concatenate([rows.copy() for rows in rig.timers.units.scan()])
+    rig.timers.decisions.cancel(units["phys_offset"][60:].copy())
+    rig.advance(31_000)
+    rig.persist()
+    assert len(files(rig)) == 1
+    rig.kill()
+    rig.open()
+    assert rig.timers.books.total == 0
