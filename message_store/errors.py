@@ -12,6 +12,7 @@ DueMQError
     ├── CorruptStore      bytes that are not what they must be, with file and offset
     ├── StoreLocked       another broker owns the directory
     ├── StoreFull         no room: writes are refused, reads go on
+    ├── MarkRefused       a step of a migration was not taken by the log: nothing has changed
     └── RecordUnreadable  a record that is gone or damaged
 """
 
@@ -79,6 +80,10 @@ class StoreLocked(StoreError):
 
 class StoreFull(StoreError):
     """The disk has no room for another write."""
+
+
+class MarkRefused(StoreError):
+    """The log did not take the record of a step, so the step did not happen."""
 
 
 class RecordUnreadable(StoreError):

@@ -12,6 +12,8 @@ from message_store.topics import QUEUES_MAX, TopicTable
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"  # TopicValidator.RMQ_SYS_TRANS_HALF_TOPIC
 QUEUE_DIGITS_MAX = 9
 ENTRY_END, NAME_END = b"\x02", b"\x01"
+LEVEL_NAME: Final = b"DELAY"
+MOVED_NAME: Final = b"DELAy"  # the same in the record of a level message that timers hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +67,24 @@ def without(text: bytes, *names: bytes) -> bytes:
     entries = text.split(ENTRY_END)
     heads = tuple(name + NAME_END for name in names)
     return ENTRY_END.join(entry for entry in entries if not entry.startswith(heads))
+
+
+def without_last(text: bytes, name: bytes) -> bytes:
+    """Return a property text without its last entry if that has this name."""
+    start = text.rfind(ENTRY_END, 0, -1) + 1 if text.endswith(ENTRY_END) else len(text)
+    return text[:start] if text[start:].startswith(name + NAME_END) else text
+
+
+def renamed(text: bytes, name: bytes, new_name: bytes) -> bytes:
+    """Return a property text with `new_name` for `name`; as it is unless it has one of both once.
+
+    An entry without a value has no name.
+    """
+    entries = text.split(ENTRY_END)
+    heads = (name + NAME_END, new_name + NAME_END)
+    at = [
+        i for i, entry in enumerate(entries) if entry.startswith(heads) and entry not in heads
+    ]  # fmt: skip
+    if len(at) == 1 and entries[at[0]].startswith(heads[0]):
+        entries[at[0]] = heads[1] + entries[at[0]][len(heads[0]) :]
+    return ENTRY_END.join(entries)

@@ -132,7 +132,9 @@ PUT = np.dtype(
         ("uniq_pos", "i8"),  # value of UNIQ_KEY in staging
         ("uniq_len", "i4"),
         ("status", "i4"),  # 0, or the response code a hook or the store refused it with
-        ("due_delay_ms", "i8"),  # -1: tags_code = tags_hash; else store_ms + due_delay_ms
+        # -1: tags_code = tags_hash; TAGS_DUE: due_ms; else store_ms + due_delay_ms, or where due_ms
+        # is to be written, too: tags_hash, and due_ms = store_ms + due_delay_ms
+        ("due_delay_ms", "i8"),
         # numbers that the encoder writes behind the property text, -1: not
         ("out_ms", "i8"),  # TIMER_OUT_MS
         ("due_ms", "i8"),  # DUEMQ_DUE_MS: the exact due time, where TIMER_* do not tell it
@@ -150,6 +152,7 @@ PUT = np.dtype(
 )
 
 DELAY_ILLEGAL: Final = -2_147_483_648
+TAGS_DUE: Final = -2
 TIMER_NONE, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_ILLEGAL = 0, 1, 2, 3, -1
 PROP_WAIT_FALSE: Final = 0x01
 PROP_TRAN_MSG: Final = 0x02

@@ -21,7 +21,16 @@ import numpy.typing as npt
 from message_store import layout
 from message_store.batch import PutBatch
 from message_store.errors import RecordUnreadable
-from message_store.held import NoTarget, has_routes, real_target, without
+from message_store.held import (
+    LEVEL_NAME,
+    MOVED_NAME,
+    NoTarget,
+    has_routes,
+    real_target,
+    renamed,
+    without,
+    without_last,
+)
 from message_store.quarantine import Reason, Undeliverable, origin_of, quarantine
 from message_store.record import Record, decode_record
 from message_store.topics import TopicTable
@@ -257,6 +266,15 @@ def target_of(
     return real_target(record.properties, topics, SCHEDULE_TOPIC, routed=routed)
 
 
+def seen_text(record: Record) -> bytes:
+    """Return the property text that a consumer is to see of a schedule record.
+
+    One that came back from the timers says its due time behind all.
+    """
+    text = without(record.property_text, b"__CRC32#")
+    return renamed(without_last(text, b"DUEMQ_DUE_MS"), MOVED_NAME, LEVEL_NAME)
+
+
 def add_delivery(batch: PutBatch, record: Record, topic_index: int, queue_id: int) -> None:
     """Add the message that a schedule record becomes when it is due. The kernel's readable twin.
 
@@ -266,7 +284,7 @@ def add_delivery(batch: PutBatch, record: Record, topic_index: int, queue_id: in
         topic_index=topic_index,
         queue_id=queue_id,
         body=record.body,
-        properties=without(record.property_text, b"__CRC32#"),
+        properties=seen_text(record),
         born_ms=record.born_ms,
         born_host=record.born_host,
         store_host=record.store_host,

@@ -50,6 +50,10 @@ class Segment:
         """Units not delivered yet."""
         return self.end - self.appended
 
+    def is_whole(self, due_ms: int) -> bool:
+        """Whether a unit due at `due_ms` may join in front: nothing under way, none is later."""
+        return self.pending > 0 and self.appended == self.taken and due_ms <= self.head_due_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -188,6 +192,44 @@ class LevelCursor:
         assert segment.appended <= appended <= segment.taken
         self._pass_settled(segment.appended, appended)
         segment.appended = appended
+        self._drop_finished()
+
+    def hand_over(self, segment: Segment, end: int, next_due_ms: int) -> None:
+        """Pass the front of a segment: somebody else delivers it. None of it is on its way."""
+        assert segment.appended == segment.taken < end <= segment.end
+        self._pass_settled(segment.appended, end)
+        segment.appended = segment.taken = end
+        segment.head_due_ms = next_due_ms if end < segment.end else NEVER_MS
+        self._drop_finished()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everything that was taken is in the log."""
+        return all(segment.appended == segment.taken for segment in self.segments)
+
+    def reopen(self, first: int, end: int, cuts: Iterable[Cut], due_ms: tuple[int, int]) -> None:
+        """Have first..end, which was passed, wait here again.
+
+        Args:
+            cuts: where due times decrease inside; due_ms: of the first unit, and of the last.
+        """
+        assert first < end <= self.end
+        number = sum(segment.end <= first for segment in self.segments)
+        assert number == len(self.segments) or end <= self.segments[number].appended
+        starts = [(first, due_ms[0]), *((cut.offset, cut.due_ms) for cut in cuts)]
+        if len(self.segments) + len(starts) > SEGMENTS_MAX:
+            self.merged += len(starts) - 1
+            starts = starts[:1]
+        ends = [start for start, _ in starts[1:]] + [end]
+        pieces = [
+            Segment(start, start, stop, head)
+            for (start, head), stop in zip(starts, ends, strict=True)
+        ]
+        after = self.segments[number] if number < len(self.segments) else None
+        if after is not None and after.appended == end and after.is_whole(due_ms[1]):
+            after.appended = after.taken = pieces[-1].appended
+            after.head_due_ms = pieces.pop().head_due_ms
+        self.segments[number:number] = pieces
         self._drop_finished()
 
     def forget_before(self, queue_min: int) -> int:

@@ -107,6 +107,8 @@ class WaitingLevels:
             if self._waits(row):
                 keep.append(at)
                 gone[asked[at]] = Verdict.DONE
+            elif self._is_handed(row):
+                pass  # the timers know
             elif self._is_level(row) and gone[asked[at]] != Verdict.DONE:
                 gone[asked[at]] = self._end_of(row)
         due_ms = np.array([self._due_ms(rows[at]) for at in keep], np.int64)
@@ -114,6 +116,11 @@ class WaitingLevels:
 
     def _is_level(self, row: Any) -> bool:
         return bool(row["record_size"] > 0 and row["topic_index"] == self._schedule)
+
+    def _is_handed(self, row: Any) -> bool:
+        """Return whether a record belongs to the timers now."""
+        level, offset = int(row["queue_id"]) + 1, int(row["queue_offset"])
+        return self._is_level(row) and self._service.handing.owned.owns(level, offset)
 
     def _level_of(self, row: Any) -> Level | None:
         return self._service.levels.get(int(row["queue_id"]) + 1) if self._is_level(row) else None

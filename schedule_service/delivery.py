@@ -28,6 +28,7 @@ from schedule_service import kernels
 from schedule_service.carrier import Carrier, Trip
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS, Cut, LevelCursor, Segment
+from schedule_service.handing import Handing
 from schedule_service.levels import LEVELS_MAX
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.pending import Event, Flight, PendingTable, State
@@ -112,6 +113,7 @@ class LevelService:
         self._seen: npt.NDArray[np.int64] = np.zeros((size, 3), np.int64)
         self._touched: npt.NDArray[np.int32] = np.zeros(size, np.int32)
         self._cuts: npt.NDArray[np.int64] = np.zeros((CUTS_MAX, 3), np.int64)
+        self.handing = Handing(self.levels, queues, self.wake)
         for level in self.levels.values():
             self._last_due[level.level - 1] = level.cursor.last_due_ms
             self._find_heads(level)
@@ -146,6 +148,10 @@ class LevelService:
         """Whether everything that can be done now is done and acknowledged."""
         sleeping = self._sleeping_until >= 0 and not self._wake.is_set()
         return sleeping and self._wanted_log_end() is None
+
+    def wake(self) -> None:
+        """Have the loop look again: what a level holds has changed."""
+        self._wake.set()
 
     def reconfigure(self, config: ScheduleConfig) -> None:
         """Take new limits; a change of the delivery mode holds from the next batch on."""

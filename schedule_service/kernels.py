@@ -42,6 +42,8 @@ from message_store.layout import (
 from message_store.topics import QUEUES_MAX, TopicArrays
 
 Rows = npt.NDArray[Any]
+DUE_NAME = np.frombuffer(b"DUEMQ_DUE_MS", np.uint8).copy()
+MOVED_NAME = np.frombuffer(b"DELAy", np.uint8).copy()
 
 UNTOUCHED, CLAMPED, STRIPPED, ILLEGAL = 0, 1, 2, 4  # bits that redirect reports of a row
 
@@ -136,8 +138,9 @@ def read_properties(
 
     `guess` is a topic index to be tried first, or -1.
 
-    The end leaves a property CRC out, which belongs to the record it was made for. Returns -1 if
-    REAL_TOPIC or REAL_QID is missing or cannot be used.
+    The end leaves a property CRC out, which belongs to the record it was made for, and the due time
+    of a message that came back from the timers. Returns -1 if REAL_TOPIC or REAL_QID is missing or
+    cannot be used, or if DELAY is called DELAy.
     """
     topic, queue, tags, stop = np.int64(-1), np.int64(-1), np.int64(0), end
     while pos < end:
@@ -155,6 +158,10 @@ def read_properties(
             if until + 1 != end or size + 1 != CRC32_ENTRY_BYTES:
                 return -1
             stop = pos
+        elif size > 12 and data[pos + 12] == 1 and is_named(data, pos, DUE_NAME):
+            stop = pos if until + 1 == end else stop
+        elif size > 5 and data[pos + 5] == 1 and is_named(data, pos, MOVED_NAME):
+            return -1
         pos = until + 1
     if topic < 0 or queue < 0 or queue >= QUEUES_MAX:
         return -1

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from message_store import marks
 from message_store.batch import PutBatch
 from message_store.config import from_properties
 from message_store.errors import ConfigError, CorruptStore
@@ -173,10 +174,12 @@ class SchedulePlugin(PluginBase):
         if saved is None or saved.log_offset is None:
             self._adopted = dict(start.saved.offsets)
         self._change_levels(self.config.levels, store, write=True)
-        cursors = restore(store, queues, start)
+        marked = list(marks.read(store))
+        cursors = restore(store, queues, start, marked)
         service = LevelService(
             store, queues, self._host.clock, self.config, cursors, on_failure=self._host.stop
         )
+        service.handing.restore(marked, start.saved.offsets)
         keeper = OffsetKeeper(
             store, self._host.clock, service, start.saved, version_step=self.config.version_step
         )

@@ -21,7 +21,7 @@ over is kept in `delayLevels.json` ("adopted").
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.json_dialect import dumps
+from message_store.marks import Giveback, Handover, Marked
+from message_store.ranges import minus, plus, within
 from schedule_service.cursor import (
     NEVER_MS,
     SEGMENTS_MAX,
@@ -114,13 +116,26 @@ def encode_saved(saved: Saved, *, own: bool = True) -> str:
     return dumps({**members, "offsetTable": table})
 
 
-def take_saved(cursors: Iterable[LevelCursor], log_offset: int, before: Saved) -> Saved:
-    """Return what is to be saved of cursors that know every delivery before `log_offset`."""
+def take_saved(
+    cursors: Iterable[LevelCursor],
+    log_offset: int,
+    before: Saved,
+    floors: Mapping[int, int] | None = None,
+) -> Saved:
+    """Return what is to be saved of cursors that know every delivery before `log_offset`.
+
+    Args:
+        floors: level to an offset that Apache's number must not pass yet, though all before the
+            first undelivered one is settled here.
+    """
     offsets, ahead, settled = dict(before.offsets), {}, {}
     for cursor in cursors:
-        offsets[cursor.level] = cursor.first_undelivered
-        if cursor.delivered_ahead():
-            ahead[cursor.level] = cursor.delivered_ahead()
+        reached = cursor.first_undelivered
+        floor = min((floors or {}).get(cursor.level, reached), reached)
+        offsets[cursor.level] = floor
+        passed = [(floor, reached)] if floor < reached else []
+        if passed or cursor.delivered_ahead():
+            ahead[cursor.level] = passed + cursor.delivered_ahead()
         if cursor.settled:
             settled[cursor.level] = cursor.settled_ranges()
     return replace(before, offsets=offsets, ahead=ahead, log_offset=log_offset, settled=settled)
@@ -128,10 +143,15 @@ def take_saved(cursors: Iterable[LevelCursor], log_offset: int, before: Saved) -
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where recovery begins: which table to believe, and from where to ask the log."""
+    """Where recovery begins: which table to believe, and from where to ask the log.
+
+    Attributes:
+        is_ours: the table knows every handover and giveback before its log offset.
+    """
 
     saved: Saved
     scan_from: int
+    is_ours: bool = False
 
 
 def plan_start(
@@ -153,7 +173,7 @@ def plan_start(
         return Start(saved, log_end if adopted is None else log_min)
     if saved.log_offset > log_end:  # the log lost its end: the table claims too much
         return Start(Saved(offsets=dict(adopted or {})), log_min)
-    return Start(saved, max(saved.log_offset, log_min))
+    return Start(saved, max(saved.log_offset, log_min), is_ours=True)
 
 
 def fitted(saved: Saved, ends: Mapping[int, int]) -> Saved:
@@ -229,18 +249,42 @@ class _Waiting:
         return found
 
 
-def restore(store: Any, queues: ScheduleQueues, start: Start) -> dict[int, LevelCursor]:
+def with_marks(
+    ranges: list[Range], level: int, marked: Iterable[Marked], low: int, end: int
+) -> list[Range]:
+    """Return what waits in a level, given what changed its owner since, in that order.
+
+    Args:
+        low: nothing before it comes back: somebody has settled that who left no origins.
+    """
+    for step in marked:
+        mark = step.mark
+        if isinstance(mark, Handover) and mark.level == level:
+            ranges = minus(ranges, mark.ranges)
+        elif isinstance(mark, Giveback) and mark.level == level:
+            ranges = plus(ranges, within(mark.pending, low, end))
+    return ranges
+
+
+def restore(
+    store: Any, queues: ScheduleQueues, start: Start, marked: Sequence[Marked] = ()
+) -> dict[int, LevelCursor]:
     """Return a cursor for every level that has a queue.
 
     Args:
         store: gives the log's records by `scan(from)`.
+        marked: all handovers and givebacks that are retained.
     """
     waiting = []
+    if start.is_ours:
+        marked = [step for step in marked if step.phys_offset >= (start.saved.log_offset or 0)]
     for level in queues.levels:
         first, end = queues.bounds(level)
         entry = start.saved.offsets.get(level, 0)
         known = sorted([*start.saved.ahead.get(level, ()), *start.saved.settled.get(level, ())])
         ranges = waiting_ranges(entry, known, first, end)
+        low = first if start.is_ours else min(max(entry, first), end)
+        ranges = with_marks(ranges, level, marked, low, end)
         waiting.append(_Waiting(level, ranges, end))
     for origins in _origins(store, start.scan_from):
         found = sum(item.mark(queues, origins) for item in waiting)

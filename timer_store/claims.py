@@ -17,6 +17,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._positions: dict[int, int] = {}
+        self._returned: list[tuple[Offsets, Offsets]] = []  # log offsets ascending, their places
         self._sorted: Offsets | None = None
         self._heard: list[Offsets] | None = None
 
@@ -33,6 +34,19 @@ class Claims:
         if self._heard is not None:
             self._heard.append(phys_offset.copy())
 
+    def add_returned(self, phys_offset: Offsets, pos: Offsets) -> None:
+        """Note timers that a level owns again, and their units: they may come once more."""
+        order = np.argsort(phys_offset, kind="stable")
+        self._returned.append((phys_offset[order], pos[order]))
+        self._sorted = None
+        if self._heard is not None:
+            self._heard.append(phys_offset.copy())
+
+    @property
+    def returning(self) -> bool:
+        """Whether units of returned timers do not say so yet: none of them may come now."""
+        return bool(self._returned)
+
     def listen(self) -> None:
         """Keep what is added from now on, also when a checkpoint has written it."""
         self._heard = []
@@ -44,29 +58,40 @@ class Claims:
 
     def has(self, phys_offset: Offsets) -> npt.NDArray[np.bool_]:
         """Return which of these timers are settled."""
-        known = self._positions
-        if not known:
-            return np.zeros(phys_offset.size, np.bool_)
-        return np.array([offset in known for offset in phys_offset.tolist()], np.bool_)
+        known, found = self._positions, np.zeros(phys_offset.size, np.bool_)
+        if known:
+            found = np.array([offset in known for offset in phys_offset.tolist()], np.bool_)
+        for offsets, _ in self._returned:
+            at = np.minimum(np.searchsorted(offsets, phys_offset), offsets.size - 1)
+            found |= offsets[at] == phys_offset
+        return found
 
     @property
     def offsets(self) -> Offsets:
         """The log offsets, ascending."""
         if self._sorted is None:
-            self._sorted = np.sort(np.fromiter(self._positions, np.int64, len(self._positions)))
+            own = np.fromiter(self._positions, np.int64, len(self._positions))
+            pieces = [own, *(offsets for offsets, _ in self._returned)]
+            self._sorted = np.sort(np.concatenate(pieces))
         return self._sorted
 
     def taken(self) -> dict[int, int]:
         """Return a copy: what the next checkpoint will write down."""
         return dict(self._positions)
 
-    def written(self, taken: dict[int, int]) -> None:
-        """Forget what a checkpoint wrote."""
+    def taken_returned(self) -> list[Offsets]:
+        """Return the places of units that went back to a level: to be written down, too."""
+        return [places for _, places in self._returned]
+
+    def written(self, taken: dict[int, int], returned: int = 0) -> None:
+        """Forget what a checkpoint wrote; `returned`: how many of `taken_returned`."""
         for phys_offset in taken:
             self._positions.pop(phys_offset, None)
+        del self._returned[:returned]
         self._sorted = None
 
     def clear(self) -> None:
         """Forget all: the units were made anew without them."""
         self._positions.clear()
+        self._returned.clear()
         self._sorted = None

@@ -75,6 +75,8 @@ class Decisions:
         ahead = rows["queue_offset"] >= self._timers.position.queue_offset
         if ahead.any():
             ahead &= ~np.isin(rows["phys_offset"], self._timers.intake.skip)
+        if self._timers.handovers.behind:
+            ahead |= self._timers.handovers.limbo(rows)
         return np.asarray(ahead)
 
     def _in_slots(self, rows: Rows) -> Offsets:
@@ -102,17 +104,20 @@ class Decisions:
 
     # -- settled --------------------------------------------------------------------------------
 
-    def settle(self, rows: Rows, places: Offsets, log_end: int) -> None:
+    def settle(self, rows: Rows, places: Offsets, log_end: int, *, returned: bool = False) -> None:
         """Take timers out of where they wait; their deciding records are in the log.
 
         Args:
             rows: (n,) `layout.TIMED`.
             places: (n,) as `places` told, none of them NOWHERE.
             log_end: where the log ended before those records.
+            returned: they belong to a level again.
         """
         timers = self._timers
         queued = places == QUEUED
-        if queued.any():
+        if queued.any() and returned:
+            rows, places = rows[~queued], places[~queued]
+        elif queued.any():
             self._skip(rows[queued], log_end)
             rows, places = rows[~queued], places[~queued]
         if not rows.size:
@@ -122,7 +127,7 @@ class Decisions:
         timers.units.discount(places[places >= 0])
         if staged.any():
             timers.stage.settle(rows["phys_offset"][staged], rows["due_ms"][staged])
-        timers.claims.add(rows["phys_offset"], places)
+        (timers.claims.add_returned if returned else timers.claims.add)(rows["phys_offset"], places)
         timers.books.note(rows["topic_index"], rows["phys_offset"], -1)
 
     def _skip(self, rows: Rows, log_end: int) -> None:

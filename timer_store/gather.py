@@ -26,13 +26,17 @@ from message_store.record import Record, decode_record
 from message_store.text import java_hash
 from message_store.topics import TopicArrays, TopicTable
 from timer_store import layout
+from timer_store.born import kind_of, seen_text
 from timer_store.due import due_ms_of
 from timer_store.kernels import gather as kernels
-from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.layout import FROM_LEVEL, FROM_TIMER
+from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 
 Rows = npt.NDArray[Any]
-DROPPED = (b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#")
-ROLL_DROPPED = (*DROPPED, b"DUEMQ_DUE_MS", b"TIMER_ROLL_TIMES")
+ROLL_DROPPED = (
+    *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),
+    *(b"DUEMQ_DUE_MS", b"TIMER_ROLL_TIMES"),
+)
 PLAIN_STAGING_BYTES = 1 << 16
 GROWTH_BYTES_MAX = 1 << 15  # what a record may grow by on its way to topic or quarantine
 
@@ -89,6 +93,7 @@ class Gatherer:
         self._store = store
         topics: TopicTable = store.topics
         self._timer, self._half = topics.add(TIMER_TOPIC), topics.add(HALF_TOPIC)
+        self._schedule = topics.add(SCHEDULE_TOPIC)
         self._plain = PutBatch(1, PLAIN_STAGING_BYTES)
         self._by_hash: dict[int, int] = {}
         self._hashed = 0
@@ -101,7 +106,7 @@ class Gatherer:
         alone = (sizes < 0) | (sizes + GROWTH_BYTES_MAX > file_bytes)
         batch.clear()
         batch.reserve(int(rows.size), int(sizes[~alone].sum()))
-        ids = [self._timer, self._half, has_routes(store.topics), now_ms, 0]
+        ids = [self._timer, self._half, has_routes(store.topics), now_ms, 0, self._schedule]
         end = store.log.end
         return Load(
             rows=rows,
@@ -169,17 +174,18 @@ class Gatherer:
     def undeliverable(self, reason: Reason, detail: str, timer: Any) -> Undeliverable:
         """Return what goes to quarantine in place of a timer."""
         phys_offset, size = int(timer["phys_offset"]), int(timer["record_size"])
-        data, record, queue_offset = b"", None, -1
+        data, record, queue_offset, level = b"", None, -1, 0
         try:
             data = bytes(self._store.record_bytes(phys_offset, size))
             record = decode_record(memoryview(data), phys_offset, check_crc=False)
-            if record.phys_offset == phys_offset and record.topic == TIMER_TOPIC:
+            if record.phys_offset == phys_offset and record.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
                 queue_offset = record.queue_offset
+                level = record.queue_id + 1 if record.topic == SCHEDULE_TOPIC else 0
         except RecordUnreadable:
             pass
-        due_ms = int(timer["due_ms"]) or -1
+        due_ms = -1 if level else int(timer["due_ms"]) or -1
         return Undeliverable(
-            reason, detail, phys_offset, 0, queue_offset, record, data, due_ms=due_ms
+            reason, detail, phys_offset, level, queue_offset, record, data, due_ms=due_ms
         )
 
     def broken(self, timer: Any) -> Undeliverable:
@@ -202,7 +208,7 @@ class Gatherer:
         except RecordUnreadable as error:
             return self.undeliverable(Reason.UNREADABLE, str(error), timer)
         foreign = foreign_of(record)
-        if foreign is not None:
+        if foreign is not None and kind_of(record) != FROM_LEVEL:
             return self.undeliverable(foreign.reason, foreign.detail, timer)
         add_roll(batch, record, self._timer, timer, now_ms)
         return None
@@ -225,6 +231,8 @@ def target_of(
         timer: its `layout.STAGED` row: the record must have been promised for that time.
         routed: topics without any queue count as missing (they were deleted).
     """
+    if kind_of(record) == FROM_LEVEL:
+        return real_target(record.properties, topics, SCHEDULE_TOPIC, routed=routed)
     foreign = foreign_of(record)
     if foreign is not None:
         return foreign
@@ -271,8 +279,11 @@ def add_delivery(
 
     Source: TimerMessageStore.convert, convertMessage
     """
-    text = without(record.property_text, *DROPPED)
+    kind = kind_of(record)
+    text = seen_text(record, kind)
     row = _add(batch, record, topic_index, queue_id, text, timer, now_ms)
+    if kind != FROM_TIMER:
+        row["enqueue_ms"] = row["dequeue_ms"] = -1
     for column in ("delay_level", "timer_kind", "timer_value", "prop_flags", "uniq_len"):
         row[column] = 0
     row["uniq_pos"] = 0
@@ -291,6 +302,8 @@ def add_roll(batch: PutBatch, record: Record, topic_index: int, timer: Any, now_
     text += b"TIMER_ROLL_TIMES\x01%d\x02" % count
     row = _add(batch, record, topic_index, TIMER_QUEUE, text, timer, now_ms)
     row["due_ms"] = timer["due_ms"]
+    if kind_of(record) == FROM_LEVEL:
+        row["out_ms"] = timer["due_ms"] - 1
 
 
 def _add(

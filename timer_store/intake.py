@@ -123,16 +123,21 @@ class Intake:
 
     def take_in(self, rows: Rows, now_ms: int) -> None:
         """Link (n,) `layout.TIMED` rows, in queue order, as many as can be now."""
-        position = self._position
         fit = rows[rows["kind"] != layout.TIMED_BROKEN]
-        place(fit, position.read_ms, position.staged_ms, self._window_ms)
-        taken = self._link(fit, now_ms)
+        taken = self.take_rows(fit, now_ms)
         following = int(rows[-1]["queue_offset"]) + 1
         if taken < fit.size:
             following = int(fit[taken]["queue_offset"])
             rows = rows[rows["queue_offset"] < following]
-            fit = fit[:taken]
         self._keep_odd(rows)
+        self._position.queue_offset = following
+
+    def take_rows(self, fit: Rows, now_ms: int) -> int:
+        """Link (n,) `layout.TIMED` rows, none of them broken; return how many could be now."""
+        position = self._position
+        place(fit, position.read_ms, position.staged_ms, self._window_ms)
+        taken = self._link(fit, now_ms)
+        fit = fit[:taken]
         plain = fit[fit["kind"] == layout.TIMED_PLAIN]
         self._books.note(plain["topic_index"], plain["phys_offset"], 1)
         self.taken += int(plain.size)
@@ -140,7 +145,7 @@ class Intake:
         if fit.size:
             self.earliest_ms = int(np.minimum(fit["slot_ms"], fit["due_ms"]).min())
         self.bring_near(plain, now_ms)
-        position.queue_offset = following
+        return taken
 
     def _link(self, fit: Rows, now_ms: int) -> int:
         write_ms = now_ms - now_ms % self._precision_ms

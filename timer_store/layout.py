@@ -178,6 +178,7 @@ TIMER_TEXT = np.dtype(
         ("exact_ms", "i8"),  # DUEMQ_DUE_MS
         ("value", "i8"),  # the number behind `kind`
         ("topic_pos", "i8"),  # REAL_TOPIC
+        ("name_pos", "i8"),  # the last letter of DELAY or DELAy, -1: not one of them, or both
         ("topic_len", "i4"),
         ("kind", "i4"),  # message_store.layout.TIMER_*: which of the three counts
         ("queue_id", "i4"),  # REAL_QID, -1: not usable
@@ -187,4 +188,9 @@ TIMER_TEXT = np.dtype(
 )
 NO_NUMBER: Final = -(1 << 62)
 DUE_MS_MAX: Final = 10**18 - 1  # 18 digits: numbers of more are no numbers
-TEXT_ROLLED, TEXT_MARKER = 1, 2
+TEXT_ROLLED, TEXT_MARKER, TEXT_LEVEL = 1, 2, 4  # LEVEL: it has DELAY or DELAy
+
+# What a due record is made of: a timer; a message in a level's queue that was handed over; a timer
+# that was born with a level: for its consumer both are what the level would have delivered.
+FROM_TIMER, FROM_LEVEL, FROM_ROUTE, FROM_NOTHING = 0, 1, 2, -1
+UPPER_Y, LOWER_Y, NAME_AS_IS = 89, 121, 0  # DELAY; DELAy; leave it

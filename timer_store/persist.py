@@ -35,12 +35,14 @@ class Capture:
         pages: what `TimerWheel.capture` returned.
         claims: settled timers and the places of their units.
         passed: places of units whose successors are in the checkpoint before.
+        returned: places of units whose messages belong to a level again.
     """
 
     snapshot: Snapshot
     pages: Any
     claims: dict[int, int]
     passed: npt.NDArray[np.int64]
+    returned: list[npt.NDArray[np.int64]]
 
 
 class TimerKeeper:
@@ -54,6 +56,11 @@ class TimerKeeper:
         self._written: Snapshot | None = None
         self._passed = self._passed_later = NO_PLACES
         self._remade = timers.remade
+
+    @property
+    def handover_offset(self) -> int:
+        """The next mark of a handover behind the checkpoint on the disk, 0 without one."""
+        return 0 if self._written is None else self._written.handover_offset
 
     async def persist(self, *, last: bool = False) -> bool:
         """Write a checkpoint of this instant; return whether it is on the disk.
@@ -75,22 +82,24 @@ class TimerKeeper:
                 self._remade, self._passed = timers.remade, NO_PLACES
                 self._passed_later = NO_PLACES
             pages, claims = timers.units.wheel.capture(), timers.claims.taken()
+            returned = timers.claims.taken_returned()
             passed, needed = timers.delivery.take_passed(), timers.first_needed
+            needed_from = timers.log_cleaning.needed_from(snapshot.read_ms)
             timers.writing = True
             try:
-                done = await self._write(Capture(snapshot, pages, claims, self._passed))
+                done = await self._write(Capture(snapshot, pages, claims, self._passed, returned))
             finally:
                 timers.writing = False
             if not done:
                 timers.units.wheel.give_back(pages)
                 self._passed_later = np.concatenate([self._passed_later, passed])
-            needed_from = timers.log_cleaning.needed_from(snapshot.read_ms)
                 return False
-            timers.claims.written(claims)
+            timers.claims.written(claims, len(returned))
             self._passed = np.concatenate([self._passed_later, passed])
             self._passed_later = NO_PLACES
             self._written, self._failed = snapshot, False
             timers.held_from = needed
+            timers.log_cleaning.remove_before(needed_from)
             return True
 
     async def _write(self, capture: Capture) -> bool:
@@ -99,7 +108,6 @@ class TimerKeeper:
         try:
             await asyncio.to_thread(write, self._timers, self._files, capture)
         except OSError as error:
-            timers.log_cleaning.remove_before(needed_from)
             self._complain(error)
             return False
         return True
@@ -112,8 +120,14 @@ class TimerKeeper:
             staged_ms=timers.position.staged_ms,
             log_pos=timers.units.log.end,
             queue_offset=timers.position.queue_offset,
+            handover_offset=timers.position.handover_offset,
+            handover_unit=timers.position.handover_unit,
             log_offset=timers.store.max_offset,
-            scan_from=min(timers.delivery.scan_from(), timers.decisions.scan_from()),
+            scan_from=min(
+                timers.delivery.scan_from(),
+                timers.decisions.scan_from(),
+                timers.handovers.scan_from(),
+            ),
             precision_ms=timers.config.precision_ms,
             by_topic=timers.books.by_topic(),
             by_file=timers.books.by_file(),
@@ -132,6 +146,8 @@ def is_same(now: Snapshot, written: Snapshot) -> bool:
         now.log_offset - written.log_offset < SCAN_BYTES_MAX
         and now.log_pos == written.log_pos
         and now.queue_offset == written.queue_offset
+        and now.handover_offset == written.handover_offset
+        and now.handover_unit == written.handover_unit
         and now.by_topic == written.by_topic
         and now.by_file == written.by_file
     )
@@ -145,6 +161,8 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
     """
     places = np.fromiter(capture.claims.values(), np.int64, len(capture.claims))
     timers.units.bury(np.concatenate([places[places >= 0], capture.passed]))
+    for returned in capture.returned:
+        timers.units.bury(returned[returned >= 0], copied=True)
     timers.units.log.sync(capture.snapshot.log_pos)
     timers.units.wheel.write(capture.pages)
     files.write(capture.snapshot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,15 @@ Rows = npt.NDArray[Any]
 
 
 class RecordReader:
-    """Reads timers by the log offset of their record."""
+    """Reads timers by the log offset of their record.
+
+    Attributes:
+        others: reads what lies elsewhere than in the timer topic; the caller sets it.
+    """
 
     def __init__(self, store: Any, precision_ms: int) -> None:
+        self.others: Callable[[npt.NDArray[np.int64]], tuple[Rows, npt.NDArray[np.int64]]] | None
+        self.others = None
         self._store = store
         self._numbers = np.array([store.topics.add(TIMER_TOPIC), precision_ms, 0], np.int64)
         self._text = np.zeros(1, layout.TIMER_TEXT)
@@ -45,6 +52,10 @@ class RecordReader:
             mine = order[first:end]
             span = file.base, min(file.size, log.end - file.base)
             timed[mine] = self._read_file(file.data, span, ranked[first:end])
+        if self.others is not None:
+            odd = np.flatnonzero(timed["kind"] == layout.TIMED_BROKEN)
+            rows, at = self.others(offsets[odd])
+            timed[odd[at]] = rows
         return timed
 
     def _read_file(self, data: Any, span: tuple[int, int], offsets: Any) -> Rows:

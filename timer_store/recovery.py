@@ -91,11 +91,14 @@ def restore(
     position.queue_offset = snapshot.queue_offset
     position.rolled_ms = snapshot.staged_ms
     timers.books.restore(snapshot.by_topic, snapshot.by_file)
+    timers.handovers.restore(snapshot.handover_offset, snapshot.handover_unit)
     start, middle = snapshot.scan_from, snapshot.log_offset
     before = origins(timers.store, start, middle)
     bury(timers, before, counted=False)
     settled = origins(timers.store, middle)
     bury(timers, settled, counted=True)
+    returned = timers.handovers.read_on()
+    timers.handovers.bury_returned(returned, np.union1d(before, settled))
     faults += units.check(position.read_ms)
     if faults or not adds_up(timers):
         notice(
@@ -153,7 +156,9 @@ def take_in(timers: TimerStore, settled: Offsets, progress: Progress | None = No
     while timers.intake.behind and timers.intake.catch_up(TAKE_UNITS, now_ms):
         if progress is not None:
             progress("timers taken in", total - timers.intake.behind, total)
-    if not timers.intake.behind:
+    while timers.handovers.catch_up(TAKE_UNITS, now_ms):
+        pass
+    if not timers.intake.behind and not timers.handovers.behind:
         timers.intake.skip = np.empty(0, np.int64)
 
 
@@ -188,4 +193,6 @@ def rebuild(
     start_ms = now_ms - now_ms % timers.config.precision_ms
     timers.position.read_ms = timers.position.staged_ms = start_ms
     timers.position.rolled_ms = -1
+    timers.handovers.restore(0, 0)
+    timers.handovers.read_on()
     take_in(timers, settled, progress)

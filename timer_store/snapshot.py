@@ -58,6 +58,7 @@ class Snapshot:
         read_ms: the first slot that is not completely delivered.
         log_pos: end of the timer log.
         queue_offset: the next unit of the timer queue to take in.
+        handover_offset, handover_unit: the same of handovers; see `Position`.
         log_offset: end of the commit log; what was settled behind it is not in here.
         scan_from: log offset behind which every delivery of the slots from `read_ms` on lies.
         precision_ms: the width of a slot.
@@ -75,6 +76,8 @@ class Snapshot:
     scan_from: int
     precision_ms: int
     staged_ms: int = 0
+    handover_offset: int = 0
+    handover_unit: int = 0
     by_topic: Mapping[str, int] = field(default_factory=dict)
     by_file: Mapping[int, int] = field(default_factory=dict)
     state_version: int = 0
@@ -137,6 +140,8 @@ def encode_saved(saved: Saved) -> str:
         "check": dict(zip(_NAMES, snapshot.check, strict=True)),
         "checkBefore": dict(zip(_NAMES, saved.previous, strict=True)),
         "commitLogOffset": snapshot.log_offset,
+        "handoverOffset": snapshot.handover_offset,
+        "handoverUnit": snapshot.handover_unit,
         "precisionMs": snapshot.precision_ms,
         "scanFrom": snapshot.scan_from,
         "stagedMs": snapshot.staged_ms,
@@ -163,6 +168,8 @@ def decode_saved(value: Any) -> Saved:
         scan_from=value["scanFrom"],
         precision_ms=value["precisionMs"],
         staged_ms=value.get("stagedMs", 0),
+        handover_offset=value.get("handoverOffset", 0),
+        handover_unit=value.get("handoverUnit", 0),
         by_topic=value["byTopic"],
         by_file=value["byFile"],
         state_version=now.state_version,

@@ -366,13 +366,16 @@ class TimerUnits:
         _, _, ticks = self._settled(positions, copied=False)
         add_num(self.wheel.data, self.wheel.pages, ticks, -1)
 
-    def bury(self, positions: Longs) -> None:
+    def bury(self, positions: Longs, *, copied: bool = False) -> None:
         """Do the other half: mark the units. A thread may do it.
+
+        Args:
+            copied: as in `settle`.
 
         Raises:
             OSError, CorruptStore: As `settle`.
         """
-        positions, due, _ = self._settled(positions, copied=False)
+        positions, due, _ = self._settled(positions, copied=copied)
         self._mark(positions, due)
 
     def _mark(self, positions: Longs, due: Longs) -> None:

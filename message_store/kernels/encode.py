@@ -30,6 +30,7 @@ from message_store.layout import (
     SYS_COMMIT,
     SYS_STORE_IPV6,
     SYS_TRANSACTION_MASK,
+    TAGS_DUE,
 )
 from message_store.topics import TopicArrays
 
@@ -237,6 +238,22 @@ def put_record(out: Bytes, start: int, row: Any, staging: Bytes, arrays: TopicAr
 
 
 @kernel
+def set_due(row: Any, store_ms: int) -> None:
+    """Set the tags code, and the due time of a row that is promised to wait from its storing on.
+
+    A due time that has more digits than the one that was sized keeps the other.
+    """
+    delay = np.int64(row["due_delay_ms"])
+    row["tags_code"] = row["tags_hash"]
+    if delay == TAGS_DUE:
+        row["tags_code"] = row["due_ms"]
+    elif delay >= 0 and row["due_ms"] < 0:
+        row["tags_code"] = store_ms + delay
+    elif delay >= 0 and digits_len(store_ms + delay) == digits_len(np.int64(row["due_ms"])):
+        row["due_ms"] = store_ms + delay
+
+
+@kernel
 def takes_queue_offset(sys_flag: int) -> bool:
     """Return whether a record is numbered and dispatched: not prepared, not rollback."""
     kind = sys_flag & SYS_TRANSACTION_MASK
@@ -277,8 +294,7 @@ def encode(
         if takes_queue_offset(row["sys_flag"]):
             row["queue_offset"] = queue["next_offset"]
             queue["next_offset"] += 1
-        delay = row["due_delay_ms"]
-        row["tags_code"] = store_ms + delay if delay >= 0 else row["tags_hash"]
+        set_due(row, store_ms)
         put_record(out, pos, row, staging, arrays)
         last = log_start + pos
         pos += size

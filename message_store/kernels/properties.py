@@ -13,6 +13,7 @@ from message_store.layout import DELAY_ILLEGAL
 
 TAGS_NAME = np.frombuffer(b"TAGS", np.uint8).copy()
 DELAY_NAME = np.frombuffer(b"DELAY", np.uint8).copy()
+MOVED_NAME = np.frombuffer(b"DELAy", np.uint8).copy()
 
 
 @kernel
@@ -144,9 +145,12 @@ def find_value(data: Bytes, pos: int, size: int, name: Bytes) -> Any:
 
 @kernel
 def find_tags_and_level(data: Bytes, pos: int, size: int) -> Any:
-    """Return (Java hash of TAGS or 0, DELAY as a number or 0 or DELAY_ILLEGAL)."""
+    """Return (Java hash of TAGS or 0, DELAY as a number or 0 or DELAY_ILLEGAL).
+
+    Without a DELAY a DELAy counts, which is its name in records that were handed over.
+    """
     end = pos + size
-    tags_hash, level = np.int64(0), np.int64(0)
+    tags_hash, level, moved = np.int64(0), np.int64(0), np.int64(0)
     while pos < end:
         entry_end = find_byte(data, pos, end, 2)
         name_end = find_byte(data, pos, entry_end, 1)
@@ -155,5 +159,7 @@ def find_tags_and_level(data: Bytes, pos: int, size: int) -> Any:
                 tags_hash = java_hash(data, name_end + 1, entry_end)
             elif equals(data, pos, name_end - pos, DELAY_NAME):
                 level = parse_level(data, name_end + 1, entry_end)
+            elif equals(data, pos, name_end - pos, MOVED_NAME):
+                moved = parse_level(data, name_end + 1, entry_end)
         pos = entry_end + 1
-    return tags_hash, level
+    return tags_hash, level if level != 0 else moved

@@ -81,6 +81,7 @@ def check_unit(
     tags_hash, level = find_tags_and_level(data, pos + row["prop_pos"], np.int64(row["prop_len"]))
     is_due = queue[2] != 0 and level > 0
     good = code >= row["store_ms"] if is_due else code == tags_hash
+    good = good or (is_due and row["prepared_offset"] < 0)  # it keeps a time promised before
     return GOOD if good or code <= EXTENDED_CODE_MAX else WRONG_CODE
 
 

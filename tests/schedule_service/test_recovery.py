@@ -63,19 +63,20 @@ def test_a_damaged_file_raises(text):
         decode_saved(loads(text))
 
 
+OLD = Saved({1: 9}, log_offset=50)
 OURS, THEIRS, ADOPTED = Saved({1: 5}, log_offset=500), Saved({1: 5}), {1: 2}
 
 
 @pytest.mark.parametrize(
     ("saved", "adopted", "wanted"),
     [
-        (OURS, ADOPTED, Start(OURS, 500)),
+        (OURS, ADOPTED, Start(OURS, 500, is_ours=True)),
         (None, ADOPTED, Start(Saved({1: 2}), 100)),  # both files lost: the whole log is asked
         (None, None, Start(Saved({}), 100)),
         (THEIRS, None, Start(THEIRS, 900)),  # Apache's store, first time: no origins in it
         (THEIRS, ADOPTED, Start(THEIRS, 100)),  # Apache ran after us
         (Saved({1: 9}, log_offset=901), ADOPTED, Start(Saved({1: 2}), 100)),  # claims too much
-        (Saved({1: 9}, log_offset=50), ADOPTED, Start(Saved({1: 9}, log_offset=50), 100)),
+        (OLD, ADOPTED, Start(OLD, 100, is_ours=True)),
     ],
 )
 def test_plan_start(saved, adopted, wanted):

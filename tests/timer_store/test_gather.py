@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 
 from message_store import layout as store_layout
 from message_store.batch import PutBatch
-from message_store.held import HALF_TOPIC
+from message_store.held import HALF_TOPIC, without
 from message_store.properties import encode_properties
 from message_store.text import java_hash
 from tests.store_help import add_message, put_one
 from tests.timer_store.delivery_help import WRITE_MS, held, open_timer_store, staged, timer_topics
 from timer_store import layout
+from timer_store.born import DROPPED
 from timer_store.gather import Gatherer
 from timer_store.kernels import gather as kernels
+from timer_store.layout import FROM_LEVEL, FROM_ROUTE, FROM_TIMER
 from timer_store.names import TIMER_TOPIC
 
 NOW_MS = 1_700_000_000_000
@@ -206,7 +208,7 @@ def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
     data[position % size] ^= 0x41
     rows, staging = np.zeros(1, store_layout.PUT), np.full(size, 0xEE, np.uint8)
     is_odd = np.zeros(1, np.uint8)
-    ids = np.array([store.topics.find(TIMER_TOPIC), -1, 1, NOW_MS, 0], np.int64)
+    ids = np.array([store.topics.find(TIMER_TOPIC), -1, 1, NOW_MS, 0, -1], np.int64)
     scratch = kernels.Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
     into = kernels.Into(rows, staging, is_odd)
     order = np.zeros(1, np.int32)
@@ -222,18 +224,21 @@ def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
     st.lists(
         st.sampled_from(
             [b"", b"a", b"TIMER_ENQUEUE_MS\x015", b"TIMER_DEQUEUE_MS\x01", b"__CRC32#\x011",
-             b"TIMER_ENQUEUE_MS", b"TIMER_ENQUEUE_MT\x011", b"__CRC32#"]
+             b"TIMER_ENQUEUE_MS", b"TIMER_ENQUEUE_MT\x011", b"__CRC32#", b"TIMER_OUT_MS\x017",
+             b"DUEMQ_DUE_MS\x018", b"TIMER_ROLL_TIMES\x012", b"DELAy\x013", b"TIMER_OUT_MS"]
         ),
         max_size=6,
-    )
+        unique=True,
+    ),
+    st.sampled_from([FROM_TIMER, FROM_LEVEL, FROM_ROUTE]),
 )  # fmt: skip
-def test_copy_kept(entries):
+def test_copy_kept(entries, kind):
     text = b"\x02".join(entries)
-    dropped = (b"TIMER_ENQUEUE_MS\x01", b"TIMER_DEQUEUE_MS\x01", b"__CRC32#\x01")
-    wanted = b"\x02".join(entry for entry in entries if not entry.startswith(dropped))
-    data, out = np.frombuffer(text + b"TIMER", np.uint8), np.zeros(200, np.uint8)
-    end = kernels.copy_kept(data, 0, len(text), out, 3)
-    assert out[3:end].tobytes() == wanted
+    data, out = np.frombuffer(text + b"TIMER", np.uint8), np.zeros(300, np.uint8)
+    name_pos = text.rfind(b"DELAy\x01") + 4 if b"DELAy\x01" in text and kind else -1
+    end = kernels.copy_kept(data, 0, len(text), kind, name_pos, out, 3)
+    wanted = without(text, *DROPPED[kind])
+    assert out[3:end].tobytes() == (wanted.replace(b"DELAy", b"DELAY") if kind else wanted)
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 13, 14]), st.integers(0, 9)), max_size=9))

@@ -49,10 +49,11 @@ from timer_store.kernels.fetch import (
     D,
     is_entry,
 )
+from timer_store.kernels.handover import is_delay
 
 Rows = npt.NDArray[Any]
 UNREADABLE = 1  # status of a row whose record is not whole: it is not put
-T, UNDERSCORE = 84, 95
+S, T, UNDERSCORE = 83, 84, 95  # S: of the schedule topic, where handed over messages lie
 RECALL_TAG = np.frombuffer(b"TAGS\x01_RECALL_TAG_\x02", np.uint8).copy()
 ENQUEUE = np.frombuffer(b"TIMER_ENQUEUE_MS", np.uint8).copy()
 DEQUEUE = np.frombuffer(b"TIMER_DEQUEUE_MS", np.uint8).copy()
@@ -211,6 +212,15 @@ def is_dropped(data: Bytes, pos: int, end: int, kept: bool) -> bool:
 
 
 @kernel
+def is_born_with_level(data: Bytes, at: int, end: int) -> bool:
+    """Return whether a timer's text is that of a routed message. See `timer_store.born`."""
+    size = end - at
+    if find_value(data, at, size, EXACT)[1] == 0 or find_value(data, at, size, SEC)[1] != 0:
+        return False
+    return find_value(data, at, size, MS)[1] == 0 and find_value(data, at, size, DELIVER)[1] == 0
+
+
+@kernel
 def put_number_entry(made: Made, name: Bytes, number: int) -> None:
     """Append the entry of `name` with a number."""
     put_bytes(made, name, 0, name.size)
@@ -229,9 +239,12 @@ def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, made: Made)
     data, frame = source.data, source.frames[0]
     at = pos + frame["prop_pos"]
     end, tags, rolls = at + frame["prop_len"], np.int64(0), np.int64(0)
+    of_level = data[pos + frame["topic_pos"]] == S or is_born_with_level(data, at, end)
     while at < end:
         until = entry_end(data, at, end)
-        if until > at and is_dropped(data, at, until, kept):
+        if of_level and not kept and is_delay(data, at, until):
+            pass  # it is a timer of its own from now on
+        elif until > at and is_dropped(data, at, until, kept):
             if is_entry(data, at, until, ROLLS):
                 rolls = parse_number(data, at + ROLLS.size + 1, until, 0)
         elif until > at:
@@ -272,6 +285,8 @@ def copy_to(
         row["tags_hash"] = put_copy_text(source, pos, due_ms[i], numbers[4] != 0, made)
         row["prop_len"] = made.at[0] - row["prop_pos"]
         if numbers[4] != 0:
-            row["out_ms"], row["due_ms"] = -1, due_ms[i]
+            row["due_ms"] = due_ms[i]
+            if data[pos + frame["topic_pos"]] != S:  # its text says TIMER_OUT_MS
+                row["out_ms"] = -1
         else:
             row["timer_kind"], row["timer_value"] = TIMER_DELIVER_MS, due_ms[i]

@@ -26,13 +26,26 @@ from message_store.layout import TIMER_NONE
 from message_store.topics import QUEUES_MAX, TopicArrays
 from timer_store.kernels.fetch import (
     EXACT,
+    OUT,
     REAL_QID,
     REAL_TOPIC,
+    ROLLS,
     due_of,
     is_entry,
     take_timer,
 )
-from timer_store.layout import NO_NUMBER, STAGED_FIRED, TEXT_MARKER
+from timer_store.kernels.handover import is_delay
+from timer_store.layout import (
+    FROM_LEVEL,
+    FROM_NOTHING,
+    FROM_ROUTE,
+    FROM_TIMER,
+    NO_NUMBER,
+    STAGED_FIRED,
+    TEXT_LEVEL,
+    TEXT_MARKER,
+    UPPER_Y,
+)
 
 Rows = npt.NDArray[Any]
 NOT_HERE = -1
@@ -61,15 +74,24 @@ class Scratch(NamedTuple):
 
 
 @kernel
-def is_dropped(data: Bytes, pos: int, end: int) -> bool:
+def is_dropped(data: Bytes, pos: int, end: int, kind: int) -> bool:
     """Return whether an entry tells of an earlier delivery, or is a CRC of the record it lies in.
 
-    Without regard to its value: an empty one is dropped, too.
+    Without regard to its value: an empty one is dropped, too. Of a timer that was born with a level
+    (`kind`: FROM_*) what made it a timer is dropped.
     """
     size = end - pos
+    if size > 8 and data[pos + 8] == 1:
+        return is_named(data, pos, CRC32)
+    if kind == FROM_LEVEL:
+        return False
     if size > 16 and data[pos + 16] == 1:
-        return is_named(data, pos, ENQUEUE) or is_named(data, pos, DEQUEUE)
-    return size > 8 and data[pos + 8] == 1 and is_named(data, pos, CRC32)
+        if is_named(data, pos, ENQUEUE) or is_named(data, pos, DEQUEUE):
+            return True
+        return kind == FROM_ROUTE and is_named(data, pos, ROLLS)
+    if kind != FROM_ROUTE or size <= 12 or data[pos + 12] != 1:
+        return False
+    return is_named(data, pos, OUT) or is_named(data, pos, EXACT)
 
 
 @kernel
@@ -80,6 +102,7 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
     """
     text["out_ms"] = text["exact_ms"] = text["value"] = NO_NUMBER
     text["kind"], text["flags"], text["topic_len"] = TIMER_NONE, 0, 0
+    text["name_pos"] = -1
     row["queue_id"], row["tags_hash"] = -1, 0
     drops = False
     while pos < end:
@@ -89,7 +112,7 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
             row["tags_hash"] = java_hash(data, pos + 5, until)
         elif first == T and until - pos > 12 and data[pos + 5] == UNDERSCORE:
             take_timer(data, pos, until, text)
-            drops = drops or is_dropped(data, pos, until)
+            drops = drops or is_dropped(data, pos, until, FROM_TIMER)
         elif first == R and is_entry(data, pos, until, REAL_TOPIC):
             text["topic_pos"] = pos + REAL_TOPIC.size + 1
             text["topic_len"] = until - pos - REAL_TOPIC.size - 1
@@ -98,23 +121,34 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
             row["queue_id"] = queue if 0 <= queue < QUEUES_MAX else -1
         elif first == D and is_entry(data, pos, until, EXACT):
             text["exact_ms"] = parse_number(data, pos + EXACT.size + 1, until, NO_NUMBER)
+        elif first == D and is_delay(data, pos, until):
+            text["name_pos"] = np.int64(-1) if text["flags"] & TEXT_LEVEL else pos + 4
+            text["flags"] |= TEXT_LEVEL
         elif first == UNDERSCORE:
-            drops = drops or is_dropped(data, pos, until)
+            drops = drops or is_dropped(data, pos, until, FROM_TIMER)
         pos = until + 1
     return drops
 
 
 @kernel
-def copy_kept(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> int:
-    """Copy a property text without what is dropped; return the position behind it."""
+def copy_kept(
+    data: Bytes, pos: int, end: int, kind: int, name_pos: int, out: Bytes, at: int
+) -> int:
+    """Copy a property text without what is dropped; return the position behind it.
+
+    Args:
+        name_pos: where the last letter of DELAy lies, if it is to be DELAY again; else -1.
+    """
     is_first = True
     while pos <= end:
         until = entry_end(data, pos, end)
-        if not is_dropped(data, pos, until):
+        if not is_dropped(data, pos, until, kind):
             if not is_first:
                 out[at] = 2
                 at += 1
             copy(out, at, data, pos, until - pos)
+            if pos <= name_pos and name_pos < until:
+                out[at + name_pos - pos] = UPPER_Y
             at += until - pos
             is_first = False
         pos = until + 1
@@ -122,18 +156,54 @@ def copy_kept(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> int:
 
 
 @kernel
-def is_promised(data: Bytes, pos: int, staged: Any, frame: Any, arrays: Any, timer: int) -> bool:
-    """Return whether the record at `pos` is a whole one of the timer topic, of the right size."""
-    size = np.int64(staged["record_size"])
+def put_text(
+    data: Bytes, start: int, end: int, text: Any, kind: int, drops: bool, out: Bytes, at: int
+) -> int:
+    """Copy the property text that a consumer is to see; return the position behind it."""
+    if kind == FROM_ROUTE or drops:
+        name_pos = np.int64(-1) if kind == FROM_TIMER else np.int64(text["name_pos"])
+        return copy_kept(data, start, end, kind, name_pos, out, at)
+    copy(out, at, data, start, end - start)
+    if kind == FROM_LEVEL and text["name_pos"] >= 0:
+        out[at + text["name_pos"] - start] = UPPER_Y
+    return at + end - start
+
+
+@kernel
+def find_kind(data: Bytes, pos: int, staged: Any, frame: Any, arrays: Any, ids: Any) -> int:
+    """Return what the record at `pos` is, if it is a whole one of the right size: FROM_*."""
+    size, kind = np.int64(staged["record_size"]), FROM_NOTHING
     if read_frame(data, pos, pos + size, staged["phys_offset"], frame) != size:
-        return False
-    if frame["queue_id"] != 0:
-        return False
-    if not is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, timer):
-        return False
+        return FROM_NOTHING
+    if is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, ids[0]):
+        kind = FROM_TIMER if frame["queue_id"] == 0 else FROM_NOTHING
+    elif is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, ids[5]):
+        kind = FROM_LEVEL
     body_len = np.int64(frame["body_len"])
     crc = crc32(data, pos + frame["body_pos"], body_len) & 0x7FFFFFFF
-    return body_len == 0 or crc == get_i4(data, pos + 8)
+    return kind if body_len == 0 or crc == get_i4(data, pos + 8) else FROM_NOTHING
+
+
+@kernel
+def is_due(text: Any, kind: int, store_ms: int, timer: Any) -> bool:
+    """Return whether a record was promised for the time of its unit, and cancels nothing.
+
+    The promise of a level stands in the units alone, and nothing it carries is a marker.
+    """
+    if kind == FROM_LEVEL:
+        return True
+    due_ms = due_of(text, store_ms, 1)
+    if due_ms < 0 or (timer["due_ms"] < due_ms and timer["state"] != STAGED_FIRED):
+        return False
+    return text["flags"] & TEXT_MARKER == 0
+
+
+@kernel
+def is_routed(text: Any) -> bool:
+    """Return whether a timer was born with a level: `timer_store.born` says how that is known."""
+    if text["flags"] & TEXT_LEVEL == 0:
+        return False
+    return text["exact_ms"] != NO_NUMBER and text["kind"] == TIMER_NONE
 
 
 @kernel
@@ -181,8 +251,9 @@ def gather(
         span: (log offset of data[0], bytes of data that are written).
         staged: (n,) STAGED; row i becomes into.rows[i].
         order: (m,) indexes, ascending by log offset.
-        ids: (5,) i8: topic indexes of timer and half topic; 1 if topics without queues count as
-            missing; now_ms; the first free byte of the staging buffer, which has room for all.
+        ids: (6,) i8: topic indexes of timer and half topic; 1 if topics without queues count as
+            missing; now_ms; the first free byte of the staging buffer, which has room for all;
+            topic index of the schedule topic.
 
     Returns the first free byte of the staging buffer behind them.
     """
@@ -193,26 +264,28 @@ def gather(
         pos = np.int64(timer["phys_offset"] - span[0])
         if pos < 0 or timer["record_size"] < 0 or pos + timer["record_size"] > span[1]:
             continue
-        if not is_promised(data, pos, timer, frame, arrays, ids[0]):
+        kind = find_kind(data, pos, timer, frame, arrays, ids)
+        if kind == FROM_NOTHING:
             continue
         start = pos + frame["prop_pos"]
         end = start + frame["prop_len"]
         drops = read_entries(data, start, end, text, row)
-        due_ms = due_of(text, frame["store_ms"], 1)
-        if due_ms < 0 or (timer["due_ms"] < due_ms and timer["state"] != STAGED_FIRED):
+        if not is_due(text, kind, frame["store_ms"], timer):
             continue
-        if text["flags"] & TEXT_MARKER or not set_target(data, text, arrays, ids, guess, row):
+        if not set_target(data, text, arrays, ids, guess, row):
+            continue
+        if kind == FROM_LEVEL and row["topic_index"] == ids[5]:
             continue
         set_rest(data, pos, frame, timer, ids[3], row)
+        if kind == FROM_TIMER and is_routed(text):
+            kind = FROM_ROUTE
+        if kind != FROM_TIMER:
+            row["enqueue_ms"] = row["dequeue_ms"] = -1
         guess = np.int64(row["topic_index"])
         row["body_pos"], row["body_len"] = at, frame["body_len"]
         copy(into.staging, at, data, pos + frame["body_pos"], np.int64(frame["body_len"]))
         row["prop_pos"] = at = at + frame["body_len"]
-        if drops:
-            at = copy_kept(data, start, end, into.staging, at)
-        else:
-            copy(into.staging, at, data, start, end - start)
-            at += end - start
+        at = put_text(data, start, end, text, kind, drops, into.staging, at)
         row["prop_len"] = at - row["prop_pos"]
         into.is_odd[i] = 0
     return at

@@ -1,0 +1,72 @@
+"""Half-open ranges of queue offsets: sorted, disjoint, none of them empty. Pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Range = tuple[int, int]
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Return any ranges as sorted, disjoint ones; neighbours become one."""
+    found: list[Range] = []
+    for first, end in sorted(ranges):
+        if first >= end:
+            continue
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((first, end))
+    return found
+
+
+def plus(ranges: Sequence[Range], more: Iterable[Range]) -> list[Range]:
+    """Return what is in one of both."""
+    return joined([*ranges, *more])
+
+
+def minus(ranges: Sequence[Range], cuts: Sequence[Range]) -> list[Range]:
+    """Return what is in `ranges` and in none of `cuts` (sorted, disjoint)."""
+    found: list[Range] = []
+    at = 0
+    for first, end in ranges:
+        while at < len(cuts) and cuts[at][1] <= first:
+            at += 1
+        number = at
+        while number < len(cuts) and cuts[number][0] < end:
+            low, high = cuts[number]
+            if first < low:
+                found.append((first, low))
+            first = max(first, high)
+            number += 1
+        if first < end:
+            found.append((first, end))
+    return found
+
+
+def within(ranges: Iterable[Range], first: int, end: int) -> list[Range]:
+    """Return the parts of ranges that lie in first..end."""
+    cut = ((max(low, first), min(high, end)) for low, high in ranges)
+    return [(low, high) for low, high in cut if low < high]
+
+
+def size(ranges: Iterable[Range]) -> int:
+    """Return how many offsets are in disjoint ranges."""
+    return sum(end - first for first, end in ranges)
+
+
+def runs(mask: npt.NDArray[np.bool_], first: int) -> list[Range]:
+    """Return where `mask` is true, as ranges; mask[0] stands for offset `first`."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).view(np.int8)))
+    return [(low, high) for low, high in (edges + first).reshape(-1, 2).tolist()]
+
+
+def mask_of(ranges: Iterable[Range], first: int, end: int) -> npt.NDArray[np.bool_]:
+    """Return which offsets of first..end are in one of the ranges, (end - first,) b1."""
+    mask = np.zeros(end - first, np.bool_)
+    for low, high in within(ranges, first, end):
+        mask[low - first : high - first] = True
+    return mask

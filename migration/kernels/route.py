@@ -1,0 +1,139 @@
+"""The put hook of routed levels, compiled: their messages go to the timer topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.carry import entry_end
+from message_store.kernels.encode import PROPERTY_BYTES_MAX, property_bytes
+from message_store.kernels.kernel import kernel
+from message_store.layout import (
+    DELAY_ILLEGAL,
+    PROP_REAL_TOPIC,
+    PROP_TIMER_DEL,
+    PROP_TIMER_OUT,
+    PROP_TIMER_STALE,
+    SYS_COMMIT,
+    SYS_TRANSACTION_MASK,
+    TIMER_NONE,
+)
+from timer_store.kernels.handover import is_delay
+from timer_store.layout import DUE_MS_MAX, LOWER_Y, UPPER_Y
+
+Rows = npt.NDArray[Any]
+D = 68
+
+# Indexes of the numbers that `route` reads.
+TIMER, SCHEDULE, HALF, NOW_MS, PRECISION_MS = range(5)
+NUMBERS = 5
+
+# What `route` reports of a row: the levels have it; it is a timer; Python must look at it.
+LEFT, ROUTED, ODD = range(3)
+NOT_ROUTED = -1
+STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
+GROWTH_BYTES = 120  # as of any timer: see `timer_store.kernels.put`
+
+
+@kernel
+def is_left(row: Any, numbers: Any) -> bool:
+    """Return whether a row with a level is none that is redirected, or not by us."""
+    kind = row["sys_flag"] & SYS_TRANSACTION_MASK
+    if row["status"] != 0 or (kind != 0 and kind != SYS_COMMIT):
+        return True
+    if row["delay_level"] <= 0 or row["delay_level"] == DELAY_ILLEGAL:
+        return True
+    if row["prop_flags"] & PROP_TIMER_DEL or row["real_topic_index"] >= 0:
+        return True
+    index = row["topic_index"]
+    return index == numbers[TIMER] or index == numbers[SCHEDULE] or index == numbers[HALF]
+
+
+@kernel
+def delay_of(row: Any, level: int, delays_ms: Any, rules: Any) -> int:
+    """Return how long a row waits, NOT_ROUTED if its level is the level service's."""
+    delay_ms = delays_ms[level]
+    if delay_ms != NOT_ROUTED:
+        for i in range(rules.shape[0]):
+            if rules[i, 0] == level and rules[i, 1] == row["topic_index"]:
+                return rules[i, 2]
+    return delay_ms
+
+
+@kernel
+def find_name(staging: Bytes, pos: int, end: int) -> int:
+    """Return where the Y of DELAY lies in a property text; -1: not once, or there is a DELAy."""
+    found, names = np.int64(-1), 0
+    while pos < end:
+        until = entry_end(staging, pos, end)
+        if staging[pos] == D and is_delay(staging, pos, until):
+            found = pos + 4
+            names += 1
+        pos = until + 1
+    return found if names == 1 and staging[found] == UPPER_Y else np.int64(-1)
+
+
+@kernel
+def route_row(row: Any, staging: Bytes, topics: Any, delay_ms: int, numbers: Any) -> int:
+    """Make a timer of a row; LEFT if it cannot be one that is like the level's message."""
+    pos = np.int64(row["prop_pos"])
+    name_pos = find_name(staging, pos, pos + row["prop_len"])
+    due_ms = numbers[NOW_MS] + delay_ms
+    if name_pos < 0 or due_ms > DUE_MS_MAX:
+        return LEFT
+    row["out_ms"] = (due_ms - 1) // numbers[PRECISION_MS] * numbers[PRECISION_MS]
+    row["real_topic_index"], row["real_queue_id"] = row["topic_index"], row["queue_id"]
+    row["due_ms"] = due_ms
+    if property_bytes(row, staging, topics) + GROWTH_BYTES > PROPERTY_BYTES_MAX:
+        row["out_ms"] = row["due_ms"] = row["real_topic_index"] = -1
+        return LEFT
+    row["due_delay_ms"] = delay_ms  # from the moment of storing on: the encoder adds them
+    row["topic_index"], row["queue_id"] = numbers[TIMER], 0
+    row["delay_level"] = 0
+    staging[name_pos] = LOWER_Y
+    return ROUTED
+
+
+@kernel
+def route(
+    rows: Rows,
+    count: int,
+    staging: Bytes,
+    topics: Any,
+    delays_ms: Any,
+    rules: Any,
+    numbers: Any,
+    report: Bytes,
+) -> Any:
+    """Send rows with a routed level to the timer topic.
+
+    Args:
+        delays_ms: (levels + 1,) i8: what a routed level promises, NOT_ROUTED for others.
+        rules: (n, 3) i8: level, topic index, another delay in ms.
+        numbers: (NUMBERS,) i8: topic indexes of timer, schedule and half topic; now and the
+            precision in ms.
+        report: (n,) u1 out, n >= count: LEFT, ROUTED, ODD.
+
+    Returns (rows routed, rows that Python must look at).
+    """
+    routed, odd = 0, 0
+    for i in range(count):
+        row = rows[i]
+        report[i] = LEFT
+        if row["delay_level"] == 0 or is_left(row, numbers):
+            continue
+        level = min(np.int64(row["delay_level"]), delays_ms.size - 1)
+        delay_ms = delay_of(row, level, delays_ms, rules)
+        if delay_ms == NOT_ROUTED:
+            continue
+        stale = row["timer_kind"] != TIMER_NONE or row["prop_flags"] & STALE_FLAGS != 0
+        if stale or level != row["delay_level"]:
+            report[i] = ODD
+            odd += 1
+            continue
+        report[i] = route_row(row, staging, topics, delay_ms, numbers)
+        routed += report[i] == ROUTED
+    return routed, odd

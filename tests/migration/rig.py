@@ -1,0 +1,225 @@
+"""A store with levels, timers and a migration on a clock moved by hand; no broker, no tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from message_store import marks
+from message_store.batch import PutBatch
+from message_store.clock import FakeClock
+from message_store.json_dialect import load_config
+from message_store.marks import MARK_TOPIC
+from message_store.plugin import TagsCodeRule
+from migration.drain import Drain
+from migration.router import Router
+from schedule_service.config import ScheduleConfig
+from schedule_service.cursor import NEVER_MS
+from schedule_service.decisions import WaitingLevels
+from schedule_service.delivery import LevelService
+from schedule_service.hook import LevelHook
+from schedule_service.levels import LevelHistory, Promise
+from schedule_service.names import DECISION_TOPIC, SCHEDULE_QUEUES, SCHEDULE_TOPIC
+from schedule_service.persist import OffsetKeeper
+from schedule_service.queues import ScheduleQueues
+from schedule_service.recovery import (
+    OFFSETS_FILE,
+    Saved,
+    decode_saved,
+    fitted,
+    plan_start,
+    restore,
+)
+from tests.schedule_service.rig import crash
+from tests.store_help import add_message, open_store
+from timer_store.config import TimerConfig
+from timer_store.hook import TimerHook
+from timer_store.names import TIMER_TOPIC
+from timer_store.persist import TimerKeeper
+from timer_store.store import TimerStore
+from timer_store.waiting import WaitingTimers
+
+LEVELS = "1s 5s 10s 1m 2m"
+LOG_FILE_BYTES = 2_600  # 49 units
+TURNS_MAX = 100_000
+
+
+class MigrationRig:
+    """One run at a time: `open`, work, then `close` or `kill`."""
+
+    def __init__(self, root: Path, clock: FakeClock | None = None, **timers: Any) -> None:
+        self.root, self.clock = root, clock or FakeClock()
+        self.timer_config = TimerConfig(**({"log_file_bytes": LOG_FILE_BYTES} | timers))
+        self.level_config = ScheduleConfig(levels=LEVELS)
+        self.store_changes: dict[str, Any] = {}
+        self.topics = ["T", "U"]
+        self.history = LevelHistory([Promise(0, LEVELS)])
+        self.notices: list[str] = []
+        self.failures: list[str] = []
+        self.is_open = False
+
+    def open(self) -> MigrationRig:
+        """Recover both services, and deliver what is due."""
+        rules = (TagsCodeRule(SCHEDULE_TOPIC, self.history.tables),)
+        self.store = open_store(
+            self.root, self.clock, rules, flush_commitlog_interval_ms=100_000_000,
+            **self.store_changes,
+        )  # fmt: skip
+        self.store.__enter__()
+        topics = self.store.topics
+        for name, count in ((SCHEDULE_TOPIC, SCHEDULE_QUEUES), (DECISION_TOPIC, 1)):
+            topics.set_routing(name, write_queues=count, read_queues=count, perm=6)
+        for name in (TIMER_TOPIC, MARK_TOPIC):
+            topics.set_routing(name, write_queues=1, read_queues=1, perm=6)
+        for name in self.topics:
+            topics.set_routing(name, write_queues=4, read_queues=4, perm=6)
+        self._open_levels()
+        self._open_timers()
+        self.router = Router(topics, self.history, precision_ms=self.timer_config.precision_ms)
+        for marked in marks.read(self.store):
+            self.router.fold(marked)
+        self.drain = Drain(self.levels, self.timers, self.store, self.clock, wake=lambda: None)
+        self.hooks = (
+            self.router,
+            LevelHook(topics, self.history),
+            TimerHook(topics, self.timer_config, self.timers.slot_count),
+        )
+        self.store.add_dispatcher(self._dispatch)
+        self.is_open = True
+        self.work()
+        return self
+
+    def _open_levels(self) -> None:
+        queues = ScheduleQueues(self.store, self.history)
+        ends = {level: queues.bounds(level)[1] for level in queues.levels}
+        saved = load_config(self.store.config_path(OFFSETS_FILE), decode_saved)
+        log_min, log_end = self.store.min_offset, self.store.max_offset
+        start = plan_start(saved, {}, log_min=log_min, log_end=log_end)
+        start = replace(start, saved=fitted(start.saved, ends))
+        marked = list(marks.read(self.store))
+        cursors = restore(self.store, queues, start, marked)
+        self.levels = LevelService(
+            self.store, queues, self.clock, self.level_config, cursors,
+            on_failure=self.failures.append,
+        )  # fmt: skip
+        self.levels.handing.restore(marked, start.saved.offsets)
+        self.offsets = OffsetKeeper(
+            self.store, self.clock, self.levels, start.saved or Saved(), version_step=500
+        )
+        self.waiting_levels = WaitingLevels(self.store, queues, self.levels, self.clock)
+        self.queues = queues
+
+    def _open_timers(self) -> None:
+        self.timers = TimerStore(self.store, self.clock, self.timer_config)
+        self.timers.open(notice=self.notices.append)
+        self.keeper = TimerKeeper(self.timers)
+        assert self.persist_timers(last=True)
+        self.waiting_timers = WaitingTimers(self.timers)
+
+    def _dispatch(self, batch: PutBatch) -> None:
+        self.levels.note_put(batch)
+        self.timers.note_put(batch, self.clock.now_ms())
+
+    def close(self) -> None:
+        """End as a broker does in order."""
+        assert self.persist_timers(last=True)
+        assert self.persist_levels()
+        self.timers.close()
+        self.store.__exit__(None, None, None)
+        self.is_open = False
+
+    def kill(self) -> None:
+        """End as with kill -9."""
+        self.timers.close()
+        crash(self.store)
+        self.is_open = False
+
+    def persist_timers(self, *, last: bool = False) -> bool:
+        """Write a checkpoint of the timers."""
+        done = asyncio.run(self.keeper.persist(last=last))
+        self.levels.handing.covered(self.keeper.handover_offset)
+        return done
+
+    def persist_levels(self) -> bool:
+        """Write delayOffset.json."""
+        return asyncio.run(self.offsets.persist())
+
+    # -- work -----------------------------------------------------------------------------------
+
+    def send(self, messages: list[tuple[int, str, int, bytes]], **extra: str) -> PutBatch:
+        """Send (level, topic, queue, body) in one batch, through all hooks, as a broker."""
+        batch = PutBatch(max(len(messages), 1))
+        for level, topic, queue_id, body in messages:
+            properties = {"DELAY": str(level), "WAIT": "true", **extra}
+            add_message(self.store, batch, topic, queue_id, body, properties=properties)
+        return self.put(batch)
+
+    def put(self, batch: PutBatch) -> PutBatch:
+        """Put a batch through all hooks."""
+        for hook in self.hooks:
+            hook(batch, self.clock.now_ms())
+        self.store.put(batch)
+        return batch
+
+    def work(self) -> None:
+        """Do all that can be done now."""
+        for _ in range(TURNS_MAX):
+            moved = self._work_levels()
+            moved = self.timers.turn(self.clock.now_ms()) or moved
+            if not moved:
+                return
+        raise AssertionError("the services do not come to rest")
+
+    def _work_levels(self) -> bool:
+        now_ms = self.clock.now_ms()
+        due = self.levels._due_levels(now_ms)
+        before = self.store.max_offset
+        for level in due:
+            self.levels._work(level, now_ms)
+        self.levels._acknowledge_to(self.store.max_offset)
+        return self.store.max_offset > before
+
+    def next_moment_ms(self) -> int:
+        """Return when something is to be done."""
+        levels = self.levels.levels.values()
+        moments = [level.moment_ms(self.level_config) for level in levels]
+        return min([NEVER_MS, *moments, self.timers.next_moment_ms(self.clock.now_ms())])
+
+    def advance(self, step_ms: int) -> None:
+        """Move the clock from moment to moment, as the services sleep."""
+        end_ms = self.clock.now_ms() + step_ms
+        self.work()
+        while (moment_ms := self.next_moment_ms()) <= end_ms:
+            moment_ms = max(moment_ms, self.clock.now_ms() + 1)
+            if moment_ms > end_ms:
+                break
+            self.clock.set_ms(moment_ms)
+            self.work()
+        self.clock.set_ms(max(end_ms, self.clock.now_ms()))
+        self.work()
+
+    # -- what is there --------------------------------------------------------------------------
+
+    @property
+    def level_pending(self) -> int:
+        """Messages that wait with the level service."""
+        return sum(level.cursor.pending for level in self.levels.levels.values())
+
+    def records(self, topic: str = "T", queue_id: int = 0) -> list[Any]:
+        """Return the records of a queue."""
+        first, end = self.store.queue_bounds(topic, queue_id)
+        found = []
+        while first < end:
+            units = self.store.units(topic, queue_id, first, 1_000)
+            found += [self.store.read_record(int(unit["phys_offset"])) for unit in units]
+            first += int(units.size)
+        return found
+
+    def delivered(self) -> list[Any]:
+        """Return the records of all real topics."""
+        return [
+            record for topic in self.topics for queue in range(4)
+            for record in self.records(topic, queue)
+        ]  # fmt: skip
