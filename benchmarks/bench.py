@@ -118,14 +118,15 @@ class Bench:
         self._warm({})
         self._warm({"level": 1})
 
-    def warm_up_timers(self) -> None:
-        """The same for timers, where their first second is not what is measured."""
-        self._warm({"delay": WARM_DELAY_MS})
+    def warm_up_timers(self) -> float:
+        """The same for timers, where the first ones are not what is measured; return sends/s."""
+        return self._warm({"delay": WARM_DELAY_MS})
 
-    def _warm(self, options: dict[str, int]) -> None:
+    def _warm(self, options: dict[str, int]) -> float:
         count, topic = self.count(WARM_MESSAGES), self.topic()
-        self.send(topic, count, **options)
+        sent = self.send(topic, count, **options)
         self.recv(topic, count)
+        return float(sent["per_second"])
 
     def delivered(self, topic: str) -> int:
         """Return how many messages the queues of a topic have."""

@@ -15,8 +15,8 @@ TRICKLE_S = 60
 TRICKLE_S_MIN = 4
 DELAY_MS = 3_000
 SECOND_MS = 1_000
-SLOWEST_SENDS_PER_S = 25_000
-LEAD_MS = 3_000  # between the end of the sends at that rate and the moment
+SURELY = 0.5  # of the rate that was seen: sending is done by then
+LEAD_MS = 4_000  # between the end of the sends at that rate and the moment
 MIDDLE_MS = 500  # of a second: where the moment lies, so that all runs are alike
 LATEST_S = 60
 ORDINARY_PER_S = 1_000
@@ -42,9 +42,9 @@ def trickled(bench: Bench) -> tuple[Found, Found]:
 
 def spike(bench: Bench, *, messages: int) -> list[Metric]:
     """Send timers that are all due at the same moment; they are read when all have left."""
-    bench.warm_up_timers()
+    rate = bench.warm_up_timers()
     count, topic = bench.count(messages), bench.topic()
-    sent, due_ms = _send_for_a_moment(bench, topic, count)
+    sent, due_ms = _send_for_a_moment(bench, topic, count, rate)
     with bench.cpu() as cpu_seconds:
         _wait_until_left(bench, topic, count - sent["rejected"], due_ms)
     received = bench.recv(topic, count - sent["rejected"], idle=30)
@@ -59,10 +59,10 @@ def spike(bench: Bench, *, messages: int) -> list[Metric]:
 
 def manners(bench: Bench, *, messages: int) -> list[Metric]:
     """See what ordinary sends and pulls notice of a full second that leaves."""
-    bench.warm_up_timers()
+    rate = bench.warm_up_timers()
     quiet = _ordinary(bench)
     count, topic = bench.count(messages), bench.topic()
-    sent, due_ms = _send_for_a_moment(bench, topic, count)
+    sent, due_ms = _send_for_a_moment(bench, topic, count, rate)
     until(lambda: now_ms() >= due_ms - BEFORE_MS, seconds=LATEST_S, what="nearly due")
     meanwhile = _ordinary(bench)
     received = bench.recv(topic, count - sent["rejected"], idle=30)
@@ -74,9 +74,11 @@ def manners(bench: Bench, *, messages: int) -> list[Metric]:
     ]
 
 
-def _send_for_a_moment(bench: Bench, topic: str, count: int) -> tuple[Found, int]:
+def _send_for_a_moment(
+    bench: Bench, topic: str, count: int, rate_per_s: float
+) -> tuple[Found, int]:
     """Send timers for one moment; return what was sent, and the moment."""
-    earliest_ms = now_ms() + LEAD_MS + count * 1_000 // SLOWEST_SENDS_PER_S
+    earliest_ms = now_ms() + LEAD_MS + int(count * 1_000 / (rate_per_s * SURELY))
     due_ms = earliest_ms // SECOND_MS * SECOND_MS + SECOND_MS + MIDDLE_MS
     sent = bench.send(topic, count, due=due_ms)
     if sent["end_ms"] > due_ms - BEFORE_MS:

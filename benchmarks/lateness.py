@@ -1,0 +1,124 @@
+"""How late timers are, as a chart: measured side by side, or drawn again from the numbers.
+
+    python -m benchmarks.lateness              both brokers, a minute of 500 timers a second each
+    python -m benchmarks.lateness --draw-only  from docs/figures/timer-lateness.json
+
+Writes timer-lateness.json, .svg and .png into docs/figures. Drawing needs matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import machine
+from benchmarks.bench import Bench, Found
+from benchmarks.loads.timers import TRICKLE_PER_S, trickled
+from benchmarks.run import APACHE, OURS, SERVERS, WIRELOAD, parse
+from tests.interop.programs import go_program
+
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+NAME = "timer-lateness"
+TITLES = {APACHE: "Apache RocketMQ 5.3.3", OURS: "DueMQ"}
+COLOURS = {APACHE: "#c0504d", OURS: "#1f6f8b"}
+MARKS = ("p50", "p99", "p99.9")
+TAIL = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
+
+
+def main(words: list[str]) -> int:
+    """Measure unless told not to, and draw."""
+    parser = argparse.ArgumentParser(prog="benchmarks.lateness")
+    parser.add_argument("--draw-only", action="store_true", help="draw what was measured before")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of a minute")
+    parser.add_argument("--out", type=Path, default=FIGURES, help="folder of the figures")
+    args = parser.parse_args(words)
+    args.out.mkdir(parents=True, exist_ok=True)
+    numbers = args.out / f"{NAME}.json"
+    if not args.draw_only:
+        numbers.write_text(json.dumps(measured(args.scale), indent=1) + "\n")
+    draw(json.loads(numbers.read_text()), args.out)
+    return 0
+
+
+def measured(scale: float) -> dict[str, Any]:
+    """Return what both brokers came to, one right after the other, and where."""
+    about, wireload = machine.describe(), go_program(WIRELOAD)
+    found: dict[str, Found] = {}
+    with machine.others_busy() as busy:
+        for name in (APACHE, OURS):
+            print(f"{name} ...", flush=True)
+            with tempfile.TemporaryDirectory(prefix=f"lateness-{name}-") as home:
+                server = SERVERS[name](Path(home), parse([]))
+                with server:
+                    bench = Bench(server, wireload, scale)
+                    bench.warm_up()
+                    found[name] = summary(trickled(bench)[0])
+    about["load after"] = machine.load()
+    about["work of others, cores"] = f"{busy[0]:.2f}"
+    return {
+        "what": f"lateness at the store of timers sent at {TRICKLE_PER_S}/s, due 3 s later, ms",
+        "command": "python -m benchmarks.lateness",
+        "machine": about,
+        "servers": found,
+    }
+
+
+def summary(received: Found) -> Found:
+    """Return the distribution, and what must be 0."""
+    kept = ("received", "lost", "duplicates", "early", "late_at_store_ms", "late_counts")
+    return {name: received[name] for name in kept}
+
+
+def draw(numbers: dict[str, Any], folder: Path) -> None:
+    """Draw the share of timers that were later than so much, both axes logarithmic."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams.update({"svg.hashsalt": NAME, "font.size": 10})
+    figure, axes = pyplot.subplots(figsize=(8, 4.2))
+    for name, found in numbers["servers"].items():
+        late_ms, counts = np.array(found["late_counts"]).T
+        later = 1 - np.cumsum(counts) / counts.sum()
+        shares = np.concatenate([[1.0], later])
+        late = np.concatenate([late_ms, late_ms[-1:]]).clip(0) + 1
+        shares = shares.clip(0.5 / counts.sum())
+        axes.step(late, shares, where="pre", color=COLOURS[name], label=label(name, found))
+        axes.fill_between(late, shares, 1e-6, step="pre", color=COLOURS[name], alpha=0.08)
+    axes.set(xscale="log", yscale="log", ylim=(1e-5, 1.2), xlim=(1, None))
+    ticks = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
+    top = max(found["late_counts"][-1][0] for found in numbers["servers"].values())
+    shown = [tick for tick in ticks if tick <= 1.5 * top]
+    axes.set_xticks([tick + 1 for tick in shown], [f"{tick:,}" for tick in shown])
+    axes.set_xticks([], minor=True)
+    axes.set_yticks([1 - share for share in TAIL], [_share(1 - share) for share in TAIL])
+    axes.set_xlabel("later than due, ms (at the store)")
+    axes.set_ylabel("timers that are later")
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(loc="lower left")
+    axes.set_title(f"Timers at {TRICKLE_PER_S}/s: how late they are stored", loc="left")
+    figure.tight_layout()
+    figure.savefig(folder / f"{NAME}.svg", metadata={"Date": None})
+    figure.savefig(folder / f"{NAME}.png", dpi=130, metadata={"Software": None})
+
+
+def label(name: str, found: Found) -> str:
+    """Return a line of the legend."""
+    late = found["late_at_store_ms"]
+    marks = ", ".join(f"{mark} {late[mark.replace('.', '')]:,.0f}" for mark in MARKS)
+    return f"{TITLES[name]}: {marks} ms"
+
+
+def _share(share: float) -> str:
+    return f"{share * 100:.4g} %"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
