@@ -10,6 +10,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOAK_KILLS ?= 2000
+TEST_WORKERS ?= auto
 
 .PHONY: env demo test lint bench soak docs clean
 .DEFAULT_GOAL := help
@@ -31,7 +32,7 @@ demo: env
 	@$(BIN)/python -m broker.cli demo
 
 test: env
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
 
 lint: env
 	$(BIN)/ruff format --check .
