@@ -59,14 +59,16 @@ class Handover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Giveback:
-    """Ranges of a level's queue belong to the level again.
+    """A range of a level's queue belongs to the timers no more.
 
     Attributes:
-        pending: what still waited with the timers.
+        pending: what of it still waited with them: it belongs to the level again.
     """
 
     migration: str
     level: int
+    first: int
+    end: int
     pending: tuple[Range, ...]
     count: int = 0
     checksum: int = 0
@@ -234,7 +236,7 @@ class Ownership:
             if mark.promised:
                 self.promised.setdefault(mark.level, {}).update(mark.promised)
         elif isinstance(mark, Giveback):
-            self._remove(mark.level, joined(mark.pending))
+            self._remove(mark.level, [(mark.first, mark.end)])
 
     def _remove(self, level: int, ranges: list[Range]) -> None:
         left = self.pieces.get(level, [])

@@ -216,7 +216,7 @@ def _fold(
         rows = rows[:whole]
         if not whole:
             return
-        found.gaps += dispatch(rows, queues, rules)
+        found.gaps += dispatch(rows, queues, rules, log)
         found.damaged += rows["phys_offset"][rows["damage"] != 0].tolist()
         found.homeless += rows["phys_offset"][~has_place(rows)].tolist()
         if rows.size > 1:
@@ -302,12 +302,14 @@ def _used(file: LogFile, pos: int) -> bytes:
     return data[: int(used[-1]) + 1].tobytes() if used.size else b""
 
 
-def dispatch(rows: npt.NDArray[Any], queues: QueueSet, rules: Sequence[TagsCodeRule]) -> int:
+def dispatch(
+    rows: npt.NDArray[Any], queues: QueueSet, rules: Sequence[TagsCodeRule], log: CommitLog
+) -> int:
     """Write the units of scanned records; return how many blocks did not join on to their queue."""
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
     plain = (kind == 0) | (kind == layout.SYS_COMMIT)
     rows = rows[plain & has_place(rows) & queues.deletions.kept(rows, queues.topics)]
-    codes = tags_codes(rows, queues.topics, rules)
+    codes = tags_codes(rows, queues.topics, rules, log)
     group = rows["topic_index"].astype(np.int64) << 32 | rows["queue_id"]
     order = np.argsort(group, kind="stable")
     rows, codes, group = rows[order], codes[order], group[order]
@@ -346,16 +348,29 @@ def _tell(offsets: list[int], what: str, notice: Callable[[str], None]) -> None:
 
 
 def tags_codes(
-    rows: npt.NDArray[Any], topics: TopicTable, rules: Sequence[TagsCodeRule]
+    rows: npt.NDArray[Any], topics: TopicTable, rules: Sequence[TagsCodeRule], log: CommitLog
 ) -> npt.NDArray[np.int64]:
-    """Return the tags code of each record: its tag's hash, or a delivery time by rule."""
+    """Return the tags code of each record: its tag's hash, or a delivery time by rule.
+
+    A record that was made of an older one (it names its origin) says when it is due.
+    """
     codes = rows["tags_hash"].copy()
     for rule in rules:
         mask = (rows["topic_index"] == topics.find(rule.topic)) & (rows["delay_level"] > 0)
         if mask.any():
             chosen = rows[mask]
             codes[mask] = chosen["store_ms"] + _delays(chosen, rule.tables)
+            for at in np.flatnonzero(mask & (rows["prepared_offset"] < 0)).tolist():
+                codes[at] = _promised_ms(log, rows[at], int(codes[at]))
     return codes
+
+
+def _promised_ms(log: CommitLog, row: Any, otherwise: int) -> int:
+    """Return the time that a record's last property says, DUEMQ_DUE_MS."""
+    start = int(row["phys_offset"]) + int(row["prop_pos"])
+    text = log.view(start, int(row["prop_len"])).tobytes()
+    name, _, value = text.rstrip(b"\x02").rpartition(b"\x02")[2].partition(b"\x01")
+    return int(value) if name == b"DUEMQ_DUE_MS" and value.isdigit() else otherwise
 
 
 def _delays(rows: npt.NDArray[Any], tables: Sequence[LevelTable]) -> npt.NDArray[np.int64]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from message_store import marks
 from message_store.batch import PutBatch
 from message_store.marks import Marked, Route
 from message_store.topics import TopicTable
@@ -79,6 +80,37 @@ class Router:
         else:
             self._levels.pop(mark.level, None)
         self._known = None
+
+    def begin(
+        self,
+        store: Any,
+        queues: Any,
+        timers: Any,
+        level: int,
+        rules: Mapping[str, int],
+        now_ms: int,
+        *,
+        migration: str = "",
+    ) -> Marked:
+        """Route a level from now on; the mark is the fence between its queue and the timers.
+
+        Args:
+            queues: the `ScheduleQueues`; timers: the `TimerStore`.
+
+        Raises:
+            MarkRefused: The store takes no writes now; nothing has changed.
+        """
+        mark = Route(
+            migration=migration,
+            level=level,
+            on=True,
+            fence=queues.bounds(level)[1],
+            timer_fence=timers.fetch.bounds()[1],
+            rules=dict(rules),
+        )
+        marked = marks.append(store, mark, now_ms)
+        self.fold(marked)
+        return marked
 
     def __call__(self, batch: PutBatch, now_ms: int) -> None:
         """Make timers of the rows with a routed level; due times count from the store time."""

@@ -32,7 +32,7 @@ from timer_store.kernels import chain
 from timer_store.kernels import wheel as kernels
 from timer_store.layout import BLANK, TIMER_BLANK, TIMER_UNIT, UNIT_BYTES
 from timer_store.metrics import METRICS_FILE
-from timer_store.names import TIMER_TOPIC
+from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from timer_store.snapshot import CHECK_FILE, SNAPSHOT_FILE, Check, Saved, decode_check, decode_saved
 
 BLOCK_UNITS: Final = 65_536
@@ -300,14 +300,21 @@ class _TimerLogCheck:
         """Return what the commit log says to each unit; queue and tags code do not count."""
         wanted = np.zeros(units.size, UNIT)
         wanted["phys_offset"], wanted["size"] = units["phys_offset"], units["record_size"]
-        topic = np.frombuffer(TIMER_TOPIC.encode(), np.uint8)
-        out = np.full(units.size, store_kernels.ELSEWHERE, np.uint8)
-        low, high = int(units["phys_offset"].min()), int(units["phys_offset"].max())
-        for piece in overlapping(self.facts.log.pieces, low, high):
-            span = self.facts.log.span(piece)
-            store_kernels.check_units(wanted, piece.data, span, topic, (0, 0, 0), self.scratch, out)
+        out = self._codes_in(wanted, TIMER_TOPIC)
+        foreign = out == store_kernels.WRONG_TOPIC
+        if foreign.any():  # handed over by a level: they wait where they lie
+            out[foreign] = self._codes_in(wanted[foreign], SCHEDULE_TOPIC)
         later = (store_kernels.WRONG_QUEUE, store_kernels.WRONG_NUMBER, store_kernels.WRONG_CODE)
         out[np.isin(out, later)] = store_kernels.GOOD
+        return out
+
+    def _codes_in(self, wanted: Rows, topic: str) -> npt.NDArray[np.uint8]:
+        name = np.frombuffer(topic.encode(), np.uint8)
+        out = np.full(wanted.size, store_kernels.ELSEWHERE, np.uint8)
+        low, high = int(wanted["phys_offset"].min()), int(wanted["phys_offset"].max())
+        for piece in overlapping(self.facts.log.pieces, low, high):
+            span = self.facts.log.span(piece)
+            store_kernels.check_units(wanted, piece.data, span, name, (0, 0, 0), self.scratch, out)
         return out
 
     def report_unit(self, piece: Piece, unit: Any, code: int, behind: bool) -> None:

@@ -142,7 +142,7 @@ class WaitingTimers:
         """Find the timers of a topic, piece by piece."""
         timers = self._timers
         index = timers.store.topics.find(topic)
-        offset, end = self._first_pending(), timers.fetch.bounds()[1]
+        offset, end = self.first_pending(), timers.fetch.bounds()[1]
         while offset < end and index >= 0:
             rows, offset = timers.fetch.fetch_queue(offset, min(PIECE_UNITS, end - offset))
             mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
@@ -153,7 +153,7 @@ class WaitingTimers:
                 gone = np.full(1, Verdict.DONE, np.int8)
                 yield Found(rows["phys_offset"].copy(), rows["due_ms"].copy(), asked, gone)
 
-    def _first_pending(self) -> int:
+    def first_pending(self) -> int:
         """Return a queue offset at or before that of the first timer that waits."""
         timers = self._timers
         low, high = timers.fetch.bounds()

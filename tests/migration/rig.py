@@ -14,6 +14,7 @@ from message_store.json_dialect import load_config
 from message_store.marks import MARK_TOPIC
 from message_store.plugin import TagsCodeRule
 from migration.drain import Drain
+from migration.giveback import GiveBack, Unroute
 from migration.router import Router
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS
@@ -81,6 +82,8 @@ class MigrationRig:
         for marked in marks.read(self.store):
             self.router.fold(marked)
         self.drain = Drain(self.levels, self.timers, self.store, self.clock, wake=lambda: None)
+        self.giveback = GiveBack(self.levels, self.timers, self.store, self.clock)
+        self.unroute = Unroute(self.router, self.timers, self.store, self.clock, wake=lambda: None)
         self.hooks = (
             self.router,
             LevelHook(topics, self.history),
@@ -155,6 +158,10 @@ class MigrationRig:
             properties = {"DELAY": str(level), "WAIT": "true", **extra}
             add_message(self.store, batch, topic, queue_id, body, properties=properties)
         return self.put(batch)
+
+    def route(self, level: int, **rules: int) -> None:
+        """Have new messages of a level become timers from now on."""
+        self.router.begin(self.store, self.queues, self.timers, level, rules, self.clock.now_ms())
 
     def put(self, batch: PutBatch) -> PutBatch:
         """Put a batch through all hooks."""

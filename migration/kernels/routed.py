@@ -1,0 +1,48 @@
+"""Which timers were born with a level, compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.kernel import kernel
+from message_store.kernels.properties import DELAY_NAME, MOVED_NAME, find_value, parse_level
+from message_store.kernels.scan import read_frame
+from message_store.layout import TIMER_NONE
+from timer_store.kernels.fetch import read_text
+from timer_store.kernels.handover import Scratch
+from timer_store.layout import NO_NUMBER
+
+Rows = npt.NDArray[Any]
+
+
+@kernel
+def levels_of(data: Bytes, span: Any, rows: Rows, scratch: Scratch, out: Any) -> None:
+    """Set out (n,) i8 to the level that timers were born with, 0: with none.
+
+    Args:
+        data: the bytes of one log file.
+        span: (log offset of data[0], bytes of data that are written).
+        rows: (n,) TIMED; those whose record lies elsewhere are left alone.
+    """
+    frame, text = scratch.frames[0], scratch.text[0]
+    for i in range(rows.size):
+        row = rows[i]
+        pos = np.int64(row["phys_offset"] - span[0])
+        if pos < 0 or row["record_size"] < 0 or pos + row["record_size"] > span[1]:
+            continue
+        out[i] = 0
+        if read_frame(data, pos, pos + row["record_size"], row["phys_offset"], frame) < 0:
+            continue
+        start, size = pos + frame["prop_pos"], np.int64(frame["prop_len"])
+        read_text(data, start, start + size, text)
+        if text["exact_ms"] == NO_NUMBER or text["kind"] != TIMER_NONE:
+            continue
+        found = find_value(data, start, size, MOVED_NAME)
+        if found[1] == 0:
+            found = find_value(data, start, size, DELAY_NAME)
+        if found[1] != 0:
+            out[i] = max(parse_level(data, np.int64(found[0]), np.int64(found[1])), 0)
