@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).resolve().parent.parent
-PACKAGES = ("message_store", "schedule_service", "timer_store", "migration", "broker")
+PACKAGES = (
+    "message_store",
+    "schedule_service",
+    "timer_store",
+    "migration",
+    "reconciliation",
+    "broker",
+)
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 CLOCK_READERS = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"}

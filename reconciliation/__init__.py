@@ -1,0 +1,45 @@
+"""Spark reads stores and proves the promises. `pip install duemq[spark]` brings what it needs.
+
+    import reconciliation                       # registers the format with the active session
+    spark.read.format("rocketmq-store").option("path", "/data/store").load()
+
+`register(spark)` does the same for a session made later. See `source` for tables and options,
+`verdicts` for what became of each message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reconciliation.needs import require_packages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("rocketmq-store")` known to a session.
+
+    Raises:
+        UsageError: pyspark or pyarrow is not installed; says how.
+    """
+    require_packages()
+    from reconciliation.source import StoreSource
+
+    spark.dataSource.register(StoreSource)
+
+
+def _register_with_active_session() -> None:
+    """Register at import where a session runs already; workers have none."""
+    import sys
+
+    if "pyspark.sql" not in sys.modules:
+        return
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        register(session)
+
+
+_register_with_active_session()

@@ -1,0 +1,1 @@
+"""Compiled loops of the audit: where records begin, and what their properties say."""

@@ -1,0 +1,42 @@
+"""What Spark needs, and what to do where it is missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from message_store.errors import UsageError
+
+PACKAGES: Final = ("pyspark", "pyarrow")
+WHY_PACKAGES: Final = "{missing} is not installed: pip install 'duemq[spark]'"
+WHY_JAVA: Final = (
+    "Spark needs Java 17 or newer, and there is none: set JAVA_HOME to it, or install it "
+    "(Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17; "
+    "anywhere: pip install install-jdk, then python -m jdk install 17)"
+)
+
+
+def require_packages(find: Callable[[str], object | None] = find_spec) -> None:
+    """Raise UsageError unless everything that `duemq[spark]` brings is installed."""
+    missing = [name for name in PACKAGES if find(name) is None]
+    if missing:
+        raise UsageError(WHY_PACKAGES.format(missing=" and ".join(missing)))
+
+
+def find_java(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the `java` that Spark would start.
+
+    Raises:
+        UsageError: There is none; says how to get one.
+    """
+    home = environment.get("JAVA_HOME", "")
+    if home and (Path(home) / "bin" / "java").is_file():
+        return Path(home) / "bin" / "java"
+    found = shutil.which("java", path=environment.get("PATH"))
+    if found is None:
+        raise UsageError(WHY_JAVA)
+    return Path(found)

@@ -1,0 +1,60 @@
+"""A Spark session for an audit on this machine: quiet, small, with the Python that runs now.
+
+On a cluster the session is made by whoever submits the job; `SETTINGS` is what we learned.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from reconciliation import register
+from reconciliation.needs import find_java, require_packages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+SETTINGS: Final = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def local_session(
+    *, cores: int = 0, memory: str = "2g", log_level: str = "OFF", app: str = "duemq reconcile"
+) -> SparkSession:
+    """Start Spark inside this process, or return the session that runs already.
+
+    Args:
+        cores: how many tasks run at once; 0: one for each core.
+        memory: of the Java process.
+        log_level: of Spark's own log, on standard error.
+    Raises:
+        UsageError: pyspark, pyarrow or Java is missing; says how to get it.
+    """
+    require_packages()
+    find_java()
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # what plans and reads data sources
+    cores = cores or os.cpu_count() or 1
+    java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Dduemq.spark.log={log_level}"
+    builder = SparkSession.builder.appName(app).master(f"local[{cores}]")
+    local = {
+        "spark.driver.memory": memory,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": java,
+        "spark.sql.shuffle.partitions": str(max(cores * 2, 4)),
+    }
+    for key, value in (SETTINGS | local).items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    register(session)
+    return session

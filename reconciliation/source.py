@@ -1,0 +1,304 @@
+"""`spark.read.format("rocketmq-store")`: the tables of store directories, for Spark.
+
+    option            meaning                                                     default
+    path              a store directory or URL; several: separated by commas
+    table             messages, consume_queue, schedule, timer_log, timer_wheel,  messages
+                      cursors, index, findings
+    topics            only these, separated by commas                             all
+    fromMs, untilMs   only records stored in fromMs <= time < untilMs             all
+    startOffset       only records at this log offset or behind it                0
+    endOffset         only records before this log offset                         the log's end
+    partitionBytes    of the files that one task reads                            64 MiB
+    checkBody         whether bodies are compared with their CRC (`damage`)       true
+    timerPrecisionMs  of the store's timers                                       1000
+
+The schema is that of `tables`; a schema of your own with fewer columns decodes fewer columns. The
+log is read up to where it ended when the job was planned. What cannot be read does not end a job:
+it is a row of `messages` with a `damage` other than body-crc, and a row of `findings`.
+
+Topics, times and offsets are pushed down where `spark.sql.python.filterPushdown.enabled` is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from message_store.errors import UsageError
+from message_store.layout import RECORD_FIXED_BYTES
+from reconciliation import units
+from reconciliation.columns import MessageColumns, arrow_schema, gap_rows
+from reconciliation.files import Root
+from reconciliation.planning import (
+    OFFSET_MAX,
+    PARTITION_BYTES,
+    Finding,
+    LogPlan,
+    Segment,
+    grouped,
+    log_segments,
+    plan_log,
+)  # fmt: skip
+from reconciliation.scanning import Walk
+from reconciliation.tables import TABLES, schema_of
+from timer_store.layout import UNIT_BYTES
+
+FORMAT: Final = "rocketmq-store"
+OPTIONS: Final = (
+    "path", "table", "topics", "fromms", "untilms", "startoffset", "endoffset", "partitionbytes",
+    "checkbody", "timerprecisionms",
+)  # fmt: skip
+Rows = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be read: the options, and filters that were pushed down."""
+
+    paths: tuple[str, ...]
+    table: str = "messages"
+    topics: frozenset[str] = frozenset()  # empty: all
+    from_ms: int = 0
+    until_ms: int = OFFSET_MAX
+    start: int = 0
+    end: int = OFFSET_MAX
+    partition_bytes: int = PARTITION_BYTES
+    check_body: bool = True
+    precision_ms: int = 1_000
+
+    def keep(self, walk: Walk, rows: Rows) -> Rows:
+        """Return those rows of a walk that are wanted."""
+        mask = np.ones(rows.size, np.bool_)
+        if self.topics:
+            wanted = [i for i in range(len(walk.topics)) if walk.topics.name(i) in self.topics]
+            mask &= np.isin(rows["topic_index"], wanted)
+        if self.from_ms or self.until_ms < OFFSET_MAX:
+            mask &= (rows["store_ms"] >= self.from_ms) & (rows["store_ms"] < self.until_ms)
+        if self.start:
+            mask &= rows["phys_offset"] >= self.start
+        return rows if mask.all() else rows[mask]
+
+
+def wanted_of(options: Mapping[str, str]) -> Wanted:
+    """Return what options ask for.
+
+    Raises:
+        UsageError: An option is missing, unknown or no number.
+    """
+    given = {key.lower(): value for key, value in options.items()}
+    if unknown := [key for key in given if key not in OPTIONS]:
+        raise UsageError(f"unknown option {unknown[0]} of {FORMAT}; there are {', '.join(OPTIONS)}")
+    paths = tuple(path.strip() for path in given.get("path", "").split(",") if path.strip())
+    table = given.get("table", "messages")
+    if not paths:
+        raise UsageError(
+            f"{FORMAT} needs the option path: a store directory, or several with commas"
+        )
+    if table not in TABLES:
+        raise UsageError(f"{FORMAT} has no table {table}; there are {', '.join(TABLES)}")
+    topics = given.get("topics", "")
+    return Wanted(
+        paths,
+        table,
+        frozenset(name.strip() for name in topics.split(",") if name.strip()),
+        _number(given, "fromms", 0),
+        _number(given, "untilms", OFFSET_MAX),
+        _number(given, "startoffset", 0),
+        _number(given, "endoffset", OFFSET_MAX),
+        max(_number(given, "partitionbytes", PARTITION_BYTES), RECORD_FIXED_BYTES),
+        given.get("checkbody", "true").lower() != "false",
+        _number(given, "timerprecisionms", 1_000),
+    )
+
+
+def _number(given: Mapping[str, str], key: str, default: int) -> int:
+    text = given.get(key, str(default))
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{FORMAT}: {key}={text} is no number")
+    return int(text)
+
+
+class StoreSource(DataSource):
+    """The data source. Spark makes it anew wherever it needs it."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what `format` is called."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return all columns of the table."""
+        return schema_of(wanted_of(self.options).table)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of the columns of `schema`.
+
+        Raises:
+            UsageError: A column does not exist, or has another type.
+        """
+        wanted = wanted_of(self.options)
+        kinds = dict(TABLES[wanted.table])
+        for field in schema.fields:
+            if kinds.get(field.name) != field.dataType.simpleString():
+                found = f"{field.name} {field.dataType.simpleString()}"
+                raise UsageError(
+                    f"the table {wanted.table} has no column {found}: {schema_of(wanted.table)}"
+                )
+        return StoreReader(wanted, [field.name for field in schema.fields])
+
+
+@dataclass
+class Part(InputPartition):
+    """What one task reads: segments of one table, or what planning found already."""
+
+    segments: tuple[Segment, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    stores: tuple[tuple[str, Root], ...] = ()
+
+
+class StoreReader(DataSourceReader):
+    """Plans the parts of a table, and reads one of them."""
+
+    def __init__(self, wanted: Wanted, columns: Sequence[str]) -> None:
+        self._wanted, self._columns = wanted, list(columns)
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Take filters on topics, times and offsets over; return all that Spark must do itself."""
+        for one in filters:
+            taken = _narrowed(self._wanted, one)
+            if taken is None:
+                yield one
+            else:
+                self._wanted = taken
+
+    def partitions(self) -> Sequence[Part]:
+        """Return the parts.
+
+        Raises:
+            UsageError: A path has no store.
+        """
+        wanted = self._wanted
+        found: list[Part] = []
+        for path in wanted.paths:
+            root = Root(path.rstrip("/"))
+            plan = plan_log(root.url, root)
+            if not plan.files and not root.folders("consumequeue"):
+                raise UsageError(f"{path} is no store: it has neither commitlog nor consumequeue")
+            segments, findings = self._segments(root, plan)
+            found += [Part(group) for group in grouped(segments, wanted.partition_bytes)]
+            if wanted.table == "cursors":
+                found.append(Part(stores=((root.url, root),)))
+            if findings and wanted.table in ("findings", "messages"):
+                found.append(Part(findings=tuple(findings)))
+        return found or [Part()]
+
+    def _segments(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
+        wanted, store, limit = self._wanted, root.url, plan.end
+        size = wanted.partition_bytes
+        if wanted.table in ("messages", "findings"):
+            found = log_segments(
+                store, root, plan, bytes_max=size, first=wanted.start, end=wanted.end
+            )
+            return found, list(plan.findings)
+        if wanted.table in ("consume_queue", "schedule"):
+            is_schedule = wanted.table == "schedule"
+            topics = frozenset({units.SCHEDULE_TOPIC}) if is_schedule else wanted.topics
+            return units.queue_segments(store, root, limit, topics=topics)
+        if wanted.table == "timer_log":
+            return units.file_segments(
+                store, root, "timerlog", limit, unit_bytes=UNIT_BYTES, bytes_max=size
+            )
+        if wanted.table == "timer_wheel":
+            return units.named_file(store, root, "timerwheel", limit), []
+        if wanted.table == "index":
+            return units.named_files(store, root, "index", limit), []
+        return [], []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of a part."""
+        assert isinstance(partition, Part)
+        table = self._wanted.table
+        schema = arrow_schema(table, self._columns)
+        if partition.findings:
+            yield from _told(schema, partition.findings, table)
+        for store, root in partition.stores:
+            rows = [{n: row[n] for n in schema.names} for row in units.read_cursors(store, root)]
+            yield pa.RecordBatch.from_pylist(rows, schema)
+        for segment in partition.segments:
+            if table == "messages":
+                yield from self._messages(segment)
+            elif table == "findings":
+                walk = Walk(segment, check=False)
+                for _ in walk.chunks() if walk.open() else ():
+                    pass
+                yield from _told(schema, walk.findings, table)
+            else:
+                for values in units.read_units(table, segment):
+                    yield units.to_batch(schema, segment.store, values)
+
+    def _messages(self, segment: Segment) -> Iterator[pa.RecordBatch]:
+        check = self._wanted.check_body and "damage" in self._columns
+        columns = MessageColumns(self._columns, self._wanted.precision_ms)
+        walk = Walk(segment, check=check)
+        for rows in walk.chunks() if walk.open() else ():
+            rows = self._wanted.keep(walk, rows)
+            if rows.size:
+                yield columns.batch(walk, rows)
+        gaps = gap_rows(columns.schema, walk.findings)
+        if gaps is not None:
+            yield gaps
+
+
+def _told(schema: pa.Schema, findings: Sequence[Finding], table: str) -> Iterator[pa.RecordBatch]:
+    """Yield findings as rows of their own table, or of `messages`."""
+    if table == "messages":
+        found = gap_rows(schema, findings)
+        if found is not None:
+            yield found
+    elif findings:
+        rows = [{name: getattr(f, name) for name in schema.names} for f in findings]
+        yield pa.RecordBatch.from_pylist(rows, schema)
+
+
+def _narrowed(wanted: Wanted, one: Any) -> Wanted | None:
+    """Return what is to be read with a filter taken over, None if it cannot be."""
+    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+    value: Any = getattr(one, "value", None)
+    if wanted.table != "messages" or len(attribute) != 1:
+        return None
+    if attribute[0] == "topic" and isinstance(one, datasource.EqualTo):
+        return _with_topics(wanted, {value})
+    if attribute[0] == "topic" and isinstance(one, datasource.In):
+        return _with_topics(wanted, set(value))
+    return _within(wanted, attribute[0], one, value) if isinstance(value, int) else None
+
+
+def _with_topics(wanted: Wanted, names: set[Any]) -> Wanted | None:
+    if not all(isinstance(name, str) for name in names):
+        return None
+    left = frozenset(names & wanted.topics if wanted.topics else names)
+    return replace(wanted, topics=left) if left else None
+
+
+def _within(wanted: Wanted, name: str, one: Any, value: int) -> Wanted | None:
+    if isinstance(one, datasource.GreaterThan | datasource.GreaterThanOrEqual):
+        first = value + isinstance(one, datasource.GreaterThan)
+        if name == "store_ms":
+            return replace(wanted, from_ms=max(wanted.from_ms, first))
+        if name == "phys_offset":
+            return replace(wanted, start=max(wanted.start, first))
+    if isinstance(one, datasource.LessThan | datasource.LessThanOrEqual):
+        end = value + isinstance(one, datasource.LessThanOrEqual)
+        if name == "store_ms":
+            return replace(wanted, until_ms=min(wanted.until_ms, end))
+        if name == "phys_offset":
+            return replace(wanted, end=min(wanted.end, end))
+    return None

@@ -1,0 +1,118 @@
+"""The tables of a store and their columns: the one place that names them.
+
+A type is both Spark's (in a schema) and Arrow's (in a batch). Times are ms since the epoch, offsets
+bytes from the log's start; what a record does not have is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+Columns = tuple[tuple[str, str], ...]
+
+MESSAGES: Final[Columns] = (
+    ("store", "string"),  # which of the stores read, by its path or name
+    ("phys_offset", "bigint"),
+    ("record_size", "int"),
+    ("topic", "string"),
+    ("queue_id", "int"),
+    ("queue_offset", "bigint"),
+    ("store_ms", "bigint"),
+    ("born_ms", "bigint"),
+    ("flag", "int"),
+    ("sys_flag", "int"),
+    ("reconsume_times", "int"),
+    ("prepared_offset", "bigint"),  # -(offset + 1) of the origin: docs/decisions/0002
+    ("body_crc", "int"),  # as the record says it
+    ("body_len", "int"),
+    ("damage", "string"),  # null; body-crc; gap, unreadable, seam: no record, a place in the log
+    ("unique_id", "string"),  # UNIQ_KEY; the others below: properties, too
+    ("keys", "string"),
+    ("tags", "string"),
+    ("real_topic", "string"),
+    ("real_queue_id", "bigint"),
+    ("level", "bigint"),  # DELAY, or DELAy
+    ("due_ms", "bigint"),  # what TIMER_* and DUEMQ_DUE_MS promise; null for a level: see `schedule`
+    ("out_ms", "bigint"),
+    ("rolls", "bigint"),
+    ("cancels", "string"),  # TIMER_DEL_UNIQKEY
+    ("properties_hash", "bigint"),  # of all that brokers leave alone, whatever their order
+    ("property_text", "binary"),
+    ("body", "binary"),
+)
+CONSUME_QUEUE: Final[Columns] = (
+    ("store", "string"),
+    ("topic", "string"),
+    ("queue_id", "int"),
+    ("queue_offset", "bigint"),
+    ("phys_offset", "bigint"),
+    ("record_size", "int"),
+    ("tags_code", "bigint"),
+)
+SCHEDULE: Final[Columns] = (
+    ("store", "string"),
+    ("level", "int"),
+    ("queue_offset", "bigint"),
+    ("phys_offset", "bigint"),
+    ("record_size", "int"),
+    ("due_ms", "bigint"),
+)
+TIMER_LOG: Final[Columns] = (
+    ("store", "string"),
+    ("pos", "bigint"),
+    ("prev_pos", "bigint"),
+    ("magic", "int"),  # 1, 2 it rolls, 4 it cancels
+    ("write_ms", "bigint"),
+    ("slot_ms", "bigint"),
+    ("phys_offset", "bigint"),
+    ("record_size", "int"),
+    ("topic_hash", "int"),
+    ("due_ms", "bigint"),  # ours; Apache: 0; below 0: settled before its time
+)
+TIMER_WHEEL: Final[Columns] = (
+    ("store", "string"),
+    ("slot", "int"),
+    ("tick", "bigint"),
+    ("first_pos", "bigint"),
+    ("last_pos", "bigint"),
+    ("num", "int"),
+)
+CURSORS: Final[Columns] = (
+    ("store", "string"),
+    ("kind", "string"),  # level, consumer, timer
+    ("name", "string"),  # level: its number; consumer: topic@group; timer: the field's name
+    ("queue_id", "int"),
+    ("value", "bigint"),
+)
+INDEX: Final[Columns] = (
+    ("store", "string"),
+    ("file", "string"),
+    ("item", "int"),
+    ("key_hash", "int"),
+    ("phys_offset", "bigint"),
+    ("store_ms", "bigint"),  # to the second
+)
+FINDINGS: Final[Columns] = (
+    ("store", "string"),
+    ("file", "string"),
+    ("offset", "bigint"),  # in that file
+    ("size", "bigint"),  # bytes that could not be read as what they should be
+    ("kind", "string"),  # gap, unreadable, seam, missing-file, stray-file, file-size
+    ("text", "string"),
+)
+TABLES: Final[Mapping[str, Columns]] = {
+    "messages": MESSAGES,
+    "consume_queue": CONSUME_QUEUE,
+    "schedule": SCHEDULE,
+    "timer_log": TIMER_LOG,
+    "timer_wheel": TIMER_WHEEL,
+    "cursors": CURSORS,
+    "index": INDEX,
+    "findings": FINDINGS,
+}
+
+
+def schema_of(table: str) -> str:
+    """Return the schema of a table as Spark writes one."""
+    return ", ".join(f"{name} {kind}" for name, kind in TABLES[table])

@@ -1,0 +1,243 @@
+"""The tables that are not the log: queues, timer log, wheel, cursors, index; units to columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from message_store.json_dialect import loads
+from message_store.layout import (
+    CHECKPOINT_BYTES,
+    CQ_UNIT,
+    INDEX_HEADER,
+    INDEX_ITEM,
+    native_columns,
+    packer,
+)  # fmt: skip
+from message_store.verify.index import find_shape
+from reconciliation.files import Entry, Root, queues_of
+from reconciliation.planning import Finding, Segment, row_of_files
+from timer_store.layout import TIMER_CHECK, TIMER_SLOT, TIMER_UNIT, UNIT_BYTES
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+CHUNK_BYTES: Final = 8 << 20
+HEADER: Final = packer(INDEX_HEADER)
+Values = dict[str, Any]
+
+
+# -- planning -----------------------------------------------------------------------------------
+
+
+def queue_segments(
+    store: str, root: Root, limit: int, *, topics: frozenset[str] = frozenset()
+) -> tuple[list[Segment], list[Finding]]:
+    """Return a segment for each file of the consume queues, and what is wrong with the files."""
+    segments: list[Segment] = []
+    findings: list[Finding] = []
+    for topic, queue_id, entries in queues_of(root, "consumequeue"):
+        if topics and topic not in topics:
+            continue
+        kept, found = row_of_files(store, entries)
+        findings += found
+        segments += [
+            Segment(store, root, e.path, int(e.name), e.size, 0, e.size, limit, topic, queue_id)
+            for e in kept
+        ]
+    return segments, findings
+
+
+def file_segments(
+    store: str, root: Root, below: str, limit: int, *, unit_bytes: int, bytes_max: int
+) -> tuple[list[Segment], list[Finding]]:
+    """Return segments of whole units for the files of a row."""
+    kept, findings = row_of_files(store, root.files(below))
+    step = max(bytes_max // unit_bytes, 1) * unit_bytes
+    segments = [
+        Segment(
+            store, root, e.path, int(e.name), e.size, start, min(start + step, e.size), limit
+        )
+        for e in kept
+        for start in range(0, e.size, step)
+    ]  # fmt: skip
+    return segments, findings
+
+
+def named_files(store: str, root: Root, below: str, limit: int) -> list[Segment]:
+    """Return a segment for each file of a directory, whatever its name."""
+    return [_whole(store, root, entry, limit) for entry in root.files(below) if entry.size]
+
+
+def named_file(store: str, root: Root, path: str, limit: int) -> list[Segment]:
+    """Return a segment for one file if it is there."""
+    below, _, name = path.rpartition("/")
+    found = [entry for entry in root.files(below) if entry.name == name and entry.size]
+    return [_whole(store, root, Entry(path, entry.size), limit) for entry in found]
+
+
+def _whole(store: str, root: Root, entry: Entry, limit: int) -> Segment:
+    return Segment(store, root, entry.path.lstrip("/"), 0, entry.size, 0, entry.size, limit)
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def read_units(table: str, segment: Segment) -> Iterator[Values]:
+    """Yield the columns of a segment, piece by piece: arrays, or one value for all rows.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    return READERS[table](segment)
+
+
+def _blocks(segment: Segment, layout: np.dtype[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """Yield (position in the file, native units)."""
+    size = layout.itemsize
+    step = CHUNK_BYTES // size * size
+    for start in range(segment.start, segment.end, step):
+        data = segment.root.read(segment.path, start, min(start + step, segment.end))
+        units = np.frombuffer(data[: data.size // size * size], layout)
+        yield start, native_columns(units)
+
+
+def _read_queue(segment: Segment) -> Iterator[Values]:
+    """Units up to the first that was never written; those of a log that came later are left out."""
+    for start, units in _blocks(segment, CQ_UNIT):
+        bad = np.flatnonzero((units["size"] <= 0) | (units["phys_offset"] < 0))
+        count = int(bad[0]) if bad.size else int(units.size)
+        units = units[:count]
+        numbers = (segment.base + start) // CQ_UNIT.itemsize + np.arange(count)
+        keep = (units["size"] != PRE_BLANK_SIZE) & (units["phys_offset"] < segment.limit)
+        yield {
+            "topic": segment.topic,
+            "queue_id": segment.queue_id,
+            "level": segment.queue_id + 1,
+            "queue_offset": numbers[keep],
+            "phys_offset": units["phys_offset"][keep],
+            "record_size": units["size"][keep],
+            "tags_code": units["tags_code"][keep],
+            "due_ms": units["tags_code"][keep],
+        }
+        if bad.size:
+            return
+
+
+def _read_timer_log(segment: Segment) -> Iterator[Values]:
+    for start, units in _blocks(segment, TIMER_UNIT):
+        bad = np.flatnonzero(units["size"] != UNIT_BYTES)
+        count = int(bad[0]) if bad.size else int(units.size)
+        pos = segment.base + start + np.arange(count) * UNIT_BYTES
+        units = units[:count]
+        keep = units["phys_offset"] < segment.limit
+        units, pos = units[keep], pos[keep]
+        yield {
+            "pos": pos,
+            "slot_ms": units["write_ms"] + units["delay_ms"],
+        } | {name: units[name] for name in _TIMER_NAMES}
+        if bad.size:
+            return
+
+
+_TIMER_NAMES = (
+    "prev_pos", "magic", "write_ms", "phys_offset", "record_size", "topic_hash", "due_ms",
+)  # fmt: skip
+
+
+def _read_wheel(segment: Segment) -> Iterator[Values]:
+    for start, slots in _blocks(segment, TIMER_SLOT):
+        used = np.flatnonzero(slots["tick"] > 0)
+        slots = slots[used]
+        yield {"slot": start // TIMER_SLOT.itemsize + used} | {
+            name: slots[name] for name in ("tick", "first_pos", "last_pos", "num")
+        }
+
+
+def _read_index(segment: Segment) -> Iterator[Values]:
+    data = segment.root.read(segment.path, 0, segment.size)
+    header = HEADER.unpack_from(data.data)
+    begin_ms, count = header[0], header[5]
+    slots = find_shape(data, np.frombuffer(data[: INDEX_HEADER.itemsize], INDEX_HEADER)[0])
+    if slots is None:
+        return
+    start = INDEX_HEADER.itemsize + slots * 4
+    room = (data.size - start) // INDEX_ITEM.itemsize
+    block = data[start : start + min(count, room) * INDEX_ITEM.itemsize]
+    items = native_columns(np.frombuffer(block, INDEX_ITEM))[1:]
+    keep = items["phys_offset"] < segment.limit
+    yield {
+        "file": segment.path,
+        "item": (np.flatnonzero(keep) + 1).astype(np.int32),
+        "key_hash": items["key_hash"][keep],
+        "phys_offset": items["phys_offset"][keep],
+        "store_ms": begin_ms + items["time_diff_s"][keep].astype(np.int64) * 1_000,
+    }
+
+
+READERS: Final[Mapping[str, Callable[[Segment], Iterator[Values]]]] = {
+    "consume_queue": _read_queue,
+    "schedule": _read_queue,
+    "timer_log": _read_timer_log,
+    "timer_wheel": _read_wheel,
+    "index": _read_index,
+}
+
+
+def to_batch(schema: pa.Schema, store: str, values: Values) -> pa.RecordBatch:
+    """Return a record batch of the columns that the schema asks for."""
+    count = next(v.size for v in values.values() if isinstance(v, np.ndarray))
+    arrays = []
+    for field in schema:
+        value = store if field.name == "store" else values[field.name]
+        if isinstance(value, np.ndarray):
+            kind = field.type.to_pandas_dtype()
+            arrays.append(pa.array(np.ascontiguousarray(value, kind), field.type))
+        else:
+            arrays.append(pa.array([value], field.type).take(pa.array(np.zeros(count, np.int32))))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# -- cursors ------------------------------------------------------------------------------------
+
+
+def read_cursors(store: str, root: Root) -> Iterator[Values]:
+    """Yield a row for each position that a broker has written down.
+
+    Raises:
+        OSError, ValueError: A file cannot be read.
+    """
+    levels = _json(root, "config/delayOffset.json").get("offsetTable", {})
+    for level, offset in levels.items():
+        yield _cursor(store, "level", str(level), int(level) - 1, offset)
+    groups = _json(root, "config/consumerOffset.json").get("offsetTable", {})
+    for name, queues in groups.items():
+        for queue_id, offset in queues.items():
+            yield _cursor(store, "consumer", str(name), int(queue_id), offset)
+    for segment in named_file(store, root, "config/timercheck", 0):
+        data = root.read(segment.path, 0, min(CHECKPOINT_BYTES, segment.size))
+        if data.size >= TIMER_CHECK.itemsize:
+            fields = zip(
+                TIMER_CHECK.names or (), packer(TIMER_CHECK).unpack_from(data.data), strict=True
+            )
+            for name, value in fields:
+                yield _cursor(store, "timer", name, 0, value)
+
+
+def _json(root: Root, path: str) -> Any:
+    """Return a config file, or its backup where that cannot be read."""
+    for name in (path, f"{path}.bak"):
+        text = root.text(name)
+        if text:
+            try:
+                return loads(text)
+            except ValueError:
+                continue
+    return {}
+
+
+def _cursor(store: str, kind: str, name: str, queue_id: int, value: Any) -> Values:
+    return {"store": store, "kind": kind, "name": name, "queue_id": queue_id, "value": int(value)}
