@@ -12,6 +12,7 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from timer_store import views
+from timer_store.compaction_plan import Waits
 from timer_store.forecast import Span, of_slots
 from timer_store.stats import TimerCollector, TimerFigures
 from timer_store.store import TimerStore
@@ -34,6 +35,7 @@ class StoreCollector:
         """Yield all metric families."""
         yield from self._ours.collect()
         yield from self._events()
+        yield from self._compaction()
         yield from self._apaches()
 
     def _figures(self) -> TimerFigures:
@@ -74,6 +76,26 @@ class StoreCollector:
             yield CounterMetricFamily(f"duemq_timer_{name}", texts[name], value=count)
         taken = self._timers.intake.taken
         yield CounterMetricFamily("duemq_timer_taken", "Timers taken in.", value=taken)
+
+    def _compaction(self) -> Iterator[Any]:
+        compaction = self._timers.compaction
+        counters = {
+            "copied": ("Timers copied out of old log files.", compaction.copied),
+            "copied_bytes": ("Bytes of their records.", compaction.copied_bytes),
+            "freed_bytes": ("Bytes of log files made free by that.", compaction.freed_bytes),
+            "log_files_removed": (
+                "Files of the timer log in which nothing waited any more.",
+                self._timers.log_cleaning.removed_files,
+            ),
+        }
+        for name, (text, count) in counters.items():
+            yield CounterMetricFamily(f"duemq_timer_{name}", text, value=count)
+        text = "1: old log files should go, but nothing is copied out of them, for this reason."
+        family = GaugeMetricFamily("duemq_timer_compaction_waits", text, labels=["why"])
+        for waits in Waits:
+            if waits:
+                family.add_metric([waits.value], int(waits == compaction.waits))
+        yield family
 
     def _apaches(self) -> Iterator[Any]:
         timers, now_ms = self._timers, self._timers.clock.now_ms()

@@ -51,14 +51,15 @@ class Survey:
         count = max(-(-until // self._file_bytes) - self._first, 1)
         self._messages, self._bytes = np.zeros((2, count), np.int64)
 
-    def step(self) -> bool:
-        """Look at some units; return whether there are more."""
-        rows = self._walk.piece()
-        which = np.maximum(rows["phys_offset"] // self._file_bytes - self._first, 0)
-        self._messages += np.bincount(which, minlength=self._messages.size)
-        sizes = np.bincount(which, rows["record_size"], self._bytes.size)
-        self._bytes += sizes.astype(np.int64)
-        return self._walk.left
+    def steps(self) -> Iterator[None]:
+        """Look at all units, a bounded piece a step."""
+        while self._walk.left:
+            rows = self._walk.piece()
+            which = rows["phys_offset"] // self._file_bytes - self._first
+            self._messages += np.bincount(which, minlength=self._messages.size)
+            sizes = np.bincount(which, rows["record_size"], self._bytes.size)
+            self._bytes += sizes.astype(np.int64)
+            yield
 
     def file(self, base: int) -> OldFile:
         """Return what was found of the file that begins at `base`."""
@@ -102,20 +103,20 @@ class Compaction:
             if not (wanted.bytes and timers.config.compact_percent):
                 self._note(Waits.NOTHING, "")
             elif timers.clock.now_ms() >= self._again_ms:
-                self._begin(wanted, by_hand=False)
+                self._begin(wanted)
         return self._work is not None
 
-    def start(self) -> None:
-        """Begin because somebody asked for it: with all files that have expired."""
-        if self._work is None:
-            self._begin(self._timers.store.retention.expired(), by_hand=True)
+    def start(self, plan: CompactionPlan) -> None:
+        """Carry out what somebody asked for."""
+        if self._work is None and plan.until:
+            self._note(Waits.NOTHING, "")
+            self._work, self.moment_ms = self._carry_out(plan, by_hand=True), 0
 
-    def _begin(self, wanted: Wanted, *, by_hand: bool) -> None:
+    def _begin(self, wanted: Wanted) -> None:
         first, end, why = self.span(wanted)
         self._note(Waits.OTHERS if why else Waits.NOTHING, why)
         if first < end:
-            self._work = self._run(wanted, by_hand)
-            self.moment_ms = 0
+            self._work, self.moment_ms = self._run(wanted), 0
 
     def turn(self, now_ms: int) -> None:
         """Do one piece, if it is time. Called when nothing else is to be done."""
@@ -189,15 +190,17 @@ class Compaction:
         )
         return replace(plan, waits=Waits.OTHERS, why=why) if why and not plan.waits else plan
 
-    def _run(self, wanted: Wanted, by_hand: bool) -> Iterator[None]:
+    def _run(self, wanted: Wanted) -> Iterator[None]:
         """Survey, plan, copy; each step is one piece of work."""
         survey = Survey(self._timers, wanted.until)
-        while survey.step():
-            yield
-        self.plan = plan = self.decide(wanted, survey)
+        yield from survey.steps()
+        plan = self.decide(wanted, survey)
         self._note(plan.waits, plan.why)
-        if not plan.until:
-            return
+        if plan.until:
+            yield from self._carry_out(plan, by_hand=False)
+
+    def _carry_out(self, plan: CompactionPlan, *, by_hand: bool) -> Iterator[None]:
+        self.plan = plan
         log.info(
             "%d messages (%d bytes) are copied forward, out of %d bytes of old log files",
             plan.messages, plan.bytes, plan.frees,

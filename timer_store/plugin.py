@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from message_store.plugin import (
 from message_store.quarantine import QUARANTINE_TOPIC
 from message_store.waiting import WaitingMessages
 from timer_store.collector import StoreCollector
+from timer_store.compact_request import COMPACT_TIMERS, answer_compact
 from timer_store.config import TimerConfig
 from timer_store.hook import TimerHook
 from timer_store.names import TIMER_TOPIC
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-PERSIST_JOB = "timer_store.persist"
+PERSIST_JOB, COMPACT_JOB = "timer_store.persist", "timer_store.compact"
 READ_ONLY = 4
 SYSTEM_ERROR = 1
 GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61
@@ -86,6 +87,7 @@ class TimerPlugin(PluginBase):
         return {
             GET_TIMER_CHECK_POINT: self._answer_checkpoint,
             GET_TIMER_METRICS: self._answer_metrics,
+            COMPACT_TIMERS: self._answer_compact,
         }
 
     def admin_views(self) -> Mapping[str, Callable[[], Any]]:
@@ -137,22 +139,22 @@ class TimerPlugin(PluginBase):
             self._running = Running(timers, hook, service, keeper)
             collector = StoreCollector(timers)
             self._host.metrics.register(collector)
-            self._host.scheduler.add_job(
-                keeper.persist,
-                "interval",
-                seconds=self.config.flush_interval_ms / 1_000,
-                id=PERSIST_JOB,
-                coalesce=True,
-                max_instances=1,
-            )
+            self._every(self.config.flush_interval_ms, keeper.persist, PERSIST_JOB)
+            self._every(store.config.clean_interval_ms, self._look_at_disk, COMPACT_JOB)
             try:
                 yield
             finally:
+                self._host.scheduler.remove_job(COMPACT_JOB)
                 self._host.scheduler.remove_job(PERSIST_JOB)
                 self._host.metrics.unregister(collector)
         self._running = None
         await keeper.persist(last=True)
         timers.close()
+
+    def _every(self, interval_ms: int, work: Callable[[], Awaitable[Any]], name: str) -> None:
+        self._host.scheduler.add_job(
+            work, "interval", seconds=interval_ms / 1_000, id=name, coalesce=True, max_instances=1
+        )
 
     # -- at work --------------------------------------------------------------------------------
 
@@ -175,6 +177,19 @@ class TimerPlugin(PluginBase):
         if self._running is None:
             return Response(SYSTEM_ERROR, "The timerMetrics is null")
         return Response(body=self._files().metrics.text().encode())
+
+    async def _answer_compact(self, request: Request) -> Response:
+        """Answer request 9014. See `timer_store.compact_request`."""
+        if self._running is None:
+            return Response(SYSTEM_ERROR, "the timer store does not run")
+        answer = await answer_compact(self._running.timers, request)
+        self._running.service.wake()
+        return answer
+
+    async def _look_at_disk(self) -> None:
+        """See whether old log files should go, as often as retention does."""
+        if self._running is not None and self._running.timers.compaction.look():
+            self._running.service.wake()
 
     def _files(self) -> SnapshotFiles:
         assert self._running is not None

@@ -63,6 +63,7 @@ def summary(timers: TimerStore) -> dict[str, Any]:
         **timers.stats.as_dict(now_ms),
         **event_counts(timers),
         "slots": slots_view(timers),
+        "compaction": compaction_view(timers),
         "position": {
             "read_ms": timers.position.read_ms,
             "staged_ms": timers.position.staged_ms,
@@ -108,6 +109,21 @@ def event_counts(timers: TimerStore) -> dict[str, int]:
         "moved": decisions.moved,
         "fired": decisions.fired,
         "broken": timers.odd.parked,
+    }
+
+
+def compaction_view(timers: TimerStore) -> dict[str, Any]:
+    """Return what was copied out of old log files, and why no more, though files should go."""
+    compaction = timers.compaction
+    return {
+        "running": compaction.running,
+        "progress": compaction.progress,
+        "copied": compaction.copied,
+        "copied_bytes": compaction.copied_bytes,
+        "freed_bytes": compaction.freed_bytes,
+        "waits": compaction.waits.value,
+        "why": compaction.why,
+        "timer_log_files_removed": timers.log_cleaning.removed_files,
     }
 
 

@@ -93,3 +93,18 @@ def list_waiting(
 
 
 add_commands(timers_app)
+
+
+@timers_app.command()
+def compact(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be copied, and what that frees.")
+    ] = False,
+    namesrv: Namesrv = "127.0.0.1:9876",
+    broker: BrokerAddress = "",
+    as_json: AsJson = False,
+) -> None:
+    """Copy what waits out of expired commit log files, so that they go. Exit code 4: it cannot."""
+    from broker.cli.timers_compact import compact_and_show
+
+    compact_and_show(namesrv=namesrv, broker=broker, dry_run=dry_run, as_json=as_json)

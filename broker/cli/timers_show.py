@@ -10,6 +10,7 @@ from broker.cli.exits import Exit, fail
 from broker.cli.levels import duration_text
 from broker.cli.messages import time_text
 from broker.cli.output import console, print_json, print_json_line, table
+from broker.processors.runtime_info import binary_size
 
 SUMMARY_VIEW, LIST_VIEW = "timer_store.summary", "timer_store.list"
 FOLLOW_INTERVAL_S = 1.0
@@ -174,6 +175,8 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
             facts.append((f"late ms, {name} topics", text))
     facts.append(("since the start", _counts(view)))
     facts.append(("slots", _slots(view["slots"])))
+    if view["compaction"]["copied"] or view["compaction"]["running"]:
+        facts.append(("out of old log files", _compaction(view["compaction"])))
     return facts + _troubles(view)
 
 
@@ -201,11 +204,19 @@ def _slots(slots: dict[str, Any]) -> str:
     return told + (f"; {slots['congested']:,} take no more" if slots["congested"] else "")
 
 
+def _compaction(view: dict[str, Any]) -> str:
+    told = f"{view['copied']:,} copied ({binary_size(view['copied_bytes'])}), "
+    told += f"{binary_size(view['freed_bytes'])} of log made free"
+    done, whole = view["progress"]
+    return told + (f"; at work, {done:,} of {whole:,} looked at" if view["running"] else "")
+
+
 def _troubles(view: dict[str, Any]) -> list[tuple[str, str]]:
     enqueue, dequeue = view["enqueue"], view["dequeue"]
     told = [
         ("taking in holds", enqueue["holding"]),
         ("deliveries wait", dequeue["refusal"]),
+        ("old log files stay", view["compaction"]["why"]),
         ("timerStopEnqueue", "nothing is taken in" if enqueue["stopped"] else ""),
         ("timerStopDequeue", "nothing is delivered" if dequeue["stopped"] else ""),
     ]

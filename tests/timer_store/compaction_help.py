@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from message_store.clock import FakeClock
+from message_store.plugin import Request
 from message_store.store import MessageStore
 from tests.timer_store.rig import TimerRig
+from timer_store.compact_request import COMPACT_TIMERS, answer_compact
 from timer_store.compaction import PIN_OWNER
 
 FILE_BYTES = 16_384
@@ -59,7 +62,7 @@ class PinningRig(TimerRig):
         """Do all that compaction has to do now."""
         compaction = self.timers.compaction
         if by_hand:
-            compaction.start()
+            asyncio.run(answer_compact(self.timers, Request(COMPACT_TIMERS, {})))
         else:
             compaction.look()
         for _ in range(10_000):
