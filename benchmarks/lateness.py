@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -41,7 +42,7 @@ def main(words: list[str]) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     numbers = args.out / f"{NAME}.json"
     if not args.draw_only:
-        numbers.write_text(json.dumps(measured(args.scale), indent=1) + "\n")
+        numbers.write_text(as_text(measured(args.scale)))
     draw(json.loads(numbers.read_text()), args.out)
     return 0
 
@@ -75,6 +76,12 @@ def summary(received: Found) -> Found:
     return {name: received[name] for name in kept}
 
 
+def as_text(numbers: dict[str, Any]) -> str:
+    """Return JSON with a line for each pair of lateness and count."""
+    text = json.dumps(numbers, indent=1) + "\n"
+    return re.sub(r"\[\s+(-?\d+),\s+(\d+)\s+\]", r"[\1, \2]", text)
+
+
 def draw(numbers: dict[str, Any], folder: Path) -> None:
     """Draw the share of timers that were later than so much, both axes logarithmic."""
     import matplotlib
@@ -83,15 +90,14 @@ def draw(numbers: dict[str, Any], folder: Path) -> None:
     from matplotlib import pyplot
 
     matplotlib.rcParams.update({"svg.hashsalt": NAME, "font.size": 10})
-    figure, axes = pyplot.subplots(figsize=(8, 4.2))
+    figure, axes = pyplot.subplots(figsize=(8, 4.8))
     for name, found in numbers["servers"].items():
         late_ms, counts = np.array(found["late_counts"]).T
         later = 1 - np.cumsum(counts) / counts.sum()
-        shares = np.concatenate([[1.0], later])
-        late = np.concatenate([late_ms, late_ms[-1:]]).clip(0) + 1
-        shares = shares.clip(0.5 / counts.sum())
-        axes.step(late, shares, where="pre", color=COLOURS[name], label=label(name, found))
-        axes.fill_between(late, shares, 1e-6, step="pre", color=COLOURS[name], alpha=0.08)
+        shares = np.concatenate([[1.0], later]).clip(0.5 / counts.sum())
+        late = np.concatenate([[0], late_ms.clip(0)]) + 1  # 0 has no logarithm
+        axes.step(late, shares, where="post", color=COLOURS[name], label=label(name, found))
+        axes.fill_between(late, shares, 1e-6, step="post", color=COLOURS[name], alpha=0.08)
     axes.set(xscale="log", yscale="log", ylim=(1e-5, 1.2), xlim=(1, None))
     ticks = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
     top = max(found["late_counts"][-1][0] for found in numbers["servers"].values())
@@ -102,8 +108,11 @@ def draw(numbers: dict[str, Any], folder: Path) -> None:
     axes.set_xlabel("later than due, ms (at the store)")
     axes.set_ylabel("timers that are later")
     axes.grid(True, which="major", alpha=0.3)
-    axes.legend(loc="lower left")
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), frameon=False)
     axes.set_title(f"Timers at {TRICKLE_PER_S}/s: how late they are stored", loc="left")
+    about = numbers["machine"]
+    busy = about["work of others, cores"]
+    axes.set_title(f"{about['cores']} cores, {busy} busy with other work", loc="right", fontsize=8)
     figure.tight_layout()
     figure.savefig(folder / f"{NAME}.svg", metadata={"Date": None})
     figure.savefig(folder / f"{NAME}.png", dpi=130, metadata={"Software": None})

@@ -1,0 +1,127 @@
+"""How fast level messages are handed over to the timers, and given back; no broker.
+
+python -m benchmarks.kernels.migration_bench [messages] [units a step]
+
+The store is filled through its put path with messages of 200 bytes in one level. Times are of this
+process alone: wall clock and processor; memory is anonymous memory at the end over that before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from message_store import marks
+from message_store.batch import PutBatch
+from message_store.clock import SystemClock
+from message_store.config import StoreConfig
+from message_store.properties import encode_properties
+from message_store.store import MessageStore
+from migration.drain import Drain, Step
+from migration.giveback import GiveBack
+from schedule_service.config import ScheduleConfig
+from schedule_service.delivery import LevelService
+from schedule_service.hook import LevelHook
+from schedule_service.levels import LevelHistory, Promise
+from schedule_service.queues import ScheduleQueues
+from schedule_service.recovery import Saved, Start, restore
+from timer_store.config import TimerConfig
+from timer_store.persist import TimerKeeper
+from timer_store.store import TimerStore
+
+LEVEL, BATCH = 2, 4_096
+LEVELS = "1s 2h"
+HOST = (b"\x7f\x00\x00\x01", 10911)
+
+
+def anonymous_bytes() -> int:
+    """Return the anonymous memory of this process."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def fill(store: MessageStore, levels: LevelService, hook: LevelHook, count: int) -> None:
+    """Put messages with a level."""
+    topic = store.topics.add("T")
+    properties = encode_properties({"UNIQ_KEY": "7F0000010000000000000001", "DELAY": str(LEVEL)})
+    batch = PutBatch(BATCH)
+    for first in range(0, count, BATCH):
+        batch.clear()
+        for number in range(min(BATCH, count - first)):
+            batch.add(
+                topic_index=topic, queue_id=number % 4, body=b"x" * 100, properties=properties,
+                born_ms=store.clock.now_ms(), born_host=HOST, store_host=HOST,
+            )  # fmt: skip
+        hook(batch, store.clock.now_ms())
+        store.put(batch)
+        levels.note_put(batch)
+
+
+def timed(name: str, step: Callable[[], Step]) -> int:
+    """Run steps until nothing moves; print the rate; return how many messages moved."""
+    moved, longest, memory = 0, 0.0, anonymous_bytes()
+    start, cpu = time.perf_counter(), time.process_time()
+    while True:
+        before = time.perf_counter()
+        done = step()
+        longest = max(longest, time.perf_counter() - before)
+        if not done.taken:
+            assert not done.waits, done.waits
+            break
+        moved += done.moved
+    wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    print(
+        f"{name:<12} {moved:>9} messages  {moved / wall / 1e6:5.2f} M/s wall  "
+        f"{moved / cpu / 1e6:5.2f} M/s processor  longest step {longest * 1e3:.1f} ms  "
+        f"anonymous memory {(anonymous_bytes() - memory) / 1e6:+.0f} MB"
+    )
+    return moved
+
+
+def run(root: Path, count: int, units: int) -> None:
+    """Fill, drain, give back."""
+    config = StoreConfig(root_text=str(root), commitlog_file_bytes=1 << 28, index_enable=False)
+    clock = SystemClock()
+    with MessageStore(config, clock) as store:
+        store.topics.set_routing("T", write_queues=4, read_queues=4, perm=6)
+        history = LevelHistory([Promise(0, LEVELS)])
+        queues = ScheduleQueues(store, history)
+        cursors = restore(store, queues, Start(Saved(), 0))
+        levels = LevelService(
+            store, queues, clock, ScheduleConfig(levels=LEVELS), cursors, on_failure=print
+        )
+        timers = TimerStore(store, clock, TimerConfig())
+        timers.open()
+        keeper = TimerKeeper(timers)
+        fill(store, levels, LevelHook(store.topics, history), count)
+        drain = Drain(levels, timers, store, clock, wake=lambda: None)
+        back = GiveBack(levels, timers, store, clock)
+        for turn in ("first", "again"):  # the first compiles, and writes on fresh pages
+            print(f"{turn}: {count} messages, {units} units a step")
+            before = timers.units.log.end
+            timed("drain", lambda: drain.step(LEVEL, units))
+            used = (timers.units.log.end - before) / count
+            marked = store.queue_bounds(marks.MARK_TOPIC, 0)[1]
+            print(f"{used:.1f} bytes a message in the timer log, {marked} marks in all")
+            timed("give back", lambda: back.step(LEVEL, units))
+            asyncio.run(keeper.persist(last=True))
+        timers.close()
+        assert levels.levels[LEVEL].cursor.pending == count
+
+
+def main() -> None:
+    """Run it."""
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000
+    units = int(sys.argv[2]) if len(sys.argv) > 2 else 65_536
+    with tempfile.TemporaryDirectory(prefix="migration-bench-") as directory:
+        run(Path(directory), count, units)
+
+
+if __name__ == "__main__":
+    main()
