@@ -2,7 +2,8 @@
 
 A record replaces the one with the same key, so that writing it twice does no harm. Keys: a plan's
 id, a migration's id, (migration, level), an event's key, (migration, level, moment) of a
-verification, (migration, moment) of a sample.
+verification, (migration, moment) of a sample. What marks do not tell is not wiped by a rebuild: an
+empty plan or starter, or a smaller count of routed messages, leaves what the ledger has.
 """
 
 from __future__ import annotations

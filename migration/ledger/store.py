@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, Final, Self, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Engine, Table, cast, delete, func, select
+from sqlalchemy import BigInteger, Connection, Engine, Table, case, cast, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
@@ -52,6 +52,14 @@ TABLES: Final[dict[type, type[models.Base]]] = {
     VerificationRecord: models.VerificationRow,
     SampleRecord: models.SampleRow,
 }
+UNKNOWN_TO_MARKS: Final = frozenset(
+    {
+        (models.MigrationRow.__tablename__, "plan_id"),
+        (models.MigrationRow.__tablename__, "started_by"),
+        (models.LevelRow.__tablename__, "routed"),
+    }
+)
+"""A rebuild must not wipe these: an empty text, or a smaller count, leaves what is there."""
 _R = TypeVar("_R")
 
 
@@ -273,8 +281,17 @@ def _upsert(connection: Connection, model: type[models.Base], rows: list[dict[st
     maker = sqlite.insert if connection.dialect.name == SQLITE else postgresql.insert
     insert: Any = maker(table)
     key = _key_names(model)
-    new = {name: insert.excluded[name] for name in rows[0] if name not in key}
+    new = {name: _newer(table, insert, name) for name in rows[0] if name not in key}
     connection.execute(insert.on_conflict_do_update(index_elements=key, set_=new), rows)
+
+
+def _newer(table: Table, insert: Any, name: str) -> Any:
+    """Return what a column becomes: the new value, unless the log does not know it."""
+    old, new = table.c[name], insert.excluded[name]
+    if (table.name, name) not in UNKNOWN_TO_MARKS:
+        return new
+    unknown = new < old if name == "routed" else new == ""
+    return case((unknown, old), else_=new)
 
 
 def _key_names(model: type[models.Base]) -> list[str]:

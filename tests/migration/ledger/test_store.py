@@ -157,6 +157,16 @@ def test_a_ledger_that_says_more_or_less_than_the_log_is_set_right(opener: Opene
         assert ledger.plan("p") == PLAN
 
 
+def test_a_rebuild_leaves_what_marks_do_not_tell(opener: Opener) -> None:
+    ledger, known = opener(), some.migration(plan_id="p", started_by="anna")
+    ledger.write([known, some.level(routed=7, moved=7)])
+    ledger.rebuild(
+        some.fold(0, migrations=[some.migration(started_by="")], levels=[some.level(moved=3)])
+    )
+    run = ledger.run(RUN_ID)
+    assert (run.migration, run.levels) == (known, [some.level(routed=7, moved=3)])
+
+
 def test_another_stores_ledger_is_refused(opener: Opener) -> None:
     opener("s-1").write([PLAN])
     with pytest.raises(LedgerOfAnotherStore, match=r"belongs to store s-1 \(/stores/one\)") as told:

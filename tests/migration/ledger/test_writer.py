@@ -271,14 +271,16 @@ def test_a_newer_ledger_stops_the_start(url: str, opener: Opener) -> None:
 
 
 def test_another_stores_ledger_that_comes_later_is_left_alone(tmp_path: Path) -> None:
+    def opened(path: Path) -> Ledger:
+        return Ledger.open(f"sqlite:///{path}", store_id="s-2", store_path="/two", now_ms=1)
+
     async def story(rig: Rig) -> None:
-        path = tmp_path / "duemq.ledger.sqlite"
-        path.unlink()
-        Ledger.open(rig.url, store_id="s-2", store_path="/stores/two", now_ms=1)
+        path, other = tmp_path / "duemq.ledger.sqlite", tmp_path / "other"
+        opened(other)
+        path.write_bytes(other.read_bytes())  # the same file with another content
         rig.step()
-        await rig.until(lambda: "/stores/two" in rig.health.trouble)
-        other = Ledger.open(rig.url, store_id="s-2", store_path="/", now_ms=1)
-        assert other.migrations() == []
+        await rig.until(lambda: "(/two)" in rig.health.trouble)
+        assert opened(path).migrations() == []
 
     play(Rig(default_url(tmp_path)), story)
 

@@ -1,0 +1,144 @@
+"""The fold of the marks as the ledger tells it: a record for each step, and where levels stand.
+
+    log --marks.read--> Told.take(marked) --records--> LedgerWriter.note
+                              |
+                              +-- fold() --> what a ledger is rebuilt of
+
+A level that is paused says so by a state mark from its state to the same state, with the cause as
+`why`; the same without a cause: it was resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from message_store.marks import Giveback, Handover, Mark, Marked, Route, StateMark
+from message_store.ranges import Range
+from migration.ledger.records import (
+    EventRecord,
+    Fold,
+    LevelRecord,
+    MigrationRecord,
+    Record,
+    mark_key,
+)
+from migration.states import State
+
+UNIT_BYTES: Final = 52
+"""What a message costs in the timer log."""
+FINAL: Final = frozenset({State.DONE, State.ROLLED_BACK})
+
+
+class Told:
+    """Folds marks, in their order.
+
+    Args:
+        before: what marks came to that are no longer in the log; its events are not needed.
+    """
+
+    def __init__(self, before: Fold | None = None) -> None:
+        known = before or Fold(next_mark=0)
+        self._migrations = {item.migration_id: item for item in known.migrations}
+        self._levels = {(item.migration_id, item.level): item for item in known.levels}
+        self._events: list[EventRecord] = list(known.events)
+        self.next_mark = known.next_mark
+
+    def take(self, marked: Marked) -> list[Record]:
+        """Fold the next mark; return what changed in the ledger, nothing for one that is known."""
+        if marked.at < self.next_mark:
+            return []
+        mark, self.next_mark = marked.mark, marked.at + 1
+        event = event_of(marked)
+        self._events.append(event)
+        key = mark.migration, mark.level
+        level = self._levels.get(key) or LevelRecord(
+            migration_id=mark.migration,
+            level=mark.level,
+            state=State.PLANNED,
+            updated_ms=marked.store_ms,
+        )
+        self._levels[key] = level = _after(replace(level, updated_ms=marked.store_ms), mark)
+        run = self._migrations[mark.migration] = self._run_after(marked)
+        return [run, level, event]
+
+    def fold(self) -> Fold:
+        """Return all of it."""
+        return Fold(
+            next_mark=self.next_mark,
+            migrations=list(self._migrations.values()),
+            levels=list(self._levels.values()),
+            events=list(self._events),
+        )
+
+    def _run_after(self, marked: Marked) -> MigrationRecord:
+        mark, at_ms = marked.mark, marked.store_ms
+        run = self._migrations.get(mark.migration)
+        if run is None:
+            run = MigrationRecord(migration_id=mark.migration, started_ms=at_ms)
+        if isinstance(mark, StateMark) and not run.started_by:
+            run = replace(run, started_by=mark.who)
+        states = {item.state for (name, _), item in self._levels.items() if name == mark.migration}
+        if not states <= FINAL:
+            return replace(run, ended_ms=None)
+        return replace(run, ended_ms=at_ms if run.ended_ms is None else run.ended_ms)
+
+
+def _after(level: LevelRecord, mark: Mark) -> LevelRecord:
+    match mark:
+        case Route():
+            return replace(level, fence=mark.fence) if mark.on else level
+        case Handover():
+            return replace(
+                level,
+                cursor=max(level.cursor, mark.end),
+                moved=level.moved + mark.count,
+                moved_bytes=level.moved_bytes + mark.count * UNIT_BYTES,
+                excluded=level.excluded + _length(mark.excluded),
+            )
+        case Giveback():
+            return replace(level, given_back=level.given_back + mark.count)
+        case StateMark():
+            paused = mark.source == mark.target and bool(mark.why)
+            cause = mark.why if paused else ""
+            return replace(level, state=State(mark.target), paused=paused, cause=cause)
+
+
+def event_of(marked: Marked) -> EventRecord:
+    """Return what a mark tells, in words."""
+    mark = marked.mark
+    kind, who, text = _words(mark)
+    return EventRecord(
+        key=mark_key(marked.at),
+        migration_id=mark.migration,
+        at_ms=marked.store_ms,
+        kind=kind,
+        level=mark.level,
+        who=who,
+        text=text,
+        mark_offset=marked.at,
+    )
+
+
+def _words(mark: Mark) -> tuple[str, str, str]:
+    match mark:
+        case Route():
+            text = f"new messages are timers, fence {mark.fence}" if mark.on else "as before"
+            rules = (f"{topic}: {delay_ms} ms" for topic, delay_ms in sorted(mark.rules.items()))
+            return "route", "", "; ".join([text, *rules])
+        case Handover():
+            ahead = f", {_length(mark.excluded)} settled ahead" if mark.excluded else ""
+            return "handover", "", f"{mark.count} of [{mark.first}, {mark.end}){ahead}"
+        case Giveback():
+            return "giveback", "", f"{mark.count} messages"
+        case StateMark():
+            if mark.source == mark.target:
+                text = f"paused: {mark.why}" if mark.why else "resumed"
+            else:
+                text = f"{mark.source} -> {mark.target}" + (f": {mark.why}" if mark.why else "")
+            return "state", mark.who, text.replace("_", " ")
+
+
+def _length(ranges: Iterable[Range]) -> int:
+    return sum(end - first for first, end in ranges)
