@@ -18,6 +18,12 @@ BUSY_MS: Final = 2_000
 """How long a transaction waits for another one's lock."""
 CONNECT_S: Final = 5
 STATEMENT_MS: Final = 10_000
+SILENCE: Final[dict[str, Any]] = {
+    "tcp_user_timeout": STATEMENT_MS,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+}
 READ_ONLY: Final = "duemq_read_only"
 
 
@@ -68,7 +74,12 @@ def make_engine(url: URL, *, busy_ms: int = BUSY_MS) -> Engine:
         f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={busy_ms} "
         f"-c idle_in_transaction_session_timeout={STATEMENT_MS}"
     )
-    arguments = {"connect_timeout": CONNECT_S, "application_name": "duemq", "options": limits}
+    arguments: dict[str, Any] = {
+        "connect_timeout": CONNECT_S,
+        "application_name": "duemq",
+        "options": limits,
+    }
+    arguments |= SILENCE  # a server that answers no more is left, too
     try:
         return create_engine(url, connect_args=arguments, poolclass=NullPool)
     except ImportError as error:

@@ -55,6 +55,8 @@ class Server:
         self._databases = 0
         data = str(home / "data")
         self._start = [find_program("postgres"), "-D", data, "-k", str(home)]
+        if shutil.which("setpriv"):  # a test run that is killed takes it with it
+            self._start = ["setpriv", "--pdeathsig", "INT", *self._start]
         for setting in SETTINGS:
             self._start += ["-c", setting]
         make = [find_program("initdb"), "-D", data, "-U", "duemq", "-A", "trust"]
