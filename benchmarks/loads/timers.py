@@ -63,7 +63,7 @@ def manners(bench: Bench, *, messages: int) -> list[Metric]:
     quiet = _ordinary(bench)
     count, topic = bench.count(messages), bench.topic()
     sent, due_ms = _send_for_a_moment(bench, topic, count, rate)
-    until(lambda: now_ms() >= due_ms - BEFORE_MS, seconds=LATEST_S, what="nearly due")
+    _wait_until(due_ms - BEFORE_MS)
     meanwhile = _ordinary(bench)
     received = bench.recv(topic, count - sent["rejected"], idle=30)
     return [
@@ -87,10 +87,15 @@ def _send_for_a_moment(
 
 
 def _wait_until_left(bench: Bench, topic: str, count: int, due_ms: int) -> None:
-    until(lambda: now_ms() > due_ms, seconds=LATEST_S, what="the moment")
+    _wait_until(due_ms)
     until(
         lambda: bench.delivered(topic) >= count, seconds=LATEST_S, what="all delivered", poll_s=0.1
     )
+
+
+def _wait_until(moment_ms: int) -> None:
+    left_s = max(moment_ms - now_ms(), 0) / 1_000
+    until(lambda: now_ms() >= moment_ms, seconds=left_s + LATEST_S, what="the moment")
 
 
 def _ordinary(bench: Bench) -> tuple[Found, Found]:
