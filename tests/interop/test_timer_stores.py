@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +12,15 @@ import pytest
 from tests.interop.apache import Apache
 from tests.interop.duemq import DueMQ
 from tests.interop.server import Server
-from tests.interop.store_work import TOPIC
+from tests.interop.store_work import TOPIC, Ledger
 from tests.interop.timer_work import KEYS, TimerLedger
+from tests.interop.waiting import until
+from tests.interop.wire import ask
+from timer_store.compact_request import COMPACT_TIMERS
 
 VERSION = "5.3.3"
 KINDS = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
+FILLER = "x" * 2_000
 End = Callable[[Server], None]
 
 
@@ -93,3 +99,44 @@ def test_a_store_with_timers_goes_from_apache_to_us_and_back_and_to_us(tmp_path:
         ledger.wait(ours)
         ledger.wait_past()
         ledger.check(ours)
+
+
+def test_apache_delivers_what_we_copied_out_of_old_files(tmp_path: Path) -> None:
+    """Half of what waits was copied forward, the files that it came from are gone."""
+    ledger = TimerLedger()
+    keys = KEYS | {"cleanResourceInterval": "1000"}
+    ours = DueMQ(tmp_path / "ours", keys=keys)
+    with ours:
+        ours.create_topic(TOPIC)
+        for kind in KINDS:
+            ledger.send(ours, f"old-{kind}", 6, delay_ms=45_000, kind=kind)
+        ledger.send(ours, "taken", 6, delay_ms=46_000, kind="TIMER_DELIVER_MS")
+        Ledger().send(ours, FILLER, 40)
+        ledger.send(ours, "young", 6, delay_ms=40_000, kind="TIMER_DELAY_MS")
+        first = compact(ours)
+        ledger.recall(ours, ledger.named("taken"))
+        until(lambda: log_files(ours)[0] > first, seconds=30, what="files gone", poll_s=0.2)
+    with Apache(VERSION, tmp_path / "apache", store_dir=ours.store_dir, keys=keys) as apache:
+        ledger.send(apache, "apache", 8, delay_ms=2_000, kind="TIMER_DELIVER_MS")
+        ledger.wait(apache)
+        ledger.wait_past()
+        came = ledger.came(apache)
+        mine = {body: count for body, count in came.items() if FILLER not in body}
+        assert mine == dict.fromkeys(ledger.wanted, 1)
+
+
+def log_files(server: Server) -> list[int]:
+    """Return the first offsets of the files of the commit log."""
+    return sorted(int(path.name) for path in (server.store_dir / "commitlog").iterdir())
+
+
+def compact(server: DueMQ) -> int:
+    """Have old files be emptied; return the offset of the first file before."""
+    files = log_files(server)
+    for number in files[:-1]:
+        os.utime(server.store_dir / "commitlog" / f"{number:020d}", (0, 0))
+    answer = ask(server.broker_port, COMPACT_TIMERS, {})
+    plan = json.loads(answer.body)
+    assert plan["started"], plan
+    assert plan["messages"] == 24
+    return files[0]
