@@ -62,7 +62,9 @@ class Giveback:
     """A range of a level's queue belongs to the timers no more.
 
     Attributes:
-        pending: what of it still waited with them: it belongs to the level again.
+        pending: what of it still waited with them: it belongs to the level again; `count`
+            messages with this checksum.
+        gone, gone_sum: the same of what had been settled meanwhile: nobody's.
     """
 
     migration: str
@@ -72,6 +74,8 @@ class Giveback:
     pending: tuple[Range, ...]
     count: int = 0
     checksum: int = 0
+    gone: int = 0
+    gone_sum: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

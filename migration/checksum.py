@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from timer_store.layout import DUE_MS_MAX
+
 MASK = (1 << 63) - 1
 Offsets = npt.NDArray[np.int64]
 
@@ -17,8 +19,9 @@ def checksum(phys_offset: Offsets, due_ms: Offsets) -> int:
     """Return the checksum of messages.
 
     Args:
-        phys_offset, due_ms: (n,) i8.
+        phys_offset, due_ms: (n,) i8; times that timers do not know count as the nearest they do.
     """
+    due_ms = np.clip(due_ms, 1, DUE_MS_MAX)
     mixed = phys_offset.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     mixed ^= due_ms.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
     mixed ^= mixed >> np.uint64(29)

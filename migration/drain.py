@@ -21,6 +21,7 @@ from message_store import marks
 from message_store.marks import RANGES_MAX, Handover
 from message_store.ranges import mask_of
 from migration.checksum import checksum
+from timer_store.level_records import PRE_BLANK_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Drain:
                 f"{timers.config.window_ms // 1_000} s (timerRollWindowSlot)"
             )
         kept = ~mask_of(offer.excluded, offer.first, offer.end)
+        kept &= offer.units["size"] != PRE_BLANK_SIZE
         mark = Handover(
             migration=migration,
             level=level,

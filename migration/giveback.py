@@ -75,13 +75,17 @@ class GiveBack:
         if not self._levels.handing.is_ready(level):
             return Step(waits="deliveries of the level are retried")
         first, end = max(left[-1][0], left[-1][1] - units_max), left[-1][1]
-        rows, places, numbers = handovers.pending(level, first, end)
-        ranges = _ranges(numbers)
+        rows, numbers = handovers.owned_rows(level, first, end)
+        places = self._timers.decisions.places(rows)
+        ranges = _ranges(numbers[places != NOWHERE])
         if len(ranges) > RANGES_MAX:
             ranges = ranges[-RANGES_MAX:]
             first = ranges[0][0]
             kept = numbers >= first
             rows, places = rows[kept], places[kept]
+        gone = rows[places == NOWHERE]
+        if gone.size:
+            rows, places = rows[places != NOWHERE], places[places != NOWHERE]
         mark = Giveback(
             migration=migration,
             level=level,
@@ -90,6 +94,8 @@ class GiveBack:
             pending=tuple(ranges),
             count=int(rows.size),
             checksum=checksum(rows["phys_offset"], rows["due_ms"]),
+            gone=int(gone.size),
+            gone_sum=checksum(gone["phys_offset"], gone["due_ms"]),
         )
         marked = marks.append(self._store, mark, now_ms)
         handovers.give_back(marked, rows, places)

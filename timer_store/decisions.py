@@ -58,15 +58,13 @@ class Decisions:
         """
         timers = self._timers
         found = np.full(rows.size, NOWHERE, np.int64)
-        plain = np.flatnonzero(rows["kind"] == layout.TIMED_PLAIN)
-        mine = rows[plain]
-        queued = self._in_queue(mine)
-        found[plain[queued]] = QUEUED
-        plain, mine = plain[~queued], mine[~queued]
-        staged = timers.stage.contains(mine["phys_offset"], mine["due_ms"])
-        found[plain[staged]] = STAGED
-        rest = plain[~staged]
-        found[rest] = self._in_slots(rows[rest])
+        plain = rows["kind"] == layout.TIMED_PLAIN
+        queued = plain & self._in_queue(rows)
+        found[queued] = QUEUED
+        staged = timers.stage.contains(rows["phys_offset"], rows["due_ms"]) & plain & ~queued
+        found[staged] = STAGED
+        rest = plain & ~queued & ~staged
+        found[rest] = self._in_slots(rows if rest.all() else rows[rest])
         found[timers.claims.has(rows["phys_offset"])] = NOWHERE
         return found
 
@@ -87,7 +85,8 @@ class Decisions:
         for slot_ms in pair:
             ahead = (found == NOWHERE) & self._not_loaded(rows, slot_ms)
             if ahead.any():
-                found[ahead] = timers.units.find(rows["phys_offset"][ahead], slot_ms[ahead])
+                mine = slice(None) if ahead.all() else ahead
+                found[mine] = timers.units.find(rows["phys_offset"][mine], slot_ms[mine])
         return found
 
     def _not_loaded(self, rows: Rows, slot_ms: Offsets) -> Mask:

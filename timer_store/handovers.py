@@ -201,17 +201,11 @@ class Handovers:
 
     # -- give back ----------------------------------------------------------------------------
 
-    def pending(self, level: int, first: int, end: int) -> tuple[Rows, Offsets, Offsets]:
-        """Return what of first..end of a level's queue waits with the timers.
+    def owned_rows(self, level: int, first: int, end: int) -> tuple[Rows, Offsets]:
+        """Return what of first..end of a level's queue was handed over, settled or not.
 
-        Returns ((n,) TIMED, (n,) places as `Decisions.places` tells, (n,) queue offsets).
+        Returns ((n,) TIMED, (n,) queue offsets).
         """
-        rows, numbers = self._owned_rows(level, first, end)
-        places = self._timers.decisions.places(rows)
-        waits = places != -1
-        return rows[waits], places[waits], numbers[waits]
-
-    def _owned_rows(self, level: int, first: int, end: int) -> tuple[Rows, Offsets]:
         promised = self.owned.promised.get(level, {})
         found, numbers = [np.empty(0, layout.TIMED)], [NO_OFFSETS]
         for low, high in within(self.owned.of(level), first, end):
@@ -224,13 +218,15 @@ class Handovers:
                     numbers.append(np.array(at, np.int64))
                 found.append(rows)
                 low = following
+        if len(found) == 2:
+            return found[1], numbers[1]
         return np.concatenate(found), np.concatenate(numbers)
 
     def give_back(self, marked: Marked, rows: Rows, places: Offsets) -> None:
         """Let go of messages whose giveback is in the log.
 
         Args:
-            rows, places: of all that it names, as `pending` returned them.
+            rows, places: of all that it names; see `Decisions.places`.
         """
         mark = marked.mark
         assert isinstance(mark, Giveback)

@@ -78,7 +78,10 @@ def name_topics(store: Any, timed: Rows) -> None:
     Args:
         timed: (n,) `layout.TIMED`; `topic_index` is set where it was -1.
     """
-    unknown = (timed["topic_index"] < 0) & (timed["kind"] != layout.TIMED_BROKEN)
+    unknown = timed["topic_index"] < 0
+    if not unknown.any():
+        return
+    unknown &= timed["kind"] != layout.TIMED_BROKEN
     for at in np.flatnonzero(unknown).tolist():
         try:
             record = store.read_record(int(timed[at]["phys_offset"]))

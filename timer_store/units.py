@@ -389,7 +389,9 @@ class TimerUnits:
 
     def _settled(self, positions: Longs, *, copied: bool) -> tuple[Longs, Longs, Longs]:
         """Return (positions ascending, their new due_ms, the ticks that have one timer less)."""
-        positions = np.unique(positions[positions >= self.log.min_pos])
+        positions = positions[positions >= self.log.min_pos]
+        if (np.diff(positions) <= 0).any():  # many come in order
+            positions = np.unique(positions)
         due, ticks = np.zeros(positions.size, np.int64), np.zeros(positions.size, np.int64)
         if positions.size and int(positions[-1]) >= self.log.end:
             raise self.log.fault(int(positions[-1]), "there is no unit")

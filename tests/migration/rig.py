@@ -13,9 +13,11 @@ from message_store.clock import FakeClock
 from message_store.json_dialect import load_config
 from message_store.marks import MARK_TOPIC
 from message_store.plugin import TagsCodeRule
+from migration import fold
 from migration.drain import Drain
 from migration.giveback import GiveBack, Unroute
 from migration.router import Router
+from migration.verification import Verification, Verified
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS
 from schedule_service.decisions import WaitingLevels
@@ -50,13 +52,15 @@ TURNS_MAX = 100_000
 class MigrationRig:
     """One run at a time: `open`, work, then `close` or `kill`."""
 
-    def __init__(self, root: Path, clock: FakeClock | None = None, **timers: Any) -> None:
+    def __init__(
+        self, root: Path, clock: Any = None, *, levels: str = LEVELS, **timers: Any
+    ) -> None:
         self.root, self.clock = root, clock or FakeClock()
         self.timer_config = TimerConfig(**({"log_file_bytes": LOG_FILE_BYTES} | timers))
-        self.level_config = ScheduleConfig(levels=LEVELS)
+        self.level_config = ScheduleConfig(levels=levels)
         self.store_changes: dict[str, Any] = {}
         self.topics = ["T", "U"]
-        self.history = LevelHistory([Promise(0, LEVELS)])
+        self.history = LevelHistory([Promise(0, levels)])
         self.notices: list[str] = []
         self.failures: list[str] = []
         self.is_open = False
@@ -163,10 +167,14 @@ class MigrationRig:
         """Have new messages of a level become timers from now on."""
         self.router.begin(self.store, self.queues, self.timers, level, rules, self.clock.now_ms())
 
+    def run_hooks(self, batch: PutBatch, now_ms: int) -> None:
+        """Run all put hooks on a batch."""
+        for hook in self.hooks:
+            hook(batch, now_ms)
+
     def put(self, batch: PutBatch) -> PutBatch:
         """Put a batch through all hooks."""
-        for hook in self.hooks:
-            hook(batch, self.clock.now_ms())
+        self.run_hooks(batch, self.clock.now_ms())
         self.store.put(batch)
         return batch
 
@@ -206,6 +214,14 @@ class MigrationRig:
             self.work()
         self.clock.set_ms(max(end_ms, self.clock.now_ms()))
         self.work()
+
+    def verify(self, level: int) -> Verified:
+        """Count both sides of a level."""
+        folded = fold.restore(self.store).levels.get(level, fold.FoldedLevel(level=level))
+        counting = Verification(self.levels, self.timers, self.store, level, folded)
+        assert all(size >= 0 for size in counting.pieces())
+        assert counting.found is not None
+        return counting.found
 
     # -- what is there --------------------------------------------------------------------------
 

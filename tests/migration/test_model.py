@@ -1,0 +1,287 @@
+"""Levels and timers on one store, ranges going over and back, against a list of messages.
+
+Sends with and without a route, clock steps, handovers, givebacks, copies back, cancels, moves,
+fires, checkpoints of either side, kills, deaths between any two writes, lost files. After each
+step: each message that is due came once, none came early, and each that waits has one owner.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from message_store.clock import FakeClock
+from message_store.marks import MarkRefused
+from message_store.record import Record
+from message_store.waiting import Verdict
+from schedule_service.names import SCHEDULE_TOPIC
+from tests.migration.rig import MigrationRig
+from tests.simulation.model import log_records
+from tests.timer_store.faults import Death, Disk
+from timer_store.names import TIMER_TOPIC
+
+DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 60_000, 5: 120_000}
+FILES = (
+    *("timerwheel", "timerlog", "config/duemq.timers.json", "config/delayOffset.json"),
+    "consumequeue",
+)
+STEPS_MS = [1, 50, 999, 1_000, 4_000, 9_000, 59_000, 130_000]
+SHRINK = bool(os.environ.get("MIGRATION_SHRINK"))  # it takes minutes; a failing run says its steps
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([Phase.shrink] if SHRINK else [])]
+levels = st.sampled_from(list(DELAYS_MS))
+counts = st.sampled_from([1, 3, 10, 200])
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message that was acknowledged, and when it is due now."""
+
+    topic: str
+    due_ms: int
+    level: int
+
+
+class MigrationAgainstAList(RuleBasedStateMachine):
+    """Every rule ends with a store that is open and at rest."""
+
+    @initialize(stage_max=st.sampled_from([1_024, 5, 30]))
+    def begin(self, stage_max: int) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="migration-"))
+        self.patch = pytest.MonkeyPatch()
+        self.disk = Disk(self.patch, self.root)
+        self.rig = MigrationRig(
+            self.root, FakeClock(), precision_ms=100, roll_window_slots=6_000,
+            stage_records_max=stage_max, batch_records_max=7,
+        )  # fmt: skip
+        self.rig.open()
+        self.sent: dict[int, Sent] = {}
+        self.cancelled: set[int] = set()
+        self.serial = 0
+
+    # -- what happens ---------------------------------------------------------------------------
+
+    @rule(wanted=st.lists(st.tuples(levels, st.sampled_from("TU")), min_size=1, max_size=12))
+    def send(self, wanted: list[tuple[int, str]]) -> None:
+        messages = []
+        for level, topic in wanted:
+            self.serial += 1
+            body = b"<%d %s>" % (self.serial, b"x" * (self.serial % 5 * 30))
+            messages.append((level, topic, self.serial % 4, body))
+        first = self.serial - len(wanted) + 1
+        batch = self.rig.send(messages, UNIQ_KEY=f"K{first}")
+        for at, (level, topic) in enumerate(wanted):
+            row = batch.rows[at]
+            assert row["status"] == 0
+            due_ms = int(row["store_ms"]) + DELAYS_MS[level]
+            self.sent[first + at] = Sent(topic, due_ms, level)
+        self.rig.work()
+
+    @rule(step_ms=st.sampled_from(STEPS_MS))
+    def advance(self, step_ms: int) -> None:
+        self.rig.advance(step_ms)
+
+    @rule(level=levels, count=counts)
+    def drain(self, level: int, count: int) -> None:
+        self.rig.drain.step(level, count)
+        self.rig.work()
+
+    @rule(level=levels, count=counts)
+    def give_back(self, level: int, count: int) -> None:
+        self.rig.giveback.step(level, count)
+        self.rig.work()
+
+    @rule(level=levels)
+    def route(self, level: int) -> None:
+        if level not in self.rig.router.levels:
+            self.rig.route(level)
+
+    @rule(level=levels, count=counts)
+    def unroute(self, level: int, count: int) -> None:
+        self.rig.unroute.step(level, count)
+        self.rig.work()
+
+    @rule(
+        chosen=st.lists(st.integers(0, 1 << 30), min_size=1, max_size=5),
+        action=st.sampled_from(["cancel", "fire", "move", "move"]),
+        delay_ms=st.sampled_from([1, 100, 5_000, 70_000]),
+    )
+    def decide(self, chosen: list[int], action: str, delay_ms: int) -> None:
+        waiting = self._waiting_records()
+        if not waiting:
+            return
+        numbers = sorted({sorted(waiting)[n % len(waiting)] for n in chosen})
+        for number in numbers:
+            [record] = waiting[number]
+            self._decide(number, record, action, delay_ms)
+        self.rig.work()
+
+    def _decide(self, number: int, record: Record, action: str, delay_ms: int) -> None:
+        rig, offsets = self.rig, np.array([record.phys_offset])
+        due_ms = rig.clock.now_ms() + delay_ms
+        done = 0
+        for port in (rig.waiting_levels, rig.waiting_timers):
+            found = port.by_offset(offsets)
+            if not found.offsets.size:
+                continue
+            if action == "cancel":
+                decided = port.cancel(found.offsets)
+            elif action == "fire":
+                decided = port.fire(found.offsets)
+            else:
+                decided = port.move(found.offsets, np.array([due_ms]), rig.run_hooks)
+            assert decided.verdicts.tolist() == [Verdict.DONE], decided
+            done += 1
+        assert done == 1, f"{done} services decided about {number}"
+        if action == "cancel":
+            self.cancelled.add(number)
+        else:
+            now = rig.clock.now_ms() if action == "fire" else due_ms
+            self.sent[number] = replace(self.sent[number], due_ms=now)
+
+    @rule()
+    def checkpoint_timers(self) -> None:
+        self.rig.persist_timers()
+
+    @rule()
+    def checkpoint_levels(self) -> None:
+        assert self.rig.persist_levels()
+
+    # -- ends -----------------------------------------------------------------------------------
+
+    @rule(lost=st.sets(st.sampled_from(FILES), max_size=4), step_ms=st.sampled_from([0, 1, 2_000]))
+    def kill(self, lost: set[str], step_ms: int) -> None:
+        self.rig.kill()
+        self._open_again(lost, step_ms)
+
+    @rule()
+    def close(self) -> None:
+        self.rig.close()
+        self._open_again(set(), 0)
+
+    @rule(
+        what=st.sampled_from(["drain", "give_back", "unroute", "timers", "levels", "advance"]),
+        level=levels,
+        count=counts,
+        left=st.integers(0, 12),
+        torn=st.sampled_from([0, 0, 30, 100]),
+        lost=st.sets(st.sampled_from(FILES), max_size=1),
+    )
+    def die(self, what: str, level: int, count: int, left: int, torn: int, lost: set[str]) -> None:
+        """Die at some write of one of these."""
+        rig = self.rig
+        work: dict[str, Callable[[], Any]] = {
+            "drain": lambda: rig.drain.step(level, count),
+            "give_back": lambda: rig.giveback.step(level, count),
+            "unroute": lambda: rig.unroute.step(level, count),
+            "timers": rig.persist_timers,
+            "levels": rig.persist_levels,
+            "advance": lambda: rig.advance(2_000),
+        }
+        self.disk.left, self.disk.torn = left, torn
+        with suppress(Death, MarkRefused):
+            work[what]()
+        self.disk.dead = True
+        rig.kill()
+        self.disk.revive()
+        self._open_again(lost, 0)
+
+    def _open_again(self, lost: set[str], step_ms: int) -> None:
+        for name in lost:
+            path = self.root / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+                path.with_name(path.name + ".bak").unlink(missing_ok=True)
+        self.rig.clock.advance(step_ms)
+        self.rig.open()
+
+    # -- what must hold -------------------------------------------------------------------------
+
+    def _records(self) -> dict[int, list[Record]]:
+        found: dict[int, list[Record]] = {}
+        for record in log_records(self.rig.store):
+            if record.body.startswith(b"<"):
+                found.setdefault(int(record.body[1:].split(b" ")[0]), []).append(record)
+        return found
+
+    def _waiting_records(self) -> dict[int, list[Record]]:
+        """Return the records that wait, by message, asked of both services."""
+        found: dict[int, list[Record]] = {}
+        for number, records in self._records().items():
+            mine = [record for record in records if self._owners(record)]
+            if mine:
+                found[number] = mine
+        return found
+
+    def _owners(self, record: Record) -> int:
+        """Return how many services hold a record."""
+        rig, owners = self.rig, 0
+        if record.topic == SCHEDULE_TOPIC:
+            level = rig.levels.levels.get(record.queue_id + 1)
+            owners += level is not None and level.cursor.waits(record.queue_offset)
+        if record.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
+            rows = rig.timers.records.read(np.array([record.phys_offset]))
+            owners += int(rig.timers.decisions.places(rows)[0] != -1)
+        return owners
+
+    @invariant()
+    @precondition(lambda self: hasattr(self, "sent"))
+    def everything_adds_up(self) -> None:
+        rig, now_ms = self.rig, self.rig.clock.now_ms()
+        assert not rig.failures
+        arrived: Counter[int] = Counter()
+        held = {SCHEDULE_TOPIC, TIMER_TOPIC}
+        records = self._records()
+        assert set(records) == set(self.sent)
+        for number, mine in records.items():
+            sent = self.sent[number]
+            for record in mine:
+                if record.topic not in held:
+                    arrived[number] += 1
+                    assert record.topic == sent.topic
+                    assert record.store_ms >= sent.due_ms, f"{number} came early"
+            owners = sum(self._owners(record) for record in mine)
+            if number in self.cancelled:
+                assert (arrived[number], owners) == (0, 0), f"{number} was cancelled"
+            elif sent.due_ms <= now_ms:
+                assert (arrived[number], owners) == (1, 0), f"{number} is due"
+            else:
+                assert (arrived[number], owners) == (0, 1), f"{number} waits"
+        waiting = len(self.sent) - len(self.cancelled) - arrived.total()
+        assert rig.level_pending + rig.timers.books.total == waiting
+        for level in rig.levels.levels:
+            found = rig.verify(level)
+            assert found.is_right, found
+            assert found.level_pending.count == rig.levels.levels[level].cursor.pending
+
+    def teardown(self) -> None:
+        if hasattr(self, "rig"):
+            self.disk.revive()
+            if self.rig.is_open:
+                self.rig.kill()
+            self.patch.undo()
+            shutil.rmtree(self.root)
+
+
+TestMigrationAgainstAList = MigrationAgainstAList.TestCase
+TestMigrationAgainstAList.settings = settings(
+    max_examples=int(os.environ.get("MIGRATION_MODELS", "20")),
+    stateful_step_count=25,
+    suppress_health_check=list(HealthCheck),
+    phases=PHASES,
+    deadline=None,
+)
