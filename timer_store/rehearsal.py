@@ -1,4 +1,4 @@
-"""Loads the kernels that deliver timers, by delivering nothing: in a thread, right after the start.
+"""Loads the kernels that deliver and copy timers, by doing nothing: in a thread, after the start.
 
 Machine code that was compiled before is loaded at its first use, which takes some tenths of a
 second for all of it. Without this the first timers that are due would wait for it.
@@ -6,6 +6,7 @@ second for all of it. Without this the first timers that are due would wait for 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ from message_store import layout as store_layout
 from message_store.batch import PutBatch
 from message_store.topics import TopicTable
 from timer_store import layout
+from timer_store.copies import TimerCopies
+from timer_store.deciding import DecidingRecords
 from timer_store.gather import Load
-from timer_store.kernels import chain
+from timer_store.kernels import chain, wheel
 from timer_store.kernels import gather as kernels
+from timer_store.records import RecordReader
 from timer_store.stage import SMALL, NearStage
 
 ROWS = 2 * SMALL  # so many are sorted by their digits
@@ -64,3 +68,24 @@ def _gather(rows: Any, data: Any) -> None:
     )
     load.read()
     kernels.outcome(batch.rows, 0, np.empty(1, np.int64), np.empty(1, np.int32))
+
+
+def rehearse_copies() -> None:
+    """Use every kernel between a unit and the copy of its record: for moves and compaction."""
+    data = np.zeros(layout.UNIT_BYTES, np.uint8)
+    data.flags.writeable = False
+    file = SimpleNamespace(base=0, size=data.size, data=data)
+    log = SimpleNamespace(files=[file], end=0)
+    store = SimpleNamespace(topics=TopicTable(), log=log, put=_put_nothing)
+    deciding = DecidingRecords(store, 1_000)
+    TimerCopies(RecordReader(store, 1_000), deciding).put(np.zeros(1, layout.STAGED), NOW_MS)
+    deciding.put_again(np.zeros(1, layout.TIMED), np.zeros(1, np.int64), NOW_MS)
+    pos, due = np.zeros((2, 1), np.int64)
+    chain.read_units(data, 0, 0, 0, np.empty(1, layout.LOGGED))
+    chain.stage_at(data, 0, pos, 1_000, np.empty(1, layout.STAGED))
+    chain.settle(data, 0, pos, 1_000, False, due, due)
+    wheel.add_num(np.zeros(0, np.uint8), np.zeros(0, np.uint8), due[:0], -1)
+
+
+def _put_nothing(batch: PutBatch) -> None:
+    """Append nothing: what is copied is not there."""

@@ -16,7 +16,7 @@ from typing import Self
 
 from message_store.batch import PutBatch
 from message_store.clock import Clock, Signal
-from timer_store.rehearsal import rehearse
+from timer_store.rehearsal import rehearse, rehearse_copies
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class TimerService:
         await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + REHEARSAL_MS)
         if not self._stopping:
             await asyncio.to_thread(rehearse)
+            await asyncio.to_thread(rehearse_copies)
 
     async def _guard(self) -> None:
         """Have the broker stop in order if the loop dies: the log has everything."""

@@ -35,6 +35,44 @@ rig.close()
 """
 
 
+COPIES = """
+import sys
+from pathlib import Path
+import pytest
+from timer_store.kernels import chain, decide, fetch, records, wheel
+from timer_store.rehearsal import rehearse_copies
+from tests.timer_store.compaction_help import DAY_MS, FullDisk, PinningRig
+
+def signatures():
+    return {
+        f"{module.__name__}.{name} {signature}"
+        for module in (chain, decide, fetch, records, wheel)
+        for name, kernel in vars(module).items()
+        for signature in getattr(kernel, "signatures", ())
+    }
+
+rehearse_copies()
+assert signatures()
+disk = FullDisk(pytest.MonkeyPatch())
+rig = PinningRig(Path(sys.argv[1]), disk).open()
+rig.put_many([(rig.clock.now_ms() + DAY_MS + n, "T", 0, b"x") for n in range(9)])
+rig.fill(3)
+before = signatures()
+disk.percent = 88
+rig.compact()
+assert rig.timers.compaction.copied == 9
+print(*(signatures() - before), sep="\\n")
+rig.close()
+"""
+
+
+def test_first_copies_load_no_kernel(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COPIES, str(tmp_path)]
+    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stdout.strip()
+
+
 def test_a_first_delivery_loads_no_kernel(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CHILD, str(tmp_path)]
     done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
