@@ -221,19 +221,29 @@ def test_foreign_tables_of_our_names_are_left_alone(engine: Engine, opener: Open
     assert tables(engine) == {"duemq_plans"}
 
 
-def test_two_processes_may_open_a_new_ledger_at_once(url: str, opener: Opener) -> None:
-    code = (
-        "import sys; from migration.ledger.store import Ledger; sys.stdin.readline(); "
-        f"Ledger.open({url!r}, store_id='s-1', store_path='/', now_ms=1)"
-    )
-    some = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) for _ in range(3)]
+OPEN_AT_ONCE = """
+import sys
+from migration.ledger.store import Ledger
+print("ready", flush=True)
+sys.stdin.readline()
+Ledger.open(sys.argv[1], store_id="s-1", store_path="/", now_ms=1)
+"""
+
+
+def test_some_processes_may_open_a_new_ledger_at_once(url: str, opener: Opener) -> None:
+    command_line = [sys.executable, "-c", OPEN_AT_ONCE, url]
+    pipe = subprocess.PIPE
+    some = [subprocess.Popen(command_line, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
+    for process in some:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
     for process in some:
         assert process.stdin is not None
-        process.stdin.write(b"go\n")
+        process.stdin.write("go\n")
         process.stdin.flush()
     for process in some:
         process.communicate(timeout=60)
-    assert [process.returncode for process in some] == [0, 0, 0]
+    assert [process.returncode for process in some] == [0, 0, 0, 0]
     assert opener().migrations() == []
 
 
