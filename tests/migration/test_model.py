@@ -41,8 +41,10 @@ FILES = (
 STEPS_MS = [1, 50, 999, 1_000, 4_000, 9_000, 59_000, 130_000]
 SHRINK = bool(os.environ.get("MIGRATION_SHRINK"))  # it takes minutes; a failing run says its steps
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([Phase.shrink] if SHRINK else [])]
-levels = st.sampled_from(list(DELAYS_MS))
+levels = st.sampled_from([1, 3, 4, 4, 5, 5])
+losses = st.one_of(st.just(set()), st.just(set()), st.sets(st.sampled_from(FILES), max_size=4))
 counts = st.sampled_from([1, 3, 10, 200])
+STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,30 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         self.rig.giveback.step(level, count)
         self.rig.work()
 
+    @rule(
+        level=levels,
+        steps=st.lists(
+            st.tuples(st.sampled_from(["over", "back", "timers", "levels", "kill"]), counts),
+            min_size=2,
+            max_size=7,
+        ),
+    )
+    def journey(self, level: int, steps: list[tuple[str, int]]) -> None:
+        """Several steps of one level, which chance would seldom put together."""
+        for name, count in steps:
+            if name == "over":
+                self.rig.drain.step(level, count)
+            elif name == "back":
+                self.rig.giveback.step(level, count)
+            elif name == "timers":
+                self.rig.persist_timers()
+            elif name == "levels":
+                self.rig.persist_levels()
+            else:
+                self.rig.kill()
+                self.rig.open()
+            self.rig.work()
+
     @rule(level=levels)
     def route(self, level: int) -> None:
         if level not in self.rig.router.levels:
@@ -161,7 +187,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
 
     # -- ends -----------------------------------------------------------------------------------
 
-    @rule(lost=st.sets(st.sampled_from(FILES), max_size=4), step_ms=st.sampled_from([0, 1, 2_000]))
+    @rule(lost=losses, step_ms=st.sampled_from([0, 1, 2_000]))
     def kill(self, lost: set[str], step_ms: int) -> None:
         self.rig.kill()
         self._open_again(lost, step_ms)
@@ -177,7 +203,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         count=counts,
         left=st.integers(0, 12),
         torn=st.sampled_from([0, 0, 30, 100]),
-        lost=st.sets(st.sampled_from(FILES), max_size=1),
+        lost=losses,
     )
     def die(self, what: str, level: int, count: int, left: int, torn: int, lost: set[str]) -> None:
         """Die at some write of one of these."""
@@ -280,7 +306,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
 TestMigrationAgainstAList = MigrationAgainstAList.TestCase
 TestMigrationAgainstAList.settings = settings(
     max_examples=int(os.environ.get("MIGRATION_MODELS", "20")),
-    stateful_step_count=25,
+    stateful_step_count=STEPS,
     suppress_health_check=list(HealthCheck),
     phases=PHASES,
     deadline=None,

@@ -1,0 +1,142 @@
+"""Ends at every step of a migration, with checkpoints of either side between, and files lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+
+from message_store.marks import MarkRefused
+from tests.migration.rig import MigrationRig
+from tests.migration.test_drain import fill
+from tests.timer_store.faults import Death, Disk
+
+FILES = ("timerlog", "timerwheel", "config/duemq.timers.json", "config/delayOffset.json")
+Step = Callable[[MigrationRig], object]
+STEPS: dict[str, Step] = {
+    "over": lambda rig: rig.drain.step(4, 40),
+    "back": lambda rig: rig.giveback.step(4, 15),
+    "timers": lambda rig: rig.persist_timers(),
+    "levels": lambda rig: rig.persist_levels(),
+}
+# What is with (level, timers) after 60 messages went through these steps.
+RUNS = {
+    ("over",): (20, 40),
+    ("over", "timers"): (20, 40),
+    ("over", "levels"): (20, 40),
+    ("levels", "over", "timers"): (20, 40),
+    ("over", "timers", "back"): (35, 25),
+    ("over", "timers", "back", "levels"): (35, 25),
+    ("over", "back", "timers", "levels"): (35, 25),
+    ("over", "timers", "back", "timers", "over"): (0, 60),
+    ("over", "timers", "levels", "back", "timers", "over", "back"): (15, 45),
+    ("over", "levels", "over", "timers", "back", "back"): (30, 30),
+}
+
+
+def opened(root: Path) -> MigrationRig:
+    """Return a rig whose queue files hold all of a test."""
+    rig = MigrationRig(root)
+    rig.store_changes["queue_file_bytes"] = 4_000
+    return rig.open()
+
+
+def lose(root: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        for path in (root / name, root / (name + ".bak")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def check(rig: MigrationRig, due: dict[bytes, int]) -> None:
+    """Everything comes once, at its millisecond."""
+    rig.advance(61_000)
+    assert Counter(r.body for r in rig.delivered()) == Counter(due.keys())
+    assert {r.body: r.store_ms for r in rig.delivered()} == due
+    assert (rig.level_pending, rig.timers.books.total) == (0, 0)
+
+
+@pytest.mark.parametrize("steps", list(RUNS), ids="-".join)
+def test_a_kill_behind_each_step(steps: tuple[str, ...], tmp_path: Path) -> None:
+    rig = opened(tmp_path)
+    due = fill(rig, 60, (4,))
+    for name in steps:
+        STEPS[name](rig)
+    owners = (rig.level_pending, rig.timers.books.total)
+    assert owners == RUNS[steps]
+    for _ in range(2):
+        rig.kill()
+        rig.open()
+        assert (rig.level_pending, rig.timers.books.total) == owners
+        assert rig.verify(4).is_right
+    check(rig, due)
+    rig.close()
+
+
+@pytest.mark.parametrize(
+    "lost", [names for count in (1, 2, 4) for names in combinations(FILES, count)], ids="+".join
+)
+def test_files_lost_on_either_side(lost: tuple[str, ...], tmp_path: Path) -> None:
+    rig = opened(tmp_path)
+    due = fill(rig, 60, (4,))
+    for name in ("over", "timers", "levels", "back", "over"):
+        STEPS[name](rig)
+    owners = (rig.level_pending, rig.timers.books.total)
+    rig.kill()
+    lose(tmp_path, lost)
+    rig.open()
+    assert (rig.level_pending, rig.timers.books.total) == owners
+    check(rig, due)
+    rig.close()
+
+
+@pytest.mark.parametrize("older", ["timers", "levels"])
+def test_one_side_is_older_than_the_other(older: str, tmp_path: Path) -> None:
+    """The files of one side are those of before the handover, of the other of after it."""
+    kept = {"timers": FILES[:3], "levels": FILES[3:]}[older]
+    rig = opened(tmp_path)
+    due = fill(rig, 60, (4,))
+    rig.close()
+    saved = tmp_path.with_name(tmp_path.name + "-saved")
+    shutil.copytree(tmp_path, saved)
+    rig.open()
+    for name in ("over", "timers", "levels"):
+        STEPS[name](rig)
+    rig.kill()
+    lose(tmp_path, kept)
+    for name in kept:
+        source = saved / name
+        (shutil.copytree if source.is_dir() else shutil.copyfile)(source, tmp_path / name)
+    rig.open()
+    assert rig.level_pending + rig.timers.books.total == 60
+    check(rig, due)
+    rig.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "left"), [*product(["over", "back", "timers", "levels"], range(9))]
+)
+def test_death_at_each_write(
+    name: str, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = opened(tmp_path)
+    due = fill(rig, 60, (4,))
+    for step in ("over", "timers", "levels", "back", "over"):
+        if step != "over" or not rig.timers.claims.returning:
+            STEPS[step](rig)
+    disk = Disk(monkeypatch, tmp_path)
+    disk.left, disk.torn = left, 30
+    with suppress(Death, MarkRefused):
+        STEPS[name](rig)
+    disk.dead = True
+    rig.kill()
+    disk.revive()
+    rig.open()
+    assert rig.level_pending + rig.timers.books.total == 60
+    assert rig.verify(4).is_right
+    check(rig, due)
+    rig.close()
