@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Rows = npt.NDArray[Any]
 PIN_OWNER = "timer_store"  # how retention knows the timers' pin
-COPIED_MAX, COPIED_BYTES_MAX = 256, 256 << 10  # in one piece; one record may exceed it
+COPIED_MAX, COPIED_BYTES_MAX = 128, 128 << 10  # in one piece; one record may exceed it
 PAUSE_MS = 5  # between two pieces
 RETRY_MS = 1_000  # while nothing can be done
 LOOK_MS = 1_000  # so often is looked whether it is needed still
@@ -119,7 +119,7 @@ class Compaction:
             self._work, self.moment_ms = self._run(wanted), 0
 
     def turn(self, now_ms: int) -> None:
-        """Do one piece, if it is time. Called when nothing else is to be done."""
+        """Do one piece, if it is time. Called when no timer is due."""
         if self._work is None or now_ms < self.moment_ms:
             return
         waits, why = self._hindrance()

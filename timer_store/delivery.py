@@ -251,6 +251,11 @@ class Delivery:
         self._follow()
         return int(trip.done)
 
+    def is_due(self, now_ms: int) -> bool:
+        """Whether timers are left that are to be delivered now."""
+        due_ms = self._stage.next_due_ms
+        return due_ms is not None and due_ms <= now_ms and not self.config.stop_dequeue
+
     def _follow(self) -> None:
         """Move the read time up to the slot of the earliest timer that waits in the stage."""
         position, precision_ms = self._position, self.config.precision_ms

@@ -156,7 +156,7 @@ class TimerStore:
         if self.delivery.broken is not None and not self.writing:
             self._rebuild(now_ms)
         moved += self.delivery.deliver(now_ms)
-        if not moved:
+        if not self.delivery.is_due(now_ms):
             self.compaction.turn(now_ms)
         return moved > 0 or self.delivery.parts + self.delivery.rolled > loaded
 

@@ -13,6 +13,7 @@ import pytest
 from message_store.plugin import Recalled
 from message_store.waiting import Verdict
 from tests.timer_store.compaction_help import DAY_MS, FILE_BYTES, FullDisk, PinningRig
+from timer_store.compaction import PAUSE_MS
 from timer_store.compaction_plan import Waits
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.recalls import TimerRecalls
@@ -157,17 +158,24 @@ def test_nothing_is_copied_that_cannot_be_stored_or_taken_in(rig, disk):
 
 
 def test_due_timers_go_first(rig, disk):
-    """With timers due in every turn nothing is copied."""
+    """As long as more is due than one batch has, nothing is copied; then it is, between batches."""
     sparse(rig)
     disk.percent = 88
-    rig.timers.compaction.look()
+    compaction = rig.timers.compaction
+    rig.timers.reconfigure(replace(rig.config, batch_records_max=2))
+    rig.put_many([(rig.clock.now_ms() + 1, "T", 0, b"x")] * 20)
+    compaction.look()
+    rig.clock.advance(5)
+    assert rig.timers.turn(rig.clock.now_ms())
+    while rig.timers.delivery.is_due(rig.clock.now_ms()):
+        assert compaction.moment_ms == 0, "no piece yet"
+        assert rig.timers.turn(rig.clock.now_ms())
+    assert len(rig.bodies()) == 20
     for _ in range(20):
         rig.put(rig.clock.now_ms() + 1)
-        rig.clock.advance(5)
-        rig.timers.turn(rig.clock.now_ms())
-    assert rig.timers.compaction.copied == 0
-    rig.advance(1_000)
-    assert rig.timers.compaction.copied == 12
+        rig.clock.advance(PAUSE_MS)
+        assert rig.timers.turn(rig.clock.now_ms())
+    assert compaction.copied == 12
 
 
 @pytest.mark.parametrize("roll_mode", ["index", "message"])
