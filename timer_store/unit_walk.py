@@ -64,6 +64,7 @@ class UnitWalk:
         self._pos += max(found, 1) * UNIT_BYTES  # one that is damaged is passed over
         if self._pos >= end:
             self._pos = max(self._pos, file.base + file.size)
+            file.release()  # what was read for once is not to count as memory in use
         rows = self._out[:found]
         return rows[self._waits(rows)]
 
