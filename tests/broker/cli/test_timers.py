@@ -148,3 +148,12 @@ def test_bars() -> None:
     assert sparks([0, 1, 8]) == " ▁█ (at most 8)"
     assert (when(None), when(0)) == ("", "1970-01-01 00:00:00.000")
     assert when(10**18 - 1) == "999999999999999999 ms"
+
+
+def test_compaction_has_nothing_to_do_in_a_young_store(broker: Running) -> None:
+    [answer] = told(broker, "compact", "--dry-run")["brokers"]
+    assert (answer["started"], answer["messages"]) == (False, 0)
+    assert "fileReservedTime" in answer["why"]
+    done = duemq("timers", "compact", *broker.where)
+    assert done.returncode == 0, done.stderr
+    assert "0 messages copied" in done.stdout
