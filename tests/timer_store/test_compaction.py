@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from message_store.plugin import Recalled
+from message_store.verify import verify_store
 from message_store.waiting import Verdict
 from tests.timer_store.compaction_help import DAY_MS, FILE_BYTES, FullDisk, PinningRig
 from timer_store.compaction import PAUSE_MS
 from timer_store.compaction_plan import Waits
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.recalls import TimerRecalls
+from timer_store.verify import TIMERS
 from timer_store.waiting import WaitingTimers
 
 
@@ -297,5 +299,29 @@ def test_by_hand_expired_files_are_made_free_and_go_at_any_hour(rig, disk):
     assert rig.clean() == 0
     assert rig.persist()
     assert rig.clean() == 3
+    rig.advance(2 * DAY_MS)
+    assert arrived(rig) == [(due_ms, due_ms) for due_ms in due]
+
+
+# -- and afterwards -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_store_without_its_old_files_is_sound(rig, disk, end):
+    due = sparse(rig)
+    rig.put_many([(rig.clock.now_ms() + 1_000, "T", 0, b"x")] * 200)  # files of the timer log
+    rig.advance(40_000)
+    disk.percent = 88
+    rig.compact()
+    rig.persist(last=True)
+    assert rig.clean() >= 4
+    rig.advance(31_000)
+    rig.persist(last=True)
+    assert rig.timers.log_cleaning.removed_files > 0
+    getattr(rig, end)()
+    report = verify_store(rig.root, parts=[TIMERS])
+    assert [f for f in report.findings if f.severity == "error"] == []
+    rig.open()
+    assert rig.notices == []
     rig.advance(2 * DAY_MS)
     assert arrived(rig) == [(due_ms, due_ms) for due_ms in due]

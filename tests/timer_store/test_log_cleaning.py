@@ -89,7 +89,42 @@ def test_units_of_settled_timers_keep_no_file(rig):
     rig.timers.decisions.cancel(units["phys_offset"][60:].copy())
     rig.advance(31_000)
     rig.persist()
+    assert len(files(rig)) == 3, "the units do not say so yet"
+    rig.persist(last=True)
     assert len(files(rig)) == 1
     rig.kill()
     rig.open()
     assert rig.timers.books.total == 0
+
+
+def test_settled_units_at_the_end_of_a_chain_keep_no_file(rig):
+    """The slot is needed, but not what it began with."""
+    due_ms = rig.clock.now_ms() + 50_000
+    first = rig.put_many([(due_ms, "T", 0, b"first")] * 60)
+    rig.put_many([(due_ms, "T", 0, b"second")] * 60)
+    rig.timers.decisions.cancel(first.filled["phys_offset"].copy())
+    rig.persist()
+    assert rig.persist(last=True)
+    assert files(rig)[0] == LOG_FILE_BYTES
+    rig.kill()
+    rig.open()
+    assert rig.notices == []
+    rig.advance(60_000)
+    assert rig.bodies() == [b"second"] * 60
+
+
+def test_a_timer_log_made_anew_is_looked_at_from_its_beginning(rig):
+    put(rig, 200, 5_000)
+    rig.advance(10_000)
+    rig.persist()
+    assert len(files(rig)) == 1
+    put(rig, 10, 5_000)
+    rig.timers._rebuild(rig.clock.now_ms())
+    put(rig, 200, 60_000)
+    rig.persist()
+    assert rig.timers.units.log.min_pos == files(rig)[0]
+    rig.kill()
+    rig.open()
+    assert rig.timers.books.total == 210
+    rig.advance(70_000)
+    assert len(rig.bodies()) == 410
