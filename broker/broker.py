@@ -176,6 +176,7 @@ class Broker:
             scheduler=self.scheduler,
             metrics=self._registry,
             on_stop=self.stop,
+            find=lambda name: self.plugins.plugins.get(name),
         )
 
     def _say_about_keys(self) -> None:

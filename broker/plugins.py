@@ -51,6 +51,11 @@ class Host:
     scheduler: Any
     metrics: Any
     on_stop: Callable[[str], None]
+    find: Callable[[str], BrokerPlugin | None] = lambda name: None
+
+    def plugin(self, name: str) -> BrokerPlugin | None:
+        """Return another plugin of this broker, None if there is none of that name."""
+        return self.find(name)
 
     def stop(self, why: str) -> None:
         """Ask the broker to stop because this plugin cannot go on."""

@@ -182,6 +182,13 @@ class PluginHost(Protocol):
         """The broker's prometheus-client CollectorRegistry."""
         ...
 
+    def plugin(self, name: str) -> BrokerPlugin | None:
+        """Return another plugin of this broker, None if there is none of that name.
+
+        All are there once the broker has been made; in `running` those before it by name run.
+        """
+        ...
+
     def stop(self, why: str) -> None:
         """Ask the broker to stop because this plugin cannot go on."""
         ...

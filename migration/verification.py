@@ -5,8 +5,9 @@
 
 Counts and checksums (`migration.checksum`) of each; the sums do not depend on any order. It reads
 the commit log once and the level's queue once, in bounded pieces, and changes nothing. Between two
-pieces other work may be done; what changes its owner meanwhile is seen by `begin`'s marks only, so
-call it on a level that nothing is handed over from or given back to while it runs.
+pieces other work may be done: a message is asked for once whether it waits, and the log is read
+behind that, so one that is delivered meanwhile is counted once. Nothing of the level may be handed
+over or given back while it runs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from message_store.ranges import Range
 from migration.checksum import checksum, minus, plus
 from migration.fold import FoldedLevel
+from schedule_service.delivery import Level
 from timer_store.level_records import PRE_BLANK_SIZE
 from timer_store.names import SCHEDULE_TOPIC
 
@@ -84,33 +86,35 @@ class Verification:
     def pieces(self) -> Iterator[int]:
         """Do the work; yield how many units each piece had. `found` says the result at the end."""
         mine = Tally()
-        ranges = [(s.appended, s.end) for s in self._cursor().segments if s.pending]
-        settled = self._cursor().settled.copy()
+        held = self._levels.levels.get(self._level, Level.empty(self._level)).cursor
+        ranges = [(s.appended, s.end) for s in held.segments if s.pending]
+        settled = held.settled.copy()
         for numbers, units, due_ms in self._units(ranges):
             kept = ~np.isin(numbers, list(settled))
             mine = mine.plus(_tally(units["phys_offset"][kept], due_ms[kept]))
             yield int(units.size)
         waiting, owned = Tally(), Tally()
+        gone: list[tuple[Offsets, Offsets]] = []
         for low, high in self._timers.handovers.owned.of(self._level):
             for first in range(low, high, PIECE_UNITS):
                 end = min(first + PIECE_UNITS, high)
                 rows, _ = self._timers.handovers.owned_rows(self._level, first, end)
                 rows = rows[self._timers.decisions.places(rows) != NOWHERE]
                 waiting = waiting.plus(_tally(rows["phys_offset"], rows["due_ms"]))
+                for _, units, due_ms in self._units([(first, end)]):
+                    left = ~np.isin(units["phys_offset"], rows["phys_offset"])
+                    gone.append((units["phys_offset"][left], due_ms[left]))
                 yield end - first
         origins = self._origins()
-        for _, units, due_ms in self._units(self._timers.handovers.owned.of(self._level)):
-            done = np.isin(units["phys_offset"], origins)
-            owned = owned.plus(_tally(units["phys_offset"][done], due_ms[done]))
-            yield int(units.size)
+        for phys_offset, due_ms in gone:
+            done = np.isin(phys_offset, origins)
+            owned = owned.plus(_tally(phys_offset[done], due_ms[done]))
+            yield int(phys_offset.size)
         folded = self._folded
         self.found = Verified(
             self._level, mine, waiting, owned, Tally(folded.handed, folded.handed_sum),
             Tally(folded.returned, folded.returned_sum), Tally(folded.gone, folded.gone_sum),
         )  # fmt: skip
-
-    def _cursor(self) -> Any:
-        return self._levels.levels[self._level].cursor
 
     def _origins(self) -> Offsets:
         """Return the log offsets that records of the log name as their origin, ascending."""

@@ -114,6 +114,11 @@ class SchedulePlugin(PluginBase):
     def admin_views(self) -> Mapping[str, Callable[[], Any]]:
         return {"levels": self._levels_view, "runtime": self._runtime_view}
 
+    @property
+    def parts(self) -> Running | None:
+        """What works while the store is open, None before and afterwards."""
+        return self._running
+
     def waiting(self) -> WaitingMessages | None:
         return None if self._running is None else self._running.waiting
 

@@ -95,6 +95,11 @@ class TimerPlugin(PluginBase):
             return {}
         return admin_views(lambda: None if self._running is None else self._running.timers)
 
+    @property
+    def parts(self) -> Running | None:
+        """What works while the store is open, None before and afterwards, or without timers."""
+        return self._running
+
     def _timers(self) -> TimerStore | None:
         return None if self._running is None else self._running.timers
 

@@ -10,12 +10,11 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
+from migration.ledger.defaults import BUSY_MS as BUSY_MS
+from migration.ledger.defaults import FILE_NAME as FILE_NAME
 from migration.ledger.errors import LedgerError
 
-FILE_NAME: Final = "duemq.ledger.sqlite"
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
-BUSY_MS: Final = 2_000
-"""How long a transaction waits for another one's lock."""
 CONNECT_S: Final = 5
 STATEMENT_MS: Final = 10_000
 SILENCE: Final[dict[str, Any]] = {

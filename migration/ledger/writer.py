@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from message_store.clock import Clock
-from migration.ledger.engine import BUSY_MS
+from migration.ledger.defaults import BUSY_MS
 from migration.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
 from migration.ledger.records import (
     EventRecord,

@@ -1,0 +1,60 @@
+"""What /metrics says of migrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from migration.service import MigrationService
+from migration.states import State
+
+
+class MigrationCollector:
+    """A prometheus-client collector over the migrations of one broker."""
+
+    def __init__(self, service: MigrationService) -> None:
+        self._service = service
+
+    def describe(self) -> list[Any]:
+        """Return nothing: registering must not ask for figures."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield all metric families."""
+        migrations = self._service.migrations
+        levels = sorted(migrations.folded.levels.items())
+        state = GaugeMetricFamily(
+            "duemq_migration_state", "1 for the state a level is in.", labels=["level", "state"]
+        )
+        paused = _gauge("paused", "1 for a level that is paused.")
+        left = _gauge("left", "Messages of a level that are still to be moved.")
+        moved = _counter("moved", "Messages handed over to the timers by a level's newest run.")
+        back = _counter("given_back", "Messages given back to a level by its newest run.")
+        for level, found in levels:
+            standing, name = migrations.standing(level), str(level)
+            for one in State:
+                state.add_metric([name, one.value], int(one is standing.state))
+            paused.add_metric([name], int(standing.paused))
+            left.add_metric([name], migrations.left(level) if self._service.sides else 0)
+            moved.add_metric([name], found.handed)
+            back.add_metric([name], found.returned)
+        yield from (state, paused, left, moved, back)
+        routed = CounterMetricFamily(
+            "duemq_migration_routed", "New messages of routed levels stored as timers."
+        )
+        routed.add_metric([], migrations.router.routed)
+        rate = GaugeMetricFamily("duemq_migration_rate", "Messages moved a second, lately.")
+        rate.add_metric([], self._service.pace.rate_per_s)
+        trouble = GaugeMetricFamily("duemq_migration_ledger_trouble", "1: the ledger is away.")
+        trouble.add_metric([], int(bool(self._service.account.health.trouble)))
+        yield from (routed, rate, trouble)
+
+
+def _gauge(name: str, doc: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"duemq_migration_{name}", doc, labels=["level"])
+
+
+def _counter(name: str, doc: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"duemq_migration_{name}", doc, labels=["level"])

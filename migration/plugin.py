@@ -1,0 +1,207 @@
+"""Migrations as a broker plugin: its put hook runs before those of levels and timers, by name."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from message_store.batch import PutBatch
+from message_store.config import from_properties, with_live
+from message_store.errors import CorruptStore, RequestError
+from message_store.marks import MARK_TOPIC
+from message_store.plugin import (
+    PluginBase,
+    PluginHost,
+    PutHook,
+    Request,
+    RequestHandler,
+    Response,
+    SystemTopic,
+)
+from migration.account import Account
+from migration.collector import MigrationCollector
+from migration.config import MigrationConfig
+from migration.desk import Desk
+from migration.ledger.defaults import FILE_NAME
+from migration.ledger.identity import store_id
+from migration.ledger.records import Fold
+from migration.ledger.writer import LedgerPlace
+from migration.moves import Migrations
+from migration.requests import MIGRATE, SYSTEM_ERROR
+from migration.router import Router
+from migration.service import MigrationService
+from migration.sides import NoSides, find_sides, plugins_of
+from migration.views import runtime_view, status_view
+from migration.window_trigger import WindowTrigger
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+READ_ONLY = 4
+WRITE_JOB, WINDOW_JOB = "migration.write", "migration.window"
+WRITE_MS = 5_000
+
+
+@dataclass(slots=True)
+class Running:
+    """What exists while the store is open and both services are there."""
+
+    service: MigrationService
+    desk: Desk
+    account: Account
+    router: Router
+
+
+class MigrationPlugin(PluginBase):
+    """Levels become timers, and back, while the broker runs."""
+
+    name = "migration"
+
+    def __init__(self, host: PluginHost) -> None:
+        self._host = host
+        self.config = from_properties(MigrationConfig, host.properties)
+        self._running: Running | None = None
+        self._why_not = "the broker has not started"
+
+    # -- what the broker asks for ---------------------------------------------------------------
+
+    def config_class(self) -> type:
+        return MigrationConfig
+
+    def system_topics(self) -> Sequence[SystemTopic]:
+        return (SystemTopic(MARK_TOPIC, 1, READ_ONLY),)
+
+    def put_hooks(self) -> Sequence[PutHook]:
+        return (self._route,)
+
+    def request_handlers(self) -> Mapping[int, RequestHandler]:
+        return {MIGRATE: self._answer}
+
+    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+        return {"status": self._status_view, "runtime": self._runtime_view}
+
+    def reconfigure(self, properties: Mapping[str, str]) -> None:
+        """Take a changed configuration; what is not live keeps its value until the next start.
+
+        Raises:
+            ConfigError: It cannot be used; nothing has changed then.
+        """
+        self.config, _ = with_live(self.config, from_properties(MigrationConfig, properties))
+        if self._running is not None:
+            self._running.service.reconfigure(self.config)
+            self._schedule_window()
+
+    @asynccontextmanager
+    async def running(self, store: MessageStore) -> AsyncIterator[None]:
+        """Route what is routed, and migrate while the block is open."""
+        try:
+            self._running = running = self._start(store)
+        except NoSides as error:
+            self._why_not = str(error)
+            log.info("nothing can be migrated: %s", error)
+            yield
+            return
+        collector = MigrationCollector(running.service)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(running.account.run(), name="migration ledger")
+            tasks.create_task(self._guard(running.service), name="migration")
+            self._host.metrics.register(collector)
+            self._host.scheduler.add_job(
+                running.service.write, "interval", seconds=WRITE_MS / 1_000, id=WRITE_JOB,
+                coalesce=True, max_instances=1,
+            )  # fmt: skip
+            self._schedule_window()
+            try:
+                yield
+            finally:
+                self._host.scheduler.remove_job(WRITE_JOB)
+                self._remove_window()
+                self._host.metrics.unregister(collector)
+                running.service.stop()
+                running.account.stop()
+        self._running = None
+        await running.service.write()
+
+    def _start(self, store: Any) -> Running:
+        levels, timers = plugins_of(self._host)
+        clock = self._host.clock
+        router = Router(store.topics, levels.history, precision_ms=timers.config.precision_ms)
+
+        def fold() -> Fold:
+            return migrations.told.fold()
+
+        account = Account(self._place(store), clock=clock, fold=fold)
+        migrations = Migrations(store, clock, router, tell=account.tell)
+        if migrations.folded.levels:  # there is something to be told of
+            account.tell(*migrations.told.fold().records())
+        service = MigrationService(
+            migrations, account, clock, self.config, lambda: find_sides(self._host, store)
+        )
+        desk = Desk(service, clock, Path(store.config_path("")))
+        return Running(service, desk, account, router)
+
+    def _place(self, store: Any) -> LedgerPlace:
+        try:
+            name = store_id(Path(store.config_path("")))
+        except CorruptStore as error:
+            log.error("%s Migrations are told to no ledger until it is repaired.", error)
+            name = ""
+        path = Path(self._host.store_root).absolute() / FILE_NAME
+        url = self.config.ledger_url or f"sqlite:///{path}"
+        return LedgerPlace(url=url, store_id=name, store_path=str(self._host.store_root))
+
+    # -- at work --------------------------------------------------------------------------------
+
+    async def _guard(self, service: MigrationService) -> None:
+        """Have the broker stop in order if the task dies: the log has everything."""
+        try:
+            await service.run()
+        except Exception as error:
+            log.exception("the migration cannot go on")
+            self._host.stop(f"{type(error).__name__}: {error}")
+
+    def _route(self, batch: PutBatch, now_ms: int) -> None:
+        if self._running is not None:
+            self._running.router(batch, now_ms)
+
+    async def _answer(self, request: Request) -> Response:
+        if self._running is None:
+            raise RequestError(SYSTEM_ERROR, self._why_not)
+        return await self._running.desk.answer(request)
+
+    def _schedule_window(self) -> None:
+        assert self._running is not None
+        self._remove_window()
+        window = self._running.service.window
+        if window is None:
+            return
+        now = datetime.fromtimestamp(self._host.clock.now_ms() / 1_000, UTC)
+        trigger = WindowTrigger(window)
+        if trigger.get_next_fire_time(None, now) is not None:
+            self._host.scheduler.add_job(
+                self._running.service.wake, trigger, id=WINDOW_JOB, coalesce=True
+            )
+
+    def _remove_window(self) -> None:
+        with suppress(LookupError):
+            self._host.scheduler.remove_job(WINDOW_JOB)
+
+    def _status_view(self) -> dict[str, Any]:
+        if self._running is None:
+            return {"levels": [], "at_work": [], "why_not": self._why_not}
+        return status_view(self._running.service)
+
+    def _runtime_view(self) -> dict[str, str]:
+        return {} if self._running is None else runtime_view(self._running.service)
+
+
+def create_plugin(host: PluginHost) -> MigrationPlugin:
+    """Make the migrations' plugin. The entry point of `duemq.broker_plugins`."""
+    return MigrationPlugin(host)

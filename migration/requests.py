@@ -1,0 +1,104 @@
+"""What an operator asks a broker for: request 9015, JSON in and out.
+
+    {"action": "plan", "levels": [3, 5], "who": "anna"}          -> the plan, saved
+    {"action": "start", "plan_id": ..., "levels": [3], "who": ..., "rules": {"T": 5000}}
+    {"action": "pause" | "resume" | "rollback" | "verify", "levels": [3], "who": ..., "cause": ...}
+    {"action": "status"}
+
+No `levels`: all that it can mean. `dry_run`: say what would be done. A refusal has code 13 where
+the body is wrong, else 1 and what to do as the remark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from message_store.errors import RequestError
+from message_store.plugin import Request
+
+MIGRATE: Final = 9_015
+"""The request code, far above Apache's, beside those that cancel, move and compact."""
+SYSTEM_ERROR: Final = 1
+MESSAGE_ILLEGAL: Final = 13
+ACTIONS: Final = ("plan", "start", "pause", "resume", "rollback", "verify", "status")
+TEXT_CHARS_MAX: Final = 200
+LEVELS_MAX: Final = 1_000
+RULES_MAX: Final = 1_000
+DELAY_MS_MAX: Final = 10 * 366 * 86_400_000
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request's body.
+
+    Attributes:
+        plan: a plan as JSON value, instead of `plan_id`.
+        rules: other delays of single topics, topic to ms.
+    """
+
+    action: str
+    levels: list[int] = msgspec.field(default_factory=list)
+    who: str = ""
+    cause: str = ""
+    plan_id: str = ""
+    plan: msgspec.Raw = msgspec.Raw(b"null")
+    rules: dict[str, int] = msgspec.field(default_factory=dict)
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """What became of a wish.
+
+    Attributes:
+        levels: those concerned; remarks: of single levels.
+    """
+
+    action: str
+    dry_run: bool = False
+    migration: str = ""
+    levels: list[int] = field(default_factory=list)
+    remarks: dict[int, str] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def encoded(self) -> bytes:
+        """Return the answer's body."""
+        value = {
+            "action": self.action, "dry_run": self.dry_run, "migration": self.migration,
+            "levels": self.levels, "remarks": {str(n): text for n, text in self.remarks.items()},
+            **self.more,
+        }  # fmt: skip
+        return json.dumps(value).encode()
+
+
+def wish_of(request: Request) -> Wish:
+    """Return what a request asks for.
+
+    Raises:
+        RequestError: It cannot be understood.
+    """
+    try:
+        wish = msgspec.json.decode(bytes(request.body), type=Wish)
+    except msgspec.DecodeError as error:
+        raise RequestError(MESSAGE_ILLEGAL, f"the body is no wish: {error}") from error
+    why = _fault(wish)
+    if why:
+        raise RequestError(MESSAGE_ILLEGAL, why)
+    return wish
+
+
+def _fault(wish: Wish) -> str:
+    if wish.action not in ACTIONS:
+        return f"action {wish.action!r}: must be one of {', '.join(ACTIONS)}"
+    if max(len(wish.who), len(wish.cause), len(wish.plan_id)) > TEXT_CHARS_MAX:
+        return f"a text is longer than {TEXT_CHARS_MAX} characters"
+    if len(wish.levels) > LEVELS_MAX or len(wish.rules) > RULES_MAX:
+        return f"more than {LEVELS_MAX} levels or {RULES_MAX} rules"
+    for topic, delay_ms in wish.rules.items():
+        if not topic or not 0 <= delay_ms <= DELAY_MS_MAX:
+            return f"rule {topic!r}: {delay_ms} ms is no delay of 0 to {DELAY_MS_MAX} ms"
+    return ""

@@ -1,0 +1,271 @@
+"""Runs migrations beside delivery: takes steps while lateness, rate and window allow them.
+
+    turn:  window open? --> throttle: how many, when --> one step of one level, levels in turn
+    every 250 ms           lateness of all deliveries since --> throttle
+    every 5 s, at work     a sample for the ledger; the fold of the marks is written down
+
+A level in VERIFYING is counted in pieces between other work; nothing of it moves meanwhile. What a
+step waits for (a store that takes no writes, a checkpoint) is shown and tried again; only sides
+that differ stop a level, with the cause in the log, until somebody resumes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from message_store.clock import Clock, Signal
+from message_store.errors import MarkRefused
+from migration.account import Account
+from migration.config import MigrationConfig
+from migration.drain import Step
+from migration.ledger.records import SampleRecord, VerificationRecord
+from migration.moves import Migrations
+from migration.sides import NoSides, Sides
+from migration.states import State
+from migration.throttle import Interval, LatenessSince, Throttle
+from migration.verification import Verification, Verified
+
+log = logging.getLogger(__name__)
+OBSERVE_MS: Final = 250
+SAMPLE_MS: Final = 5_000
+AGAIN_MS: Final = 200
+"""When a step that had to wait is tried again."""
+IDLE_MS: Final = 1_000
+
+
+@dataclass(slots=True)
+class Pace:
+    """What happened since the last sample."""
+
+    since_ms: int
+    moved: int = 0
+    rate_per_s: float = 0.0
+    late: LatenessSince | None = None
+
+
+class MigrationService:
+    """The task of one broker that migrates. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        migrations: Migrations,
+        account: Account,
+        clock: Clock,
+        config: MigrationConfig,
+        find: Callable[[], Sides | None],
+    ) -> None:
+        self.migrations, self.account, self._clock, self._find = migrations, account, clock, find
+        now_ms = clock.now_ms()
+        self.throttle = Throttle(config.limits, now_ms=now_ms)
+        self.config, self.window = config, config.parsed_window()
+        self.pace = Pace(now_ms)
+        self.verified: dict[int, Verified] = {}
+        self.sides: Sides | None = None
+        self._wake, self._stopping = Signal(), False
+        self._observed_ms = now_ms
+        self._interval: Interval | None = None
+        self._sampling: Interval | None = None
+        self._turn = 0
+
+    def reconfigure(self, config: MigrationConfig) -> None:
+        """Take new limits and another window; they hold from the next turn on."""
+        self.config, self.window = config, config.parsed_window()
+        self.throttle.change(config.limits)
+        self._wake.set()
+
+    def need(self) -> Sides:
+        """Return both sides, which run.
+
+        Raises:
+            NoSides: They do not run, or not yet, or no more.
+        """
+        found = self._find()
+        if found is None:
+            raise NoSides("levels and timers do not run now: try again when the broker serves")
+        if self.sides is None:
+            self._bind(found)
+        return found
+
+    def _bind(self, sides: Sides) -> None:
+        self.sides = sides
+        self.migrations.bind(sides)
+        self._interval = Interval(sides.lateness())
+        self._sampling = Interval(sides.lateness())
+        try:
+            self.migrations.heal()
+        except MarkRefused as error:
+            log.warning("a start cannot be finished yet: %s", error)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the window allows steps now."""
+        return self.window is None or self.window.is_open(self._clock.now_ms())
+
+    def window_changes_ms(self) -> int | None:
+        """Return when the window opens or closes next, None: it does not, or there is none."""
+        return None if self.window is None else self.window.next_change_ms(self._clock.now_ms())
+
+    def wake(self) -> None:
+        """Have the loop look again."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Have `run` end behind the step in hand."""
+        self._stopping = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        while not self._stopping:
+            self._wake.clear()
+            at_ms = await self.turn()
+            if self._stopping:
+                return
+            if at_ms <= self._clock.now_ms():
+                await asyncio.sleep(0)
+            else:
+                await self._clock.wait(self._wake, until_ms=at_ms)
+
+    async def turn(self) -> int:
+        """Take a step if one is allowed; return when the next one is."""
+        now_ms = self._clock.now_ms()
+        try:
+            self.need()
+        except NoSides:
+            return now_ms + AGAIN_MS
+        self.migrations.cover()
+        self._observe(now_ms)
+        levels = self.migrations.at_work if self.is_open else []
+        if not levels:
+            return now_ms + IDLE_MS
+        self._turn += 1
+        level = levels[self._turn % len(levels)]
+        if self.migrations.standing(level).state is State.VERIFYING:
+            await self._verify_and_move(level)
+            return now_ms
+        allowed = self.throttle.next(now_ms)
+        if not allowed.units:
+            return allowed.at_ms
+        step = self._step(level, allowed.units)
+        self.throttle.took(step.taken, self._clock.now_ms())
+        self.pace.moved += step.moved
+        waiting = all(self.migrations.waits.get(n) for n in levels)
+        return now_ms + AGAIN_MS if step.waits and waiting else now_ms
+
+    def _step(self, level: int, units: int) -> Step:
+        try:
+            return self.migrations.step(level, units)
+        except MarkRefused as error:
+            step = Step(waits=f"the store takes no writes: {error}")
+            self.migrations.waits[level] = step.waits
+            return step
+
+    # -- verification -------------------------------------------------------------------------
+
+    async def verify(self, level: int) -> Verified:
+        """Count both sides of a level, a piece at a time between other work."""
+        sides, folded = self.need(), self.migrations.folded.levels[level]
+        work = Verification(sides.levels, sides.timers, sides.store, level, folded)
+        for _ in work.pieces():
+            await asyncio.sleep(0)
+        assert work.found is not None
+        self.verified[level] = work.found
+        self.account.tell(record_of(work.found, folded.migration, self._clock.now_ms()))
+        return work.found
+
+    async def _verify_and_move(self, level: int) -> None:
+        found = await self.verify(level)
+        standing = self.migrations.standing(level)
+        if standing.state is not State.VERIFYING or not standing.works:
+            return  # somebody decided otherwise meanwhile
+        try:
+            if found.is_right:
+                self.migrations.proved(level)
+            else:
+                self.migrations.pause(level, difference(found), who="verification")
+        except MarkRefused as error:
+            self.migrations.waits[level] = f"the store takes no writes: {error}"
+
+    # -- figures ------------------------------------------------------------------------------
+
+    def _observe(self, now_ms: int) -> None:
+        assert self.sides is not None
+        assert self._interval is not None
+        if abs(now_ms - self._observed_ms) >= OBSERVE_MS:
+            self._observed_ms = now_ms
+            since = self._interval.look(self.sides.lateness())
+            self.throttle.observe(since.quantile_ms(0.99))
+        if abs(now_ms - self.pace.since_ms) >= SAMPLE_MS:
+            self._sample(now_ms)
+
+    def _sample(self, now_ms: int) -> None:
+        assert self.sides is not None
+        assert self._sampling is not None
+        passed_ms = max(now_ms - self.pace.since_ms, 1)
+        late = self._sampling.look(self.sides.lateness())
+        rate = self.pace.moved * 1_000 / passed_ms
+        self.pace = Pace(now_ms, rate_per_s=rate, late=late)
+        for name in self._runs_at_work():
+            self.account.tell(
+                SampleRecord(
+                    migration_id=name,
+                    at_ms=now_ms,
+                    rate_per_s=rate,
+                    delivered=late.delivered,
+                    late_p50_ms=late.quantile_ms(0.5),
+                    late_p99_ms=late.quantile_ms(0.99),
+                    late_max_ms=late.quantile_ms(1.0),
+                    batch_units=self.throttle.batch,
+                    pause_ms=self.throttle.pause_ms,
+                )
+            )
+
+    def _runs_at_work(self) -> Iterator[str]:
+        folded = self.migrations.folded.levels
+        yield from sorted({folded[level].migration for level in self.migrations.at_work})
+
+    async def write(self) -> None:
+        """Write the fold of the marks down, if it changed."""
+        try:
+            self.migrations.write()
+        except OSError as error:
+            log.error("the fold of the migrations' marks cannot be written: %s", error)
+
+
+def difference(found: Verified) -> str:
+    """Return what differs between both sides, or an empty text."""
+    if found.is_right:
+        return ""
+    there = found.timers_pending.plus(found.settled)
+    rest = found.handed.minus(found.returned).minus(found.gone)
+    return (
+        f"both sides differ: {rest.count} messages went over by the marks, {there.count} are with "
+        f"the timers or settled; checksums {rest.sum:016x} and {there.sum:016x}"
+    )
+
+
+def record_of(found: Verified, migration: str, at_ms: int) -> VerificationRecord:
+    """Return what a ledger is told of a verification."""
+    there = found.timers_pending.plus(found.settled)
+    rest = found.handed.minus(found.returned).minus(found.gone)
+    return VerificationRecord(
+        migration_id=migration, level=found.level, at_ms=at_ms, levels_count=rest.count,
+        levels_checksum=rest.sum, timers_count=there.count, timers_checksum=there.sum,
+        text=difference(found),
+    )  # fmt: skip
+
+
+def plain(found: Verified) -> dict[str, Any]:
+    """Return a verification as plain data."""
+    names = ("level_pending", "timers_pending", "settled", "handed", "returned", "gone")
+    return {
+        "level": found.level,
+        "right": found.is_right,
+        "text": difference(found),
+        **{name: getattr(found, name).count for name in names},
+        "checksums": {name: f"{getattr(found, name).sum:016x}" for name in names},
+    }

@@ -1,0 +1,71 @@
+"""Migrations as plain data: for `duemq migrate status`, the console and brokerStatus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from migration.service import MigrationService, plain
+from migration.states import State
+
+
+def status_view(service: MigrationService) -> dict[str, Any]:
+    """Return where every level stands, and how it goes."""
+    migrations, pace = service.migrations, service.pace
+    health = service.account.health
+    late = pace.late
+    return {
+        "at_work": migrations.at_work,
+        "levels": [_level(service, level) for level in sorted(migrations.folded.levels)],
+        "rate_per_s": pace.rate_per_s,
+        "late_p50_ms": None if late is None else late.quantile_ms(0.5),
+        "late_p99_ms": None if late is None else late.quantile_ms(0.99),
+        "throttle": {
+            "target_p99_ms": service.throttle.limits.target_p99_ms,
+            "rate_per_s": service.throttle.limits.rate_per_s,
+            "batch": service.throttle.batch,
+            "pause_ms": service.throttle.pause_ms,
+        },
+        "window": {
+            "text": service.config.window,
+            "open": service.is_open,
+            "changes_ms": service.window_changes_ms(),
+        },
+        "ledger": {
+            "url": service.account.shown_url,
+            "trouble": health.trouble,
+            "waiting": health.waiting,
+            "dropped": health.dropped,
+        },
+        "routed": migrations.router.routed,
+    }
+
+
+def _level(service: MigrationService, level: int) -> dict[str, Any]:
+    found = service.migrations.folded.levels[level]
+    standing = service.migrations.standing(level)
+    verified = service.verified.get(level)
+    return {
+        "level": level,
+        "migration": found.migration,
+        "state": standing.state.value,
+        "paused": standing.paused,
+        "cause": standing.cause,
+        "waits": service.migrations.waits.get(level, ""),
+        "who": found.who,
+        "changed_ms": found.changed_ms,
+        "routed": level in service.migrations.router.levels,
+        "rules": dict(found.rules) if found.routed else {},
+        "fence": found.fence,
+        "moved": found.handed,
+        "given_back": found.returned,
+        "left": service.migrations.left(level) if service.sides is not None else 0,
+        "verified": None if verified is None else plain(verified),
+    }
+
+
+def runtime_view(service: MigrationService) -> dict[str, str]:
+    """Return what brokerStatus shows of levels that are or were migrated."""
+    return {
+        f"migration_{level}": f"{item.state or State.PLANNED.value},{item.handed},{item.returned}"
+        for level, item in sorted(service.migrations.folded.levels.items())
+    }

@@ -1,0 +1,195 @@
+"""Migrations in a running broker, asked for by request 9015."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.admin import VIEW_REQUEST
+from broker.broker import Broker
+from broker.plugins import Installed
+from message_store.clock import FakeClock
+from message_store.plugin import ENTRY_POINT_GROUP
+from migration.requests import MIGRATE
+from tests.broker.running import Asker, running, small
+
+PLUGINS = [
+    Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
+    for name in ("migration", "schedule_service", "timer_store")
+]
+LEVELS = "1s 5s 10s 1m 2m"
+TURNS_MAX = 2_000
+
+
+class Bench:
+    """One broker at a time on a clock moved by hand."""
+
+    def __init__(self, broker: Broker, asker: Asker, clock: FakeClock) -> None:
+        self.broker, self.asker, self.clock = broker, asker, clock
+
+    async def wish(self, action: str, **more: Any) -> Any:
+        """Return the answer of a wish, which must be granted."""
+        answer = await self.asker.ask(MIGRATE, body=json.dumps({"action": action, **more}).encode())
+        assert answer.code == 0, answer.remark
+        return json.loads(bytes(answer.body))
+
+    async def refused(self, action: str, **more: Any) -> str:
+        """Return why a wish is refused."""
+        answer = await self.asker.ask(MIGRATE, body=json.dumps({"action": action, **more}).encode())
+        assert answer.code != 0, bytes(answer.body)
+        return str(answer.remark)
+
+    async def level(self, level: int) -> dict[str, Any]:
+        """Return where a level stands."""
+        view = await self.wish("status")
+        found: dict[str, Any] = next(item for item in view["levels"] if item["level"] == level)
+        return found
+
+    async def until(self, level: int, state: str, *, step_ms: int = 10) -> dict[str, Any]:
+        """Let time pass until a level is in a state."""
+        for _ in range(TURNS_MAX):
+            found = await self.level(level)
+            if found["state"] == state:
+                return found
+            self.clock.advance(step_ms)
+        raise AssertionError(f"level {level} is not {state}: {found}")
+
+    async def waiting(self) -> tuple[int, int]:
+        """Return how many messages wait with the levels, and with the timers."""
+        levels = await self.asker.ask(VIEW_REQUEST, {"view": "schedule_service.levels"})
+        timers = await self.asker.ask(VIEW_REQUEST, {"view": "timer_store.summary"})
+        return (
+            int(json.loads(bytes(levels.body))["pending"]),
+            int(json.loads(bytes(timers.body))["pending"]),
+        )
+
+    async def send(self, count: int, level: int, name: str = "m") -> None:
+        """Send messages of a level."""
+        for number in range(count):
+            answer = await self.asker.send("T", b"%b%d" % (name.encode(), number), DELAY=str(level))
+            assert answer.code == 0, answer.remark
+
+    def delivered(self, topic: str = "T") -> list[tuple[bytes, int]]:
+        """Return (body, store time) of what came."""
+        store = self.broker.store
+        first, end = store.queue_bounds(topic, 0)
+        found = []
+        for at in range(first, end):
+            record = store.read_record(int(store.units(topic, 0, at, 1)[0]["phys_offset"]))
+            found.append((bytes(record.body), record.store_ms))
+        return found
+
+
+def with_broker(
+    root: Path, work: Callable[[Bench], Any], clock: FakeClock | None = None, **properties: str
+) -> FakeClock:
+    """Run a broker and some work on it; return the clock."""
+    clock = clock or FakeClock()
+
+    async def main() -> None:
+        settings = small(root, messageDelayLevel=LEVELS, **properties)
+        async with running(settings, clock=clock, plugins=PLUGINS) as (broker, asker):
+            await work(Bench(broker, asker, clock))
+
+    asyncio.run(main())
+    return clock
+
+
+def test_plan_start_done_rollback(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(20, 5)
+        await bench.send(5, 4, "other")
+        sent_ms = bench.clock.now_ms()
+        plan = (await bench.wish("plan", levels=[5], who="anna"))["plan"]
+        assert [(item["level"], item["pending"]) for item in plan["levels"]] == [(5, 20)]
+        assert await bench.waiting() == (25, 0)
+        assert (await bench.wish("start", plan_id=plan["plan_id"], dry_run=True))["levels"] == [5]
+        assert (await bench.wish("status"))["levels"] == []
+        started = await bench.wish("start", plan_id=plan["plan_id"], who="anna")
+        done = await bench.until(5, "done")
+        assert (done["migration"], done["moved"]) == (started["migration"], 20)
+        assert await bench.waiting() == (5, 20)
+        await bench.send(3, 5, "new")
+        assert await bench.waiting() == (5, 23)
+        assert (await bench.wish("verify"))["right"]
+        await bench.wish("rollback", who="anna")
+        back = await bench.until(5, "rolled_back")
+        assert back["given_back"] == 20
+        assert await bench.waiting() == (28, 0)
+        await bench.send(1, 5, "late")
+        assert await bench.waiting() == (29, 0)
+        bench.clock.advance(125_000)
+        for _ in range(TURNS_MAX):
+            if len(bench.delivered()) == 29:
+                break
+            await bench.waiting()
+        bodies = [body for body, _ in bench.delivered()]
+        assert len(bodies) == len(set(bodies)) == 29
+        assert min(ms for body, ms in bench.delivered() if body == b"m0") >= sent_ms + 120_000
+
+    with_broker(tmp_path, work)
+
+
+def test_a_start_of_the_broker_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def first(bench: Bench) -> None:
+        await bench.send(10, 5)
+        await bench.wish("start", levels=[5], who="anna")
+        await bench.wish("pause", levels=[5], cause="lunch", who="anna")
+
+    async def second(bench: Bench) -> None:
+        found = await bench.level(5)
+        assert (found["paused"], found["cause"], found["routed"]) == (True, "lunch", True)
+        await bench.send(1, 5, "new")
+        pending = await bench.waiting()
+        await bench.wish("resume", who="anna")
+        found = await bench.until(5, "done")
+        assert found["cause"] == ""
+        assert await bench.waiting() == (0, 11)
+        assert sum(pending) == 11
+
+    clock = with_broker(tmp_path, first)
+    with_broker(tmp_path, second, clock)
+
+
+def test_rules_give_a_topic_another_delay(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.wish("start", levels=[5], rules={"T": 1_000})
+        await bench.until(5, "done")
+        sent_ms = bench.clock.now_ms()
+        await bench.send(1, 5)
+        bench.clock.advance(1_000)
+        for _ in range(TURNS_MAX):
+            if bench.delivered():
+                break
+            await bench.waiting()
+        assert bench.delivered() == [(b"m0", sent_ms + 1_000)]
+
+    with_broker(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"),
+    [
+        ({"action": "plan", "levels": [7]}, "no level 7 here; there are: 1, 2, 3, 4, 5"),
+        ({"action": "start", "levels": [0]}, "no level 0 here"),
+        ({"action": "start", "plan_id": "plan-x"}, "has no such plan"),
+        ({"action": "start", "plan_id": "../../etc/passwd"}, "has no such plan"),
+        ({"action": "pause", "levels": [3]}, "no level 3 here; there are: none"),
+        ({"action": "rollback", "levels": [3]}, "no level 3 here"),
+        ({"action": "fly"}, "must be one of plan, start"),
+        ({"action": "start", "levels": [3], "rules": {"T": -1}}, "is no delay"),
+        ({"action": "start", "speed": 3}, "is no wish"),
+    ],
+)
+def test_wishes_that_are_refused(wish: dict[str, Any], why: str, tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        assert why in await bench.refused(**wish)
+        assert (await bench.wish("status"))["levels"] == []
+
+    with_broker(tmp_path, work)
