@@ -74,7 +74,7 @@ class GiveBack:
                 )
         if not self._levels.handing.is_ready(level):
             return Step(waits="deliveries of the level are retried")
-        first, end = max(left[-1][0], left[-1][1] - units_max), left[-1][1]
+        first, end = max(left[0][0], left[-1][1] - units_max), left[-1][1]
         rows, numbers = handovers.owned_rows(level, first, end)
         places = self._timers.decisions.places(rows)
         ranges = _ranges(numbers[places != NOWHERE])

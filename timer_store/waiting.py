@@ -23,7 +23,7 @@ from message_store.quarantine import origin_of
 from message_store.waiting import Decided, Found, Hooks, Offsets, Verdict, none_found
 from timer_store import layout
 from timer_store.decisions import NOWHERE, Decisions
-from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
@@ -101,6 +101,10 @@ class WaitingTimers:
 
     def _records(self, topic: str, keys: Sequence[str], each_max: int) -> tuple[Matches, Rows]:
         matches = search(self._timers.store, topic, keys, each_max=each_max)
+        if topic == TIMER_TOPIC and self._timers.handovers.owned:
+            matches = _both(
+                matches, search(self._timers.store, SCHEDULE_TOPIC, keys, each_max=each_max)
+            )
         return matches, self._timers.records.read(matches.offsets)
 
     def _tell_gone(
@@ -149,9 +153,21 @@ class WaitingTimers:
             rows = rows[mine & (rows["due_ms"] >= from_ms)]
             rows = rows[self._decisions.places(rows) != NOWHERE]
             if rows.size:
-                asked = np.zeros(rows.size, np.int64)
-                gone = np.full(1, Verdict.DONE, np.int8)
-                yield Found(rows["phys_offset"].copy(), rows["due_ms"].copy(), asked, gone)
+                yield _all_of(rows)
+        yield from self._handed_by_topic(index, from_ms, until_ms)
+
+    def _handed_by_topic(self, index: int, from_ms: int, until_ms: int) -> Iterator[Found]:
+        """Find what levels handed over for a topic."""
+        handovers = self._timers.handovers
+        for level in list(handovers.owned.pieces):
+            for first, end in handovers.owned.of(level):
+                for start in range(first, end, PIECE_UNITS):
+                    rows, _ = handovers.owned_rows(level, start, min(start + PIECE_UNITS, end))
+                    mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
+                    rows = rows[mine & (rows["due_ms"] >= from_ms) & (index >= 0)]
+                    rows = rows[self._decisions.places(rows) != NOWHERE]
+                    if rows.size:
+                        yield _all_of(rows)
 
     def first_pending(self) -> int:
         """Return a queue offset at or before that of the first timer that waits."""
@@ -183,3 +199,21 @@ class WaitingTimers:
     def fire(self, offsets: Offsets) -> Decided:
         """Deliver timers now."""
         return self._decisions.fire(offsets)
+
+
+def _all_of(rows: Rows) -> Found:
+    """Return timers that wait, found by one name."""
+    asked, gone = np.zeros(rows.size, np.int64), np.full(1, Verdict.DONE, np.int8)
+    return Found(rows["phys_offset"].copy(), rows["due_ms"].copy(), asked, gone)
+
+
+def _both(one: Matches, other: Matches) -> Matches:
+    """Return two searches for the same keys as one, key by key."""
+    order = np.argsort(np.concatenate([one.key_at, other.key_at]), kind="stable")
+    key_at, offsets, hits = (
+        np.concatenate(pair)[order]
+        for pair in (
+            (one.key_at, other.key_at), (one.offsets, other.offsets), (one.hits, other.hits)
+        )
+    )  # fmt: skip
+    return Matches(key_at, offsets, hits)

@@ -38,13 +38,13 @@ FILES = (
     *("timerwheel", "timerlog", "config/duemq.timers.json", "config/delayOffset.json"),
     "consumequeue",
 )
-STEPS_MS = [1, 50, 999, 1_000, 4_000, 9_000, 59_000, 130_000]
+STEPS_MS = [1, 50, 999, 1_000, 1_000, 4_000, 9_000, 59_000]
 SHRINK = bool(os.environ.get("MIGRATION_SHRINK"))  # it takes minutes; a failing run says its steps
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate, *([Phase.shrink] if SHRINK else [])]
 levels = st.sampled_from([1, 3, 4, 4, 5, 5])
 losses = st.one_of(st.just(set()), st.just(set()), st.sets(st.sampled_from(FILES), max_size=4))
 counts = st.sampled_from([1, 3, 10, 200])
-STEPS = 30
+STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         self.sent: dict[int, Sent] = {}
         self.cancelled: set[int] = set()
         self.serial = 0
+        self.send([(n % 3 + 3, "TU"[n % 2]) for n in range(20)])
 
     # -- what happens ---------------------------------------------------------------------------
 
@@ -108,15 +109,20 @@ class MigrationAgainstAList(RuleBasedStateMachine):
     @rule(
         level=levels,
         steps=st.lists(
-            st.tuples(st.sampled_from(["over", "back", "timers", "levels", "kill"]), counts),
-            min_size=2,
-            max_size=7,
+            st.tuples(
+                st.sampled_from(["send", "over", "over", "back", "timers", "levels", "kill"]),
+                counts,
+            ),
+            min_size=3,
+            max_size=9,
         ),
     )
     def journey(self, level: int, steps: list[tuple[str, int]]) -> None:
         """Several steps of one level, which chance would seldom put together."""
         for name, count in steps:
-            if name == "over":
+            if name == "send":
+                self.send([(level, "T")] * min(count, 12))
+            elif name == "over":
                 self.rig.drain.step(level, count)
             elif name == "back":
                 self.rig.giveback.step(level, count)

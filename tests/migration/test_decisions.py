@@ -1,0 +1,103 @@
+"""What was handed over is a timer: found, cancelled, moved, fired, no more its level's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from message_store.waiting import Verdict
+from tests.migration.rig import MigrationRig
+from tests.migration.test_drain import fill
+from tests.timer_store.faults import Disk
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Any:
+    rig = MigrationRig(tmp_path).open()
+    for number in range(20):
+        keys = {"KEYS": f"k{number}", "UNIQ_KEY": f"u{number}"}
+        rig.send([(4, "TU"[number % 2], 0, b"%d" % number)], **keys)
+    rig.drain.step(4, 10)
+    yield rig
+    rig.close()
+
+
+def test_each_service_answers_for_its_own(rig: MigrationRig) -> None:
+    keys = [f"u{number}" for number in range(20)]
+    timers = rig.waiting_timers.by_key("", keys, unique=True)
+    levels = rig.waiting_levels.by_key("", keys, unique=True)
+    assert timers.asked.tolist() == list(range(10))
+    assert levels.asked.tolist() == list(range(10, 20))
+    assert (timers.gone[10:] == Verdict.UNKNOWN).all()
+    assert (levels.gone[:10] == Verdict.UNKNOWN).all()
+    found = [
+        rig.waiting_timers.by_topic("T", 0, 1 << 60),
+        rig.waiting_levels.by_topic("T", 0, 1 << 60),
+    ]
+    assert [sum(part.offsets.size for part in parts) for parts in found] == [5, 5]
+    assert not list(rig.waiting_timers.by_topic("T", 0, 5))
+
+
+def test_cancelled_moved_fired(rig: MigrationRig) -> None:
+    timers, now_ms = rig.waiting_timers, rig.clock.now_ms()
+    found = timers.by_key("", ["k0", "k1", "k2"], unique=False)
+    assert timers.cancel(found.offsets[:1]).verdicts.tolist() == [Verdict.DONE]
+    later = np.array([now_ms + 500])
+    assert timers.move(found.offsets[1:2], later, rig.run_hooks).verdicts.tolist() == [Verdict.DONE]
+    assert timers.fire(found.offsets[2:]).verdicts.tolist() == [Verdict.DONE]
+    again = timers.by_key("", ["u0", "u1", "u2"], unique=True)
+    assert again.gone.tolist() == [Verdict.CANCELLED, Verdict.DONE, Verdict.DELIVERED]
+    rig.advance(500)
+    came = {record.body: record for record in rig.delivered()}
+    assert came.keys() == {b"1", b"2"}
+    assert came[b"1"].store_ms == now_ms + 500
+    assert "DELAY" not in came[b"1"].properties  # as when a level's message is moved
+    assert "DELAy" not in came[b"1"].properties
+    assert came[b"2"].properties["DELAY"] == "4"
+    rig.advance(60_000)
+    assert len(rig.delivered()) == 19
+    assert (rig.level_pending, rig.timers.books.total) == (0, 0)
+
+
+def test_what_was_settled_ahead_is_not_handed_over(tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path).open()
+    due = fill(rig, 30, (4,))
+    rows = [rig.queues.units(4, number, 1)[0] for number in (3, 4, 9)]
+    offsets = np.array([row["phys_offset"] for row in rows])
+    assert (rig.waiting_levels.cancel(offsets).verdicts == Verdict.DONE).all()
+    assert rig.drain.step(4, 20).moved == 17
+    assert rig.timers.books.total == 17
+    rig.kill()
+    rig.open()
+    assert (rig.level_pending, rig.timers.books.total) == (10, 17)
+    assert rig.giveback.step(4, 100).moved == 17
+    assert rig.verify(4).is_right
+    rig.advance(61_000)
+    assert len(rig.delivered()) == len(due) - 3
+    rig.close()
+
+
+def test_a_full_disk_holds_the_timers_up_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = MigrationRig(tmp_path).open()
+    due = fill(rig, 40, (4,))
+    disk = Disk(monkeypatch, tmp_path)
+    disk.full = ("timerlog",)
+    assert rig.drain.step(4, 20).moved == 20  # the mark is in the log: they are the timers'
+    assert (rig.level_pending, rig.timers.books.total) == (20, 0)
+    assert "cannot be written" in rig.drain.step(4, 20).waits
+    offset = int(rig.queues.units(4, 5, 1)[0]["phys_offset"])
+    found = rig.waiting_timers.by_offset(np.array([offset]))
+    assert rig.waiting_timers.cancel(found.offsets).verdicts.tolist() == [Verdict.DONE]
+    rig.persist_timers()
+    disk.full = ()
+    rig.kill()
+    rig.open()
+    assert (rig.level_pending, rig.timers.books.total) == (20, 19)
+    rig.advance(61_000)
+    assert len(rig.delivered()) == len(due) - 1
+    rig.close()
