@@ -4,8 +4,9 @@
                              ^ the first unit that is needed: not settled, its slot not delivered
 
 A chain goes on into files that are gone, and ends there: what it had there is settled, or was put
-on into a later slot. A unit waits for one roll window at most, so no file stays for long. Only the
-first needed unit is looked at until it is needed no more, so that each unit is passed once.
+on into a later slot. A marker is needed no more when it was taken in: its target says that it is
+settled. A unit waits for one roll window at most, so no file stays for long. Only the first needed
+unit is looked at until it is needed no more, so that each is passed once.
 
 What is needed is what the checkpoint on the disk needs, so files go when one has been written. An
 Apache broker keeps a file until the commit log has lost the record of its last unit; it takes a
@@ -60,8 +61,9 @@ class LogCleaning:
         end = log.end_in(file)
         found = int(chain.read_units(file.data, file.base, self._pos, end, out))
         width_ms = self._timers.config.precision_ms
-        needed = (out["due_ms"] >= 0) & (out["slot_ms"] >= read_ms - read_ms % width_ms)
-        needed = needed[:found]
+        rows = out[:found]
+        needed = (rows["due_ms"] >= 0) & (rows["slot_ms"] >= read_ms - read_ms % width_ms)
+        needed &= (rows["magic"] & layout.MAGIC_DELETE) == 0
         if needed.any():
             self._pos += int(np.argmax(needed)) * UNIT_BYTES
             return False
