@@ -13,6 +13,7 @@ machine is busy for both. Judge by ratio, and only on a quiet machine.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
@@ -52,7 +53,7 @@ def main(words: list[str]) -> int:
     options = parse(words)
     about = machine.describe()
     facts = {"machine": about, "scale": options.scale, "heap": options.heap, "keys": KEYS}
-    facts["command"] = " ".join(["python -m benchmarks.run", *words])
+    facts["command"] = _command(words)
     for key, value in about.items():
         print(f"{key}: {value}")
     wireload = go_program(WIRELOAD)
@@ -153,6 +154,12 @@ def parse(words: list[str]) -> Options:
         out=args.out,
         work_dir=args.work_dir,
     )
+
+
+def _command(words: list[str]) -> str:
+    """Return what was asked for, without the folders of this machine."""
+    text = " ".join(["python -m benchmarks.run", *words])
+    return re.sub(r" --(out|work-dir)[ =]\S+", "", text)
 
 
 def _is_wanted(load: Load, args: argparse.Namespace) -> bool:
