@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +17,8 @@ from reconciliation.needs import find_java, require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+STDERR: Final = 2
 
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 SETTINGS: Final = {
@@ -27,14 +31,14 @@ SETTINGS: Final = {
 
 
 def local_session(
-    *, cores: int = 0, memory: str = "2g", log_level: str = "OFF", app: str = "duemq reconcile"
+    *, cores: int = 0, memory: str = "2g", log_level: str = "", app: str = "duemq reconcile"
 ) -> SparkSession:
     """Start Spark inside this process, or return the session that runs already.
 
     Args:
         cores: how many tasks run at once; 0: one for each core.
         memory: of the Java process.
-        log_level: of Spark's own log, on standard error.
+        log_level: of Spark's own log, on standard error; empty: Java says nothing at all.
     Raises:
         UsageError: pyspark, pyarrow or Java is missing; says how to get it.
     """
@@ -44,7 +48,7 @@ def local_session(
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # what plans and reads data sources
     cores = cores or os.cpu_count() or 1
-    java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Dduemq.spark.log={log_level}"
+    java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Dduemq.spark.log={log_level or 'OFF'}"
     builder = SparkSession.builder.appName(app).master(f"local[{cores}]")
     local = {
         "spark.driver.memory": memory,
@@ -55,6 +59,21 @@ def local_session(
     }
     for key, value in (SETTINGS | local).items():
         builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
+    with nullcontext() if log_level else _silent_children():
+        session: SparkSession = builder.getOrCreate()
     register(session)
     return session
+
+
+@contextmanager
+def _silent_children() -> Iterator[None]:
+    """Have processes that are started in here write their errors nowhere, as long as they live."""
+    kept = os.dup(STDERR)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, STDERR)
+        yield
+    finally:
+        os.dup2(kept, STDERR)
+        os.close(kept)
+        os.close(nowhere)

@@ -1,0 +1,83 @@
+"""What an audit comes to: counts, lateness, the worst offenders, and where its tables are kept."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from reconciliation.verdicts import CLEAN, VERDICTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SHOWN_MAX: Final = 20
+PERCENTILES: Final = (0.5, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Attributes:
+    verdicts: how many messages have each; lateness_ms: of deliveries, percentiles and maximum.
+    offenders: some messages whose promise was not kept; unread: places that are no records.
+    """
+
+    verdicts: dict[str, int]
+    lateness_ms: dict[str, int | None]
+    offenders: list[dict[str, Any]] = field(default_factory=list)
+    unread: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything could be read."""
+        return not self.unread
+
+    @property
+    def clean(self) -> bool:
+        """Whether every promise was kept, as far as could be read, and everything could be."""
+        return self.complete and not set(self.verdicts) - CLEAN
+
+    @property
+    def messages(self) -> int:
+        """How many messages have a verdict."""
+        return sum(self.verdicts.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        facts = {"messages": self.messages, "clean": self.clean, "complete": self.complete}
+        return facts | asdict(self)
+
+
+def summarize(verdicts: DataFrame, unread: DataFrame, *, shown_max: int = SHOWN_MAX) -> Summary:
+    """Compute a summary; runs the audit, once if `verdicts` is persisted.
+
+    Args:
+        verdicts, unread: what `read.audit_stores` returns.
+    """
+    rows = verdicts.groupBy("verdict").agg(F.count("*").alias("count")).collect()
+    times = verdicts.agg(
+        F.percentile_approx("late_ms", list(PERCENTILES)).alias("at"), F.max("late_ms").alias("max")
+    ).collect()[0]
+    order = {name: place for place, name in enumerate(VERDICTS)}
+    bad = verdicts.where(~F.col("verdict").isin(*CLEAN)).orderBy("verdict", "store", "root")
+    offenders = [row.asDict() for row in bad.limit(shown_max).collect()]
+    places = unread.orderBy("store", "phys_offset").limit(shown_max).collect()
+    counts = {row["verdict"]: row["count"] for row in rows}
+    names = [f"p{round(share * 100)}" for share in PERCENTILES]
+    return Summary(
+        {name: counts[name] for name in sorted(counts, key=lambda name: order[name])},
+        dict(zip([*names, "max"], [*(times["at"] or (None, None)), times["max"]], strict=True)),
+        offenders,
+        [row.asDict() for row in places],
+    )
+
+
+def write_parquet(verdicts: DataFrame, path: str) -> None:
+    """Write verdicts as Parquet below `path`, a folder for each due day and verdict.
+
+    Raises:
+        pyspark.errors.AnalysisException: There is something already.
+    """
+    day = F.to_date(F.timestamp_millis(F.coalesce("due_ms", "delivered_ms", F.lit(0))))
+    verdicts.withColumn("day", day).write.partitionBy("day", "verdict").parquet(path)

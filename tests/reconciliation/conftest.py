@@ -1,0 +1,34 @@
+"""One Spark session for all tests that need Java."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+FOR_FEW_ROWS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Compiling a plan takes longer than running it; the command line's test runs as users do."""
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("Spark needs Java 17 or newer")
+    from reconciliation.session import local_session
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyspark's own, while it starts
+        session = local_session(cores=2, memory="1g")
+    for key, value in FOR_FEW_ROWS.items():
+        session.conf.set(key, value)
+    yield session
+    session.stop()

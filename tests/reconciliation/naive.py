@@ -1,0 +1,240 @@
+"""The audit with dictionaries and loops: what Spark's verdicts are held against."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from reconciliation.verdicts import (
+    DECISION_TOPIC,
+    QUARANTINE_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    AuditConfig,
+)  # fmt: skip
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Life:
+    """Everything that belongs to one root."""
+
+    root: int = -1
+    held: list[Row] = field(default_factory=list)
+    units: list[Row] = field(default_factory=list)
+    sent: list[Row] = field(default_factory=list)
+    parked: list[Row] = field(default_factory=list)
+    cancels: list[Row] = field(default_factory=list)
+
+
+def naive_audit(
+    messages: list[Row], queues: list[Row], cursors: list[Row], config: AuditConfig
+) -> dict[tuple[str, int], str]:
+    """Return the verdict of each root of each store."""
+    found = {}
+    for store in {row["store"] for row in messages}:
+        mine = [
+            [row for row in rows if row["store"] == store] for rows in (messages, queues, cursors)
+        ]
+        for root, verdict in _Store(*mine, config).verdicts().items():
+            found[store, root] = verdict
+    return found
+
+
+class _Store:
+    def __init__(
+        self, messages: list[Row], queues: list[Row], cursors: list[Row], config: AuditConfig
+    ) -> None:
+        self.config, self.queues = config, queues
+        self.log_min = min(row["phys_offset"] for row in messages)
+        newest = max(row["store_ms"] for row in messages if row["store_ms"] is not None)
+        self.as_of_ms = newest if config.as_of_ms is None else config.as_of_ms
+        self.level_cursors = {r["queue_id"]: r["value"] for r in cursors if r["kind"] == "level"}
+        read = [r["value"] for r in cursors if r["kind"] == "timer" and r["name"] == "read_ms"]
+        self.read_ms = read[0] if read else None
+        self.rows = [dict(row) for row in messages if self._counts(row)]
+        self.rows.sort(key=lambda row: row["phys_offset"])
+        for row in self.rows:
+            named = row["prepared_offset"] < 0
+            row["origin"] = -row["prepared_offset"] - 1 if named else None
+            row["kind"] = _kind(row)
+        self.held = {r["phys_offset"]: r for r in self.rows if r["kind"] == "held"}
+        self._name_rolls()
+        self._name_deliveries()
+        self.copies: dict[int, list[int]] = defaultdict(list)
+        for at, row in self.held.items():
+            if row["origin"] is not None and row["origin"] < at:
+                self.copies[row["origin"]].append(at)
+
+    @staticmethod
+    def _counts(row: Row) -> bool:
+        if row["damage"] not in (None, "body-crc"):
+            return False
+        return row["sys_flag"] & 0xC in (0, 8)
+
+    def _name_rolls(self) -> None:
+        groups: dict[Any, list[Row]] = defaultdict(list)
+        for row in self.held.values():
+            groups[_identity(row), row["rolls"] or 0].append(row)
+        for (identity, turn), rows in list(groups.items()):
+            nameless = [r for r in rows if r["rolls"] is not None and r["origin"] is None]
+            for row, before in zip(nameless, groups.get((identity, turn - 1), []), strict=False):
+                if before["phys_offset"] < row["phys_offset"]:
+                    row["origin"] = before["phys_offset"]
+
+    def _name_deliveries(self) -> None:
+        ended = {r["origin"] for r in self.rows if r["kind"] in ("delivery", "quarantine")}
+        open_rows: dict[Any, list[Row]] = defaultdict(list)
+        for at, row in self.held.items():
+            if at not in ended:
+                open_rows[_identity(row)].append(row)
+        seen: dict[Any, int] = defaultdict(int)
+        for row in self.rows:
+            if row["kind"] != "candidate" or not open_rows.get(_identity(row)):
+                continue
+            rows = open_rows[_identity(row)]
+            newest = max(other["rolls"] or 0 for other in rows)
+            rows = [other for other in rows if (other["rolls"] or 0) == newest]
+            target = rows[min(seen[_identity(row)], len(rows) - 1)]["phys_offset"]
+            seen[_identity(row)] += 1
+            if target < row["phys_offset"]:
+                row["kind"], row["origin"] = "delivery", target
+
+    def _root(self, at: int) -> int:
+        above = {copy: parent for parent, copies in self.copies.items() for copy in copies}
+        while at in above:
+            at = above[at]
+        return at
+
+    def verdicts(self) -> dict[int, str]:
+        """Return the verdict of each root."""
+        lives: dict[int, Life] = defaultdict(Life)
+        for row in self.rows:
+            for at in self._targets(row):
+                life = lives[self._root(at)]
+                part = {"held": life.held, "delivery": life.sent, "quarantine": life.parked}
+                part.get(row["kind"], life.cancels).append(row | {"origin": at})
+        markers = {
+            r["phys_offset"]
+            for r in self.rows
+            if r["kind"] == "cancel" and r["topic"] == TIMER_TOPIC
+        }
+        for unit in self.queues:
+            is_held = unit["topic"] in (SCHEDULE_TOPIC, TIMER_TOPIC)
+            if is_held and unit["phys_offset"] not in markers:
+                lives[self._root(unit["phys_offset"])].units.append(unit)
+        for root, life in lives.items():
+            life.root = root
+        judged = {r: self._judge(life) for r, life in lives.items() if r >= self.log_min}
+        return {root: verdict for root, verdict in judged.items() if verdict}
+
+    def _targets(self, row: Row) -> list[int]:
+        if row["kind"] == "held":
+            return [row["phys_offset"]]
+        if row["kind"] == "cancel" and row["origin"] is None:
+            return [
+                at
+                for at, held in self.held.items()
+                if at < row["phys_offset"] and held["out_ms"] == row["out_ms"] is not None
+                and held["unique_id"] is not None
+                and "+".join(x for x in (held["real_topic"], held["unique_id"]) if x is not None)
+                == row["cancels"]
+            ]  # fmt: skip
+        wanted = row["kind"] not in ("candidate", None) and row["origin"] is not None
+        return [row["origin"]] if wanted else []
+
+    def _judge(self, life: Life) -> str:
+        if not life.held:
+            if life.units:
+                return "quarantined" if life.parked else "corrupt"
+            return "unexpected" if life.sent or life.parked else ""
+        leaf = life.held[-1]
+        if life.sent:
+            first = life.sent[0]
+            same = ("body_crc", "body_len", "properties_hash")
+            if any(first[name] != leaf[name] for name in same) or first["damage"]:
+                return "corrupt"
+        ends = sorted(r["phys_offset"] for r in (*life.sent, *life.parked))
+        if any(len(self.copies.get(row["phys_offset"], ())) > 1 for row in life.held):
+            return "moved_twice"
+        if any(self.copies.get(row["origin"]) for row in (*life.sent, *life.parked)):
+            return "moved_twice"
+        if len(ends) > 1:
+            return "duplicated"
+        cancels = [
+            row["phys_offset"]
+            for row in life.cancels
+            if not self.copies.get(row["origin"])
+            or row["phys_offset"] < min(self.copies[row["origin"]])
+        ]
+        cancelled = bool(cancels) and (not ends or min(cancels) < ends[0])
+        if life.sent:
+            return self._judge_sent(life, leaf, cancelled)
+        if life.parked:
+            return "quarantined"
+        return "cancelled" if cancelled else self._judge_waiting(life, leaf)
+
+    def _judge_sent(self, life: Life, leaf: Row, cancelled: bool) -> str:
+        first, due_ms = life.sent[0], self._due_ms(life, leaf)
+        if cancelled:
+            return "cancelled_but_fired"
+        for name in ("topic", "queue_id"):
+            if leaf[f"real_{name}"] is not None and first[name] != leaf[f"real_{name}"]:
+                return "misrouted"
+        if due_ms is not None and first["store_ms"] < due_ms:
+            marks = [r for r in life.cancels if r["topic"] == TIMER_TOPIC]
+            named = [r["phys_offset"] for r in marks if r["prepared_offset"] < 0]
+            return "moved" if any(at > first["phys_offset"] for at in named) else "early"
+        if due_ms is not None and first["store_ms"] - due_ms > self.config.late_ms:
+            return "late"
+        copies = [row for row in life.held if row["phys_offset"] != life.root]
+        moved = [row for row in copies if row["rolls"] is None]
+        return "moved" if moved else "ok"
+
+    def _judge_waiting(self, life: Life, leaf: Row) -> str:
+        due_ms = self._due_ms(life, leaf)
+        if leaf["damage"] or due_ms is None:
+            return "corrupt"
+        overdue = due_ms + self.config.late_ms < self.as_of_ms
+        passed = overdue
+        if leaf["topic"] == SCHEDULE_TOPIC and self.level_cursors:
+            cursor = self.level_cursors.get(leaf["queue_id"], 0)
+            passed = due_ms <= self.as_of_ms and leaf["queue_offset"] < cursor
+        if leaf["topic"] == TIMER_TOPIC and self.read_ms is not None and leaf["out_ms"] is not None:
+            passed = leaf["out_ms"] < self.read_ms
+        if passed:
+            return "lost"
+        return "late" if overdue else "pending"
+
+    def _due_ms(self, life: Life, leaf: Row) -> int | None:
+        if leaf["topic"] == TIMER_TOPIC:
+            return leaf["due_ms"]
+        times = [unit["tags_code"] for unit in life.units if unit["topic"] == SCHEDULE_TOPIC]
+        if times and abs(max(times)) >= 1 << 31:
+            return max(times)
+        if leaf["out_ms"] is None and leaf["due_ms"] is not None:
+            return leaf["due_ms"]
+        level = min(leaf["level"], len(self.config.levels_ms))
+        return leaf["store_ms"] + self.config.levels_ms[level - 1]
+
+
+def _kind(row: Row) -> str | None:
+    topic, named = row["topic"], row["origin"] is not None
+    if topic == TIMER_TOPIC:
+        return "held" if row["cancels"] is None else "cancel"
+    if topic == SCHEDULE_TOPIC:
+        return "held"
+    if named:
+        return {DECISION_TOPIC: "cancel", QUARANTINE_TOPIC: "quarantine"}.get(topic, "delivery")
+    waited = row["level"] is not None or row["out_ms"] is not None
+    return "candidate" if row["real_topic"] is not None and waited else None
+
+
+def _identity(row: Row) -> tuple[Any, ...]:
+    own = row["unique_id"]
+    if own is None:
+        own = f"{row['body_crc']}:{row['body_len']}"
+    names = ("real_topic", "real_queue_id", "born_ms", "level", "out_ms")
+    return own, *(row[name] for name in names)

@@ -1,0 +1,148 @@
+"""Random stores as rows of tables: lives of messages that go well, and that do not."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from reconciliation.verdicts import (
+    DECISION_TOPIC,
+    QUARANTINE_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
+
+Row = dict[str, Any]
+START_MS = 1_700_000_000_000
+STEP_MS = 400
+
+
+class RandomStore:
+    """Rows of one store. Few values for everything, so that things meet."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.name, self.random = name, random.Random(seed)
+        self.messages: list[Row] = []
+        self.queues: list[Row] = []
+        self.cursors: list[Row] = []
+        self.at = self.random.choice([0, 0, 10_000])
+        self.now_ms = START_MS
+        self.numbers: dict[str, int] = {}
+        self.held: list[Row] = []
+        for _ in range(self.random.randint(3, 25)):
+            self.step()
+        self.write_cursors()
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def row(self, topic: str, **more: Any) -> Row:
+        """Append a record."""
+        self.at += self.random.randint(100, 300)
+        self.now_ms += self.random.randint(0, STEP_MS)
+        number = self.numbers[topic] = self.numbers.get(topic, -1) + 1
+        made = {
+            "store": self.name, "phys_offset": self.at, "topic": topic, "queue_id": 0,
+            "queue_offset": number, "store_ms": self.now_ms, "born_ms": START_MS,
+            "sys_flag": self.random.choice([0] * 30 + [8, 12]), "prepared_offset": 0,
+            "body_crc": self.random.choice([1] * 12 + [2]), "body_len": 4,
+            "damage": self.random.choice([None] * 30 + ["body-crc", "gap"]), "unique_id": None,
+            "real_topic": None, "real_queue_id": None, "level": None, "due_ms": None,
+            "out_ms": None, "rolls": None, "cancels": None,
+            "properties_hash": self.random.choice([7] * 12 + [8]),
+        } | more  # fmt: skip
+        self.messages.append(made)
+        if topic in (SCHEDULE_TOPIC, TIMER_TOPIC) and self.chance(0.9):
+            self.queues.append(
+                {
+                    "store": self.name, "topic": topic, "queue_id": made["queue_id"],
+                    "queue_offset": number, "phys_offset": self.at, "record_size": 100,
+                    "tags_code": self.now_ms + 1_000 if self.chance(0.8) else 77,
+                }
+            )  # fmt: skip
+        return made
+
+    def step(self) -> None:
+        """Append a record of some kind."""
+        kinds = [self.level, self.timer, self.copy, self.end, self.end, self.end, self.marker]
+        self.random.choice(kinds)()
+        if self.chance(0.05):
+            self.row("Plain", prepared_offset=-self.random.randint(1, self.at + 500))
+
+    def own(self) -> Row:
+        uniques: list[str | None] = ["a", "b", "c", "d", None]
+        return {
+            "unique_id": self.random.choice(uniques),
+            "real_topic": self.random.choice(["T", "T", "U"]),
+            "real_queue_id": self.random.choice([0, 0, 1]),
+        }
+
+    def level(self) -> None:
+        """Append a message with a level."""
+        level = self.random.randint(1, 2)
+        facts = {"level": level, "queue_id": level - 1}
+        facts["due_ms"] = self.now_ms + 5 if self.chance(0.1) else None
+        self.held.append(self.row(SCHEDULE_TOPIC, **facts, **self.own()))
+
+    def times(self) -> Row:
+        due_ms = self.now_ms + self.random.choice([100, 900, 2_500, 60_000])
+        broken = self.chance(0.05)
+        return {"due_ms": None if broken else due_ms, "out_ms": (due_ms - 1) // 1_000 * 1_000}
+
+    def timer(self) -> None:
+        """Append a timer; some were rolled by an Apache broker."""
+        rolls = self.random.choice([None] * 8 + [1, 2])
+        self.held.append(self.row(TIMER_TOPIC, rolls=rolls, **self.times(), **self.own()))
+
+    def copy(self) -> None:
+        """Append a copy that names its origin, or is Apache's."""
+        if not self.held:
+            return
+        old = self.random.choice(self.held[-3:])
+        kept = {n: old[n] for n in ("unique_id", "real_topic", "real_queue_id", "out_ms", "due_ms")}
+        rolls = (old["rolls"] or 0) + 1 if self.chance(0.5) else None
+        times = kept if rolls and old["out_ms"] else kept | self.times()
+        named = 0 if rolls and self.chance(0.4) else -old["phys_offset"] - 1
+        self.held.append(self.row(TIMER_TOPIC, prepared_offset=named, rolls=rolls, **times))
+
+    def end(self) -> None:
+        """Append what ends a message, or should not."""
+        if not self.held:
+            return
+        old = self.random.choice(self.held[-5:] if self.chance(0.4) else self.held[-1:])
+        named = -old["phys_offset"] - 1 if self.chance(0.7) else 0
+        names = ("unique_id", "real_topic", "real_queue_id", "level", "out_ms", "rolls")
+        kept = {name: old[name] for name in names}
+        if self.chance(0.15):
+            topic = self.random.choice([QUARANTINE_TOPIC, DECISION_TOPIC])
+            self.row(topic, prepared_offset=named)
+            return
+        if self.chance(0.6) and old["due_ms"]:
+            self.now_ms = max(self.now_ms, old["due_ms"])
+        topic = old["real_topic"] if self.chance(0.9) else "V"
+        self.row(topic, queue_id=old["real_queue_id"] or 0, prepared_offset=named, **kept)
+
+    def marker(self) -> None:
+        """Append a marker that cancels."""
+        if not self.held:
+            return
+        old = self.random.choice(self.held[-3:])
+        name = f"{old['real_topic']}+{old['unique_id']}"
+        named = -old["phys_offset"] - 1 if self.chance(0.5) else 0
+        own = {"prepared_offset": named, "cancels": name, "out_ms": old["out_ms"]}
+        self.row(TIMER_TOPIC, **own)
+
+    def write_cursors(self) -> None:
+        """Write down positions, or lose them."""
+        for level in (1, 2):
+            if self.chance(0.7):
+                value = self.random.randint(0, self.numbers.get(SCHEDULE_TOPIC, 0) + 1)
+                self._cursor("level", str(level), level - 1, value)
+        if self.chance(0.7):
+            self._cursor("timer", "read_ms", 0, (self.now_ms - 500) // 1_000 * 1_000)
+            self._cursor("timer", "log_pos", 0, 52)
+
+    def _cursor(self, kind: str, name: str, queue_id: int, value: int) -> None:
+        self.cursors.append(
+            {"store": self.name, "kind": kind, "name": name, "queue_id": queue_id, "value": value}
+        )
