@@ -16,6 +16,7 @@ from broker.cli.options import (
     Overrides,
     collect_properties,
 )
+from broker.cli.reconcile import reconcile_app
 from broker.cli.timers import timers_app
 
 _EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEANINGS.items())
@@ -33,6 +34,7 @@ store_app = typer.Typer(no_args_is_help=True, help="Look at store directories.")
 config_app = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
 kernels_app = typer.Typer(no_args_is_help=True, help="The compiled loops.")
 app.add_typer(timers_app, name="timers")
+app.add_typer(reconcile_app, name="reconcile")
 app.add_typer(message_app, name="message")
 app.add_typer(store_app, name="store")
 app.add_typer(config_app, name="config")
