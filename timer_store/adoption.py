@@ -273,7 +273,24 @@ def settled_by_others(timers: TimerStore, reach: Reach, progress: Progress) -> O
         settled = witnesses.copied(rows) | witnesses.cancelled(rows)
         found.append(rows["phys_offset"][settled])
         offset += int(units.size)
+    found += _handed_passed(timers, reach)
     return np.unique(np.concatenate(found))
+
+
+def _handed_passed(timers: TimerStore, reach: Reach) -> Iterator[Offsets]:
+    """Yield the messages of levels, handed over to the timers, whose slot Apache has read.
+
+    They name no time of their own, so nothing else tells: a copy that Apache delivered of a slot
+    that it has not read to its end comes again.
+    """
+    owned, width_ms = timers.handovers.owned, timers.config.precision_ms
+    for level in owned.pieces if reach is not UNKNOWN else ():
+        for first, end in owned.of(level):
+            for start in range(first, end, CHUNK_UNITS):
+                rows, _ = timers.handovers.owned_rows(level, start, min(start + CHUNK_UNITS, end))
+                slot_ms = (rows["due_ms"] - 1) // width_ms * width_ms
+                offsets = rows["phys_offset"][slot_ms < reach.read_ms]
+                yield offsets[~np.isin(offsets, reach.near)]
 
 
 def _passed(timers: TimerStore, units: Rows, rows: Rows, offset: int, reach: Reach) -> Offsets:

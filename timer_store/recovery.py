@@ -179,6 +179,8 @@ def rebuild(
     Args:
         reach: how far another broker was that used this store last.
     """
+    timers.handovers.restore(0, 0)
+    timers.handovers.read_on()
     settled = np.union1d(
         origins(timers.store, timers.store.min_offset),
         adoption.settled_by_others(timers, reach, progress),
@@ -193,6 +195,4 @@ def rebuild(
     start_ms = now_ms - now_ms % timers.config.precision_ms
     timers.position.read_ms = timers.position.staged_ms = start_ms
     timers.position.rolled_ms = -1
-    timers.handovers.restore(0, 0)
-    timers.handovers.read_on()
     take_in(timers, settled, progress)

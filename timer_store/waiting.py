@@ -209,11 +209,8 @@ def _all_of(rows: Rows) -> Found:
 
 def _both(one: Matches, other: Matches) -> Matches:
     """Return two searches for the same keys as one, key by key."""
-    order = np.argsort(np.concatenate([one.key_at, other.key_at]), kind="stable")
-    key_at, offsets, hits = (
-        np.concatenate(pair)[order]
-        for pair in (
-            (one.key_at, other.key_at), (one.offsets, other.offsets), (one.hits, other.hits)
-        )
-    )  # fmt: skip
-    return Matches(key_at, offsets, hits)
+    key_at = np.concatenate([one.key_at, other.key_at])
+    order = np.argsort(key_at, kind="stable")
+    offsets = np.concatenate([one.offsets, other.offsets])
+    hits = np.concatenate([one.hits, other.hits])
+    return Matches(key_at[order], offsets[order], hits[order])

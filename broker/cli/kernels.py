@@ -75,10 +75,12 @@ def main() -> None:
     """Compile, in this process."""
     from broker.warm import use_a_broker
     from message_store.warm import set_complete, warm_store
+    from migration.warm import warm_migration
     from timer_store.warm import warm_timers
 
     warm_store()
     warm_timers()
+    warm_migration()
     asyncio.run(use_a_broker())
     set_complete()
 

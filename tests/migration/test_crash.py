@@ -15,6 +15,7 @@ from message_store.marks import MarkRefused
 from tests.migration.rig import MigrationRig
 from tests.migration.test_drain import fill
 from tests.timer_store.faults import Death, Disk
+from timer_store.snapshot import CHECK_FILE, decode_check, write_check
 
 FILES = ("timerlog", "timerwheel", "config/duemq.timers.json", "config/delayOffset.json")
 Step = Callable[[MigrationRig], object]
@@ -139,4 +140,26 @@ def test_death_at_each_write(
     assert rig.level_pending + rig.timers.books.total == 60
     assert rig.verify(4).is_right
     check(rig, due)
+    rig.close()
+
+
+def test_what_apache_delivered_of_it_does_not_come_again(tmp_path: Path) -> None:
+    """Apache's broker leaves no origins; its timercheck says how far it read the slots."""
+    rig = opened(tmp_path)
+    start_ms = rig.clock.now_ms()
+    for second in range(4):
+        rig.clock.set_ms(start_ms + second * 1_000)
+        rig.send([(4, "T", 0, b"%d/%d" % (second, number)) for number in range(5)])
+    STEPS["over"](rig)
+    rig.close()
+    read_ms = start_ms + 62_000  # behind the slots of the first three seconds
+    path = tmp_path / "config" / CHECK_FILE
+    check = decode_check(path.read_bytes())
+    assert check is not None
+    write_check(path, check._replace(read_ms=read_ms, version_ms=1, counter=99))
+    rig.clock.set_ms(read_ms)
+    rig.open()
+    assert rig.timers.books.total + len(rig.delivered()) == 5
+    rig.advance(10_000)
+    assert {record.body[:1] for record in rig.delivered()} == {b"3"}
     rig.close()

@@ -1,0 +1,100 @@
+"""Compile every kernel of the migration by using one: route, drain, give back, copy back.
+
+As `message_store.warm`: using the real thing gives the very argument types of a broker.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from message_store.batch import PutBatch
+from message_store.clock import FakeClock
+from message_store.config import StoreConfig
+from message_store.plugin import TagsCodeRule
+from message_store.properties import encode_properties
+from message_store.store import MessageStore
+from migration.drain import Drain
+from migration.giveback import GiveBack, Unroute
+from migration.router import Router
+from schedule_service.config import ScheduleConfig
+from schedule_service.delivery import LevelService
+from schedule_service.hook import LevelHook
+from schedule_service.levels import LevelHistory, Promise
+from schedule_service.names import SCHEDULE_TOPIC
+from schedule_service.queues import ScheduleQueues
+from schedule_service.recovery import Saved, Start, restore
+from timer_store.config import TimerConfig
+from timer_store.store import TimerStore
+from timer_store.waiting import WaitingTimers
+
+LEVEL, LEVELS = 2, "1s 1m"
+HOST = (b"\x7f\x00\x00\x01", 1)
+
+
+def warm_migration() -> None:
+    """Run every kernel of `migration` once on a small store in a temporary directory."""
+    with tempfile.TemporaryDirectory(prefix="duemq-warm-") as directory:
+        config = StoreConfig(
+            root_text=directory, commitlog_file_bytes=65_536, queue_file_bytes=4_000,
+            index_slots_max=64, index_entries_max=4_096,
+        )  # fmt: skip
+        history = LevelHistory([Promise(0, LEVELS)])
+        rules = (TagsCodeRule(SCHEDULE_TOPIC, history.tables),)
+        with MessageStore(config, FakeClock(), tags_code_rules=rules) as store:
+            _use(store, history)
+        (Path(directory) / "config" / "duemq.mark").unlink()
+        with MessageStore(config, FakeClock(), tags_code_rules=rules):
+            pass  # records that came back are queued again
+
+
+def _use(store: MessageStore, history: LevelHistory) -> None:
+    queues = ScheduleQueues(store, history)
+    cursors = restore(store, queues, Start(Saved(), 0))
+    levels = LevelService(
+        store, queues, store.clock, ScheduleConfig(levels=LEVELS), cursors, on_failure=_ignore
+    )
+    timers = TimerStore(store, store.clock, TimerConfig(log_file_bytes=2_600))
+    timers.open(notice=_ignore)
+    router = Router(store.topics, history, precision_ms=timers.config.precision_ms)
+    hook = LevelHook(store.topics, history)
+
+    def send() -> None:
+        batch = _batch(store)
+        router(batch, store.clock.now_ms())
+        hook(batch, store.clock.now_ms())
+        store.put(batch)
+        levels.note_put(batch)
+        timers.note_put(batch, store.clock.now_ms())
+
+    send()
+    Drain(levels, timers, store, store.clock, wake=_nothing).step(LEVEL, 8)
+    list(WaitingTimers(timers).by_topic("T", 0, 1 << 60))
+    GiveBack(levels, timers, store, store.clock).step(LEVEL, 8)
+    router.begin(store, queues, timers, LEVEL, {"T": 70_000}, store.clock.now_ms())
+    send()
+    Unroute(router, timers, store, store.clock, wake=_nothing).step(LEVEL, 8)
+    timers.close()
+
+
+def _batch(store: MessageStore) -> PutBatch:
+    batch = PutBatch(4)
+    for number in range(4):
+        batch.add(
+            topic_index=store.topics.add("TU"[number % 2]),
+            queue_id=0,
+            body=b"x",
+            properties=encode_properties({"UNIQ_KEY": f"M{number}", "DELAY": str(LEVEL)}),
+            born_ms=1,
+            born_host=HOST,
+            store_host=HOST,
+        )
+    return batch
+
+
+def _nothing() -> None:
+    """Nobody sleeps here."""
+
+
+def _ignore(text: str) -> None:
+    """Say nothing."""
