@@ -16,6 +16,8 @@ The schema is that of `tables`; a schema of your own with fewer columns decodes 
 log is read up to where it ended when the job was planned. What cannot be read does not end a job:
 it is a row of `messages` with a `damage` other than body-crc, and a row of `findings`.
 
+As a stream (`spark.readStream`): see `stream`.
+
 Topics, times and offsets are pushed down where `spark.sql.python.filterPushdown.enabled` is set.
 """
 
@@ -29,7 +31,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import datasource
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from message_store.errors import UsageError
@@ -48,6 +55,7 @@ from reconciliation.planning import (
     plan_log,
 )  # fmt: skip
 from reconciliation.scanning import Walk
+from reconciliation.stream import StoreStreamReader
 from reconciliation.tables import TABLES, schema_of
 from timer_store.layout import UNIT_BYTES
 
@@ -144,6 +152,20 @@ class StoreSource(DataSource):
         Raises:
             UsageError: A column does not exist, or has another type.
         """
+        return self._reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return a reader of the log as it grows.
+
+        Raises:
+            UsageError: It is another table than `messages`, or as for `reader`.
+        """
+        wanted = wanted_of(self.options)
+        if wanted.table != "messages":
+            raise UsageError(f"only the table messages can be streamed, not {wanted.table}")
+        return StoreStreamReader(wanted, self._reader(schema), Part)
+
+    def _reader(self, schema: StructType) -> StoreReader:
         wanted = wanted_of(self.options)
         kinds = dict(TABLES[wanted.table])
         for field in schema.fields:
