@@ -272,14 +272,6 @@ class Ownership:
         """Return whether a unit belongs to the timers."""
         return any(first <= offset < end for first, end, _ in self.pieces.get(level, ()))
 
-    def forget_before(self, level: int, queue_min: int) -> None:
-        """Drop what retention removed from a level's queue."""
-        left = self.pieces.get(level)
-        if left and left[0][0] < queue_min:
-            self.pieces[level] = [
-                (max(first, queue_min), end, at) for first, end, at in left if end > queue_min
-            ]
-
     def copy(self) -> Ownership:
         """Return another one that knows the same."""
         twin = Ownership()

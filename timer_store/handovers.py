@@ -26,6 +26,7 @@ from message_store.ranges import Range, minus, within
 from timer_store import layout
 from timer_store.layout import LOWER_Y, UPPER_Y
 from timer_store.level_records import LevelRecords
+from timer_store.names import SCHEDULE_TOPIC
 from timer_store.placing import candidates
 
 if TYPE_CHECKING:
@@ -128,8 +129,8 @@ class Handovers:
         """Take in from a handover; return (messages, whether nothing of it is left)."""
         mark, position = marked.mark, self._timers.position
         assert isinstance(mark, Handover)
-        done = 0
-        for first, end in within(self.owned.of_mark(marked), position.handover_unit, mark.end):
+        done, least = 0, max(position.handover_unit, self.records.bounds(mark.level)[0])
+        for first, end in within(self.owned.of_mark(marked), least, mark.end):
             while first < end:
                 if done >= count_max:
                     return done, False
@@ -158,7 +159,7 @@ class Handovers:
         """Return the queue offset of rows[taken]; blank units make no row."""
         phys_offset = int(rows[taken]["phys_offset"])
         while True:
-            units = self._timers.store.units("SCHEDULE_TOPIC_XXXX", level - 1, first, READ_UNITS)
+            units = self._timers.store.units(SCHEDULE_TOPIC, level - 1, first, READ_UNITS)
             hits = np.flatnonzero(units["phys_offset"] == phys_offset)
             if hits.size or not units.size:
                 return first + (int(hits[0]) if hits.size else 0)
@@ -208,6 +209,7 @@ class Handovers:
         """
         promised = self.owned.promised.get(level, {})
         found, numbers = [np.empty(0, layout.TIMED)], [NO_OFFSETS]
+        first = max(first, self.records.bounds(level)[0])
         for low, high in within(self.owned.of(level), first, end):
             while low < high:
                 rows, following = self.records.read(level, low, high, promised)

@@ -10,7 +10,7 @@ import pytest
 
 from message_store.waiting import Verdict
 from tests.migration.rig import MigrationRig
-from tests.migration.test_drain import fill
+from tests.migration.test_drain import fill, seen
 from tests.timer_store.faults import Disk
 
 
@@ -101,3 +101,29 @@ def test_a_full_disk_holds_the_timers_up_and_loses_nothing(
     rig.advance(61_000)
     assert len(rig.delivered()) == len(due) - 1
     rig.close()
+
+
+def test_a_copy_out_of_an_old_file_is_still_its_levels_message(tmp_path: Path) -> None:
+    rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
+    due = fill(rig, 12, (4,))
+    fill(plain, 12, (4,))
+    rig.drain.step(4, 12)
+    rows, _ = rig.timers.handovers.owned_rows(4, 0, 12)
+    places = rig.timers.decisions.places(rows)
+    log_end = rig.store.max_offset
+    timed, taken = rig.timers.copies.put(rows, rig.clock.now_ms())
+    assert taken.all()
+    rig.timers.decisions.settle(timed, places, log_end)
+    assert rig.timers.books.total == 12
+    rig.kill()
+    rig.open()
+    assert (rig.level_pending, rig.timers.books.total) == (0, 12)
+    assert rig.giveback.step(4, 100).moved == 0  # nothing waits where it lay
+    assert rig.unroute.step(4, 5).moved == 5
+    assert (rig.level_pending, rig.timers.books.total) == (5, 7)
+    for one in (rig, plain):
+        one.advance(61_000)
+    assert {r.body: r.store_ms for r in rig.delivered()} == due
+    assert seen(rig.delivered()) == seen(plain.delivered())
+    for one in (rig, plain):
+        one.close()
