@@ -15,10 +15,12 @@ from pyspark.sql import DataFrame
 
 from reconciliation.jobs import forecast, lateness, repair
 from reconciliation.read import audit_stores, read_table
+from reconciliation.source import FORMAT
 from reconciliation.summary import summarize, write_parquet
 from reconciliation.tables import TABLES
 from reconciliation.verdicts import CLEAN, COLUMNS, VERDICTS, AuditConfig, audit
 from tests.golden_data import STORES, GoldenStore, golden_store, manifest_lines
+from tests.reconciliation.log_help import LogWriter
 from tests.reconciliation.naive import naive_audit
 from tests.reconciliation.planted import Planted, plant
 from tests.reconciliation.random_lives import RandomStore
@@ -147,3 +149,20 @@ def test_jobs_beside_the_audit(spark: Any) -> None:
     (late,) = lateness(verdicts).collect()
     assert (late["from_ms"], late["level"], late["messages"], late["max_ms"]) == (0, 3, 2, 9_000)
     assert [row["phys_offset"] for row in repair(verdicts).collect()] == [7]
+
+
+def test_a_stream_goes_on_at_its_checkpoint(spark: Any, tmp_path: Path) -> None:
+    log, out = LogWriter(tmp_path / "store"), tmp_path / "out"
+    reader = spark.readStream.format(FORMAT).schema("phys_offset bigint, topic string")
+    for _ in range(2):
+        for _ in range(70):
+            log.add(b"x" * 300)
+        rows = reader.option("path", str(log.write())).load()
+        query = rows.writeStream.format("parquet").option("path", str(out))
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    found = [row["phys_offset"] for row in spark.read.parquet(str(out)).collect()]
+    assert sorted(found) == [at for at, _ in log.places]
