@@ -126,7 +126,7 @@ def new_id(kind: str, now_ms: int, salt: bytes) -> str:
     """Return an id that sorts by time and is easy to say: `plan-20261121-163000-1f2e`.
 
     Args:
-        kind: `plan` or `run`.
+        kind: `plan`, `run` or `offline`.
         salt: two random bytes.
     """
     moment = datetime.fromtimestamp(now_ms / 1_000, UTC)

@@ -167,6 +167,10 @@ class SchedulePlugin(PluginBase):
 
     # -- start ----------------------------------------------------------------------------------
 
+    def recovered(self, store: Any) -> Running:
+        """Recover and return what would run, without running it: for work on a stopped store."""
+        return self._start(store)
+
     def _start(self, store: Any) -> Running:
         saved = self._load_saved(store)
         queues = ScheduleQueues(store, self.history)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from broker.cli.exits import MEANINGS, errors_become_exits
+from broker.cli.migrate import migrate_app
 from broker.cli.options import (
     AsJson,
     BrokerAddress,
@@ -35,6 +36,7 @@ config_app = typer.Typer(no_args_is_help=True, help="Look at the configuration."
 kernels_app = typer.Typer(no_args_is_help=True, help="The compiled loops.")
 app.add_typer(timers_app, name="timers")
 app.add_typer(reconcile_app, name="reconcile")
+app.add_typer(migrate_app, name="migrate")
 app.add_typer(message_app, name="message")
 app.add_typer(store_app, name="store")
 app.add_typer(config_app, name="config")

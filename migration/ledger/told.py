@@ -17,6 +17,8 @@ from typing import Final
 from message_store.marks import Giveback, Handover, Mark, Marked, Route, StateMark
 from message_store.ranges import Range
 from migration.ledger.records import (
+    LIVE,
+    OFFLINE,
     EventRecord,
     Fold,
     LevelRecord,
@@ -76,7 +78,9 @@ class Told:
         mark, at_ms = marked.mark, marked.store_ms
         run = self._migrations.get(mark.migration)
         if run is None:
-            run = MigrationRecord(migration_id=mark.migration, started_ms=at_ms)
+            run = MigrationRecord(
+                migration_id=mark.migration, mode=mode_of(mark.migration), started_ms=at_ms
+            )
         if isinstance(mark, StateMark) and not run.started_by:
             run = replace(run, started_by=mark.who)
         states = {item.state for (name, _), item in self._levels.items() if name == mark.migration}
@@ -103,6 +107,11 @@ def _after(level: LevelRecord, mark: Mark) -> LevelRecord:
             paused = mark.source == mark.target and bool(mark.why)
             cause = mark.why if paused else ""
             return replace(level, state=State(mark.target), paused=paused, cause=cause)
+
+
+def mode_of(migration_id: str) -> str:
+    """Return whether a broker ran while it migrated: the name of a run begins with it."""
+    return OFFLINE if migration_id.startswith(f"{OFFLINE}-") else LIVE
 
 
 def event_of(marked: Marked) -> EventRecord:

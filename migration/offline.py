@@ -1,0 +1,300 @@
+"""Levels become timers in a store that no broker uses: Apache's 4.9 or 5.x, or one of ours.
+
+    open the store (locked, recovered)  -->  levels and timers as they were, nobody delivers
+    start, drain, verify: as in a broker, at full speed  -->  checkpoints, files on the disk
+
+The clock stands at the last record's store time. So what was due since then is not overdue here:
+it gets its slot, and whoever opens the store next, Apache's broker or ours, delivers it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from message_store.clock import Clock, FakeClock
+from message_store.config import StoreConfig, from_properties
+from message_store.errors import StoreError, UsageError
+from message_store.marks import MARK_TOPIC
+from message_store.plugin import BrokerPlugin, SystemTopic
+from message_store.store import MessageStore
+from migration.account import Account
+from migration.config import MigrationConfig
+from migration.counting import Count
+from migration.ledger.defaults import FILE_NAME
+from migration.ledger.identity import store_id
+from migration.ledger.records import OFFLINE, Fold, MigrationRecord
+from migration.ledger.writer import LedgerPlace
+from migration.moves import Migrations
+from migration.plan import Plan, check, new_id
+from migration.router import Router
+from migration.service import MigrationService, difference
+from migration.sides import Sides
+from migration.states import State
+from schedule_service.plugin import SchedulePlugin
+from schedule_service.queues import ScheduleQueues
+from timer_store.config import TimerConfig
+from timer_store.names import TIMER_TOPIC
+from timer_store.persist import TimerKeeper
+from timer_store.store import TimerStore
+
+TURNS_MAX: Final = 1_000_000
+NOT_COPIED: Final = ("lock", "abort")
+PAUSE_S: Final = 0.01
+
+
+class OfflineStopped(StoreError):
+    """An offline migration could not go on; the store is whole, and the same command goes on."""
+
+    def __init__(self, level: int, why: str) -> None:
+        self.level, self.why = level, why
+        super().__init__(
+            f"level {level}: {why}. The store is as it was left; once the cause is gone the same "
+            "command goes on"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedHost:
+    """The `PluginHost` of a store without a broker."""
+
+    clock: Clock
+    properties: Mapping[str, str]
+    store_root: str
+    scheduler: Any = None
+    metrics: Any = None
+
+    def plugin(self, name: str) -> BrokerPlugin | None:
+        """Return nothing: nobody else is here."""
+        return None
+
+    def stop(self, why: str) -> None:
+        """Fail: nothing runs that could be stopped."""
+        raise AssertionError(why)
+
+
+@dataclass(slots=True)
+class Moved:
+    """What an offline migration did.
+
+    Attributes:
+        moved: by level.
+    """
+
+    plan: Plan
+    migration: str = ""
+    moved: dict[int, int] = field(default_factory=dict)
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """Copy a stopped store.
+
+    Raises:
+        UsageError: The target is there, or within the source.
+        OSError: The disk refused it.
+    """
+    if not (source / "commitlog").is_dir():
+        raise UsageError(f"{source} is no store: it has no directory commitlog")
+    if target.exists() and any(target.iterdir()):
+        raise UsageError(f"{target} is not empty: name a new directory")
+    if source.resolve() in (target.resolve(), *target.resolve().parents):
+        raise UsageError(f"{target} is within {source}: name another directory")
+    shutil.copytree(
+        source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(NOT_COPIED[0])
+    )
+
+
+def migrate_offline(
+    root: Path,
+    levels: Iterable[int],
+    properties: Mapping[str, str],
+    *,
+    who: str,
+    dry_run: bool = False,
+    shown: Callable[[int, int, int], None] = lambda level, moved, left: None,
+) -> Moved:
+    """Drain levels of a stopped store; all of them if none are named.
+
+    Args:
+        shown: told (level, moved, left) on the way.
+
+    Raises:
+        UsageError: It is no store, or a level does not exist.
+        StoreLocked: A broker uses it.
+        OfflineStopped: The disk is full, or both sides differ.
+    """
+    if not (root / "commitlog").is_dir():
+        raise UsageError(f"{root} is no store: it has no directory commitlog")
+    with _opened(root, properties) as (store, clock, sides, level_keeper):
+        wanted = sorted(set(levels)) or sorted(sides.delays_ms)
+        unknown = [level for level in wanted if level not in sides.delays_ms]
+        if unknown:
+            raise UsageError(f"no level {unknown[0]} here; there are 1 to {len(sides.delays_ms)}")
+        count = Count(sides, wanted, clock.now_ms())
+        for _ in count.pieces():
+            pass
+        config_directory = store.config_path("")
+        plan = count.plan(
+            plan_id=new_id("plan", clock.now_ms(), secrets.token_bytes(2)),
+            store_id="" if dry_run else store_id(Path(config_directory)),
+            made_by=who,
+        )
+        if dry_run:
+            return Moved(plan)
+        check(plan, store_id=plan.store_id, delays_ms=sides.delays_ms, now_ms=clock.now_ms())
+        work = _Work(root, store, clock, sides, plan, who, shown)
+        return asyncio.run(work.run(wanted, level_keeper))
+
+
+@contextmanager
+def _opened(
+    root: Path, properties: Mapping[str, str]
+) -> Iterator[tuple[Any, FakeClock, Sides, Any]]:
+    config = replace(from_properties(StoreConfig, properties), root_text=str(root))
+    clock = FakeClock(0)
+    host = StoppedHost(clock, properties, str(root))
+    plugin = SchedulePlugin(host)
+    store = MessageStore(config, clock, tags_code_rules=plugin.tags_code_rules())
+    with store:
+        clock.set_ms(_last_store_ms(store))
+        topics = (*plugin.system_topics(), SystemTopic(TIMER_TOPIC, 1), SystemTopic(MARK_TOPIC, 1))
+        for topic in topics:
+            store.topics.set_routing(
+                topic.name, write_queues=topic.queues, read_queues=topic.queues, perm=topic.perm
+            )
+        parts = plugin.recovered(store)
+        timers = TimerStore(store, clock, from_properties(TimerConfig, properties))
+        timers.open()
+        store.add_dispatcher(parts.service.note_put)
+        store.add_dispatcher(lambda batch: _note(timers, batch, clock))
+        sides = Sides(
+            store=store, levels=parts.service, timers=timers,
+            queues=ScheduleQueues(store, plugin.history), history=plugin.history,
+            keeper=TimerKeeper(timers),
+        )  # fmt: skip
+        try:
+            yield store, clock, sides, parts.keeper
+        finally:
+            timers.close()
+
+
+def _note(timers: TimerStore, batch: Any, clock: Clock) -> None:
+    timers.note_put(batch, clock.now_ms())
+
+
+def _last_store_ms(store: Any) -> int:
+    """Return the store time of the newest record; nothing is overdue before it."""
+    newest = 0
+    files = store.log.files
+    for file in reversed(list(files)):
+        for rows in store.scan(max(file.base, store.min_offset)):
+            if rows.size:
+                newest = max(newest, int(rows["store_ms"].max()))
+        if newest:
+            break
+    return newest
+
+
+@dataclass(slots=True)
+class _Work:
+    """One offline run."""
+
+    root: Path
+    store: Any
+    clock: FakeClock
+    sides: Sides
+    plan: Plan
+    who: str
+    shown: Callable[[int, int, int], None]
+
+    async def run(self, levels: list[int], level_keeper: Any) -> Moved:
+        """Migrate levels one after the other; everything is on the disk afterwards."""
+        await self.sides.keeper.persist(last=True)
+        service = self._service()
+        run = new_id(OFFLINE, self.clock.now_ms(), secrets.token_bytes(2))
+        account = service.account
+        held = asyncio.create_task(account.run(), name="migration ledger")
+        try:
+            await account.opened()
+            account.tell(
+                self.plan,
+                MigrationRecord(
+                    migration_id=run, plan_id=self.plan.plan_id, mode=OFFLINE,
+                    started_ms=self.clock.now_ms(), started_by=self.who,
+                ),
+            )  # fmt: skip
+            service.need()
+            moved = {level: await self._one(service, level, run) for level in levels}
+        finally:
+            await self.sides.keeper.persist(last=True)
+            service.migrations.cover()
+            await level_keeper.persist()
+            await self.store.wait_durable(self.store.max_offset, always=True)
+            await service.write()
+            account.stop()
+            while not held.done():
+                self.clock.advance(1)  # the ledger's writer waits on this clock
+                await asyncio.sleep(PAUSE_S)
+        return Moved(self.plan, run, moved)
+
+    def _service(self) -> MigrationService:
+        timers, store = self.sides.timers, self.store
+        router = Router(store.topics, self.sides.history, precision_ms=timers.config.precision_ms)
+        place = LedgerPlace(
+            url=f"sqlite:///{self.root.absolute() / FILE_NAME}",
+            store_id=self.plan.store_id,
+            store_path=str(self.root),
+        )
+
+        def fold() -> Fold:
+            return migrations.told.fold()
+
+        account = Account(place, clock=self.clock, fold=fold)
+        migrations = Migrations(store, self.clock, router, tell=account.tell)
+        config = MigrationConfig(target_p99_ms=0)
+        return MigrationService(migrations, account, self.clock, config, lambda: self.sides)
+
+    async def _one(self, service: MigrationService, level: int, run: str) -> int:
+        migrations = service.migrations
+        standing = migrations.standing(level)
+        if standing.state is State.PLANNED or standing.over:
+            migrations.start([level], {}, migration=run, who=self.who)
+        elif standing.state is State.ROLLING_BACK:
+            raise OfflineStopped(level, "it is rolling back: let a broker finish that")
+        elif standing.paused:
+            migrations.resume(level, who=self.who)
+        before = self._handed(service, level)
+        for _ in range(TURNS_MAX):
+            standing = migrations.standing(level)
+            if not standing.works:
+                break
+            if standing.state is State.VERIFYING:
+                found = await service.verify(level)
+                if not found.is_right:
+                    raise OfflineStopped(level, difference(found))
+                migrations.proved(level)
+                continue
+            migrations.step(level, service.throttle.batch_max)
+            self.shown(level, self._handed(service, level) - before, migrations.left(level))
+            await self._unblock(service, level)
+        return self._handed(service, level) - before
+
+    async def _unblock(self, service: MigrationService, level: int) -> None:
+        """Have a checkpoint written where a step waits for one, and stop where that is no help."""
+        why = service.migrations.waits.get(level, "")
+        if not why:
+            return
+        await self.sides.keeper.persist(last=True)
+        service.migrations.step(level, service.throttle.batch_max)
+        if service.migrations.waits.get(level, ""):
+            raise OfflineStopped(level, service.migrations.waits[level])
+
+    def _handed(self, service: MigrationService, level: int) -> int:
+        found = service.migrations.folded.levels.get(level)
+        return 0 if found is None else found.handed

@@ -1,0 +1,149 @@
+"""Stopped stores, Apache's own and ours: all levels become timers; the source stays as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from message_store.clock import FakeClock
+from message_store.errors import StoreLocked, UsageError
+from migration import offline
+from migration.ledger.engine import default_url
+from migration.ledger.store import Ledger
+from migration.offline import OfflineStopped, copy_store, migrate_offline
+from migration.states import State
+from tests.broker.running import running, small
+from tests.golden_data import (
+    INDEX_ITEMS,
+    INDEX_SLOTS,
+    LOG_FILE_BYTES,
+    QUEUE_FILE_BYTES,
+    copy_golden_store,
+    end_ms,
+    manifest_lines,
+)
+from tests.migration.test_service import PLUGINS, Bench
+
+GOLDEN = {
+    "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
+    "mappedFileSizeConsumeQueue": str(QUEUE_FILE_BYTES),
+    "maxHashSlotNum": str(INDEX_SLOTS),
+    "maxIndexNum": str(INDEX_ITEMS),
+}
+QUEUES = 8
+VERSION = "4.9.7"
+
+
+def waiting() -> dict[str, int]:
+    """Return what waits by the manifest: message id to level."""
+    sent = {line["msgId"]: line for line in manifest_lines(VERSION, "sent") if line["level"] > 0}
+    received = {line["msgId"] for line in manifest_lines(VERSION, "received")}
+    return {key: int(line["level"]) for key, line in sent.items() if key not in received}
+
+
+def digest(root: Path) -> dict[str, str]:
+    """Return the content of all files, but for what any opening changes."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("name", ["apache-4.9.7-clean", "apache-4.9.7-running"])
+def test_every_message_of_a_golden_store_comes_as_its_level_promised(
+    name: str, tmp_path: Path
+) -> None:
+    source = copy_golden_store(name, tmp_path / "source")
+    before, target = digest(source), tmp_path / "target"
+    copy_store(source, target)
+    done = migrate_offline(target, [], GOLDEN, who="anna")
+    assert digest(source) == before
+    planned = {level.level: level.pending for level in done.plan.levels}
+    assert done.moved == planned
+    assert sum(done.moved.values()) >= len(waiting()) > 40
+    ledger = Ledger.open_existing(default_url(target))
+    run = ledger.run(done.migration)
+    ledger.close()
+    assert (run.migration.mode, run.migration.started_by) == ("offline", "anna")
+    assert {level.state for level in run.levels} == {State.DONE}
+    asyncio.run(_delivered(tmp_path, target))
+
+
+async def _delivered(tmp_path: Path, target: Path) -> None:
+    """Our broker delivers what the manifest says, from its timers, when it was promised."""
+    clock = FakeClock(end_ms(VERSION))
+    settings = small(tmp_path, **GOLDEN) | {"storePathRootDir": str(target)}
+    async with running(settings, clock=clock, plugins=PLUGINS) as (broker, asker):
+        bench, store = Bench(broker, asker, clock), broker.store
+        levels, timers = await bench.waiting()
+        assert levels == 0
+        assert timers > 0
+        [topic] = {line["topic"] for line in manifest_lines(VERSION, "sent") if line["level"] > 0}
+        for _ in range(3_000):
+            if (await bench.waiting())[1] == 0:
+                break
+            clock.advance(5_000)
+        found: dict[str, Any] = {}
+        for queue in range(QUEUES):
+            first, end = store.queue_bounds(topic, queue)
+            for at in range(first, end):
+                record = store.read_record(int(store.units(topic, queue, at, 1)[0]["phys_offset"]))
+                key = record.properties.get("UNIQ_KEY", "")
+                if record.prepared_offset < 0 and key in waiting():
+                    assert key not in found
+                    found[key] = record
+        assert found.keys() == waiting().keys()
+        for record in found.values():
+            origin = store.read_record(-record.prepared_offset - 1)
+            assert record.store_ms >= origin.store_ms + broker_delay(broker, origin)
+            assert "TIMER_OUT_MS" not in record.properties
+
+
+def broker_delay(broker: Any, origin: Any) -> int:
+    plugin = broker.plugins.plugins["schedule_service"]
+    return int(plugin.history.delays_ms[origin.queue_id + 1])
+
+
+def test_a_dry_run_counts_and_changes_no_message(tmp_path: Path) -> None:
+    root = copy_golden_store("apache-4.9.7-clean", tmp_path)
+    done = migrate_offline(root, [18], GOLDEN, who="", dry_run=True)
+    assert [level.level for level in done.plan.levels] == [18]
+    assert not done.moved
+    assert not (root / "duemq.ledger.sqlite").exists()
+
+
+def test_what_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = copy_golden_store("apache-4.9.7-clean", tmp_path)
+    monkeypatch.setattr(offline, "difference", lambda found: "they differ")
+    monkeypatch.setattr("migration.verification.Verified.is_right", property(lambda found: False))
+    with pytest.raises(OfflineStopped, match="the same command goes on"):
+        migrate_offline(root, [18], GOLDEN, who="")
+    monkeypatch.undo()
+    assert migrate_offline(root, [18], GOLDEN, who="").moved[18] == 0  # verified this time
+    assert migrate_offline(root, [18], GOLDEN, who="").moved == {18: 0}  # nothing is left to do
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    root = copy_golden_store("apache-4.9.7-clean", tmp_path)
+    with pytest.raises(UsageError, match="is no store"):
+        migrate_offline(tmp_path / "nothing", [], GOLDEN, who="")
+    with pytest.raises(UsageError, match="no level 19 here; there are 1 to 18"):
+        migrate_offline(root, [19], GOLDEN, who="")
+    with pytest.raises(UsageError, match="is within"):
+        copy_store(root, root / "copy")
+    with pytest.raises(UsageError, match="is not empty"):
+        copy_store(root, tmp_path)
+
+    async def while_a_broker_runs() -> None:
+        settings = small(tmp_path, **GOLDEN) | {"storePathRootDir": str(root)}
+        clock = FakeClock(end_ms(VERSION))
+        async with running(settings, clock=clock, plugins=PLUGINS):
+            with pytest.raises(StoreLocked):
+                await asyncio.to_thread(migrate_offline, root, [], GOLDEN, who="")
+
+    asyncio.run(while_a_broker_runs())
