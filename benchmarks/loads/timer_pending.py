@@ -48,6 +48,7 @@ def _memory_and_start(bench: Bench, before_bytes: int, count: int) -> list[Metri
     bench.server.kill()
     ready_s = start_s(bench)
     restarted = bench.server.broker.memory_bytes()
+    cpu_s = bench.server.broker.cpu_seconds()
     starts_s = [ready_s]
     for _ in range(STARTS - 1):
         _wait_until_quiet(bench)
@@ -63,6 +64,7 @@ def _memory_and_start(bench: Bench, before_bytes: int, count: int) -> list[Metri
             better="less",
         ),
         Metric(name="ready after kill", value=ready_s, unit="s", better="less"),
+        Metric(name="ready after kill, cpu", value=cpu_s, unit="s", better="less"),
         Metric(name="ready after kill, idle", value=min(starts_s[1:]), unit="s", better="less"),
     ]  # fmt: skip
 
