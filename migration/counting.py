@@ -17,7 +17,6 @@ import numpy as np
 from migration.ledger.told import UNIT_BYTES
 from migration.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
 from migration.sides import Sides
-from timer_store.layout import TIMED_PLAIN
 
 PIECE_UNITS: Final = 16_384
 RATE_PER_S: Final = 1_000_000
@@ -109,7 +108,7 @@ class Count:
 
     def _unreadable(self, level: int, first: int, end: int) -> int:
         rows, _ = self.sides.timers.handovers.records.read(level, first, end, {})
-        return int(np.count_nonzero(rows["kind"] != TIMED_PLAIN))
+        return int(np.count_nonzero(rows["topic_index"] < 0))
 
     def plan(self, *, plan_id: str, store_id: str, made_by: str) -> Plan:
         """Return the plan of what was counted."""

@@ -193,3 +193,31 @@ def test_wishes_that_are_refused(wish: dict[str, Any], why: str, tmp_path: Path)
         assert (await bench.wish("status"))["levels"] == []
 
     with_broker(tmp_path, work)
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
+def test_a_level_counts_where_a_message_names_a_time_too(name: str, tmp_path: Path) -> None:
+    async def send(bench: Bench, body: bytes) -> None:
+        answer = await bench.asker.send("T", body, **{"DELAY": "5", name: "7"})
+        assert answer.code == 0, answer.remark
+
+    async def work(bench: Bench) -> None:
+        sent_ms = bench.clock.now_ms()
+        await send(bench, b"before")
+        await bench.wish("start", levels=[5])
+        await bench.until(5, "done", step_ms=1)
+        routed_ms = bench.clock.now_ms()
+        await send(bench, b"routed")
+        assert await bench.waiting() == (0, 2)
+        bench.clock.set_ms(sent_ms + 119_999)
+        for _ in range(100):
+            await bench.waiting()
+        assert bench.delivered() == []
+        bench.clock.set_ms(routed_ms + 120_000)
+        for _ in range(TURNS_MAX):
+            if len(bench.delivered()) == 2:
+                break
+            await bench.waiting()
+        assert sorted(body for body, _ in bench.delivered()) == [b"before", b"routed"]
+
+    with_broker(tmp_path, work)
