@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from message_store.topics import name_hash
 from reconciliation.kernels import columns as kernels
 from reconciliation.planning import Finding
 from reconciliation.scanning import Walk
@@ -29,7 +28,20 @@ BROKERS: Final = (
     *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "WAIT", "__CRC32#"),
 )
 NAMES: Final = (*BROKERS, "UNIQ_KEY", "KEYS", "TAGS", "TIMER_DEL_UNIQKEY")
-HASHES: Final = np.array([name_hash(name.encode()) for name in NAMES], np.uint64)
+FACTOR: Final = 0x9E3779B97F4A7C15
+WORD: Final = (1 << 64) - 1
+
+
+def hash_text(data: bytes) -> int:
+    """Return the hash of a name or value. `kernels.columns.hash_bytes` is its compiled twin."""
+    value = len(data) * FACTOR & WORD
+    for at in range(0, len(data), 8):
+        value = (value ^ int.from_bytes(data[at : at + 8], "little")) * FACTOR & WORD
+        value ^= value >> 32
+    return value
+
+
+HASHES: Final = np.array([hash_text(name.encode()) for name in NAMES], np.uint64)
 ABSENT: Final = -(1 << 62)
 TEXTS: Final = {
     "unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC",

@@ -28,7 +28,7 @@ from message_store.kernels import scan
 from message_store.kernels.verify import find_record
 from message_store.layout import BLANK_RECORD, SCANNED, packer
 from message_store.topics import NAME_BYTES_MAX, TopicTable
-from reconciliation.kernels.columns import follow
+from reconciliation.kernels.columns import follow, name_rows
 from reconciliation.planning import BLANK, RECORD_BYTES_MAX, Finding, Segment
 
 Rows = npt.NDArray[Any]
@@ -143,11 +143,15 @@ class Walk:
             self._find(part.end, abs(mine - other), "seam", text)
 
     def _name_topics(self, rows: Rows) -> None:
+        """Give numbers to topics met for the first time; their other rows follow at once."""
         for at in np.flatnonzero(rows["topic_index"] < 0):
             row = rows[at]
+            if row["topic_index"] >= 0:
+                continue
             pos = int(row["phys_offset"]) - self.base + int(row["topic_pos"])
             name = self.data[pos : pos + int(row["topic_len"])].tobytes().decode("utf-8", "replace")
             row["topic_index"] = self.topics.add(_shortened(name))
+            name_rows(self.data, self.base, rows, self.topics.arrays)
 
     def _find(self, offset: int, size: int, kind: str, text: str) -> None:
         part = self.segment

@@ -15,10 +15,12 @@ import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes, copy, get_i4, get_i8
 from message_store.kernels.kernel import kernel
+from message_store.kernels.memory import load_u8
 from message_store.kernels.properties import find_byte, parse_number
 from message_store.kernels.scan import read_frame
-from message_store.kernels.topics import hash_name
+from message_store.kernels.topics import find_topic
 from message_store.layout import SYS_BORN_IPV6, SYS_STORE_IPV6
+from message_store.topics import TopicArrays
 
 Rows = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
@@ -43,6 +45,15 @@ def follow(data: Bytes, pos: int, until: int, base: int, row: Any) -> Any:
 
 
 @kernel
+def name_rows(data: Bytes, base: int, rows: Rows, arrays: TopicArrays) -> None:
+    """Find the topics of those rows that have none yet."""
+    for i in range(rows.size):
+        if rows[i]["topic_index"] < 0:
+            pos = rows[i]["phys_offset"] - base + rows[i]["topic_pos"]
+            rows[i]["topic_index"] = find_topic(data, pos, rows[i]["topic_len"], arrays)
+
+
+@kernel
 def heads(data: Bytes, base: int, rows: Rows, out: Any) -> None:
     """Fill (n, 4) i8: born time, flag, times reconsumed, body CRC."""
     for i in range(rows.size):
@@ -54,6 +65,27 @@ def heads(data: Bytes, base: int, rows: Rows, out: Any) -> None:
         out[i, 1] = get_i4(data, pos + 16)
         out[i, 2] = get_i4(data, pos + 72 + extra)
         out[i, 3] = get_i4(data, pos + 8)
+
+
+@kernel
+def hash_bytes(data: Bytes, pos: int, size: int) -> Any:
+    """Return a hash of data[pos:pos+size]. `reconciliation.columns.hash_text` is its twin."""
+    factor = np.uint64(0x9E3779B97F4A7C15)
+    value = np.uint64(size) * factor
+    while size > 0:
+        if pos + 8 <= data.size:
+            word = load_u8(data, np.int64(pos))
+            if size < 8:
+                word &= (np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)
+        else:
+            word = np.uint64(0)
+            for i in range(min(size, 8)):
+                word |= np.uint64(data[pos + i]) << np.uint64(8 * i)
+        value = (value ^ word) * factor
+        value ^= value >> np.uint64(32)
+        pos += 8
+        size -= 8
+    return value
 
 
 @kernel
@@ -102,12 +134,12 @@ def spans(
             stop = find_byte(data, pos, end, 2)
             name_end = find_byte(data, pos, stop, 1)
             if name_end > pos and name_end + 1 < stop:
-                name = hash_name(data, pos, name_end - pos)
+                name = hash_bytes(data, pos, name_end - pos)
                 at = index_of(names, name)
                 if at >= 0:
                     out[i, at, 0], out[i, at, 1] = name_end + 1, stop
                 if at < 0 or at >= hidden:
-                    value = hash_name(data, name_end + 1, stop - name_end - 1)
+                    value = hash_bytes(data, name_end + 1, stop - name_end - 1)
                     mixed = (name ^ (value >> np.uint64(29)) ^ value) * np.uint64(
                         0x9E3779B97F4A7C15
                     )

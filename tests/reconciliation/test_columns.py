@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from message_store.properties import decode_properties
 from message_store.record import Record, decode_record
-from message_store.topics import name_hash
-from reconciliation.columns import BROKERS, MessageColumns, arrow_schema
+from reconciliation.columns import BROKERS, MessageColumns, arrow_schema, hash_text
 from reconciliation.files import Root
 from reconciliation.planning import log_segments, plan_log
 from reconciliation.scanning import Walk
@@ -46,7 +45,7 @@ def hash_of(text: bytes) -> int:
         if name and separator and value and name.decode("utf-8", "replace") not in BROKERS:
             last[name] = value
     for name, value in last.items():
-        own, other = name_hash(name), name_hash(value)
+        own, other = hash_text(name), hash_text(value)
         total += (own ^ (other >> 29) ^ other) * 0x9E3779B97F4A7C15 % WORD
     total %= WORD
     return total - WORD if total >= WORD >> 1 else total
