@@ -10,6 +10,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 SOAK_KILLS ?= 2000
+SOAK_MIGRATION_KILLS ?= 200
 TEST_WORKERS ?= auto
 
 .PHONY: env demo test lint bench soak docs clean
@@ -43,7 +44,7 @@ bench: env
 	$(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
 soak: env
-	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) $(PYTEST_ARGS)
 
 docs: env
 	$(BIN)/python -m broker.cli.reference docs/reference

@@ -20,12 +20,20 @@ settings.load_profile("duemq-ci" if os.environ.get("DUEMQ_CI") else "duemq")
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("crash")
     group.addoption("--kills", type=int, default=100, help="how often to kill the broker")
+    group.addoption(
+        "--migration-kills", type=int, default=8, help="how often to kill one that migrates"
+    )
     group.addoption("--seed", type=int, default=None, help="repeat the run with this seed")
 
 
 @pytest.fixture
 def kills(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--kills"))
+
+
+@pytest.fixture
+def migration_kills(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--migration-kills"))
 
 
 @pytest.fixture

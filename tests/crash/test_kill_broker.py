@@ -27,10 +27,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class Victim:
-    """One store directory whose broker is started and killed over and over."""
+    """One store directory whose broker is started and killed over and over.
 
-    def __init__(self, home: Path, seed: int) -> None:
-        self.home, self.random = home, random.Random(seed)
+    Args:
+        keys: of the configuration, those that are not left to the lot.
+    """
+
+    def __init__(self, home: Path, seed: int, **keys: str) -> None:
+        self.home, self.random, self.keys = home, random.Random(seed), keys
         self.port = free_ports(3)[1]
         self.child: Child | None = None
 
@@ -61,7 +65,7 @@ class Victim:
             "enableScheduleAsyncDeliver": self.random.choice(["true", "false"]),
             "flushDiskType": self.random.choice(["ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"]),
         }
-        conf = write_properties(self.home / "broker.conf", keys)
+        conf = write_properties(self.home / "broker.conf", keys | self.keys)
         log = self.home / "broker.log"
         command = start_command(conf)
         self.child = Child("victim", command, log_path=log, env={"PYTHONPATH": str(ROOT)})

@@ -221,3 +221,61 @@ def test_a_level_counts_where_a_message_names_a_time_too(name: str, tmp_path: Pa
         assert sorted(body for body, _ in bench.delivered()) == [b"before", b"routed"]
 
     with_broker(tmp_path, work)
+
+
+def test_nothing_moves_while_the_window_is_closed(tmp_path: Path) -> None:
+    """The clock begins at 22:13:20 UTC."""
+
+    async def work(bench: Bench) -> None:
+        await bench.send(10, 5)
+        await bench.wish("start", levels=[5])
+        for _ in range(50):
+            bench.clock.advance(1_000)
+            found = await bench.level(5)
+        status = await bench.wish("status")
+        assert (found["state"], found["moved"], status["window"]["open"]) == ("routing", 0, False)
+        assert status["window"]["changes_ms"] == 1_700_000_040_000
+        await bench.send(1, 5, "new")
+        assert await bench.waiting() == (10, 1)
+        done = await bench.until(5, "done", step_ms=1_000)
+        assert bench.clock.now_ms() >= 1_700_000_040_000
+        assert done["moved"] == 10
+
+    start = FakeClock(1_700_000_040_000 - 55_000)
+    with_broker(tmp_path, work, start, migrationWindow="22:14-23:00")
+
+
+def test_the_rate_is_kept_and_changes_while_it_runs(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(60, 5)
+        await bench.wish("start", levels=[5])
+        await bench.until(5, "draining", step_ms=1)
+        start_ms = bench.clock.now_ms()
+        while (await bench.level(5))["moved"] < 30:
+            bench.clock.advance(50)
+        assert bench.clock.now_ms() - start_ms >= 2_000  # ten a second, a few at once
+        properties = dict(bench.broker.settings.properties) | {"migrationRate": "0"}
+        bench.broker.plugins.reconfigure(properties)
+        now_ms = bench.clock.now_ms()
+        await bench.until(5, "done", step_ms=10)
+        assert bench.clock.now_ms() - now_ms <= 1_000
+
+    with_broker(tmp_path, work, migrationRate="10")
+
+
+def test_figures_for_metrics_and_broker_status(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(7, 5)
+        await bench.wish("start", levels=[5])
+        await bench.until(5, "done")
+        await bench.send(2, 5)
+        registry = bench.broker._registry
+        level = {"level": "5"}
+        assert registry.get_sample_value("duemq_migration_moved_total", level) == 7
+        state = level | {"state": "done"}
+        assert registry.get_sample_value("duemq_migration_state", state) == 1
+        assert registry.get_sample_value("duemq_migration_routed_total") == 2
+        answer = await bench.asker.ask(VIEW_REQUEST, {"view": "migration.runtime"})
+        assert json.loads(bytes(answer.body)) == {"migration_5": "done,7,0"}
+
+    with_broker(tmp_path, work)
