@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from timer_store.queue_end import mark_queue_end
 from timer_store.snapshot import Snapshot, SnapshotFiles
 from timer_store.store import TimerStore
 
@@ -75,6 +76,8 @@ class TimerKeeper:
             timers = self._timers
             if not timers.odd.settled(timers.clock.now_ms()):
                 return False
+            if last:
+                mark_queue_end(timers)
             snapshot = self._snapshot()
             if not last and self._written is not None and is_same(snapshot, self._written):
                 return False

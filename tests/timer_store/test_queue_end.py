@@ -1,0 +1,59 @@
+"""What an Apache broker finds at the end of the timer log: where it goes on in the queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.timer_store.rig import TimerRig
+from timer_store import layout
+from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+
+
+@pytest.fixture
+def rig(tmp_path: Path):
+    rig = TimerRig(tmp_path, roll_window_slots=10).open()
+    yield rig
+    if rig.is_open:
+        rig.close()
+
+
+def units(rig: TimerRig):
+    return np.concatenate([rows.copy() for rows in rig.timers.units.scan()])
+
+
+def last_in_queue(rig: TimerRig) -> int:
+    return rig.delivered(TIMER_TOPIC, TIMER_QUEUE)[-1].phys_offset
+
+
+@pytest.mark.parametrize("count", [1, 48, 49, 50])
+def test_the_last_unit_names_the_last_record_after_timers_were_put_on(rig, count):
+    due_ms = rig.clock.now_ms() + 45_000
+    rig.put_many([(due_ms - n * 1_000, "T", 0, b"%d" % n) for n in range(count)])
+    rig.advance(21_500)
+    waiting = rig.timers.books.total
+    assert rig.persist(last=True)
+    last = units(rig)[-1]
+    assert last["phys_offset"] == last_in_queue(rig)
+    rolling_marker = layout.MAGIC_ROLL | layout.MAGIC_DELETE
+    assert last["magic"] & rolling_marker != rolling_marker, "Apache would put its record on"
+    rig.close()
+    rig.open()
+    assert rig.notices == []
+    assert rig.timers.books.total == waiting
+    rig.advance(30_000)
+    assert sorted(map(int, rig.bodies())) == list(range(count))
+
+
+def test_a_log_that_ends_right_gets_no_unit_more(rig):
+    rig.put_many([(rig.clock.now_ms() + 5_000 + n, "T", 0, b"x") for n in range(5)])
+    assert rig.persist(last=True)
+    assert rig.persist(last=True)
+    assert units(rig).size == 5
+
+
+def test_an_empty_store_gets_none(rig):
+    assert rig.persist(last=True)
+    assert rig.timers.units.log.end == 0

@@ -1,0 +1,56 @@
+"""Where an Apache broker goes on in the queue: behind the record of the timer log's last unit.
+
+A timer that was put on, or copied, has its unit behind those of younger records. If such a unit is
+the last one, Apache's broker takes everything behind its record in once more, and delivers it
+twice. So the last unit of a log that is left names the last record that was taken in: a unit that
+cancels nothing, as its record names no target, in the slot that is read next.
+
+Source: TimerMessageStore.recover, reviseQueueOffset; TimerDequeueGetMessageService
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from message_store.errors import CorruptStore
+from timer_store import layout
+from timer_store.layout import UNIT_BYTES
+
+if TYPE_CHECKING:
+    from timer_store.store import TimerStore
+
+log = logging.getLogger(__name__)
+
+
+def mark_queue_end(timers: TimerStore) -> None:
+    """Have the last unit name the last record of the queue that was taken in."""
+    position = timers.position
+    rows, _ = timers.fetch.fetch_queue(max(position.queue_offset - 1, 0), 1)
+    if not position.queue_offset or not rows.size:
+        return
+    row = rows[:1].copy()
+    if row["queue_offset"][0] != position.queue_offset - 1:
+        return
+    if _last_record(timers) in (None, int(row["phys_offset"][0])):
+        return
+    row["kind"] = layout.TIMED_MARKER
+    row["slot_ms"], row["due_ms"] = position.staged_ms, position.staged_ms + 1  # it does not roll
+    now_ms = timers.clock.now_ms()
+    try:
+        timers.units.add(row, write_ms=now_ms, read_ms=position.read_ms)
+    except OSError as error:
+        log.warning("an Apache broker would take timers in again: %s", error)
+
+
+def _last_record(timers: TimerStore) -> int | None:
+    """Return the log offset of the last unit's record, None if there is no unit."""
+    units = timers.units.log
+    for file in reversed(units.files):
+        pos = units.end_in(file) - UNIT_BYTES
+        if pos >= file.base:
+            try:
+                return int(units.unit(pos)["phys_offset"])
+            except CorruptStore:
+                return -1
+    return None
