@@ -36,6 +36,8 @@ class Claims:
 
     def add_returned(self, phys_offset: Offsets, pos: Offsets) -> None:
         """Note timers that a level owns again, and their units: they may come once more."""
+        if not phys_offset.size:
+            return
         order = np.argsort(phys_offset, kind="stable")
         self._returned.append((phys_offset[order], pos[order]))
         self._sorted = None
@@ -61,7 +63,10 @@ class Claims:
         known, found = self._positions, np.zeros(phys_offset.size, np.bool_)
         if known:
             found = np.array([offset in known for offset in phys_offset.tolist()], np.bool_)
+        low, high = (int(phys_offset.min()), int(phys_offset.max())) if found.size else (0, -1)
         for offsets, _ in self._returned:
+            if high < offsets[0] or offsets[-1] < low:
+                continue
             at = np.minimum(np.searchsorted(offsets, phys_offset), offsets.size - 1)
             found |= offsets[at] == phys_offset
         return found

@@ -138,7 +138,8 @@ class Intake:
         place(fit, position.read_ms, position.staged_ms, self._window_ms)
         taken = self._link(fit, now_ms)
         fit = fit[:taken]
-        plain = fit[fit["kind"] == layout.TIMED_PLAIN]
+        is_plain = fit["kind"] == layout.TIMED_PLAIN
+        plain = fit if is_plain.all() else fit[is_plain]
         self._books.note(plain["topic_index"], plain["phys_offset"], 1)
         self.taken += int(plain.size)
         self.rate.note(int(plain.size), now_ms)
