@@ -3,8 +3,9 @@
     open the store (locked, recovered)  -->  levels and timers as they were, nobody delivers
     start, drain, verify: as in a broker, at full speed  -->  checkpoints, files on the disk
 
-The clock stands at the last record's store time. So what was due since then is not overdue here:
-it gets its slot, and whoever opens the store next, Apache's broker or ours, delivers it at once.
+The clock stands at the last record's store time, or an hour ago if that is later. So what was due
+since then is not overdue here: it gets its slot, and whoever opens the store next, Apache's broker
+or ours, delivers it at once. Apache's walks through one lap of its wheel at most: hence the hour.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from timer_store.persist import TimerKeeper
 from timer_store.store import TimerStore
 
 TURNS_MAX: Final = 1_000_000
+LOOK_BACK_MS: Final = 3_600_000
 NOT_COPIED: Final = ("lock", "abort")
 PAUSE_S: Final = 0.01
 
@@ -116,12 +118,14 @@ def migrate_offline(
     properties: Mapping[str, str],
     *,
     who: str,
+    now_ms: int,
     dry_run: bool = False,
     shown: Callable[[int, int, int], None] = lambda level, moved, left: None,
 ) -> Moved:
     """Drain levels of a stopped store; all of them if none are named.
 
     Args:
+        now_ms: the time now.
         shown: told (level, moved, left) on the way.
 
     Raises:
@@ -131,7 +135,7 @@ def migrate_offline(
     """
     if not (root / "commitlog").is_dir():
         raise UsageError(f"{root} is no store: it has no directory commitlog")
-    with _opened(root, properties) as (store, clock, sides, level_keeper):
+    with _opened(root, properties, now_ms) as (store, clock, sides, level_keeper):
         wanted = sorted(set(levels)) or sorted(sides.delays_ms)
         unknown = [level for level in wanted if level not in sides.delays_ms]
         if unknown:
@@ -154,7 +158,7 @@ def migrate_offline(
 
 @contextmanager
 def _opened(
-    root: Path, properties: Mapping[str, str]
+    root: Path, properties: Mapping[str, str], now_ms: int
 ) -> Iterator[tuple[Any, FakeClock, Sides, Any]]:
     config = replace(from_properties(StoreConfig, properties), root_text=str(root))
     clock = FakeClock(0)
@@ -162,7 +166,7 @@ def _opened(
     plugin = SchedulePlugin(host)
     store = MessageStore(config, clock, tags_code_rules=plugin.tags_code_rules())
     with store:
-        clock.set_ms(_last_store_ms(store))
+        clock.set_ms(max(_last_store_ms(store), now_ms - LOOK_BACK_MS))
         topics = (*plugin.system_topics(), SystemTopic(TIMER_TOPIC, 1), SystemTopic(MARK_TOPIC, 1))
         for topic in topics:
             store.topics.set_routing(

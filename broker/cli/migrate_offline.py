@@ -13,6 +13,7 @@ import msgspec
 from broker.cli.migrate_ask import who
 from broker.cli.migrate_show import print_plan
 from broker.cli.output import console, print_json
+from message_store.clock import SystemClock
 from message_store.config import Properties
 from migration.offline import Moved, copy_store, migrate_offline
 
@@ -32,7 +33,15 @@ def migrate_store(
         copy_store(directory, into)
         root = into
     with _progress(quiet=as_json) as shown:
-        done = migrate_offline(root, levels, properties, who=who(), dry_run=dry_run, shown=shown)
+        done = migrate_offline(
+            root,
+            levels,
+            properties,
+            who=who(),
+            now_ms=SystemClock().now_ms(),
+            dry_run=dry_run,
+            shown=shown,
+        )
     if as_json:
         print_json(_plain(root, done))
         return

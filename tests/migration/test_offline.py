@@ -36,6 +36,7 @@ GOLDEN = {
 }
 QUEUES = 8
 VERSION = "4.9.7"
+NOW_MS = end_ms(VERSION)
 
 
 def waiting() -> dict[str, int]:
@@ -61,7 +62,7 @@ def test_every_message_of_a_golden_store_comes_as_its_level_promised(
     source = copy_golden_store(name, tmp_path / "source")
     before, target = digest(source), tmp_path / "target"
     copy_store(source, target)
-    done = migrate_offline(target, [], GOLDEN, who="anna")
+    done = migrate_offline(target, [], GOLDEN, who="anna", now_ms=NOW_MS)
     assert digest(source) == before
     planned = {level.level: level.pending for level in done.plan.levels}
     assert done.moved == planned
@@ -111,7 +112,7 @@ def broker_delay(broker: Any, origin: Any) -> int:
 
 def test_a_dry_run_counts_and_changes_no_message(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
-    done = migrate_offline(root, [18], GOLDEN, who="", dry_run=True)
+    done = migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS, dry_run=True)
     assert [level.level for level in done.plan.levels] == [18]
     assert not done.moved
     assert not (root / "duemq.ledger.sqlite").exists()
@@ -122,18 +123,22 @@ def test_what_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(offline, "difference", lambda found: "they differ")
     monkeypatch.setattr("migration.verification.Verified.is_right", property(lambda found: False))
     with pytest.raises(OfflineStopped, match="the same command goes on"):
-        migrate_offline(root, [18], GOLDEN, who="")
+        migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS)
     monkeypatch.undo()
-    assert migrate_offline(root, [18], GOLDEN, who="").moved[18] == 0  # verified this time
-    assert migrate_offline(root, [18], GOLDEN, who="").moved == {18: 0}  # nothing is left to do
+    assert (
+        migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS).moved[18] == 0
+    )  # verified this time
+    assert migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS).moved == {
+        18: 0
+    }  # nothing is left to do
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
     with pytest.raises(UsageError, match="is no store"):
-        migrate_offline(tmp_path / "nothing", [], GOLDEN, who="")
+        migrate_offline(tmp_path / "nothing", [], GOLDEN, who="", now_ms=NOW_MS)
     with pytest.raises(UsageError, match="no level 19 here; there are 1 to 18"):
-        migrate_offline(root, [19], GOLDEN, who="")
+        migrate_offline(root, [19], GOLDEN, who="", now_ms=NOW_MS)
     with pytest.raises(UsageError, match="is within"):
         copy_store(root, root / "copy")
     with pytest.raises(UsageError, match="is not empty"):
@@ -144,6 +149,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
         clock = FakeClock(end_ms(VERSION))
         async with running(settings, clock=clock, plugins=PLUGINS):
             with pytest.raises(StoreLocked):
-                await asyncio.to_thread(migrate_offline, root, [], GOLDEN, who="")
+                await asyncio.to_thread(migrate_offline, root, [], GOLDEN, who="", now_ms=NOW_MS)
 
     asyncio.run(while_a_broker_runs())
