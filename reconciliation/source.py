@@ -83,15 +83,13 @@ class Wanted:
     precision_ms: int = 1_000
 
     def keep(self, walk: Walk, rows: Rows) -> Rows:
-        """Return those rows of a walk that are wanted."""
+        """Return those rows of a walk that are wanted; offsets are kept by the segments."""
         mask = np.ones(rows.size, np.bool_)
         if self.topics:
             wanted = [i for i in range(len(walk.topics)) if walk.topics.name(i) in self.topics]
             mask &= np.isin(rows["topic_index"], wanted)
         if self.from_ms or self.until_ms < OFFSET_MAX:
             mask &= (rows["store_ms"] >= self.from_ms) & (rows["store_ms"] < self.until_ms)
-        if self.start:
-            mask &= rows["phys_offset"] >= self.start
         return rows if mask.all() else rows[mask]
 
 
