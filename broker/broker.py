@@ -38,6 +38,7 @@ from broker.settings import SECTIONS, Settings, key_notices, resolved, settings_
 from message_store.clock import Clock, SystemClock
 from message_store.config import Properties, from_properties, to_properties, with_live
 from message_store.errors import DueMQError, RequestError, UsageError
+from message_store.plugin import BrokerPlugin
 from message_store.store import MessageStore
 
 if TYPE_CHECKING:
@@ -176,8 +177,11 @@ class Broker:
             scheduler=self.scheduler,
             metrics=self._registry,
             on_stop=self.stop,
-            find=lambda name: self.plugins.plugins.get(name),
+            find=self._find_plugin,
         )
+
+    def _find_plugin(self, name: str) -> BrokerPlugin | None:
+        return self.plugins.plugins.get(name)
 
     def _say_about_keys(self) -> None:
         for notice in key_notices(self.settings.properties, [*SECTIONS, *self.plugins.sections()]):
