@@ -47,10 +47,11 @@ class Account:
         Raises:
             LedgerError: It is not this store's, or of a later version.
         """
-        if self._writer is None:
-            self._writer = LedgerWriter(self.place, clock=self._clock, fold=self._fold)
-        self._wanted.set()
-        await self._looked.wait()
+        if not self.refusal:
+            if self._writer is None:
+                self._writer = LedgerWriter(self.place, clock=self._clock, fold=self._fold)
+            self._wanted.set()
+            await self._looked.wait()
         if self.refusal:
             raise LedgerError(self.place.url, self.refusal, "Nothing was started")
 

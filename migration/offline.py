@@ -21,9 +21,11 @@ from typing import Any, Final
 
 from message_store.clock import Clock, FakeClock
 from message_store.config import StoreConfig, from_properties
-from message_store.errors import StoreError, UsageError
+from message_store.errors import CorruptStore, StoreError, UsageError
+from message_store.json_dialect import load_config
 from message_store.marks import MARK_TOPIC
 from message_store.plugin import BrokerPlugin, SystemTopic
+from message_store.queues import is_topic_name
 from message_store.store import MessageStore
 from migration.account import Account
 from migration.config import MigrationConfig
@@ -47,6 +49,7 @@ from timer_store.store import TimerStore
 
 TURNS_MAX: Final = 1_000_000
 LOOK_BACK_MS: Final = 3_600_000
+TOPICS_FILE: Final = "topics.json"
 NOT_COPIED: Final = ("lock", "abort")
 PAUSE_S: Final = 0.01
 
@@ -172,6 +175,7 @@ def _opened(
             store.topics.set_routing(
                 topic.name, write_queues=topic.queues, read_queues=topic.queues, perm=topic.perm
             )
+        _know_topics(store)
         parts = plugin.recovered(store)
         timers = TimerStore(store, clock, from_properties(TimerConfig, properties))
         timers.open()
@@ -190,6 +194,17 @@ def _opened(
 
 def _note(timers: TimerStore, batch: Any, clock: Clock) -> None:
     timers.note_put(batch, clock.now_ms())
+
+
+def _know_topics(store: Any) -> None:
+    """Know the topics of the store: the target of a message is found faster then."""
+    try:
+        names = load_config(store.config_path(TOPICS_FILE), lambda v: list(v["topicConfigTable"]))
+    except CorruptStore:
+        return  # a target is read off its message
+    for name in names or ():
+        if isinstance(name, str) and is_topic_name(name):
+            store.topics.add(name)
 
 
 def _last_store_ms(store: Any) -> int:

@@ -138,6 +138,8 @@ class MigrationPlugin(PluginBase):
             return migrations.told.fold()
 
         account = Account(self._place(store), clock=clock, fold=fold)
+        if not account.place.store_id:
+            account.refusal = "the store has no name: see the log of the start"
         migrations = Migrations(store, clock, router, tell=account.tell)
         if migrations.folded.levels:  # there is something to be told of
             account.tell(*migrations.told.fold().records())
@@ -150,8 +152,8 @@ class MigrationPlugin(PluginBase):
     def _place(self, store: Any) -> LedgerPlace:
         try:
             name = store_id(Path(store.config_path("")))
-        except CorruptStore as error:
-            log.error("%s Migrations are told to no ledger until it is repaired.", error)
+        except (CorruptStore, OSError) as error:  # a full disk does not stop a broker's start
+            log.error("%s Nothing new is migrated until the store has a name.", error)
             name = ""
         path = Path(self._host.store_root).absolute() / FILE_NAME
         url = self.config.ledger_url or f"sqlite:///{path}"

@@ -220,3 +220,19 @@ def test_without_its_ledger_and_its_fold_a_migration_goes_on(tmp_path: Path) -> 
     with_broker(tmp_path, second, clock)
     assert (store / "duemq.ledger.sqlite").exists()
     assert json.loads((store / "config/duemq.store.json").read_text())["storeId"]
+
+
+def test_a_store_whose_name_is_lost_serves_and_starts_nothing(tmp_path: Path) -> None:
+    async def first(bench: Bench) -> None:
+        await bench.wish("plan", levels=[5])
+
+    async def second(bench: Bench) -> None:
+        await bench.send(1, 5)
+        assert await bench.waiting() == (1, 0)
+        assert "duemq.store.json" in await bench.refused("start", levels=[5])
+        assert "has no name" in (await bench.wish("status"))["ledger"]["trouble"]
+
+    clock = with_broker(tmp_path, first)
+    for path in (tmp_path / "store" / "config").glob("duemq.store.json*"):
+        path.write_text("{")
+    with_broker(tmp_path, second, clock)
