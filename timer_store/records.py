@@ -82,11 +82,24 @@ def name_topics(store: Any, timed: Rows) -> None:
     if not unknown.any():
         return
     unknown &= timed["kind"] != layout.TIMED_BROKEN
+    known: dict[int, list[tuple[int, bytes]]] = {}  # by hash: index, what a record of it has
     for at in np.flatnonzero(unknown).tolist():
+        row = timed[at]
+        alike = known.setdefault(int(row["topic_hash"]), [])
         try:
-            record = store.read_record(int(timed[at]["phys_offset"]))
+            data = bytes(store.record_bytes(int(row["phys_offset"]), int(row["record_size"])))
+            found = next((index for index, mark in alike if mark in data), -1)
+            if found < 0:
+                found = _add_topic(store, int(row["phys_offset"]), alike)
         except RecordUnreadable:
             continue
-        name = record.properties.get("REAL_TOPIC", "")
-        if is_topic_name(name):
-            timed[at]["topic_index"] = store.topics.add(name)
+        row["topic_index"] = found
+
+
+def _add_topic(store: Any, phys_offset: int, alike: list[tuple[int, bytes]]) -> int:
+    """Give the real topic of one record its index; -1: it cannot be a topic."""
+    name = store.read_record(phys_offset).properties.get("REAL_TOPIC", "")
+    if not is_topic_name(name):
+        return -1
+    alike.append((store.topics.add(name), b"REAL_TOPIC\x01%s\x02" % name.encode()))
+    return alike[-1][0]

@@ -186,3 +186,17 @@ def test_a_flipped_byte_anywhere_never_raises(tmp_path):
                 twin = naive.timed(bytes(file.data), 0, size, store.topics, 1_000)
                 assert found[0][3:] == twin or value > 127
             file.write(at, kept)
+
+
+def test_topics_that_nobody_knew_are_told_apart_though_their_hashes_are_equal(tmp_path):
+    names = ["Aa", "BB", "Aa", "Cc", "BB", "Aa"]  # Java hashes "Aa" and "BB" alike
+    with open_store(tmp_path, FakeClock(T0)) as store:
+        fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()
+        for name in names:
+            text = f"TIMER_OUT_MS\x01{T0 + 5_000}\x02REAL_TOPIC\x01{name}\x02REAL_QID\x010\x02"
+            at = add_message(store, batch, TIMER_TOPIC)
+            batch.set_properties(at, text.encode())
+        store.put(batch)
+        timed, _ = fetcher.fetch_queue(0, 100)
+        assert len(set(timed["topic_hash"][[0, 1]].tolist())) == 1
+        assert [store.topics.name(index) for index in timed["topic_index"].tolist()] == names
