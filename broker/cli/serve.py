@@ -29,7 +29,8 @@ def set_up_logging(file: Path | None) -> None:
     """Configure logging from a file, or to standard error."""
     if file is None:
         logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
-        logging.getLogger("apscheduler").setLevel(logging.WARNING)
+        for name in ("apscheduler", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         return
     try:
         logging.config.fileConfig(file, disable_existing_loggers=False)
