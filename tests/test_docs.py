@@ -102,5 +102,5 @@ def test_every_client_test_stands_in_the_table() -> None:
 def test_the_shipped_logging_configuration_is_complete() -> None:
     parser = configparser.RawConfigParser()
     parser.read(TOP / "config" / "logging.ini")
-    assert set(parser["loggers"]["keys"].split(",")) == {"root", "apscheduler"}
+    assert set(parser["loggers"]["keys"].split(",")) == {"root", "apscheduler", "alembic"}
     assert "RotatingFileHandler" in parser["handler_file"]["class"]
