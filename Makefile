@@ -33,7 +33,7 @@ demo: env
 	@$(BIN)/python -m broker.cli demo
 
 test: env
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: env
 	$(BIN)/ruff format --check .
