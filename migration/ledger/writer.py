@@ -146,7 +146,7 @@ class LedgerWriter:
     async def _run(self) -> None:
         stopping = False
         while not stopping:
-            if not self._trouble:
+            if not (self._trouble or self._stop.is_set()):  # a flush may have cleared the stop's
                 await self._due.wait()
             pause_ms = RETRY_MS if self._trouble else LINGER_MS
             await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + pause_ms)

@@ -217,6 +217,30 @@ def test_the_event_loop_goes_on_while_the_ledger_hangs(
     play(Rig(default_url(tmp_path)), story)
 
 
+def test_leaving_while_the_ledger_is_written_to_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, inside, write = threading.Event(), threading.Event(), Ledger.write
+
+    def hanging(ledger: Ledger, records: list[Record]) -> None:
+        inside.set()
+        assert free.wait(60)
+        write(ledger, records)
+
+    monkeypatch.setattr(Ledger, "write", hanging)
+
+    async def leave(rig: Rig) -> None:
+        async with asyncio.timeout(30):
+            async with rig.writer.running():
+                rig.step()
+                await rig.until(inside.is_set)
+                asyncio.get_running_loop().call_later(0.01, free.set)
+
+    rig = Rig(default_url(tmp_path))
+    asyncio.run(leave(rig))
+    assert rig.told() == rig.fold
+
+
 def test_what_finds_no_room_comes_again_from_the_log(tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
         rig.writer.note(*(some.sample(n) for n in range(4)))
