@@ -89,6 +89,7 @@ def route_row(row: Any, staging: Bytes, topics: Any, delay_ms: int, numbers: Any
     row["due_ms"] = due_ms
     if property_bytes(row, staging, topics) + GROWTH_BYTES > PROPERTY_BYTES_MAX:
         row["out_ms"] = row["due_ms"] = row["real_topic_index"] = -1
+        row["real_queue_id"] = 0
         return LEFT
     row["due_delay_ms"] = delay_ms  # from the moment of storing on: the encoder adds them
     row["topic_index"], row["queue_id"] = numbers[TIMER], 0
