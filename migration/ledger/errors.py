@@ -5,6 +5,7 @@ DueMQError
     ├── LedgerUnavailable     gone, locked, full, or its server is away: comes back by itself
     ├── LedgerOfAnotherStore  it tells of another store's migrations
     ├── LedgerNewer           written by a later DueMQ
+    ├── LedgerOnlyForward     somebody asked Alembic for an older schema
     └── UnknownRun            no migration of that id
 """
 
@@ -35,6 +36,17 @@ class LedgerOfAnotherStore(LedgerError):
         why = f"it belongs to store {found} ({path}), this is store {wanted}"
         remedy = "Name this store's own ledger, or move the file away: a new one is made of the log"
         super().__init__(where, why, remedy)
+
+
+class LedgerOnlyForward(LedgerError):
+    """It is not taken back to an older schema: what that has no place for would be lost."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            where,
+            "it is not taken back to an older schema",
+            "Move it away: an older DueMQ makes a new one of the log",
+        )
 
 
 class LedgerNewer(LedgerError):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from migration.ledger.errors import LedgerOnlyForward
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -123,4 +125,4 @@ def _runs() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("a ledger is not taken back to an older schema")
+    raise LedgerOnlyForward(op.get_bind().engine.url.render_as_string(hide_password=True))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from migration.ledger.errors import LedgerOnlyForward
+
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
@@ -46,4 +48,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    raise NotImplementedError("a ledger is not taken back to an older schema")
+    raise LedgerOnlyForward(op.get_bind().engine.url.render_as_string(hide_password=True))
