@@ -195,7 +195,7 @@ def test_there_is_no_way_back(engine: Engine) -> None:
     for revision in revisions()[:-1]:
         with (
             pytest.raises(
-                LedgerOnlyForward, match="not taken back to an older schema.*Move it away"
+                LedgerOnlyForward, match=r"not taken back to an older schema.*Move it away"
             ),
             engine.begin() as connection,
         ):
