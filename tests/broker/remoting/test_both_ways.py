@@ -329,7 +329,6 @@ def as_sent(header: dict[str, Any], body: bytes) -> bytes:
     return frame_of(json.dumps(header, **style).encode() + end, body)  # type: ignore[arg-type]
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="no golden frames here")
 def test_recorded_sends_go_equally_both_ways() -> None:
     taken, left = 0, []
     for where, header, body in golden_frames():
@@ -346,7 +345,6 @@ def test_recorded_sends_go_equally_both_ways() -> None:
     assert all("TRAN_MSG" in text for _, text in left), left
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="no golden frames here")
 @pytest.mark.parametrize("serialize_type", [0, 1])
 def test_recorded_frames_survive_the_codec(serialize_type: int) -> None:
     count = 0
