@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 
 from message_store.clock import Clock
-from migration.ledger.errors import LedgerError
+from message_store.ledger.errors import LedgerError
 from migration.ledger.records import Fold, Record
 from migration.ledger.writer import Health, LedgerPlace, LedgerWriter
 
@@ -58,7 +58,7 @@ class Account:
     @property
     def shown_url(self) -> str:
         """The ledger's URL without a password."""
-        from migration.ledger.engine import parse_url, shown  # SQLAlchemy: who needs it waits
+        from message_store.ledger.engine import parse_url, shown  # SQLAlchemy: who needs it waits
 
         return shown(parse_url(self.place.url))
 

@@ -12,9 +12,9 @@ import msgspec
 
 from message_store.clock import Clock
 from message_store.errors import DueMQError, RequestError, UsageError
+from message_store.ledger.identity import store_id
 from message_store.plugin import Request, Response
 from migration.counting import Count
-from migration.ledger.identity import store_id
 from migration.ledger.records import LIVE, MigrationRecord
 from migration.plan import Plan, check, from_json, new_id, to_json
 from migration.plan_files import PlanFiles

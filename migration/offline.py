@@ -23,6 +23,8 @@ from message_store.clock import Clock, FakeClock
 from message_store.config import StoreConfig, from_properties
 from message_store.errors import CorruptStore, StoreError, UsageError
 from message_store.json_dialect import load_config
+from message_store.ledger.defaults import FILE_NAME
+from message_store.ledger.identity import store_id
 from message_store.marks import MARK_TOPIC
 from message_store.plugin import BrokerPlugin, SystemTopic
 from message_store.queues import is_topic_name
@@ -30,8 +32,6 @@ from message_store.store import MessageStore
 from migration.account import Account
 from migration.config import MigrationConfig
 from migration.counting import Count
-from migration.ledger.defaults import FILE_NAME
-from migration.ledger.identity import store_id
 from migration.ledger.records import OFFLINE, Fold, MigrationRecord
 from migration.ledger.writer import LedgerPlace
 from migration.moves import Migrations

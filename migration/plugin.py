@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from message_store.batch import PutBatch
 from message_store.config import from_properties, with_live
 from message_store.errors import CorruptStore, RequestError
+from message_store.ledger.defaults import FILE_NAME
+from message_store.ledger.identity import store_id
 from message_store.marks import MARK_TOPIC
 from message_store.plugin import (
     PluginBase,
@@ -28,8 +30,6 @@ from migration.account import Account
 from migration.collector import MigrationCollector
 from migration.config import MigrationConfig
 from migration.desk import Desk
-from migration.ledger.defaults import FILE_NAME
-from migration.ledger.identity import store_id
 from migration.ledger.records import Fold
 from migration.ledger.writer import LedgerPlace
 from migration.moves import Migrations

@@ -24,7 +24,7 @@ def history(*, store: Path | None, url: str, run_id: str, html: Path | None, as_
         store: the store's directory, whose own ledger is meant; or `url` of another one.
         run_id: one run, "" for all; with `html` the newest.
     """
-    from migration.ledger.engine import default_url
+    from message_store.ledger.engine import default_url
     from migration.ledger.store import Ledger
 
     if (store is None) == (not url):

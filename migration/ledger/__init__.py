@@ -1,4 +1,4 @@
-"""What was done, by whom and when: an account beside the log, which is never asked for truth.
+"""What was migrated, by whom and when: an account beside the log, which is never asked for truth.
 
     marks in the log --fold--> records --write--> SQLite beside the store, or PostgreSQL by URL
 

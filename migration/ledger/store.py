@@ -6,28 +6,15 @@ a file or a server that goes away is found out at the next one.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Engine, Table, case, cast, delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import URL
-from sqlalchemy.exc import DatabaseError, DataError, IntegrityError
+from sqlalchemy import BigInteger, Connection, Table, case, cast, delete, func, select
 
-from migration.ledger import models, schema
-from migration.ledger.engine import (
-    BUSY_MS,
-    READ_ONLY,
-    SQLITE,
-    make_engine,
-    parse_url,
-    shown,
-    sqlite_path,
-)
-from migration.ledger.errors import LedgerError, LedgerUnavailable, UnknownRun
+from message_store.ledger import models
+from message_store.ledger.database import Database, clean, insert_into, key_names
+from message_store.ledger.errors import UnknownRun
 from migration.ledger.records import (
     EventRecord,
     Fold,
@@ -41,7 +28,6 @@ from migration.ledger.records import (
 from migration.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
 from migration.states import State
 
-TEXT_CHARS_MAX: Final = 2_000
 EVENTS_READ_MAX: Final = 5_000
 SAMPLES_READ_MAX: Final = 720
 RUNS_READ_MAX: Final = 1_000
@@ -63,61 +49,12 @@ UNKNOWN_TO_MARKS: Final = frozenset(
 _R = TypeVar("_R")
 
 
-class Ledger:
-    """An open ledger.
+class Ledger(Database):
+    """An open ledger of migrations."""
 
-    Args:
-        engine: connects to it.
-        url: for messages and, of SQLite, to see whether the file is still there.
-        store_id: whose it is; "" for one that is only read.
-    """
-
-    def __init__(self, engine: Engine, url: URL, store_id: str = "") -> None:
-        self._engine, self.url, self.where = engine, url, shown(url)
-        self._store_id = store_id
-        self._path = sqlite_path(url)
-        self._file = self._file_now()
-
-    @classmethod
-    def open(
-        cls, url: str, *, store_id: str, store_path: str, now_ms: int, busy_ms: int = BUSY_MS
-    ) -> Self:
-        """Open a store's ledger; make it if there is none, upgrade it if it is old.
-
-        Raises:
-            LedgerOfAnotherStore: It belongs to another store.
-            LedgerNewer: A later DueMQ wrote it.
-            LedgerUnavailable: It cannot be reached or written now.
-            LedgerError: The URL names nothing that can be used.
-        """
-        parsed = parse_url(url)
-        engine, where = make_engine(parsed, busy_ms=busy_ms), shown(parsed)
-        with _reaching(where), engine.begin() as connection:
-            schema.upgrade(connection, where)
-            schema.claim(connection, where, store_id=store_id, path=store_path, now_ms=now_ms)
-        return cls(engine, parsed, store_id)
-
-    @classmethod
-    def open_existing(cls, url: str, *, busy_ms: int = BUSY_MS) -> Self:
-        """Open a ledger to read it, whosever it is; upgrade it if it is old.
-
-        Raises:
-            LedgerNewer: A later DueMQ wrote it.
-            LedgerUnavailable: There is none, or it cannot be reached now.
-            LedgerError: The URL names nothing that can be used.
-        """
-        parsed = parse_url(url)
-        engine, where = make_engine(parsed, busy_ms=busy_ms), shown(parsed)
-        path = sqlite_path(parsed)
-        if path is not None and not path.exists():
-            remedy = "A broker makes it when something is planned or migrated"
-            raise LedgerUnavailable(where, "there is no such file", remedy)
-        with _reaching(where), engine.begin() as connection:
-            if schema.version_of(connection) is None:
-                remedy = "A broker makes it when something is planned or migrated"
-                raise LedgerUnavailable(where, "the database is empty", remedy)
-            schema.upgrade(connection, where)
-        return cls(engine, parsed)
+    AWAY = "The migration goes on; the ledger is caught up from the log when it is back"
+    REFUSED = "The migration goes on; please report this"
+    MISSING = "A broker makes it when something is planned or migrated"
 
     def write(self, records: Iterable[Record]) -> None:
         """Write records, all or none; of two with one key the later one stays.
@@ -186,62 +123,6 @@ class Ledger:
                 samples=_samples(connection, migration_id, samples_max),
             )
 
-    def close(self) -> None:
-        """Let go of it."""
-        self._engine.dispose()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
-        lost = LedgerUnavailable(
-            self.where, "it was removed or replaced", "It is made again of the log"
-        )
-        with _reaching(self.where):
-            found = self._file_now()
-            if found != self._file or (self._path and found is None):
-                raise lost
-            with self._engine.begin() as connection:
-                if schema.owner(connection) != self._store_id:  # files are numbered anew
-                    raise lost
-                yield connection
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with _reaching(self.where), self._engine.connect() as plain:
-            yield plain.execution_options(**{READ_ONLY: True})
-
-    def _file_now(self) -> tuple[int, int] | None:
-        if self._path is None:
-            return None
-        try:
-            found = os.stat(self._path)
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
-
-
-@contextmanager
-def _reaching(where: str) -> Iterator[None]:
-    """Turn what a driver raises into our errors."""
-    try:
-        yield
-    except LedgerError:
-        raise
-    except (DataError, IntegrityError, OverflowError) as error:
-        remedy = "The migration goes on; please report this"
-        raise LedgerError(where, f"it refuses a record ({_reason(error)})", remedy) from error
-    except (DatabaseError, OSError) as error:
-        remedy = "The migration goes on; the ledger is caught up from the log when it is back"
-        raise LedgerUnavailable(where, _reason(error), remedy) from error
-    except Exception as error:  # nothing that goes wrong in a ledger may stop a migration
-        remedy = "The migration goes on; please report this"
-        raise LedgerError(where, _reason(error), remedy) from error
-
-
-def _reason(error: BaseException) -> str:
-    """Return the driver's own words in one line, without statement and values."""
-    cause = getattr(error, "orig", None) or error
-    return " ".join(str(cause).split()) or type(cause).__name__
-
 
 def _write(connection: Connection, records: Iterable[Record]) -> None:
     rows: dict[type[models.Base], dict[Any, dict[str, Any]]] = {}
@@ -253,7 +134,7 @@ def _write(connection: Connection, records: Iterable[Record]) -> None:
         values = _values(record)
         if isinstance(record, VerificationRecord):
             values["agrees"] = record.agrees
-        key = tuple(values[name] for name in _key_names(model))
+        key = tuple(values[name] for name in key_names(model))
         rows.setdefault(model, {})[key] = values
     for model, by_key in rows.items():
         _upsert(connection, model, list(by_key.values()))
@@ -261,7 +142,7 @@ def _write(connection: Connection, records: Iterable[Record]) -> None:
 
 def _write_plan(connection: Connection, plan: Plan) -> None:
     own = {"plan_id": plan.plan_id}
-    values = {name: _clean(getattr(plan, name)) for name in models.PlanRow.__table__.c.keys()}  # noqa: SIM118
+    values = {name: clean(getattr(plan, name)) for name in models.PlanRow.__table__.c.keys()}  # noqa: SIM118
     _upsert(connection, models.PlanRow, [values])
     for part in (models.PlannedLevelRow, models.ObstacleRow):
         connection.execute(delete(part).where(part.plan_id == plan.plan_id))
@@ -276,11 +157,8 @@ def _write_plan(connection: Connection, plan: Plan) -> None:
 def _upsert(connection: Connection, model: type[models.Base], rows: list[dict[str, Any]]) -> None:
     if not rows:
         return
-    table = model.__table__
-    assert isinstance(table, Table)
-    maker = sqlite.insert if connection.dialect.name == SQLITE else postgresql.insert
-    insert: Any = maker(table)
-    key = _key_names(model)
+    table, insert = insert_into(connection, model)
+    key = key_names(model)
     new = {name: _newer(table, insert, name) for name in rows[0] if name not in key}
     connection.execute(insert.on_conflict_do_update(index_elements=key, set_=new), rows)
 
@@ -294,20 +172,8 @@ def _newer(table: Table, insert: Any, name: str) -> Any:
     return case((unknown, old), else_=new)
 
 
-def _key_names(model: type[models.Base]) -> list[str]:
-    return [column.name for column in model.__table__.primary_key]
-
-
 def _values(record: Any) -> dict[str, Any]:
-    return {item.name: _clean(getattr(record, item.name)) for item in fields(record)}
-
-
-def _clean(value: Any) -> Any:
-    """Return what any database takes: plain text without NUL and halves of characters, not long."""
-    if not isinstance(value, str):
-        return value
-    text = str(value)[:TEXT_CHARS_MAX].replace("\0", "\ufffd")
-    return text.encode("utf-8", "replace").decode()
+    return {item.name: clean(getattr(record, item.name)) for item in fields(record)}
 
 
 def _of(model: Any, migration_id: str) -> Any:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from message_store.clock import Clock
-from migration.ledger.defaults import BUSY_MS
-from migration.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
+from message_store.ledger.defaults import BUSY_MS
+from message_store.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
 from migration.ledger.records import (
     EventRecord,
     Fold,

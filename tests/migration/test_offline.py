@@ -11,8 +11,8 @@ import pytest
 
 from message_store.clock import FakeClock
 from message_store.errors import StoreLocked, UsageError
+from message_store.ledger.engine import default_url
 from migration import offline
-from migration.ledger.engine import default_url
 from migration.ledger.store import Ledger
 from migration.offline import OfflineStopped, copy_store, migrate_offline
 from migration.states import State

@@ -13,10 +13,15 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, inspect, text
 
-from migration.ledger import schema
-from migration.ledger.engine import make_engine, parse_url
-from migration.ledger.errors import LedgerError, LedgerNewer, LedgerOnlyForward, LedgerUnavailable
-from migration.ledger.models import VERSION_TABLE, Base
+from message_store.ledger import schema
+from message_store.ledger.engine import make_engine, parse_url
+from message_store.ledger.errors import (
+    LedgerError,
+    LedgerNewer,
+    LedgerOnlyForward,
+    LedgerUnavailable,
+)
+from message_store.ledger.models import VERSION_TABLE, Base
 from migration.ledger.records import (
     EventRecord,
     LevelRecord,
@@ -46,6 +51,15 @@ DATA = {
         ('r', 3, 13, 6, 'ffffffffffffffff', 6, 'ffffffffffffffff', ''),
         ('r', 3, 14, 6, '0000000000000001', 6, '0000000000000002', 'checksums'),
         ('r', 3, 15, 6, '0000000000000001', 5, '0000000000000001', 'counts')
+    """,
+    "0002": PLAN_AND_RUN
+    + """;
+    INSERT INTO duemq_levels VALUES
+        ('r', 3, 'draining', 14, 9, 7, 6, 312, 1, 2, 0, 1.5, false, '');
+    INSERT INTO duemq_verifications VALUES
+        ('r', 3, 13, 6, 'ffffffffffffffff', 6, 'ffffffffffffffff', '', true),
+        ('r', 3, 14, 6, '0000000000000001', 6, '0000000000000002', 'checksums', false),
+        ('r', 3, 15, 6, '0000000000000001', 5, '0000000000000001', 'counts', false)
     """,
 }
 """Rows as a ledger of each earlier version holds them; a new version adds its own."""

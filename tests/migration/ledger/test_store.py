@@ -12,15 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, text
 
-from migration.ledger.engine import default_url, make_engine, parse_url
-from migration.ledger.errors import (
+from message_store.ledger.database import TEXT_CHARS_MAX
+from message_store.ledger.engine import default_url, make_engine, parse_url
+from message_store.ledger.errors import (
     LedgerError,
     LedgerOfAnotherStore,
     LedgerUnavailable,
     UnknownRun,
 )
 from migration.ledger.records import Record, Run, VerificationRecord
-from migration.ledger.store import TABLES, TEXT_CHARS_MAX, Ledger
+from migration.ledger.store import TABLES, Ledger
 from migration.ledger.writer import key_of
 from migration.plan import Plan
 from migration.states import State

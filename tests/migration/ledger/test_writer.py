@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import text
 
 from message_store.clock import FakeClock
-from migration.ledger.engine import default_url, make_engine, parse_url
-from migration.ledger.errors import LedgerNewer, LedgerOfAnotherStore
+from message_store.ledger.engine import default_url, make_engine, parse_url
+from message_store.ledger.errors import LedgerNewer, LedgerOfAnotherStore
 from migration.ledger.records import Fold, Record
 from migration.ledger.store import Ledger
 from migration.ledger.writer import LINGER_MS, RETRY_MS, Health, LedgerPlace, LedgerWriter

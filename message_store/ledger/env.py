@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from migration.ledger.models import VERSION_TABLE, Base
+from message_store.ledger.models import VERSION_TABLE, Base
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -14,9 +14,9 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, select, text
 
-from migration.ledger.engine import POSTGRESQL
-from migration.ledger.errors import LedgerNewer, LedgerOfAnotherStore
-from migration.ledger.models import VERSION_TABLE, IdentityRow
+from message_store.ledger.engine import POSTGRESQL
+from message_store.ledger.errors import LedgerNewer, LedgerOfAnotherStore
+from message_store.ledger.models import VERSION_TABLE, IdentityRow
 
 HERE = Path(__file__).resolve().parent
 UPGRADE_LOCK = 0x4475654D51  # any number: one upgrade at a time on a server

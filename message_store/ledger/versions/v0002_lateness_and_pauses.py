@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from migration.ledger.errors import LedgerOnlyForward
+from message_store.ledger.errors import LedgerOnlyForward
 
 revision = "0002"
 down_revision = "0001"

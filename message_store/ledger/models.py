@@ -1,7 +1,8 @@
 """The ledger's tables. A change here needs a migration in `versions/`; a test compares them.
 
-Columns bear the names of the records' fields (records.py). All times are ms since the epoch. Only
-the parts of a plan refer to another row: what is rebuilt from the log may come in any order.
+Columns bear the names of the records' fields (migration/ledger/records.py,
+reconciliation/ledger.py). All times are ms since the epoch. Only the parts of a plan and of an
+audit refer to another row: what is rebuilt from the log may come in any order.
 """
 
 from __future__ import annotations
@@ -188,3 +189,37 @@ class SampleRow(Base):
     late_max_ms: Mapped[int | None]
     batch_units: Mapped[int]
     pause_ms: Mapped[int]
+
+
+class AuditRow(Base):
+    """An audit by Spark, also one that could not run."""
+
+    __tablename__ = "duemq_audits"
+    __table_args__ = (Index(None, "started_ms"),)
+
+    audit_id: Mapped[str] = id_column(primary_key=True)
+    started_ms: Mapped[int]
+    ended_ms: Mapped[int]
+    made_by: Mapped[str]
+    stores: Mapped[str]
+    exit_code: Mapped[int] = mapped_column(Integer)
+    complete: Mapped[bool]
+    messages: Mapped[int]
+    late_limit_ms: Mapped[int]
+    late_p50_ms: Mapped[int | None]
+    late_p99_ms: Mapped[int | None]
+    late_max_ms: Mapped[int | None]
+    unread: Mapped[int]
+    why: Mapped[str]
+
+
+class AuditVerdictRow(Base):
+    """How many messages of an audit have a verdict."""
+
+    __tablename__ = "duemq_audit_verdicts"
+
+    audit_id: Mapped[str] = id_column(
+        ForeignKey("duemq_audits.audit_id", ondelete="CASCADE"), primary_key=True
+    )
+    verdict: Mapped[str] = mapped_column(String(32), primary_key=True)
+    messages: Mapped[int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from migration.ledger.errors import LedgerOnlyForward
+from message_store.ledger.errors import LedgerOnlyForward
 
 revision = "0001"
 down_revision = None

@@ -8,7 +8,7 @@ import pytest
 
 from message_store.errors import CorruptStore
 from message_store.json_dialect import backup_path
-from migration.ledger.identity import FILE_NAME, known_store_id, store_id
+from message_store.ledger.identity import FILE_NAME, known_store_id, store_id
 
 
 def test_a_name_is_made_once(tmp_path: Path) -> None:

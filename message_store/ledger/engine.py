@@ -10,9 +10,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool
 
-from migration.ledger.defaults import BUSY_MS as BUSY_MS
-from migration.ledger.defaults import FILE_NAME as FILE_NAME
-from migration.ledger.errors import LedgerError
+from message_store.ledger.defaults import BUSY_MS as BUSY_MS
+from message_store.ledger.defaults import FILE_NAME as FILE_NAME
+from message_store.ledger.errors import LedgerError
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 CONNECT_S: Final = 5
