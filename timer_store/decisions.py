@@ -78,11 +78,14 @@ class Decisions:
         return np.asarray(ahead)
 
     def _in_slots(self, rows: Rows) -> Offsets:
-        """Return the places of units in slots that are not loaded yet."""
+        """Return the places of units in slots that are not loaded yet.
+
+        Of a timer that is in two, as its slot is being rolled, the later one: only that counts it.
+        """
         timers, position = self._timers, self._timers.position
         found = np.full(rows.size, NOWHERE, np.int64)
         pair = candidates(rows["due_ms"], position.read_ms, timers.config.window_ms)
-        for slot_ms in pair:
+        for slot_ms in reversed(pair) if timers.delivery.is_rolling else pair:
             ahead = (found == NOWHERE) & self._not_loaded(rows, slot_ms)
             if ahead.any():
                 mine = slice(None) if ahead.all() else ahead
@@ -127,7 +130,17 @@ class Decisions:
         if staged.any():
             timers.stage.settle(rows["phys_offset"][staged], rows["due_ms"][staged])
         (timers.claims.add_returned if returned else timers.claims.add)(rows["phys_offset"], places)
+        if timers.delivery.is_rolling:
+            self._settle_rolled(rows, places)
         timers.books.note(rows["topic_index"], rows["phys_offset"], -1)
+
+    def _settle_rolled(self, rows: Rows, places: Offsets) -> None:
+        """Have the units go, too, that such timers have left in the slot that is being rolled."""
+        timers = self._timers
+        first, _ = candidates(rows["due_ms"], timers.position.read_ms, timers.config.window_ms)
+        passed = timers.units.find(rows["phys_offset"], first)
+        left = (passed >= 0) & (passed != places)
+        timers.claims.add_returned(rows["phys_offset"][left], passed[left])
 
     def _skip(self, rows: Rows, log_end: int) -> None:
         """Have timers that stand in the queue not be taken in."""

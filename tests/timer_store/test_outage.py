@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from message_store.waiting import Verdict
 from tests.timer_store.faults import Disk
 from tests.timer_store.rig import TimerRig
 
@@ -144,3 +145,41 @@ def test_a_broken_chain_at_work_is_made_anew(rig):
     rig.advance(20_000)
     assert [int(body) for body in rig.bodies()] == [*due, now_ms + 12_000]
     assert rig.timers.books.total == 0
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["lives on", "killed"])
+@pytest.mark.parametrize("checkpoints", [0, 1, 2])
+def test_a_cancel_in_the_middle_of_a_roll_holds(tmp_path, monkeypatch, checkpoints, killed):
+    """Half of a slot has a unit in the next slot as well: both must go."""
+    rig = TimerRig(tmp_path, roll_window_slots=10).open()
+    far = [rig.clock.now_ms() + 20_000 + n for n in range(60)]
+    batch = rig.put_many([(due_ms, "T", 0, b"%d" % due_ms) for due_ms in far])
+    offsets = batch.filled["phys_offset"].copy()
+    add, taken = rig.timers.units.add, []
+
+    def half(rows, **times):
+        if rows.size < 10:
+            return add(rows, **times)
+        if taken:
+            return 0
+        taken.append(add(rows[: rows.size // 2], **times))
+        return taken[0]
+
+    monkeypatch.setattr(rig.timers.units, "add", half)
+    rig.advance(9_990)
+    assert 0 < taken[0] < len(far), "the roll is in the middle"
+    gone = [0, 1, taken[0] - 1, taken[0], 59]
+    decided = rig.timers.decisions.cancel(offsets[gone])
+    assert decided.verdicts.tolist() == [Verdict.DONE] * len(gone)
+    for _ in range(checkpoints):
+        rig.put(rig.clock.now_ms() + 50_000, "U")
+        rig.work()
+        assert rig.persist()
+    monkeypatch.undo()
+    if killed:
+        rig.kill()
+        rig.open()
+    rig.advance(30_000)
+    assert [int(body) for body in rig.bodies()] == [d for n, d in enumerate(far) if n not in gone]
+    assert rig.timers.books.by_topic().get("T", 0) == 0
+    rig.close()
