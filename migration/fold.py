@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from message_store import marks
-from message_store.errors import CorruptStore
+from message_store.errors import CorruptStore, RecordUnreadable
 from message_store.json_dialect import dumps, load_config, write_config
 from message_store.marks import Handover, Marked, Route, StateMark
 from migration import checksum
@@ -149,13 +149,41 @@ def decode(value: Any) -> Folded:
     return Folded(levels, int(value["at"]), int(value["commitLogOffset"]))
 
 
+def believed(store: Any, folded: Folded) -> Folded:
+    """Return a fold that was read, if it is of this log: its last mark is where it says.
+
+    Where retention removed that, the marks still there are later ones. Their queue may have begun
+    anew, as its files were lost.
+    """
+    first, end = marks.bounds(store)
+    last = folded.log_offset - 1
+    if last < store.min_offset:
+        return folded if folded.at <= end else replace(folded, at=first)
+    if last >= store.max_offset:
+        return Folded()
+    try:
+        record = store.read_record(last)
+    except RecordUnreadable:
+        return Folded()
+    is_there = (record.topic, record.queue_offset) == (marks.MARK_TOPIC, folded.at - 1)
+    return folded if is_there else Folded()
+
+
+def load(store: Any) -> Folded:
+    """Return what is written down and can be believed.
+
+    Raises:
+        CorruptStore: Neither the file nor its `.bak` can be read.
+    """
+    found = load_config(store.config_path(FOLD_FILE), decode)
+    return Folded() if found is None else believed(store, found)
+
+
 def restore(store: Any) -> Folded:
     """Return the fold of all marks of a store, with the help of its file where marks are gone."""
     try:
-        folded = load_config(store.config_path(FOLD_FILE), decode)
+        folded = load(store)
     except CorruptStore:
-        folded = None
-    if folded is None or folded.log_offset > store.max_offset:
         folded = Folded()
     for marked in marks.read(store, folded.at):
         folded = folded.after(marked)

@@ -132,6 +132,7 @@ class Unroute:
         self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
         self._found: dict[int, Rows] = {}  # by level: sorted by due time, (n,) TIMED
         self._read_to: dict[int, int] = {}  # by level: the timer queue was read up to here
+        self._over: set[int] = set()
 
     def step(self, level: int, count_max: int, *, migration: str = "") -> Step:
         """Copy up to `count_max` timers of a level back; the last step ends the route.
@@ -150,8 +151,12 @@ class Unroute:
         return Step(moved, int(now.size))
 
     def is_over(self, level: int) -> bool:
-        """Return whether a level is not routed and none of its timers is known to be left."""
-        return level not in self._router.levels and not self._found.get(level, NO_TIMERS).size
+        """Return whether a level is not routed, and steps found none of its timers left."""
+        return level not in self._router.levels and level in self._over
+
+    def forget(self, level: int) -> None:
+        """Have the next rollback of a level look again."""
+        self._over.discard(level)
 
     def _unread(self, level: int) -> bool:
         return bool(self._timers.fetch.bounds()[1] > self._read_to.get(level, 0))
@@ -166,6 +171,7 @@ class Unroute:
                 self._found[level] = NO_TIMERS
                 raise
             self._router.fold(marked)
+        self._over.add(level)
 
     def _look(self, level: int) -> Rows:
         """Return what is left of a level, those due first in front."""

@@ -18,7 +18,6 @@ from typing import Any, Final
 from message_store import marks
 from message_store.clock import Clock
 from message_store.errors import CorruptStore, UsageError
-from message_store.json_dialect import load_config
 from message_store.marks import Marked, StateMark
 from migration import fold
 from migration.drain import Drain, Step
@@ -49,7 +48,8 @@ class Migrations:
         self._store, self._clock, self.router, self._tell = store, clock, router, tell
         self._written = self._load(store)
         self.folded = fold.restore(store)
-        self.told = Told(_before(self._written) if marks.bounds(store)[0] else None)
+        removed = marks.bounds(store)[0] or (self._written.levels and not self._written.at)
+        self.told = Told(_before(self._written) if removed else None)
         self.waits: dict[int, str] = {}
         self._drain: Drain | None = None
         for level in self.folded.levels.values():
@@ -168,13 +168,16 @@ class Migrations:
             return self._unroute.step(level, units_max, migration=name)
         else:
             self._move(level, Event.GIVEN_BACK)
+            self._unroute.forget(level)
         return Step()
 
     def is_drained(self, level: int) -> bool:
-        """Return whether nothing before the fence is left with the level.
+        """Return whether nothing before the fence is left with the level, or on its way.
 
         What cannot be routed (see `migration.router`) goes to the level as ever, behind the fence.
         """
+        if self._sides.timers.handovers.behind:
+            return False
         found = self._sides.levels.levels.get(level)
         if found is None or not found.cursor.held:
             return True
@@ -238,11 +241,10 @@ class Migrations:
     @staticmethod
     def _load(store: Any) -> Folded:
         try:
-            found = load_config(store.config_path(fold.FOLD_FILE), fold.decode)
+            return fold.load(store)
         except CorruptStore as error:
             log.error("%s The marks in the log are asked instead.", error)
-            found = None
-        return found if found is not None and found.log_offset <= store.max_offset else Folded()
+            return Folded()
 
 
 def _route_of(level: FoldedLevel) -> Marked:

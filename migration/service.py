@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -70,6 +71,7 @@ class MigrationService:
         self._interval: Interval | None = None
         self._sampling: Interval | None = None
         self._turn = 0
+        self._counted: Counter[int] = Counter()  # levels that rest while they are counted
 
     def reconfigure(self, config: MigrationConfig) -> None:
         """Take new limits and another window; they hold from the next turn on."""
@@ -139,7 +141,7 @@ class MigrationService:
             return now_ms + AGAIN_MS
         self.migrations.cover()
         self._observe(now_ms)
-        levels = self.migrations.at_work if self.is_open else []
+        levels = [n for n in self.migrations.at_work if self.is_open and not self._counted[n]]
         if not levels:
             return now_ms + IDLE_MS
         self._turn += 1
@@ -167,11 +169,16 @@ class MigrationService:
     # -- verification -------------------------------------------------------------------------
 
     async def verify(self, level: int) -> Verified:
-        """Count both sides of a level, a piece at a time between other work."""
+        """Count both sides of a level, a piece at a time between other work; it rests meanwhile."""
         sides, folded = self.need(), self.migrations.folded.levels[level]
         work = Verification(sides.levels, sides.timers, sides.store, level, folded)
-        for _ in work.pieces():
-            await asyncio.sleep(0)
+        self._counted[level] += 1
+        try:
+            for _ in work.pieces():
+                await asyncio.sleep(0)
+        finally:
+            self._counted[level] -= 1
+            self._wake.set()
         assert work.found is not None
         self.verified[level] = work.found
         self.account.tell(record_of(work.found, folded.migration, self._clock.now_ms()))
@@ -240,8 +247,7 @@ def difference(found: Verified) -> str:
     """Return what differs between both sides, or an empty text."""
     if found.is_right:
         return ""
-    there = found.timers_pending.plus(found.settled)
-    rest = found.handed.minus(found.returned).minus(found.gone)
+    rest, there = found.expected, found.found
     return (
         f"both sides differ: {rest.count} messages went over by the marks, {there.count} are with "
         f"the timers or settled; checksums {rest.sum:016x} and {there.sum:016x}"
@@ -250,8 +256,7 @@ def difference(found: Verified) -> str:
 
 def record_of(found: Verified, migration: str, at_ms: int) -> VerificationRecord:
     """Return what a ledger is told of a verification."""
-    there = found.timers_pending.plus(found.settled)
-    rest = found.handed.minus(found.returned).minus(found.gone)
+    rest, there = found.expected, found.found
     return VerificationRecord(
         migration_id=migration, level=found.level, at_ms=at_ms, levels_count=rest.count,
         levels_checksum=rest.sum, timers_count=there.count, timers_checksum=there.sum,
@@ -261,11 +266,12 @@ def record_of(found: Verified, migration: str, at_ms: int) -> VerificationRecord
 
 def plain(found: Verified) -> dict[str, Any]:
     """Return a verification as plain data."""
-    names = ("level_pending", "timers_pending", "settled", "handed", "returned", "gone")
+    names = ("level_pending", "timers_pending", "settled", "expected", "handed", "returned", "gone")
     return {
         "level": found.level,
         "right": found.is_right,
         "text": difference(found),
+        "removed": found.removed,
         **{name: getattr(found, name).count for name in names},
         "checksums": {name: f"{getattr(found, name).sum:016x}" for name in names},
     }

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from message_store import marks
 from message_store.errors import CorruptStore
 from timer_store import adoption, layout
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
@@ -78,6 +79,9 @@ def doubt(timers: TimerStore, snapshot: Snapshot) -> str | None:
         return f"the timer queue ends at {queue_end}, it had {snapshot.queue_offset}"
     if snapshot.log_pos > units.log.end:
         return f"the timer log ends at {units.log.end}, it had {snapshot.log_pos}"
+    marks_end = marks.bounds(store)[1]
+    if snapshot.handover_offset > marks_end:
+        return f"the queue of marks ends at {marks_end}, it had {snapshot.handover_offset}"
     return None
 
 

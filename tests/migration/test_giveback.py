@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from message_store import marks
 from message_store.batch import PutBatch
+from message_store.marks import Route
 from tests.migration.rig import MigrationRig
 from tests.migration.test_drain import fill, seen
 from tests.store_help import add_message
@@ -144,3 +146,19 @@ def test_what_cannot_be_routed_is_left_to_the_level(tmp_path: Path) -> None:
     rig.advance(120_000)
     [stale_one] = [r for r in rig.delivered() if r.body == b"stale"]
     assert stale_one.properties == {"DELAY": "5", "REAL_TOPIC": "T", "REAL_QID": "0"}
+
+
+def test_a_level_is_not_over_before_somebody_looked(tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path).open()
+    rig.route(4)
+    fill(rig, 10, (4,))
+    marks.append(rig.store, Route(migration="", level=4, on=False), rig.clock.now_ms())
+    rig.kill()
+    rig.open()  # the route has ended, its timers are still there
+    assert 4 not in rig.router.levels
+    assert not rig.unroute.is_over(4)
+    assert rig.unroute.step(4, 100).moved == 10
+    assert rig.unroute.is_over(4)
+    assert pending(rig) == (10, 0)
+    rig.unroute.forget(4)
+    assert not rig.unroute.is_over(4)

@@ -263,6 +263,34 @@ def test_the_rate_is_kept_and_changes_while_it_runs(tmp_path: Path) -> None:
     with_broker(tmp_path, work, migrationRate="10")
 
 
+def test_a_level_rests_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("migration.verification.PIECE_UNITS", 1)
+
+    async def count_while_time_passes(bench: Bench) -> Any:
+        asked = asyncio.create_task(bench.wish("verify", levels=[5]))
+        while not asked.done():
+            bench.clock.advance(100)
+            await asyncio.sleep(0)
+        return await asked
+
+    async def work(bench: Bench) -> None:
+        await bench.send(60, 5)
+        await bench.wish("start", levels=[5])
+        await bench.until(5, "draining", step_ms=1)
+        seen = []
+        while (await bench.level(5))["state"] == "draining":
+            answer = await count_while_time_passes(bench)
+            assert answer["right"], answer
+            [found] = answer["verified"]
+            assert found["level_pending"] + found["timers_pending"] == 60
+            seen.append(found["handed"])
+            bench.clock.advance(100)
+        assert len(set(seen)) > 5
+        await bench.until(5, "done")
+
+    with_broker(tmp_path, work, migrationRate="20")
+
+
 def test_figures_for_metrics_and_broker_status(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         await bench.send(7, 5)

@@ -1,0 +1,201 @@
+"""Counting and folding when retention has removed messages that were handed over, or marks."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from message_store import marks
+from message_store.marks import MARK_TOPIC, Route, StateMark
+from migration import fold
+from migration.verification import Tally, border_of
+from tests.migration.rig import MigrationRig
+from tests.migration.test_drain import fill
+from timer_store.compaction import PIN_OWNER
+
+DAY_MS = 86_400_000
+
+
+class OldRig(MigrationRig):
+    """A rig whose log files are removed when they are old."""
+
+    def open(self) -> MigrationRig:
+        hours = ";".join(f"{hour:02d}" for hour in range(24))
+        self.store_changes = {
+            "commitlog_file_bytes": 16_384, "delete_when_hours": hours, "queue_file_bytes": 8_000,
+        }  # fmt: skip
+        super().open()
+        self.store.retention.add_pin(lambda: self.timers.first_pending_offset, owner=PIN_OWNER)
+        self.store.retention.add_pin(
+            lambda: self.levels.first_pending_offset(self.offsets.durable), owner="levels"
+        )
+        return self
+
+    def push(self) -> None:
+        """Write some files full of other messages."""
+        for number in range(8):
+            self.send([(1, "U", 0, b"<%d %s" % (number, b"x" * 900))] * 15)
+        self.advance(2_000)
+
+    def clean(self) -> int:
+        """Let retention remove what is settled and in checkpoints; return how many files went."""
+        assert self.persist_timers()
+        assert self.persist_levels()
+        self.store.flush()
+        self.clock.advance(1_000_000 * DAY_MS)  # every file is old; nothing is delivered meanwhile
+        removed = sum(self.store.retention.clean() for _ in range(9))
+        self.clock.advance(-1_000_000 * DAY_MS)
+        return removed
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Any:
+    rig = OldRig(tmp_path)
+    rig.open()
+    yield rig
+    if rig.is_open:
+        rig.close()
+
+
+def drained(rig: OldRig, first: int, second: int) -> dict[bytes, int]:
+    """Drain messages of level 4, with other messages and half a minute between; all due times."""
+    due = fill(rig, first, (4,))
+    assert rig.drain.step(4, first // 4).moved == first // 4
+    assert rig.drain.step(4, first).moved == first - first // 4
+    rig.push()
+    rig.advance(30_000)
+    for body, due_ms in fill(rig, second, (4,)).items():
+        due[b"second " + body] = due_ms
+    while rig.drain.step(4, second).moved:
+        pass
+    return due
+
+
+def test_what_retention_removed_does_not_differ(rig: OldRig) -> None:
+    drained(rig, 200, 50)
+    assert (rig.level_pending, rig.timers.books.total) == (0, 250)
+    assert rig.verify(4).removed == 0
+    fold.write(rig.store, fold.restore(rig.store))
+    rig.advance(40_000)
+    rig.push()
+    assert rig.timers.books.total == 50
+    assert rig.clean() > 1
+    assert rig.queues.bounds(4)[0] > 100
+    found = rig.verify(4)
+    assert found.is_right, found
+    assert (found.handed.count, found.timers_pending.count) == (250, 50)
+    assert found.removed == 250 - found.expected.count > 100
+    rig.kill()
+    rig.open()
+    assert rig.verify(4).is_right
+
+
+@pytest.mark.parametrize("end", ["within the mark that reaches across", "behind it"])
+def test_one_that_is_missing_is_told_whatever_retention_removed(end: str, rig: OldRig) -> None:
+    fill(rig, 100, (4,))
+    rig.push()
+    rig.advance(30_000)
+    fill(rig, 100, (4,))
+    assert rig.drain.step(4, 150).moved == 150
+    assert rig.drain.step(4, 150).moved == 50
+    rig.advance(31_000)
+    assert rig.clean() > 1
+    low, high = rig.queues.bounds(4)
+    assert 0 < low < 150
+    assert rig.verify(4).is_right
+    at = 149 if end.startswith("within") else high - 1
+    rows, _ = rig.timers.handovers.owned_rows(4, at, at + 1)
+    places = rig.timers.decisions.places(rows)
+    rig.timers.claims.add(
+        rows["phys_offset"], places
+    )  # it waits no more, and the log knows not why
+    found = rig.verify(4)
+    assert not found.is_right
+    assert found.expected.count == found.found.count + 1
+    rig.timers.claims.clear()
+
+
+def test_giving_back_behind_removed_messages_adds_up(rig: OldRig) -> None:
+    drained(rig, 200, 50)
+    rig.advance(40_000)
+    rig.push()
+    rig.clean()
+    assert rig.giveback.step(4, 20).moved == 20
+    assert rig.verify(4).is_right
+    while rig.giveback.left(4):
+        rig.giveback.step(4, 70)
+    assert (rig.level_pending, rig.timers.books.total) == (50, 0)
+    found = rig.verify(4)
+    assert found.is_right, found
+    assert found.timers_pending == Tally()
+    rig.advance(40_000)
+    assert Counter(r.body for r in rig.delivered() if r.body.startswith(b"4/")).total() > 50
+
+
+def test_without_marks_the_fold_remembers(rig: OldRig) -> None:
+    store = rig.store
+    for mark in (
+        StateMark(migration="m", level=4, source="planned", target="routing"),
+        Route(migration="m", level=4, on=True, fence=3, rules={"T": 70_000}),
+    ):
+        marks.append(store, mark, rig.clock.now_ms())
+    drained(rig, 100, 0)
+    before = fold.restore(store)
+    fold.write(store, before)
+    rig.advance(70_000)
+    rig.push()
+    assert rig.clean() > 2
+    first, end = marks.bounds(store)
+    assert first == end == 4
+    assert fold.restore(store) == before
+    assert rig.verify(4).is_right
+    assert rig.verify(4).removed == 100
+    rig.kill()
+    shutil.rmtree(rig.root / "consumequeue" / MARK_TOPIC)  # its numbers begin anew
+    rig.open()
+    assert marks.bounds(rig.store) == (0, 0)
+    again = fold.restore(rig.store)
+    assert again.levels == before.levels
+    due = fill(rig, 20, (4,))
+    assert rig.drain.step(4, 50).moved == 20
+    after = fold.restore(rig.store)
+    assert (after.at, after.levels[4].handed) == (1, 120)
+    assert rig.timers.books.total == 20
+    assert rig.verify(4).is_right
+    rig.advance(61_000)
+    assert {r.body: r.store_ms for r in rig.delivered() if r.body in due} == due
+
+
+def test_a_fold_of_another_log_is_not_believed(rig: OldRig) -> None:
+    fill(rig, 10, (4,))
+    rig.drain.step(4, 4)
+    rig.drain.step(4, 6)
+    right = fold.restore(rig.store)
+    first = next(iter(marks.read(rig.store)))
+    for at, log_offset in ((2, first.phys_offset + 1), (1, first.phys_offset + 2), (7, 1 << 40)):
+        fold.write(rig.store, fold.Folded(right.levels, at, log_offset))
+        assert fold.restore(rig.store) == right
+    fold.write(rig.store, fold.Folded(at=1, log_offset=first.phys_offset + 1))
+    assert fold.restore(rig.store).levels[4].handed == 6  # it is believed: its mark is there
+
+
+@pytest.mark.parametrize(
+    ("low", "ranges", "border"),
+    [
+        (0, [(0, 9)], 0),
+        (3, [(0, 9)], 9),
+        (9, [(0, 9)], 9),
+        (3, [(5, 9)], 3),
+        (3, [(7, 12), (0, 9)], 12),
+        (3, [(0, 4), (3, 12), (4, 5)], 12),
+        (7, [], 7),
+    ],
+)
+def test_the_border_is_where_no_mark_reaches_across(
+    low: int, ranges: list[tuple[int, int]], border: int
+) -> None:
+    assert border_of(low, [(first, end, 1, Tally()) for first, end in ranges]) == border
