@@ -26,8 +26,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from message_store.config import INT_MAX
 from message_store.waiting import Decided, Verdict
 from timer_store import layout
+from timer_store.crowding import beyond, crowded
 from timer_store.placing import candidates
 
 if TYPE_CHECKING:
@@ -197,6 +199,7 @@ class Decisions:
         past = waits & (due_ms <= now_ms)
         self._fire(rows, places, np.flatnonzero(past), decided)
         at = np.flatnonzero(waits & ~too_far & ~past)
+        at = self._with_room(at, rows["due_ms"], due_ms, decided)
         log_end = timers.store.max_offset
         refused = self._records.put_copies(rows[at], due_ms[at], now_ms)
         self.moved += self._conclude(rows, places, at, refused, decided, log_end)
@@ -206,6 +209,24 @@ class Decisions:
         self._records.put_markers(rows[moved[other]], now_ms, named=False)
         decided.log_end = timers.store.max_offset
         return decided
+
+    def _with_room(
+        self, at: Offsets, was_ms: Offsets, due_ms: Offsets, decided: Decided
+    ) -> Offsets:
+        """Return those that stay in their slot, or find room in another; tell why of the rest."""
+        config, width_ms = self._timers.config, self._timers.config.precision_ms
+        if not config.flow_control or config.slot_timers_max >= INT_MAX:
+            return at
+        slots_ms = (due_ms[at] - 1) // width_ms * width_ms
+        coming = np.flatnonzero((was_ms[at] - 1) // width_ms * width_ms != slots_ms)
+        room = np.ones(at.size, np.bool_)
+        limit = config.slot_timers_max
+        for index, slot_ms, count in beyond(slots_ms[coming], self._timers.slot_count, limit):
+            refused = coming[index]
+            room[refused] = False
+            decided.verdicts[at[refused]] = Verdict.REFUSED
+            decided.remarks[int(at[refused])] = crowded(slot_ms, count, limit)
+        return at[room]
 
     def fire(self, offsets: Offsets) -> Decided:
         """Deliver timers now."""

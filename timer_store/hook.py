@@ -19,12 +19,12 @@ from message_store.kernels.encode import PROPERTY_BYTES_MAX
 from message_store.layout import PROP_TIMER_DEL
 from message_store.topics import QUEUES_MAX, TopicTable
 from timer_store.config import TimerConfig
+from timer_store.crowding import beyond, crowded
 from timer_store.due import due_ms_of, number_of
 from timer_store.kernels import put
 from timer_store.names import DUE_NAMES, HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
 
 SYSTEM_ERROR, MESSAGE_ILLEGAL = 1, 13
-EXPECTED_PER_S = 500_000  # timers that leave in a second: for what refusals say
 SHOWN_CHARACTERS = 40
 
 
@@ -160,39 +160,19 @@ class TimerHook:
     def _limit(self, batch: PutBatch) -> None:
         """Refuse the timers that are too many for their slot or their topic."""
         limit, quota = self._config.slot_timers_max, self._config.topic_quota
-        if limit < INT_MAX:
-            for at, slot_ms, count in self._beyond(batch, "out_ms", self._slot_count_of, limit):
-                batch.refuse(at, SYSTEM_ERROR, self._crowded(slot_ms, count))
-        if quota and self._pending_of is not None:
-            for at, index, count in self._beyond(
-                batch, "real_topic_index", self._pending_of, quota
-            ):
-                name = self._topics.name(index)
-                remark = f"{count} timers of topic {name} wait, timerTopicQuota is {quota}"
-                batch.refuse(at, SYSTEM_ERROR, f"timer message is under flow control: {remark}")
-
-    def _beyond(
-        self, batch: PutBatch, column: str, count_of: Callable[[int], int], limit: int
-    ) -> list[tuple[int, int, int]]:
-        """Return (row, value of `column`, timers that wait) of held rows beyond a limit."""
-        rows, found = batch.filled, []
+        rows = batch.filled
         held = np.flatnonzero(
             (self._report[: batch.count] == put.HELD)
             & (rows["status"] == 0)
             & (rows["prop_flags"] & PROP_TIMER_DEL == 0)
         )
-        values, group = np.unique(rows[column][held], return_inverse=True)
-        for number, value in enumerate(values.tolist()):
-            mine = held[group == number]
-            waiting = count_of(value)
-            before = max(waiting, limit)
-            found += [(at, value, before) for at in mine[max(limit - waiting, 0) :].tolist()]
-        return found
-
-    def _crowded(self, slot_ms: int, count: int) -> str:
-        late_ms = count * 1_000 // EXPECTED_PER_S
-        return (
-            f"timer message is under flow control: {count} timers wait for the slot of {slot_ms}, "
-            f"timerCongestNumEachSlot is {self._config.slot_timers_max}; one more would come about "
-            f"{late_ms} ms late. Choose another time, or have the limit raised"
-        )
+        if limit < INT_MAX:
+            for at, slot_ms, count in beyond(rows["out_ms"][held], self._slot_count_of, limit):
+                batch.refuse(int(held[at]), SYSTEM_ERROR, crowded(slot_ms, count, limit))
+        if quota and self._pending_of is not None:
+            topics = rows["real_topic_index"][held]
+            for at, index, count in beyond(topics, self._pending_of, quota):
+                name = self._topics.name(index)
+                remark = f"{count} timers of topic {name} wait, timerTopicQuota is {quota}"
+                refusal = f"timer message is under flow control: {remark}"
+                batch.refuse(int(held[at]), SYSTEM_ERROR, refusal)

@@ -244,6 +244,22 @@ def test_a_time_beyond_the_limit_is_refused_and_the_timer_stays(rig):
     assert rig.bodies() == [b"a"]
 
 
+def test_a_full_second_takes_no_moved_timer_either(tmp_path):
+    rig = TimerRig(tmp_path, slot_timers_max=3).open()
+    now_ms = rig.clock.now_ms()
+    rig.put_many([(now_ms + 5_001 + n, "T", 0, b"full") for n in range(2)])
+    ours = np.array([put(rig, 9_001, name) for name in "012"])
+    rig.work()
+    decided = waiting(rig).move(ours, np.full(3, now_ms + 5_500), None)
+    assert decided.verdicts.tolist() == [Verdict.DONE, Verdict.REFUSED, Verdict.REFUSED]
+    assert "timerCongestNumEachSlot is 3" in decided.remarks[1]
+    inside = waiting(rig).by_offset(ours[:1]).offsets
+    assert waiting(rig).move(inside, one(now_ms + 5_400), None).verdicts.tolist() == [Verdict.DONE]
+    rig.advance(10_000)
+    assert rig.bodies() == [b"full", b"full", b"0", b"1", b"2"]
+    rig.close()
+
+
 def test_a_timer_moved_many_times_is_found_by_all_its_records(rig):
     offset = put(rig, 60_000, "a")
     for step in range(5):
