@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -67,6 +68,7 @@ class Load:
     alone: Callable[[Path, float], list[Metric]] | None = None
     default: bool = True
     timers: bool = False
+    migration: bool = False
     ours_only: bool = False
 
 
@@ -102,12 +104,27 @@ class Bench:
         """Receive until `count` messages came or nothing comes any more."""
         return self._finish(self._spawn("recv", topic, count, options))
 
+    def resend(self, level: int, delay_ms: int, count: int) -> Found:
+        """Read `count` messages that wait in a level, and send each again as a timer."""
+        options: dict[str, object] = {"level": level, "level_delay": delay_ms}
+        return self._finish(self._spawn("resend", "-", count, options))
+
+    def receiving(
+        self, topic: str, count: int, **options: object
+    ) -> AbstractContextManager[Meanwhile]:
+        """Receive in the background; what the block gets waits for the result when called."""
+        return self._meanwhile(self._spawn("recv", topic, count, options))
+
+    def sending(
+        self, topic: str, count: int, **options: object
+    ) -> AbstractContextManager[Meanwhile]:
+        """Send in the background, as `receiving` receives."""
+        return self._meanwhile(self._spawn("send", topic, count, options))
+
     @contextmanager
-    def receiving(self, topic: str, count: int, **options: object) -> Iterator[Callable[[], Found]]:
-        """Receive in the background; the block gets a function that waits for the result."""
-        process = self._spawn("recv", topic, count, options)
+    def _meanwhile(self, process: subprocess.Popen[str]) -> Iterator[Meanwhile]:
         try:
-            yield lambda: self._finish(process)
+            yield Meanwhile(process, self._finish)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -161,6 +178,22 @@ class Bench:
             raise RuntimeError(f"wireload: {errors.strip()}")
         found: Found = json.loads(out)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """The load generator at work in the background; call it to wait for what it found."""
+
+    process: subprocess.Popen[str]
+    finish: Callable[[subprocess.Popen[str]], Found]
+
+    def __call__(self) -> Found:
+        return self.finish(self.process)
+
+    def stop(self) -> Found:
+        """Have it end now, in order; return what it found."""
+        self.process.send_signal(signal.SIGINT)
+        return self()
 
 
 def level_of_at_least(seconds: float) -> tuple[int, int]:

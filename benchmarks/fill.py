@@ -81,8 +81,8 @@ class Filler:
         batch.rows[:size] = self._made[:size]
         batch.rows["timer_value"][:size] = due_ms
         batch.count = size
-        _digits(self._texts[:size, self._key_at :], numbers, KEY_DIGITS, 16)
-        _digits(self._texts[:size, self._due_at :], due_ms, TIME_DIGITS, 10)
+        write_digits(self._texts[:size, self._key_at :], numbers, KEY_DIGITS, 16)
+        write_digits(self._texts[:size, self._due_at :], due_ms, TIME_DIGITS, 10)
 
     def append(self) -> None:
         """Put the batch that was made, hook first, as a broker does."""
@@ -149,7 +149,7 @@ def _note(timers: TimerStore, batch: PutBatch) -> None:
     timers.note_put(batch, timers.clock.now_ms())
 
 
-def _digits(out: npt.NDArray[np.uint8], numbers: Times, count: int, base: int) -> None:
+def write_digits(out: npt.NDArray[np.uint8], numbers: Times, count: int, base: int) -> None:
     """Write numbers with `count` digits to the start of each row of `out`."""
     left = numbers.copy()
     for at in range(count - 1, -1, -1):

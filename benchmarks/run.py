@@ -4,6 +4,7 @@
     python -m benchmarks.run --scale 0.01         a quick look whether everything works
     python -m benchmarks.run --only drain,crash   some loads; --list names them
     python -m benchmarks.run --timers             everything about timers (about 20 minutes)
+    python -m benchmarks.run --migration          migration of levels (about 15 minutes)
 
 Each load gets a fresh broker with an empty store for each server, warmed up, so that no load
 profits or suffers from another; both servers do a load right after each other, so that a busy
@@ -128,6 +129,7 @@ def parse(words: list[str]) -> Options:
     parser.add_argument("--only", default="", help="names of loads, separated by commas")
     parser.add_argument("--all", action="store_true", help="also the loads that are not default")
     parser.add_argument("--timers", action="store_true", help="the loads about timers")
+    parser.add_argument("--migration", action="store_true", help="the loads about migration")
     parser.add_argument("--list", action="store_true", help="name the loads and end")
     parser.add_argument("--servers", default=f"{APACHE},{OURS}", help="which, first is the base")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies counts of messages")
@@ -163,7 +165,9 @@ def _command(words: list[str]) -> str:
 
 
 def _is_wanted(load: Load, args: argparse.Namespace) -> bool:
-    return bool(load.timers if args.timers else load.default or args.all)
+    if args.timers or args.migration:
+        return (args.timers and load.timers) or (args.migration and load.migration)
+    return bool(load.default or args.all)
 
 
 if __name__ == "__main__":

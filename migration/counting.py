@@ -35,9 +35,13 @@ class Counted:
     overdue: int = 0
     soon: int = 0
     unreadable: int = 0
+    fixed: int = 0
+    far: int = 0
     near_retention: int = 0
 
-    def add(self, units: Any, due_ms: Any, *, now_ms: int, soon_ms: int, expired: int) -> None:
+    def add(
+        self, units: Any, due_ms: Any, *, now_ms: int, soon_ms: int, far_ms: int, expired: int
+    ) -> None:
         """Take (n,) units that wait in."""
         if not units.size:
             return
@@ -48,6 +52,7 @@ class Counted:
         self.last_due_ms = high if self.last_due_ms is None else max(self.last_due_ms, high)
         self.overdue += int(np.count_nonzero(due_ms <= now_ms))
         self.soon += int(np.count_nonzero((due_ms > now_ms) & (due_ms <= soon_ms)))
+        self.far += int(np.count_nonzero(due_ms >= far_ms))
         self.near_retention += int(np.count_nonzero(units["phys_offset"] < expired))
 
     def planned(self, delay_ms: int, rate_per_s: int) -> PlannedLevel:
@@ -84,6 +89,8 @@ class Count:
     def pieces(self) -> Iterator[int]:
         """Do the work; yield how many units each piece had."""
         expired = int(self.sides.store.retention.expired().until)
+        timers = self.sides.timers
+        far_ms = timers.position.staged_ms + timers.config.window_ms
         for level in self.levels:
             counted = self.found[level] = Counted(level)
             held = self.sides.levels.levels.get(level)
@@ -100,15 +107,19 @@ class Count:
                     due_ms = self.sides.queues.due_ms(level, units)
                     counted.add(
                         units[waits], due_ms[waits], now_ms=self.now_ms, soon_ms=soon_ms,
-                        expired=expired,
+                        far_ms=far_ms, expired=expired,
                     )  # fmt: skip
-                    counted.unreadable += self._unreadable(level, first, first + int(units.size))
+                    self._read(counted, first, first + int(units.size))
                     first += int(units.size)
                     yield int(units.size)
 
-    def _unreadable(self, level: int, first: int, end: int) -> int:
-        rows, _ = self.sides.timers.handovers.records.read(level, first, end, {})
-        return int(np.count_nonzero(rows["topic_index"] < 0))
+    def _read(self, counted: Counted, first: int, end: int) -> None:
+        """Count what the records themselves tell."""
+        records = self.sides.timers.handovers.records
+        before = records.fixed
+        rows, _ = records.read(counted.level, first, end, {})
+        counted.unreadable += int(np.count_nonzero(rows["topic_index"] < 0))
+        counted.fixed += records.fixed - before
 
     def plan(self, *, plan_id: str, store_id: str, made_by: str) -> Plan:
         """Return the plan of what was counted."""
@@ -130,6 +141,19 @@ def _obstacles(item: Counted) -> Iterator[Obstacle]:
     told = (
         (ObstacleKind.DUE_WHILE_RUNNING, item.soon, "fall due while it runs: their level delivers"),
         (ObstacleKind.UNREADABLE, item.unreadable, "cannot be read: they go to quarantine"),
+        (
+            ObstacleKind.BEYOND_WINDOW,
+            item.far,
+            "are due beyond the roll window (timerRollWindowSlot): they wait with their level "
+            "until they are within it, and it drains until then",
+        ),
+        (
+            ObstacleKind.HAS_CRC,
+            item.fixed,
+            "have a checksum of their properties, or no single level: their records stay as they "
+            "are. DueMQ delivers them like all others; an Apache broker that opens the store would "
+            "delay them once more",
+        ),
         (
             ObstacleKind.NEAR_RETENTION,
             item.near_retention,

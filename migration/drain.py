@@ -68,11 +68,16 @@ class Drain:
         offer = self._levels.handing.offer(level, units_max, RANGES_MAX)
         if offer is None:
             return Step(waits="" if self.is_empty(level) else "deliveries of the level are retried")
-        far = int(offer.due_ms.max(initial=0)) - timers.position.staged_ms
-        if far >= timers.config.window_ms:
+        limit_ms = timers.position.staged_ms + timers.config.window_ms
+        near = offer.due_ms < limit_ms
+        if not near.all():  # Apache's broker would copy them, without a time (decision 0019)
+            count = int(np.argmin(near))
+            offer = self._levels.handing.offer(level, count, RANGES_MAX) if count else None
+        if offer is None:
             return Step(
-                waits=f"messages due {far // 1_000} s from now are beyond the roll window of "
-                f"{timers.config.window_ms // 1_000} s (timerRollWindowSlot)"
+                waits=f"what is left is due beyond the roll window of "
+                f"{timers.config.window_ms // 1_000} s (timerRollWindowSlot): it waits with its "
+                "level until it is within"
             )
         kept = ~mask_of(offer.excluded, offer.first, offer.end)
         kept &= offer.units["size"] != PRE_BLANK_SIZE

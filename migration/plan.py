@@ -29,6 +29,7 @@ class ObstacleKind(StrEnum):
     UNREADABLE = "unreadable"  # stays with the level, which sends it to quarantine
     NEAR_RETENTION = "near_retention"  # in a file that retention would remove next
     HAS_CRC = "has_crc"  # carries a checksum of its properties; the record is left as it is
+    BEYOND_WINDOW = "beyond_window"  # due so late that it drains when its time is nearer
     NO_ROOM = "no_room"  # the disk has no room for the timer units
     NO_TIMERS = "no_timers"  # the timer store is switched off
 

@@ -1,8 +1,10 @@
 """The put hook: messages with a delay level go to the schedule topic.
 
 Columns do the work; only rows whose property text must change are touched one by one: a level
-above the highest (DELAY is rewritten), timer properties beside a level (the level wins), REAL_TOPIC
-and REAL_QID from an earlier life of the message. Source: HookUtils.handleScheduleMessage.
+above the highest (DELAY is rewritten), timer properties beside a level (the level wins), and what
+a broker added in an earlier life of the message, which consumers send along when they send it back.
+So a message is the same whether its level is migrated or not. Source:
+HookUtils.handleScheduleMessage.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 
 MESSAGE_ILLEGAL = 13
 TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
-STALE_PROPERTIES = (*TIMER_PROPERTIES, "REAL_TOPIC", "REAL_QID")
+STALE_PROPERTIES = (
+    *TIMER_PROPERTIES,
+    *("TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
+    *("DUEMQ_DUE_MS", "REAL_TOPIC", "REAL_QID"),
+)
 
 
 class LevelHook:

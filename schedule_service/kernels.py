@@ -35,6 +35,8 @@ from message_store.kernels.topics import find_topic
 from message_store.layout import (
     DELAY_ILLEGAL,
     PROP_REAL_TOPIC,
+    PROP_TIMER_OUT,
+    PROP_TIMER_STALE,
     SYS_COMMIT,
     SYS_TRANSACTION_MASK,
     TIMER_NONE,
@@ -44,6 +46,7 @@ from message_store.topics import QUEUES_MAX, TopicArrays
 Rows = npt.NDArray[Any]
 DUE_NAME = np.frombuffer(b"DUEMQ_DUE_MS", np.uint8).copy()
 MOVED_NAME = np.frombuffer(b"DELAy", np.uint8).copy()
+STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
 
 UNTOUCHED, CLAMPED, STRIPPED, ILLEGAL = 0, 1, 2, 4  # bits that redirect reports of a row
 
@@ -82,7 +85,7 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
                 row["due_delay_ms"] = delays_ms[level]
             report[i] = UNTOUCHED
             continue
-        if row["timer_kind"] != TIMER_NONE or row["prop_flags"] & PROP_REAL_TOPIC:
+        if row["timer_kind"] != TIMER_NONE or row["prop_flags"] & STALE_FLAGS:
             report[i] |= STRIPPED
         if report[i] != UNTOUCHED:
             odd += 1

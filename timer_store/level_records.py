@@ -40,7 +40,8 @@ class LevelRecords:
     """Reads level messages of one store as (n,) `layout.TIMED` rows.
 
     Attributes:
-        unnamed: records that kept the name of their level though they changed their owner.
+        fixed: records that were read whose name of their level cannot change.
+        unnamed: those of them that kept it though they changed their owner.
     """
 
     def __init__(self, store: Any) -> None:
@@ -49,7 +50,7 @@ class LevelRecords:
         self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
         self._maps: dict[int, Bytes] = {}
         self._mmaps: dict[int, mmap.mmap] = {}
-        self.unnamed = 0
+        self.fixed = self.unnamed = 0
 
     def bounds(self, level: int) -> Range:
         """Return the first queue offset of a level's queue and its end."""
@@ -95,10 +96,12 @@ class LevelRecords:
             data, span, count = self._piece(units[at:])
             if name != NAME_AS_IS:
                 self._populate(span[0], units[at : at + count])
-            self.unnamed += read_levels(
+            fixed = read_levels(
                 data, span, units[at : at + count], self._store.topics.arrays, numbers,
                 self._scratch, timed[at : at + count],
             )  # fmt: skip
+            self.fixed += fixed
+            self.unnamed += fixed if name != NAME_AS_IS else 0
             at += count
         name_topics(self._store, timed)
         timed["due_ms"], timed["slot_ms"] = due_ms, due_ms - 1

@@ -8,6 +8,7 @@ from benchmarks.loads import (
     drain,
     ingest,
     memory,
+    migration,
     ready,
     steady,
     timer_engine,
@@ -15,5 +16,7 @@ from benchmarks.loads import (
     timers,
 )
 
-MODULES = (ingest, drain, steady, crash, ready, memory, timers, timer_pending, timer_engine)
+MODULES = (
+    ingest, drain, steady, crash, ready, memory, timers, timer_pending, timer_engine, migration,
+)  # fmt: skip
 LOADS: dict[str, Load] = {load.name: load for module in MODULES for load in module.LOADS}

@@ -3,6 +3,7 @@
 //	wireload mk   -topic T -queues 4
 //	wireload send -topic T -n 100000 -size 100 -conns 4 -depth 64 [-level 2 | -delay 5000 | -due EPOCH_MS]
 //	wireload recv -topic T -n 100000 -idle 10 [-level-delay 5000]
+//	wireload resend -level 18 -level-delay 7200000 -n 100000    what waits in a level is sent again, as timers
 //
 // A body starts with two numbers of 8 bytes, big endian: the sequence number and the moment it is due (for levels: the
 // moment it was sent). So a receiver knows what was lost, duplicated, early or late, without asking the sender.
@@ -14,6 +15,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
 )
 
 type options struct {
@@ -39,13 +43,23 @@ type options struct {
 	levelDelay int64
 	fromEnd    bool
 	counts     bool
+	moments    bool
 	json       bool
 }
 
 // report is what a mode found: it prints itself as text, or as one JSON object.
 type report interface{ print() }
 
+// interrupted says that somebody has had enough: send and recv end in order and tell what they found.
+var interrupted atomic.Bool
+
 func main() {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGINT)
+	go func() {
+		<-told
+		interrupted.Store(true)
+	}()
 	if len(os.Args) < 2 {
 		usage()
 	}
@@ -59,6 +73,8 @@ func main() {
 		found, err = send(o)
 	case "recv":
 		found, err = recv(o)
+	case "resend":
+		found, err = resend(o)
 	default:
 		usage()
 	}
@@ -102,6 +118,7 @@ func parse(mode string, words []string) options {
 	f.Int64Var(&o.levelDelay, "level-delay", 0, "recv: ms of the level, to judge lateness")
 	f.BoolVar(&o.fromEnd, "from-end", false, "recv: only what comes after the start")
 	f.BoolVar(&o.counts, "counts", false, "recv: also tell how many messages were how late")
+	f.BoolVar(&o.moments, "moments", false, "recv: also tell when messages were stored, and how late each was")
 	f.BoolVar(&o.json, "json", false, "print the result as one JSON object")
 	_ = f.Parse(words)
 	if o.size < stampBytes || o.n < 1 || o.conns < 1 || o.depth < 1 || o.queues < 1 {
@@ -112,6 +129,6 @@ func parse(mode string, words []string) options {
 }
 
 func usage() {
-	fmt.Fprintln(os.Stderr, "usage: wireload mk|send|recv [options]; wireload send -h lists them")
+	fmt.Fprintln(os.Stderr, "usage: wireload mk|send|recv|resend [options]; wireload send -h lists them")
 	os.Exit(2)
 }

@@ -22,7 +22,7 @@ var errRecord = errors.New("a record that does not hold together")
 
 type record struct {
 	seq, due, storeMs int64
-	body              []byte
+	body, properties  []byte
 }
 
 // nextRecord cuts the first record off.
@@ -51,8 +51,18 @@ func nextRecord(b []byte) (record, []byte, error) {
 		return record{}, nil, errRecord
 	}
 	body := b[at : at+bodyBytes]
+	at += bodyBytes
+	if at >= size || at+1+int(b[at])+2 > size { // a long topic name is not for us
+		return record{}, nil, errRecord
+	}
+	at += 1 + int(b[at])
+	propertiesBytes := int(binary.BigEndian.Uint16(b[at:]))
+	at += 2
+	if at+propertiesBytes > size {
+		return record{}, nil, errRecord
+	}
 	return record{
 		seq: int64(binary.BigEndian.Uint64(body)), due: int64(binary.BigEndian.Uint64(body[8:])),
-		storeMs: storeMs, body: body,
+		storeMs: storeMs, body: body, properties: b[at : at+propertiesBytes],
 	}, b[size:], nil
 }

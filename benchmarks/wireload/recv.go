@@ -33,6 +33,7 @@ type recvReport struct {
 	StoreMs    spread     `json:"late_at_store_ms"`
 	ClientMs   spread     `json:"late_at_client_ms"`
 	LateCounts [][2]int32 `json:"late_counts,omitempty"` // lateness at the store in ms, messages
+	Moments    [][3]int64 `json:"moments,omitempty"`     // stored at (epoch ms), late by (ms), messages
 }
 
 func (r *recvReport) print() {
@@ -52,6 +53,7 @@ type receiver struct {
 	storeMs  []int32
 	clientMs []int32
 	seconds  map[int64]int
+	moments  map[[2]int64]int64
 	last     time.Time
 	report   recvReport
 }
@@ -61,7 +63,7 @@ type receiver struct {
 func recv(o options) (report, error) {
 	r := &receiver{
 		o: o, seen: make([]uint8, o.n), filler: bytes.Repeat([]byte{'x'}, o.size), seconds: map[int64]int{},
-		last: time.Now(),
+		moments: map[[2]int64]int64{}, last: time.Now(),
 	}
 	stop := make(chan struct{})
 	var all sync.WaitGroup
@@ -91,7 +93,7 @@ func recv(o options) (report, error) {
 func (r *receiver) finished() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.report.Distinct >= r.o.n || time.Since(r.last).Seconds() > r.o.idle
+	return interrupted.Load() || r.report.Distinct >= r.o.n || time.Since(r.last).Seconds() > r.o.idle
 }
 
 func (r *receiver) result() *recvReport {
@@ -101,6 +103,9 @@ func (r *receiver) result() *recvReport {
 	found.StoreMs = spreadOf(r.storeMs, 1)
 	if r.o.counts {
 		found.LateCounts = countsOf(r.storeMs)
+	}
+	for at, count := range r.moments {
+		found.Moments = append(found.Moments, [3]int64{at[0], at[1], count})
 	}
 	found.ClientMs = spreadOf(r.clientMs, 1)
 	for _, count := range r.seconds {
@@ -207,6 +212,9 @@ func (r *receiver) judge(m record, nowMs int64) {
 	r.storeMs = append(r.storeMs, clamp(m.storeMs-due))
 	r.clientMs = append(r.clientMs, clamp(nowMs-due))
 	r.seconds[m.storeMs/1000]++
+	if r.o.moments {
+		r.moments[[2]int64{m.storeMs, m.storeMs - due}]++
+	}
 	if r.report.FirstMs == 0 || m.storeMs < r.report.FirstMs {
 		r.report.FirstMs = m.storeMs
 	}

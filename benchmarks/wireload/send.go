@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,6 +21,8 @@ const (
 
 	writeBufferBytes = 256 << 10
 	readBufferBytes  = 1 << 20
+
+	answersPause = 2 * time.Second // of an interrupted sender, for the last answers
 )
 
 type sendReport struct {
@@ -46,7 +49,8 @@ type sender struct {
 	o        options
 	first    int64 // sequence number
 	count    int
-	share    float64 // messages per second, 0: no limit
+	limit    atomic.Int64 // messages that are sent in the end, 0: count
+	share    float64      // messages per second, 0: no limit
 	start    time.Time
 	sentUs   []int64 // by opaque
 	acksUs   []int32
@@ -123,6 +127,11 @@ func (s *sender) write(c net.Conn, credits chan int, failed chan error) error {
 	m := newMessage(s.o)
 	credit := s.o.depth
 	for i := 0; i < s.count; i++ {
+		if interrupted.Load() {
+			s.limit.Store(int64(max(i, 1)))
+			_ = c.SetReadDeadline(time.Now().Add(answersPause))
+			break
+		}
 		if err := s.pace(w, i); err != nil {
 			return err
 		}
@@ -171,6 +180,9 @@ func (s *sender) read(c net.Conn, credits chan int) error {
 	bunch := 0
 	for range s.sentUs {
 		header, _, err := readFrame(r, &buffer)
+		if err != nil && int64(len(s.acksUs)) == s.limit.Load() {
+			return nil
+		}
 		if err != nil {
 			return err
 		}

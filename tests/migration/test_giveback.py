@@ -11,9 +11,11 @@ import pytest
 from message_store import marks
 from message_store.batch import PutBatch
 from message_store.marks import Route
+from schedule_service.hook import STALE_PROPERTIES
 from tests.migration.rig import MigrationRig
 from tests.migration.test_drain import fill, seen
 from tests.store_help import add_message
+from timer_store.names import DUE_NAMES, STALE_NAMES
 
 
 def check(rig: MigrationRig, due: dict[bytes, int]) -> None:
@@ -129,6 +131,24 @@ def test_a_rule_gives_a_topic_another_delay(tmp_path: Path) -> None:
     rig.send([(4, "T", 0, b"t"), (4, "U", 0, b"u")])
     rig.advance(60_000)
     assert {r.body: r.store_ms - now_ms for r in rig.delivered()} == {b"t": 60_000, b"u": 7_000}
+
+
+def test_one_sent_again_is_the_same_by_level_and_routed(tmp_path: Path) -> None:
+    """A consumer that sends a message back sends along what brokers added in its earlier lives."""
+    rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
+    rig.route(4)
+    assert set(STALE_PROPERTIES) == {*DUE_NAMES, *STALE_NAMES}
+    for one in (rig, plain):
+        for name in STALE_PROPERTIES:
+            one.send([(4, "T", 0, name.encode())], KEYS="k", **{name: "7"})
+    assert (pending(rig), pending(plain)) == ((0, 10), (10, 0))
+    for one in (rig, plain):
+        one.advance(61_000)
+    assert len(rig.delivered()) == 10
+    assert seen(rig.delivered()) == seen(plain.delivered())
+    assert {r.property_text for r in rig.delivered()} == {
+        b"DELAY\x014\x02WAIT\x01true\x02KEYS\x01k\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02"
+    }
 
 
 def test_what_cannot_be_routed_is_left_to_the_level(tmp_path: Path) -> None:

@@ -7,12 +7,10 @@ import pytest
 from message_store import layout
 from message_store.batch import PutBatch
 from message_store.topics import TopicTable
-from schedule_service.hook import LevelHook
+from schedule_service.hook import STALE_PROPERTIES, LevelHook
 from schedule_service.levels import LevelHistory, Promise
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 from tests.store_help import LOOPBACK
-
-TIMERS = ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"]
 
 
 @pytest.fixture
@@ -81,7 +79,7 @@ def test_a_level_that_is_no_number_is_refused(topics, hook, level):
     assert "1 to 2" in batch.remarks[0]
 
 
-@pytest.mark.parametrize("name", [*TIMERS, "REAL_TOPIC", "REAL_QID"])
+@pytest.mark.parametrize("name", STALE_PROPERTIES)
 def test_a_level_wins_over_timers_and_an_earlier_life(topics, hook, name):
     batch = batch_of(topics, [("TAGS", "A"), (name, "7"), ("DELAY", "2")])
     hook(batch, 5)

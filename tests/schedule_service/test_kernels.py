@@ -39,7 +39,7 @@ def naive_redirect(row):
     if topic == SCHEDULE:
         return (*asis[:4], int(DELAYS[held]), 0)
     report = kernels.CLAMPED if level > 2 else 0
-    if row["timer_kind"] or row["prop_flags"] & layout.PROP_REAL_TOPIC:
+    if row["timer_kind"] or row["prop_flags"] & ~layout.PROP_WAIT_FALSE:
         report |= kernels.STRIPPED
     return (SCHEDULE, held - 1, topic, row["queue_id"], int(DELAYS[held]), report)
 
@@ -52,7 +52,12 @@ row_values = st.fixed_dictionaries(
         "sys_flag": st.sampled_from([0, 1, 4, 8, 12]),
         "status": st.sampled_from([0, 0, 0, 13]),
         "timer_kind": st.sampled_from([0, layout.TIMER_DELAY_SEC, layout.TIMER_ILLEGAL]),
-        "prop_flags": st.sampled_from([0, layout.PROP_REAL_TOPIC, layout.PROP_WAIT_FALSE]),
+        "prop_flags": st.sampled_from(
+            [
+                *(0, layout.PROP_REAL_TOPIC, layout.PROP_WAIT_FALSE),
+                *(layout.PROP_TIMER_OUT, layout.PROP_TIMER_STALE | layout.PROP_WAIT_FALSE),
+            ]
+        ),
     }
 )
 

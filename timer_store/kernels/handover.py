@@ -89,7 +89,7 @@ def read_levels(
             DELAY is to end with, or NAME_AS_IS.
         timed: (n,) layout.TIMED out; a record that cannot be read has no topic.
 
-    Returns how many records kept a name that was to change.
+    Returns how many records keep their name, whatever is asked for.
     """
     kept, frame, text = 0, scratch.frames[0], scratch.text[0]
     for i in range(units.size):
@@ -109,9 +109,8 @@ def read_levels(
         name_pos = read_level_text(data, prop_pos, prop_pos + frame["prop_len"], text)
         if text["topic_len"] > 0:
             set_topic(data, text, arrays, timed, i)
-        if numbers[2] != NAME_AS_IS:
-            if name_pos < 0:
-                kept += 1
-            elif data[name_pos] != numbers[2]:
-                data[name_pos] = numbers[2]
+        if name_pos < 0:
+            kept += 1
+        elif numbers[2] != NAME_AS_IS and data[name_pos] != numbers[2]:
+            data[name_pos] = numbers[2]
     return kept

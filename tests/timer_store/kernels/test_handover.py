@@ -47,7 +47,9 @@ def test_one_byte_over_and_back(text: dict[str, str], renames: bool, tmp_path: P
         assert timed["topic_index"] == store.topics.find("Real")
         over = store.read_record(int(row["phys_offset"])).property_text
         assert over == (before.replace(b"DELAY\x013", b"DELAy\x013", 1) if renames else before)
-        assert records.unnamed == (not renames)
+        assert records.unnamed == records.fixed == (not renames)
+        records.read(LEVEL, 0, 1, {})
+        assert (records.unnamed, records.fixed) == ((0, 0) if renames else (1, 2))
         records.read(LEVEL, 0, 1, {}, name=UPPER_Y)
         assert store.read_record(int(row["phys_offset"])).property_text == before
 

@@ -1,0 +1,101 @@
+"""Fills a store with messages that wait in one level, through the library: a million in seconds.
+
+The clock is set for each batch, so that they fall due one after the other over most of the level's
+delay, as traffic of an hour and more would leave them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.fill import BODY_BYTES, KEY_DIGITS, KEY_HEAD, LOOPBACK, ROWS, key, write_digits
+from message_store.batch import PutBatch
+from message_store.clock import FakeClock
+from message_store.config import StoreConfig
+from message_store.properties import encode_properties
+from message_store.store import MessageStore
+from schedule_service.config import DEFAULT_LEVELS
+from schedule_service.hook import LevelHook
+from schedule_service.levels import LevelHistory, Promise, parse_levels
+from schedule_service.names import SCHEDULE_TOPIC
+from tests.interop.waiting import now_ms
+
+LEVEL = 18
+QUEUES = 4
+FIRST_DUE_MS = 30 * 60_000  # from now: nothing is delivered while we measure
+LAST_BORN_MS = 10_000  # before now
+APACHES_OWN = ("commitlog", "consumequeue", "index", "config", "checkpoint")
+PERM = 6
+
+
+def fill_levels(root: Path, count: int, topic: str) -> None:
+    """Put `count` messages of level LEVEL into the store of a stopped broker."""
+    clock, end_ms = FakeClock(0), now_ms() - LAST_BORN_MS
+    delay_ms = int(parse_levels(DEFAULT_LEVELS)[LEVEL])
+    first_ms = end_ms - delay_ms + FIRST_DUE_MS
+    clock.set_ms(first_ms)
+    with MessageStore(StoreConfig(root_text=str(root)), clock) as store:
+        hook = LevelHook(store.topics, LevelHistory([Promise(0, DEFAULT_LEVELS)]))
+        _know(store, topic)
+        batch = PutBatch(ROWS)
+        text = encode_properties({"UNIQ_KEY": key(0), "WAIT": "true", "DELAY": str(LEVEL)})
+        for n in range(ROWS):
+            batch.add(
+                topic_index=store.topics.find(topic), queue_id=n % QUEUES, body=b"x" * BODY_BYTES,
+                properties=text, born_ms=0, born_host=LOOPBACK, store_host=LOOPBACK,
+            )  # fmt: skip
+        rows, width = batch.rows.copy(), BODY_BYTES + len(text)
+        texts = batch.staging[: ROWS * width].reshape(ROWS, width)
+        key_at = BODY_BYTES + text.index(key(0).encode()) + len(KEY_HEAD)
+        for first in range(0, count, ROWS):
+            size = min(ROWS, count - first)
+            batch.rows[:size], batch.count = rows[:size], size
+            write_digits(texts[:size, key_at:], np.arange(first, first + size), KEY_DIGITS, 16)
+            clock.set_ms(first_ms + (end_ms - first_ms) * first // count)
+            batch.rows["born_ms"][:size] = clock.now_ms()
+            hook(batch, clock.now_ms())
+            store.put(batch)
+            assert not (batch.filled["status"] != 0).any(), batch.remarks
+        while store.index.behind_bytes:
+            store.index.catch_up()
+
+
+def fill_apache_store(root: Path, count: int, topic: str) -> None:
+    """Make a store as Apache's 4.9.7 leaves it after an orderly stop: its files and no others."""
+    fill_levels(root, count, topic)
+    for path in root.iterdir():
+        if path.name not in APACHES_OWN:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    config = root / "config"
+    for path in config.iterdir():
+        path.unlink()
+    topics = {name: _topic(name, queues) for name, queues in _queues(topic).items()}
+    version = {"counter": len(topics), "timestamp": now_ms()}
+    _write(config / "topics.json", {"dataVersion": version, "topicConfigTable": topics})
+    _write(config / "delayOffset.json", {"offsetTable": {}})
+    _write(config / "consumerOffset.json", {"offsetTable": {}})
+
+
+def _queues(topic: str) -> dict[str, int]:
+    return {SCHEDULE_TOPIC: len(parse_levels(DEFAULT_LEVELS)) - 1, topic: QUEUES}
+
+
+def _know(store: Any, topic: str) -> None:
+    for name, queues in _queues(topic).items():
+        store.topics.set_routing(name, write_queues=queues, read_queues=queues, perm=PERM)
+
+
+def _topic(name: str, queues: int) -> dict[str, Any]:
+    return {
+        "order": False, "perm": PERM, "readQueueNums": queues, "topicFilterType": "SINGLE_TAG",
+        "topicName": name, "topicSysFlag": 0, "writeQueueNums": queues,
+    }  # fmt: skip
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent="\t") + "\n")
