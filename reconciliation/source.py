@@ -11,6 +11,7 @@
     partitionBytes    of the files that one task reads                            64 MiB
     checkBody         whether bodies are compared with their CRC (`damage`)       true
     timerPrecisionMs  of the store's timers                                       1000
+    tickMs            of a stream: see `stream`                                   0
 
 The schema is that of `tables`; a schema of your own with fewer columns decodes fewer columns. The
 log is read up to where it ended when the job was planned. What cannot be read does not end a job:
@@ -62,7 +63,7 @@ from timer_store.layout import UNIT_BYTES
 FORMAT: Final = "rocketmq-store"
 OPTIONS: Final = (
     "path", "table", "topics", "fromms", "untilms", "startoffset", "endoffset", "partitionbytes",
-    "checkbody", "timerprecisionms",
+    "checkbody", "timerprecisionms", "tickms",
 )  # fmt: skip
 Rows = npt.NDArray[Any]
 
@@ -81,6 +82,7 @@ class Wanted:
     partition_bytes: int = PARTITION_BYTES
     check_body: bool = True
     precision_ms: int = 1_000
+    tick_ms: int = 0
 
     def keep(self, walk: Walk, rows: Rows) -> Rows:
         """Return those rows of a walk that are wanted; offsets are kept by the segments."""
@@ -122,6 +124,7 @@ def wanted_of(options: Mapping[str, str]) -> Wanted:
         max(_number(given, "partitionbytes", PARTITION_BYTES), RECORD_FIXED_BYTES),
         given.get("checkbody", "true").lower() != "false",
         _number(given, "timerprecisionms", 1_000),
+        _number(given, "tickms", 0),
     )
 
 

@@ -1,6 +1,8 @@
 """The log as a stream: `spark.readStream.format("rocketmq-store")`, table `messages` only.
 
     offset   {store: log offset where its next record begins}
+    tickMs   there is a batch after so many ms, though nothing was appended: the offset has the
+             time, too; 0, the default: batches come with records only
 
 Each micro-batch covers what was appended since the last; with a checkpoint every record comes
 exactly once, across restarts too. What retention removed before it was read is a row with the
@@ -11,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from message_store.clock import SystemClock
 from reconciliation.files import Root
 from reconciliation.planning import Finding, LogPlan, grouped, log_segments, plan_log
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from reconciliation.source import Part, StoreReader, Wanted
 
 Offsets = dict[str, int]
+TICK: Final = "@tick"
 
 
 class StoreStreamReader(DataSourceStreamReader):
@@ -40,7 +44,11 @@ class StoreStreamReader(DataSourceStreamReader):
         """Return where the logs end now; never before `start`."""
         known = start or {}
         ends = ((root.url, min(plan.end, self._wanted.end)) for root, plan in self._plans())
-        return {url: max(end, known.get(url, 0)) for url, end in ends}
+        found = {url: max(end, known.get(url, 0)) for url, end in ends}
+        tick_ms = self._wanted.tick_ms
+        if tick_ms:
+            found[TICK] = max(SystemClock().now_ms() // tick_ms * tick_ms, known.get(TICK, 0))
+        return found
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the parts of one micro-batch."""
