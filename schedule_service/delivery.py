@@ -33,9 +33,11 @@ from schedule_service.levels import LEVELS_MAX
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.pending import Event, Flight, PendingTable, State
 from schedule_service.queues import ScheduleQueues, Units
+from schedule_service.rehearsal import rehearse
 from schedule_service.stats import LevelStats
 
 log = logging.getLogger(__name__)
+REHEARSAL_MS = 100  # after the start: whoever starts us serves by then
 PAUSE_MS = 100  # before a unit that cannot be read yet, or a slow disk, is looked at again
 READ_UNITS_MIN = 64
 CUTS_MAX = 256
@@ -104,7 +106,7 @@ class LevelService:
         self._store, self._queues, self._clock = store, queues, clock
         self._carrier = Carrier(store)
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
-        self._wake, self._flying = Signal(), asyncio.Event()
+        self._wake, self._flying, self._stop = Signal(), asyncio.Event(), asyncio.Event()
         self._sleeping_until = -1
         self._stopping = False
         self._turn = 0
@@ -128,12 +130,20 @@ class LevelService:
             acknowledging = tasks.create_task(
                 self._guard(self._acknowledge()), name="level acknowledgement"
             )
+            tasks.create_task(self._rehearse(), name="level rehearsal")
             try:
                 yield self
             finally:
                 self._stopping = True
+                self._stop.set()
                 self._wake.set()
                 acknowledging.cancel()
+
+    async def _rehearse(self) -> None:
+        """Have kernels loaded before the first message is due, and not while the broker starts."""
+        await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + REHEARSAL_MS)
+        if not self._stopping:
+            await asyncio.to_thread(rehearse)
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         """Have the broker stop in order if a task of ours dies: the log has everything."""
