@@ -8,7 +8,7 @@ empty plan or starter, or a smaller count of routed messages, leaves what the le
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from migration.plan import Plan
@@ -182,6 +182,19 @@ class Run:
     events: list[EventRecord] = field(default_factory=list)
     verifications: list[VerificationRecord] = field(default_factory=list)
     samples: list[SampleRecord] = field(default_factory=list)
+
+
+def renewed(old: Record, new: Record) -> Record:
+    """Return a record that replaces an older one with its key; what marks do not tell stays."""
+    if isinstance(old, MigrationRecord) and isinstance(new, MigrationRecord):
+        return replace(
+            new,
+            plan_id=new.plan_id or old.plan_id,
+            started_by=new.started_by or old.started_by,
+        )
+    if isinstance(old, LevelRecord) and isinstance(new, LevelRecord):
+        return replace(new, routed=max(old.routed, new.routed))
+    return new
 
 
 def mark_key(mark_offset: int) -> str:

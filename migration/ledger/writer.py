@@ -29,6 +29,7 @@ from migration.ledger.records import (
     Record,
     SampleRecord,
     VerificationRecord,
+    renewed,
 )
 
 if TYPE_CHECKING:
@@ -107,10 +108,10 @@ class LedgerWriter:
         """Have records written soon; never waits, never fails."""
         for record in records:
             key = key_of(record)
-            self._waiting.pop(key, None)  # what is newer is written last
+            before = self._waiting.pop(key, None)  # what is newer is written last
             if len(self._waiting) >= self._waiting_max:
                 self._drop_one()
-            self._waiting[key] = record
+            self._waiting[key] = record if before is None else renewed(before, record)
         if self._waiting:
             self._due.set()
 

@@ -320,5 +320,21 @@ def test_the_newest_of_one_key_is_written_last(tmp_path: Path) -> None:
     play(Rig(default_url(tmp_path)), story)
 
 
+def test_what_marks_do_not_tell_is_kept_where_records_meet_before_they_are_written(
+    tmp_path: Path,
+) -> None:
+    async def story(rig: Rig) -> None:
+        told = some.migration()
+        assert (told.plan_id, told.started_by) != ("", "")
+        rig.writer.note(told, some.level(routed=7))
+        rig.writer.note(replace(told, plan_id="", started_by=""), some.level(routed=0))
+        await rig.written()
+        run = rig.open().run(RUN_ID)
+        assert (run.migration.plan_id, run.migration.started_by) == (told.plan_id, told.started_by)
+        assert run.levels[0].routed == 7
+
+    play(Rig(default_url(tmp_path)), story)
+
+
 async def nothing(rig: Rig) -> None:
     """Do nothing."""

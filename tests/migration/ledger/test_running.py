@@ -1,0 +1,127 @@
+"""The ledger of a running broker, on both databases: written, lost on the way, another store's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, text
+
+from message_store.ledger.engine import parse_url
+from migration.ledger.records import Run
+from migration.ledger.store import Ledger
+from migration.states import State
+from tests.migration.test_service import Bench, with_broker
+
+TURNS_MAX = 300
+
+
+async def until_written(bench: Bench) -> None:
+    """Let time pass until the ledger has everything."""
+    for _ in range(TURNS_MAX):
+        ledger = (await bench.wish("status"))["ledger"]
+        if not ledger["waiting"] and not ledger["trouble"]:
+            return
+        bench.clock.advance(1_000)
+    raise AssertionError(ledger)
+
+
+def run_of(url: str, migration: str) -> Run:
+    ledger = Ledger.open_existing(url)
+    run = ledger.run(migration)
+    ledger.close()
+    return run
+
+
+def wipe(url: str) -> None:
+    """Have a database be as if nobody ever used it, or a file be gone."""
+    if url.startswith("sqlite"):
+        for path in Path(url.removeprefix("sqlite:///")).parent.glob("ledger.sqlite*"):
+            path.unlink()
+        return
+    engine = create_engine(parse_url(url))
+    with engine.begin() as connection:
+        names = connection.execute(
+            text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        )
+        for name in [row[0] for row in names]:
+            connection.execute(text(f'DROP TABLE "{name}" CASCADE'))
+    engine.dispose()
+
+
+def test_a_run_is_told_from_plan_to_rollback(url: str, tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(20, 5)
+        plan = (await bench.wish("plan", levels=[5], who="anna"))["plan"]
+        started = await bench.wish("start", plan_id=plan["plan_id"], who="anna")
+        runs.append(started["migration"])
+        await bench.until(5, "done")
+        await bench.send(3, 5, "new")
+        bench.clock.advance(1_000)
+        assert (await bench.wish("verify", levels=[5]))["right"]
+        await bench.wish("rollback", who="ben")
+        await bench.until(5, "rolled_back")
+        await until_written(bench)
+
+    runs: list[str] = []
+    with_broker(tmp_path, work, migrationLedgerUrl=url)
+    run = run_of(url, runs[0])
+    assert (run.migration.started_by, run.migration.mode) == ("anna", "live")
+    assert run.migration.ended_ms is not None
+    assert run.plan is not None
+    assert run.plan.pending == 20
+    [level] = run.levels
+    assert (level.state, level.moved, level.given_back) == (State.ROLLED_BACK, 20, 20)
+    assert [check.agrees for check in run.verifications] == [True, True]
+    kinds = [event.kind for event in run.events]
+    assert {"route", "state", "handover", "giveback"} == set(kinds)
+    assert {event.who for event in run.events} == {"", "anna", "ben"}
+
+
+def test_a_ledger_lost_in_the_middle_is_made_again_of_the_log(url: str, tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(60, 5)
+        runs.append((await bench.wish("start", levels=[5], who="anna"))["migration"])
+        await bench.until(5, "draining", step_ms=1)
+        for _ in range(TURNS_MAX):
+            if (await bench.level(5))["moved"]:
+                break
+            bench.clock.advance(10)
+        await bench.wish("pause")
+        await until_written(bench)
+        assert 0 < (await bench.level(5))["moved"] < 60
+        wipe(url)
+        await bench.wish("resume")
+        done = await bench.until(5, "done", step_ms=100)
+        assert done["moved"] == 60
+        for _ in range(TURNS_MAX):
+            bench.clock.advance(1_000)
+            await bench.wish("status")
+        await until_written(bench)
+
+    runs: list[str] = []
+    with_broker(tmp_path, work, migrationLedgerUrl=url, migrationRate="2")
+    run = run_of(url, runs[0])
+    [level] = run.levels
+    assert (level.state, level.moved, run.migration.started_by) == (State.DONE, 60, "anna")
+    marks = [event.mark_offset for event in run.events]
+    assert marks == list(range(len(marks)))  # from the first on
+    assert [check.agrees for check in run.verifications] == [True]
+
+
+def test_a_ledger_of_another_store_is_refused(url: str, tmp_path: Path) -> None:
+    async def first(bench: Bench) -> None:
+        await bench.wish("start", levels=[5])
+        await bench.until(5, "done")
+        await until_written(bench)
+
+    async def second(bench: Bench) -> None:
+        why = await bench.refused("start", levels=[5])
+        assert "it belongs to store" in why
+        assert "Nothing was started" in why
+        status: Any = await bench.wish("status")
+        assert not status["levels"]
+        assert "it belongs to store" in status["ledger"]["trouble"]
+
+    clock = with_broker(tmp_path / "one", first, migrationLedgerUrl=url)
+    with_broker(tmp_path / "two", second, clock, migrationLedgerUrl=url)

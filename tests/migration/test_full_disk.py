@@ -1,0 +1,136 @@
+"""A disk that fills up in the middle: the cause is told, the state kept, it goes on with room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from tests.migration.test_service import Bench, with_broker
+from tests.timer_store.faults import Disk
+
+COUNT = 60
+WAITS = {
+    "timerlog": "the timer log cannot be written: [Errno 28] No space left on device",
+    "commitlog": "the store takes no writes: ",
+}
+# A rollback writes nothing into the timer log.
+CASES = [("timerlog", "draining"), ("commitlog", "draining"), ("commitlog", "rolling_back")]
+
+
+async def until_waiting(bench: Bench, state: str) -> dict[str, Any]:
+    """Let time pass until level 5 cannot go on."""
+    for _ in range(200):
+        found = await bench.level(5)
+        if found["waits"]:
+            return found
+        bench.clock.advance(100)
+    raise AssertionError(f"it went on: {found}")
+
+
+async def arrived(bench: Bench) -> list[bytes]:
+    """Let everything come due, and return what came."""
+    bench.clock.advance(130_000)
+    for _ in range(2_000):
+        if len(bench.delivered()) >= COUNT:
+            break
+        await bench.waiting()
+        bench.clock.advance(5)
+    return sorted(body for body, _ in bench.delivered())
+
+
+@pytest.mark.parametrize(("full", "state"), CASES)
+def test_a_disk_without_room_is_waited_for(
+    full: str, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch, tmp_path / "store")
+
+    async def work(bench: Bench) -> None:
+        await bench.send(COUNT, 5)
+        await bench.wish("start", levels=[5])
+        if state == "rolling_back":
+            await bench.until(5, "done", step_ms=100)
+            await bench.wish("rollback")
+        await bench.until(5, state, step_ms=1)
+        disk.full = (full,)
+        found = await until_waiting(bench, state)
+        assert WAITS[full] in found["waits"]
+        assert (found["state"], found["paused"]) == (state, False)
+        bench.clock.advance(1_000)
+        assert (await bench.level(5))["state"] == state
+        disk.full = ()
+        bench.broker.store.check_disk()  # as its job does every ten seconds
+        end = "done" if state == "draining" else "rolled_back"
+        found = await bench.until(5, end, step_ms=100)
+        assert (found["moved"], found["waits"]) == (COUNT, "")
+        answer = await bench.wish("verify", levels=[5])
+        assert answer["right"], answer
+        assert sum(await bench.waiting()) == COUNT
+        assert await arrived(bench) == sorted(b"m%d" % n for n in range(COUNT))
+
+    with_broker(tmp_path, work, migrationRate="40")
+
+
+def test_an_end_while_the_disk_is_full_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was handed over, but found no room with the timers, is taken in by the next start."""
+    disk = Disk(monkeypatch, tmp_path / "store")
+
+    async def first(bench: Bench) -> None:
+        await bench.send(COUNT, 5)
+        await bench.wish("start", levels=[5])
+        await bench.until(5, "draining", step_ms=1)
+        disk.full = ("timerlog",)
+        await until_waiting(bench, "draining")
+        assert not (await bench.wish("pause", cause="no room"))["remarks"]
+
+    async def second(bench: Bench) -> None:
+        found = await bench.level(5)
+        assert (found["state"], found["cause"]) == ("draining", "no room")
+        assert sum(await bench.waiting()) == COUNT
+        await bench.wish("resume")
+        await bench.until(5, "done", step_ms=100)
+        assert await arrived(bench) == sorted(b"m%d" % n for n in range(COUNT))
+
+    clock = with_broker(tmp_path, first, migrationRate="40")
+    disk.full = ()
+    with_broker(tmp_path, second, clock)
+
+
+def test_a_ledger_without_room_is_told_and_caught_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages_max = [20]
+
+    def limit(connection: Any, record: Any) -> None:
+        connection.execute(f"PRAGMA max_page_count={pages_max[0]}").close()
+
+    event.listen(Engine, "connect", limit)
+
+    async def work(bench: Bench) -> None:
+        await bench.send(COUNT, 5)
+        await bench.wish("start", levels=[5])
+        done = await bench.until(5, "done", step_ms=100)
+        assert done["moved"] == COUNT
+        for _ in range(500):
+            ledger = (await bench.wish("status"))["ledger"]
+            if ledger["trouble"]:
+                break
+            bench.clock.advance(100)
+        assert "full" in ledger["trouble"]
+        pages_max[0] = 10_000
+        for _ in range(500):
+            ledger = (await bench.wish("status"))["ledger"]
+            if not ledger["trouble"] and not ledger["waiting"]:
+                break
+            bench.clock.advance(1_000)
+        assert (ledger["trouble"], ledger["waiting"]) == ("", 0)
+
+    try:
+        with_broker(tmp_path, work)
+    finally:
+        event.remove(Engine, "connect", limit)
