@@ -107,3 +107,42 @@ def _read(path: Path) -> dict[str, Any] | None:
     if not isinstance(value, dict):
         raise ValueError(f"holds {type(value).__name__}, not an object")
     return value
+
+
+class Saved:
+    """A table that lives in memory and is written to a configuration file when it has changed.
+
+    Subclasses set `_dirty` at each change and say how the file is to look.
+    """
+
+    def __init__(self, file: ConfigFile) -> None:
+        self._file = file
+        self._dirty = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file's content."""
+        raise NotImplementedError
+
+    def persist(self) -> None:
+        """Write the file if it does not hold the table yet.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        if self._dirty:
+            self._file.write(self.to_json())
+            self._dirty = False
+
+    async def save(self) -> None:
+        """As `persist`, in a thread: for the job that runs while the broker serves.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        if self._dirty:
+            self._dirty = False
+            try:
+                await self._file.save(self.to_json())
+            except OSError:
+                self._dirty = True
+                raise

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.config_file import ConfigFile
+from broker.config_file import ConfigFile, Saved
 from broker.data_version import DataVersion, boolean, integer
 from broker.remoting.codes import ResponseCode
 from broker.topic_config import alter_attributes
@@ -141,7 +141,7 @@ class GroupConfig:
         )
 
 
-class GroupManager:
+class GroupManager(Saved):
     """All consumer groups of one broker.
 
     Args:
@@ -149,13 +149,13 @@ class GroupManager:
     """
 
     def __init__(self, file: ConfigFile, clock: Clock, *, auto_create: bool = True) -> None:
-        self._file, self._clock = file, clock
+        super().__init__(file)
+        self._clock = clock
         self.auto_create = auto_create
         self._table: dict[str, GroupConfig] = {}
         self._forbidden: dict[str, Any] = {}
         self._extra: dict[str, Any] = {}
         self._changing = asyncio.Lock()
-        self._dirty = False
         self.version = DataVersion()
 
     # -- file ---------------------------------------------------------------------------------
@@ -201,30 +201,6 @@ class GroupManager:
             "forbiddenTable": dict(self._forbidden),
             "subscriptionGroupTable": {name: group.to_json() for name, group in table.items()},
         }
-
-    def persist(self) -> None:
-        """Write subscriptionGroup.json if it does not hold the table yet.
-
-        Raises:
-            OSError: The disk refused it.
-        """
-        if self._dirty:
-            self._file.write(self.to_json())
-            self._dirty = False
-
-    async def save(self) -> None:
-        """As `persist`, in a thread: for the job that runs while the broker serves.
-
-        Raises:
-            OSError: The disk refused it.
-        """
-        if self._dirty:
-            self._dirty = False
-            try:
-                await self._file.save(self.to_json())
-            except OSError:
-                self._dirty = True
-                raise
 
     # -- questions ----------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from broker.config_file import ConfigFile
+from broker.config_file import ConfigFile, Saved
 from broker.data_version import DataVersion
 from broker.remoting.codes import ResponseCode
 from message_store.clock import Clock
@@ -29,17 +29,17 @@ _FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable"})
 Table = dict[tuple[str, str], dict[int, int]]
 
 
-class OffsetManager:
+class OffsetManager(Saved):
     """Progress of all consumer groups of one broker."""
 
     def __init__(self, file: ConfigFile, clock: Clock) -> None:
-        self._file, self._clock = file, clock
+        super().__init__(file)
+        self._clock = clock
         self._table: Table = {}
         self._pulled: Table = {}
         self._resets: Table = {}
         self._extra: dict[str, Any] = {}
         self._commits = 0
-        self._dirty = False
         self.version = DataVersion()
 
     # -- file ---------------------------------------------------------------------------------
@@ -80,30 +80,6 @@ class OffsetManager:
     def offset_table(self) -> dict[str, dict[int, int]]:
         """Return a copy of all progress as `{"topic@group": {queue: offset}}`."""
         return {f"{topic}{SEPARATOR}{group}": dict(q) for (topic, group), q in self._table.items()}
-
-    def persist(self) -> None:
-        """Write consumerOffset.json if it does not hold the table yet.
-
-        Raises:
-            OSError: The disk refused it.
-        """
-        if self._dirty:
-            self._file.write(self.to_json())
-            self._dirty = False
-
-    async def save(self) -> None:
-        """As `persist`, in a thread: for the job that runs while the broker serves.
-
-        Raises:
-            OSError: The disk refused it.
-        """
-        if self._dirty:
-            self._dirty = False
-            try:
-                await self._file.save(self.to_json())
-            except OSError:
-                self._dirty = True
-                raise
 
     # -- progress -----------------------------------------------------------------------------
 

@@ -115,11 +115,7 @@ class CommitLog:
         Raises:
             CorruptStore: A file of another size, a stray name, a gap between files.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
-        paths = sorted(p for p in self.directory.iterdir() if not p.is_dir())
-        if paths and paths[-1].stat().st_size == 0:
-            paths.pop().unlink()
-        for path in paths:
+        for path in numbered_files(self.directory):
             self._check(path)
             self.files.append(LogFile(path, int(path.name), self.file_bytes, create=False))
         if self.files:
@@ -214,3 +210,12 @@ class CommitLog:
         for file in self.files:
             file.close()
         self.files.clear()
+
+
+def numbered_files(directory: Path) -> list[Path]:
+    """Return the files of a log in order; an empty one at its end, never begun, is removed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = sorted(path for path in directory.iterdir() if not path.is_dir())
+    if paths and paths[-1].stat().st_size == 0:
+        paths.pop().unlink()
+    return paths

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from message_store.commit_log import NAME_DIGITS, LogFile
+from message_store.commit_log import NAME_DIGITS, LogFile, numbered_files
 from message_store.errors import ConfigError, CorruptStore
 from message_store.layout import MAGIC_BLANK
 from timer_store import layout
@@ -82,11 +82,7 @@ class TimerLog:
         Raises:
             CorruptStore: A file of another size, a stray name, a gap between files.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
-        paths = sorted(p for p in self.directory.iterdir() if not p.is_dir())
-        if paths and paths[-1].stat().st_size == 0:
-            paths.pop().unlink()
-        for path in paths:
+        for path in numbered_files(self.directory):
             self._check(path)
             self.files.append(UnitFile(path, int(path.name), self.file_bytes, create=False))
         if self.files:

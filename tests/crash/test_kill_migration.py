@@ -18,9 +18,8 @@ import pytest
 from broker.remoting.client import RemotingClient
 from message_store.plugin import Request
 from migration.requests import MIGRATE
-from tests.crash.books import CALL_TIMEOUT_S, Books, read_all, send_until
-from tests.crash.test_kill_broker import DELIVER_S, Victim, settled
-from tests.interop.waiting import until
+from tests.crash.books import CALL_TIMEOUT_S, Books, send_until
+from tests.crash.victim import Victim, arrivals
 
 DELAYS_MS = (2_000, 4_000, 6_000)
 ACTIONS = ("start", "start", "start", "rollback", "rollback", "pause", "resume", "verify")
@@ -77,19 +76,7 @@ def test_kill_while_levels_become_timers_and_go_back(
     for _ in range(migration_kills):
         victim.start()
         asyncio.run(work_and_kill(victim, books, states))
-    victim.start()
-    try:
-        until(
-            lambda: settled(victim, books),
-            seconds=DELIVER_S,
-            what="all acknowledged arrive",
-            poll_s=0.5,
-        )
-        victim.kill()  # once more: nothing may come a second time
-        victim.start()
-        arrived = asyncio.run(read_all(books, victim.address))
-    finally:
-        victim.kill()
+    arrived = arrivals(victim, books)
     where = f"seed {seed}, {migration_kills} kills, log {tmp_path}/broker.log"
     assert books.faults(arrived) == [], where
     assert len(books.acknowledged) >= migration_kills, f"{where}: hardly anything was sent"

@@ -55,7 +55,7 @@ class Ledger:
         """Send bodies `name-0`, `name-1`, ..., each with its body as its key."""
         for number in range(count):
             body = f"{name}-{number}"
-            send(server, body, queue_id=number % QUEUE_COUNT, level=level)
+            send(server, body, number % QUEUE_COUNT, {"DELAY": str(level)} if level else {})
             self.levels[body] = level
 
     def came(self, server: Server, bodies: Sequence[str] = ()) -> bool:
@@ -115,11 +115,9 @@ class Ledger:
             assert body in found, f"{body} is not found by its key: {found}"
 
 
-def send(server: Server, body: str, *, queue_id: int, level: int) -> None:
-    """Send one message to `TOPIC`; it must be accepted."""
-    properties = {"KEYS": body, "UNIQ_KEY": f"unique-{body}", "WAIT": "true", "TAGS": "T"}
-    if level:
-        properties["DELAY"] = str(level)
+def send(server: Server, body: str, queue_id: int, more: dict[str, str]) -> dict[str, str]:
+    """Send one message to `TOPIC`, with more properties; return the answer's fields."""
+    properties = {"KEYS": body, "UNIQ_KEY": f"unique-{body}", "WAIT": "true", "TAGS": "T"} | more
     fields = {
         "producerGroup": "P",
         "topic": TOPIC,
@@ -136,6 +134,7 @@ def send(server: Server, body: str, *, queue_id: int, level: int) -> None:
     }
     answer = ask(server.broker_port, SEND, fields, body.encode())
     assert answer.code == SUCCESS, f"send {body}: {answer.code} {answer.remark}"
+    return answer.fields
 
 
 def pull_topic(server: Server) -> list[Record]:

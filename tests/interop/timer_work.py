@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tests.interop import store_work
 from tests.interop.server import Server
-from tests.interop.store_work import QUEUE_COUNT, SEND, TOPIC, pull_topic
+from tests.interop.store_work import QUEUE_COUNT, TOPIC, pull_topic, send
 from tests.interop.waiting import now_ms, until
 from tests.interop.wire import SUCCESS, ask
 
@@ -48,7 +48,8 @@ class TimerLedger:
             due_ms = now + delay_ms + 7 * number
             value = {"TIMER_DELIVER_MS": due_ms, "TIMER_DELAY_MS": due_ms - now}
             value["TIMER_DELAY_SEC"] = delay_ms // 1_000
-            self.handles[body] = _send(server, body, number % QUEUE_COUNT, {kind: str(value[kind])})
+            fields = send(server, body, number % QUEUE_COUNT, {kind: str(value[kind])})
+            self.handles[body] = fields["recallHandle"]
             self.due_ms[body] = now + delay_ms if kind == "TIMER_DELAY_SEC" else due_ms
 
     def recall(self, server: Server, bodies: Sequence[str]) -> None:
@@ -99,25 +100,3 @@ class TimerLedger:
         for record in pull_topic(server):
             body = record.body.decode()
             assert record.store_ms >= self.due_ms[body], f"{body} came early"
-
-
-def _send(server: Server, body: str, queue_id: int, more: dict[str, str]) -> str:
-    """Send one timer to `TOPIC`; return its recall handle."""
-    properties = {"KEYS": body, "UNIQ_KEY": f"unique-{body}", "WAIT": "true", "TAGS": "T"} | more
-    fields = {
-        "producerGroup": "P",
-        "topic": TOPIC,
-        "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": "4",
-        "queueId": str(queue_id),
-        "sysFlag": "0",
-        "bornTimestamp": str(now_ms()),
-        "flag": "0",
-        "properties": "".join(f"{key}\x01{value}\x02" for key, value in properties.items()),
-        "reconsumeTimes": "0",
-        "unitMode": "false",
-        "batch": "false",
-    }
-    answer = ask(server.broker_port, SEND, fields, body.encode())
-    assert answer.code == SUCCESS, f"send {body}: {answer.code} {answer.remark}"
-    return answer.fields["recallHandle"]

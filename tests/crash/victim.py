@@ -1,0 +1,96 @@
+"""A broker process that is started and killed over and over, and what arrived in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+from tests.crash.books import Books, number_of, read_all
+from tests.interop.duemq import start_command
+from tests.interop.ports import LOOPBACK, free_ports, listening
+from tests.interop.process import Child
+from tests.interop.server import write_properties
+from tests.interop.waiting import until
+
+START_S, DELIVER_S = 240.0, 60.0  # the first start may compile kernels
+ROOT = Path(__file__).parents[2]
+
+
+class Victim:
+    """One store directory whose broker is started and killed over and over.
+
+    Args:
+        keys: of the configuration, those that are not left to the lot.
+    """
+
+    def __init__(self, home: Path, seed: int, **keys: str) -> None:
+        self.home, self.random, self.keys = home, random.Random(seed), keys
+        self.port = free_ports(3)[1]
+        self.child: Child | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    def start(self) -> None:
+        """Start with a configuration drawn by lot: sync or async delivery, sync or async flush."""
+        keys = {
+            "listenPort": str(self.port),
+            "brokerIP1": LOOPBACK,
+            "bindAddress": LOOPBACK,
+            "storePathRootDir": str(self.home / "store"),
+            "embeddedNamesrvEnable": "false",
+            "metricsPromExporterPort": "0",
+            "messageDelayLevel": "1s 2s 3s",
+            "mappedFileSizeCommitLog": str(4 << 20),
+            "mappedFileSizeConsumeQueue": str(200_000),
+            "maxHashSlotNum": "10000",
+            "maxIndexNum": "40000",
+            "timerRollWindowSlot": "3",
+            "mappedFileSizeTimerLog": str(52 * 500 + 16),
+            "timerPrecisionMs": self.random.choice(["1000", "1000", "100"]),
+            "timerFlushIntervalMs": self.random.choice(["100", "300", "1000"]),
+            "timerDeliverBatchRecords": self.random.choice(["3", "100", "2048"]),
+            "flushDelayOffsetInterval": self.random.choice(["200", "1000", "10000"]),
+            "enableScheduleAsyncDeliver": self.random.choice(["true", "false"]),
+            "flushDiskType": self.random.choice(["ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"]),
+        }
+        conf = write_properties(self.home / "broker.conf", keys | self.keys)
+        log = self.home / "broker.log"
+        command = start_command(conf)
+        self.child = Child("victim", command, log_path=log, env={"PYTHONPATH": str(ROOT)})
+        until(self._is_up, seconds=START_S, what="the broker listens")
+
+    def _is_up(self) -> bool:
+        assert self.child is not None
+        assert self.child.running, f"the broker ended; see {self.child.log_path}"
+        return listening(self.port)
+
+    def kill(self) -> None:
+        assert self.child is not None
+        self.child.kill()
+
+
+def settled(victim: Victim, books: Books) -> bool:
+    """Return whether everything acknowledged has arrived."""
+    arrived = asyncio.run(read_all(books, victim.address))
+    return books.acknowledged <= {number_of(record) for record in arrived}
+
+
+def arrivals(victim: Victim, books: Books) -> list[Any]:
+    """Start, wait until everything acknowledged has arrived, return all that ever did."""
+    victim.start()
+    try:
+        until(
+            lambda: settled(victim, books),
+            seconds=DELIVER_S,
+            what="all acknowledged arrive",
+            poll_s=0.5,
+        )
+        victim.kill()  # once more: nothing may come a second time
+        victim.start()
+        return asyncio.run(read_all(books, victim.address))
+    finally:
+        victim.kill()
