@@ -36,6 +36,7 @@ from migration.ledger.records import OFFLINE, Fold, MigrationRecord
 from migration.ledger.writer import LedgerPlace
 from migration.moves import Migrations
 from migration.plan import Plan, check, new_id
+from migration.plan_files import DIRECTORY as PLANS
 from migration.router import Router
 from migration.service import MigrationService, difference
 from migration.sides import Sides
@@ -50,7 +51,8 @@ from timer_store.store import TimerStore
 TURNS_MAX: Final = 1_000_000
 LOOK_BACK_MS: Final = 3_600_000
 TOPICS_FILE: Final = "topics.json"
-NOT_COPIED: Final = ("lock", "abort")
+NOT_COPIED: Final = ("lock", "duemq.store.json*", f"{FILE_NAME}*", PLANS)
+"""A copy is a store of its own: it gets its own name, and the ledger of that name."""
 PAUSE_S: Final = 0.01
 
 
@@ -110,9 +112,7 @@ def copy_store(source: Path, target: Path) -> None:
         raise UsageError(f"{target} is not empty: name a new directory")
     if source.resolve() in (target.resolve(), *target.resolve().parents):
         raise UsageError(f"{target} is within {source}: name another directory")
-    shutil.copytree(
-        source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(NOT_COPIED[0])
-    )
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
 
 
 def migrate_offline(

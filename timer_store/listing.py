@@ -28,7 +28,7 @@ from timer_store.decisions import NOWHERE
 from timer_store.due import due_ms_of
 from timer_store.kernels import chain
 from timer_store.kernels import listing as kernels
-from timer_store.names import TIMER_TOPIC
+from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
@@ -372,8 +372,12 @@ def first_rows(rows: Rows, count: int) -> Rows:
 def _by_key(timers: TimerStore, query: Query) -> Page:
     """Return the waiting timers with a key: found through the key index."""
     end_ms = timers.clock.now_ms() + CLOCK_SLACK_MS
-    offsets = timers.store.query_keys(TIMER_TOPIC, query.key, KEY_RECORDS_MAX, 0, end_ms)
-    timed = timers.records.read(np.unique(np.array(offsets, np.int64)))
+    topics = [TIMER_TOPIC, *([SCHEDULE_TOPIC] if timers.handovers.owned else [])]
+    found = [
+        np.array(timers.store.query_keys(topic, query.key, KEY_RECORDS_MAX, 0, end_ms), np.int64)
+        for topic in topics
+    ]
+    timed = timers.records.read(np.unique(np.concatenate(found)))
     waits = timers.decisions.places(timed) != NOWHERE
     rows = _found(timed[waits], staged=False)
     rows["staged"] = timers.stage.contains(rows["phys_offset"], rows["due_ms"])

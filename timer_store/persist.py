@@ -63,6 +63,10 @@ class TimerKeeper:
         """The next mark of a handover behind the checkpoint on the disk, 0 without one."""
         return 0 if self._written is None else self._written.handover_offset
 
+    async def persist_in_turn(self) -> bool:
+        """Write a checkpoint unless one is being written, as the job that does so regularly."""
+        return False if self._one_at_a_time.locked() else await self.persist()
+
     async def persist(self, *, last: bool = False) -> bool:
         """Write a checkpoint of this instant; return whether it is on the disk.
 

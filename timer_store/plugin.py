@@ -144,7 +144,7 @@ class TimerPlugin(PluginBase):
             self._running = Running(timers, hook, service, keeper)
             collector = StoreCollector(timers)
             self._host.metrics.register(collector)
-            self._every(self.config.flush_interval_ms, keeper.persist, PERSIST_JOB)
+            self._every(self.config.flush_interval_ms, keeper.persist_in_turn, PERSIST_JOB)
             self._every(store.config.clean_interval_ms, self._look_at_disk, COMPACT_JOB)
             try:
                 yield
@@ -157,8 +157,9 @@ class TimerPlugin(PluginBase):
         timers.close()
 
     def _every(self, interval_ms: int, work: Callable[[], Awaitable[Any]], name: str) -> None:
+        """Have work done regularly; one that still runs has the next do nothing, without a word."""
         self._host.scheduler.add_job(
-            work, "interval", seconds=interval_ms / 1_000, id=name, coalesce=True, max_instances=1
+            work, "interval", seconds=interval_ms / 1_000, id=name, coalesce=True, max_instances=2
         )
 
     # -- at work --------------------------------------------------------------------------------

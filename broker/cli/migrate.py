@@ -154,7 +154,10 @@ def throttle(
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
-    """Change how fast and when a broker migrates, at once and for later starts."""
+    """Change how fast and when a broker migrates: at once, and for all later runs.
+
+    These are keys of its configuration; they stay when the run is over.
+    """
     from broker.cli.migrate_show import throttle as change_throttle
 
     wanted = {

@@ -210,5 +210,7 @@ def throttle(changes: dict[str, str], *, namesrv: str, broker: str, as_json: boo
     status = run(namesrv, broker, work)
     if as_json:
         print_json(status)
-    else:
-        print_status(status)
+        return
+    print_status(status)
+    told = ", ".join(f"{key}={value}" for key, value in changes.items())
+    console().print(f"kept in the broker's configuration, for later runs too: {told}")

@@ -124,7 +124,7 @@ class VerificationRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRecord:
-    """Rate and lateness over the time since the sample before, also before and after the run.
+    """Rate and lateness over the last seconds, also before and after the run.
 
     Attributes:
         rate_per_s: messages handed over or given back a second.

@@ -30,6 +30,8 @@ from migration.states import State
 
 EVENTS_READ_MAX: Final = 5_000
 SAMPLES_READ_MAX: Final = 720
+SAMPLES_KEPT_MAX: Final = 10_000
+"""Of one run: half a day of them; then every second one goes, and so on."""
 RUNS_READ_MAX: Final = 1_000
 TABLES: Final[dict[type, type[models.Base]]] = {
     MigrationRecord: models.MigrationRow,
@@ -138,6 +140,25 @@ def _write(connection: Connection, records: Iterable[Record]) -> None:
         rows.setdefault(model, {})[key] = values
     for model, by_key in rows.items():
         _upsert(connection, model, list(by_key.values()))
+    for name in {name for name, _ in rows.get(models.SampleRow, ())}:
+        _thin(connection, name)
+
+
+def _thin(connection: Connection, migration_id: str) -> None:
+    """Keep one of each two samples of a run that has too many: the one that was later."""
+    row = models.SampleRow
+    mine = row.migration_id == migration_id
+    count = connection.execute(select(func.count()).where(mine)).scalar_one()
+    if count <= SAMPLES_KEPT_MAX:
+        return
+    number = func.row_number().over(order_by=row.at_ms) - 1
+    late = func.coalesce(row.late_max_ms, -1).label("late")
+    pairs = select(row.at_ms, late, (number - number % 2).label("pair")).where(mine).subquery()
+    order = (pairs.c.late.desc(), pairs.c.at_ms)
+    place = func.row_number().over(partition_by=pairs.c.pair, order_by=order).label("place")
+    placed = select(pairs.c.at_ms, place).subquery()
+    second = select(placed.c.at_ms).where(placed.c.place == 2)
+    connection.execute(delete(row).where(mine, row.at_ms.in_(second)))
 
 
 def _write_plan(connection: Connection, plan: Plan) -> None:

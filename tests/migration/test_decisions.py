@@ -12,6 +12,7 @@ from message_store.waiting import Verdict
 from tests.migration.rig import MigrationRig
 from tests.migration.test_drain import fill, seen
 from tests.timer_store.faults import Disk
+from timer_store.listing import Query, list_timers
 
 
 @pytest.fixture
@@ -39,6 +40,17 @@ def test_each_service_answers_for_its_own(rig: MigrationRig) -> None:
     ]
     assert [sum(part.offsets.size for part in parts) for parts in found] == [5, 5]
     assert not list(rig.waiting_timers.by_topic("T", 0, 5))
+
+
+def test_a_list_by_key_has_those_that_were_handed_over(rig: MigrationRig) -> None:
+    for key in ("k3", "u3"):
+        [found] = list_timers(rig.timers, Query(key=key)).timers
+        assert (found["keys"], found["unique_key"], found["topic"]) == ("k3", "u3", "U")
+        assert found["due_ms"] == rig.queues.units(4, 3, 1)[0]["tags_code"]
+    assert not list_timers(rig.timers, Query(key="k12")).timers  # still with its level
+    offset = np.array([found["commit_log_offset"]])
+    assert rig.waiting_timers.cancel(offset).verdicts.tolist() == [Verdict.DONE]
+    assert not list_timers(rig.timers, Query(key="k3")).timers
 
 
 def test_cancelled_moved_fired(rig: MigrationRig) -> None:

@@ -12,6 +12,7 @@ import pytest
 from message_store.clock import FakeClock
 from message_store.errors import StoreLocked, UsageError
 from message_store.ledger.engine import default_url
+from message_store.ledger.identity import known_store_id, store_id
 from migration import offline
 from migration.ledger.store import Ledger
 from migration.offline import OfflineStopped, copy_store, migrate_offline
@@ -108,6 +109,22 @@ async def _delivered(tmp_path: Path, target: Path) -> None:
 def broker_delay(broker: Any, origin: Any) -> int:
     plugin = broker.plugins.plugins["schedule_service"]
     return int(plugin.history.delays_ms[origin.queue_id + 1])
+
+
+def test_a_copy_is_a_store_of_its_own(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "commitlog").mkdir(parents=True)
+    (source / "commitlog" / "0").write_text("x")
+    name = store_id(source / "config")
+    left = ("lock", "duemq.ledger.sqlite", "duemq.ledger.sqlite-wal", "config/duemq.store.json.bak")
+    kept = ("abort", "config/delayOffset.json", "config/duemq.migration.json")
+    (source / "config" / "duemq.plans").mkdir()
+    for file in (*left, *kept, "config/duemq.plans/plan-1.json"):
+        (source / file).write_text("x")
+    copy_store(source, target)
+    files = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+    assert files == {"commitlog/0", *kept}
+    assert store_id(target / "config") != name == known_store_id(source / "config")
 
 
 def test_a_dry_run_counts_and_changes_no_message(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from message_store.errors import UsageError
 from message_store.histogram import BOUNDS_MS, Lateness
 from migration.throttle import (
+    BATCH_BUSY,
+    BATCH_FIRST,
     BATCH_MAX,
     BATCH_MIN,
     BURST_MS,
@@ -79,9 +81,27 @@ def simulated(limits: Limits | None = None, **how: object) -> SimulatedBroker:
 
 def test_an_idle_broker_is_soon_at_full_speed() -> None:
     broker = simulated(deliver=False)
-    broker.run((BATCH_MAX // BATCH_MIN).bit_length())
+    assert broker.throttle.batch == BATCH_FIRST
+    broker.run(2)
     assert broker.throttle.batch == BATCH_MAX
     assert not broker.throttle.held_back
+
+
+def test_the_first_delivery_makes_steps_short() -> None:
+    broker = simulated(deliver=False)
+    broker.run(5)
+    broker.throttle.observe(0)
+    assert broker.throttle.batch == BATCH_BUSY
+    broker.deliver = True
+    broker.run(60)
+    assert broker.throttle.batch == BATCH_BUSY
+
+
+def test_without_a_target_steps_are_the_largest_from_the_start() -> None:
+    broker = simulated(Limits(target_p99_ms=0), other_late_ms=10_000)
+    assert broker.throttle.batch == BATCH_MAX
+    broker.run(5)
+    assert broker.throttle.batch == BATCH_MAX
 
 
 @pytest.mark.parametrize("unit_us", [0.3, 1, 5, 50], ids=lambda us: f"{us} us a message")
@@ -99,7 +119,7 @@ def test_lateness_keeps_its_target_and_work_goes_on(unit_us: float) -> None:
 def test_it_gives_way_within_two_intervals() -> None:
     broker = simulated(unit_us=0.3)
     broker.run(60)
-    assert broker.throttle.batch > BATCH_MAX // 2
+    assert broker.throttle.batch == BATCH_BUSY
     broker.unit_us = 10  # the machine got something else to do
     p99s = broker.run(3)
     assert p99s[0] > 20
@@ -108,7 +128,7 @@ def test_it_gives_way_within_two_intervals() -> None:
 
 def test_it_comes_back_gently() -> None:
     throttle = Throttle(Limits(), now_ms=START_MS)
-    for _ in range(4):
+    for _ in range(5):
         throttle.observe(1_000)
     assert (throttle.batch, throttle.pause_ms) == (BATCH_MIN, 40)
     batches, pauses = [], []
@@ -133,38 +153,38 @@ def test_what_is_late_for_another_reason_does_not_hold_it_for_ever() -> None:
 @pytest.mark.parametrize(
     ("p99_ms", "batch"),
     [
-        (None, 20_000),
-        (15, 20_000),
-        (16, 10_000),
-        (20, 10_000),
-        (21, 5_000),
-        (20 * SEVERE, 5_000),
+        (None, 16_000),
+        (15, 4_000),
+        (16, 2_000),
+        (20, 2_000),
+        (21, 1_000),
+        (20 * SEVERE, 1_000),
         (20 * SEVERE + 1, BATCH_MIN),
     ],
 )
 def test_one_observation(p99_ms: int | None, batch: int) -> None:
     throttle = Throttle(Limits(target_p99_ms=20), now_ms=START_MS)
-    throttle.batch = 10_000
+    throttle.batch = 2_000
     throttle.observe(p99_ms)
     assert (throttle.batch, throttle.pause_ms) == (batch, 0)
 
 
 def test_it_grows_by_little_near_where_it_was_late() -> None:
     throttle = Throttle(Limits(), now_ms=START_MS)
-    throttle.batch = 16_000
+    throttle.batch = 3_200
     throttle.observe(50)
     sizes = []
     for _ in range(4):
         throttle.observe(5)
         sizes.append(throttle.batch)
-    assert sizes == [9_000, 10_125, 11_390, 12_813]
+    assert sizes == [1_800, 2_025, 2_278, 2_562]
     throttle.observe(500)
     assert throttle.batch == BATCH_MIN
-    while throttle.batch < 12_813 // 2:
+    while throttle.batch < 2_562 // 2:
         throttle.observe(5)
-    assert throttle.batch == BATCH_MIN * 32
+    assert throttle.batch == BATCH_MIN * 8
     throttle.observe(5)
-    assert throttle.batch == BATCH_MIN * 32 * (GROWTH_PART + 1) // GROWTH_PART
+    assert throttle.batch == BATCH_MIN * 8 * (GROWTH_PART + 1) // GROWTH_PART
 
 
 def test_a_pause_begins_behind_the_step_and_shrinks_with_an_observation() -> None:
@@ -174,7 +194,7 @@ def test_a_pause_begins_behind_the_step_and_shrinks_with_an_observation() -> Non
     assert throttle.next(START_MS) == Turn(0, START_MS + 400)
     throttle.observe(0)
     assert throttle.next(START_MS + 10) == Turn(0, START_MS + 300)
-    assert throttle.next(START_MS + 300).units == BATCH_MIN
+    assert throttle.next(START_MS + 300).units == BATCH_FIRST
 
 
 @given(

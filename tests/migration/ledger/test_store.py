@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +235,24 @@ def test_a_file_that_goes_away_is_found_out(harm: Callable[[Path], None], tmp_pa
     again = opened()
     again.write([PLAN])
     assert again.plans() == [PLAN]
+
+
+def test_samples_of_a_long_run_are_thinned_and_its_peaks_stay(
+    opener: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("migration.ledger.store.SAMPLES_KEPT_MAX", 16)
+    ledger = opener()
+    peak = {3: 70, 41: 900, 77: 80}
+    ledger.write([some.migration()])
+    for at in range(100):
+        ledger.write([replace(some.sample(at), late_max_ms=peak.get(at, at % 3 or None))])
+    left = ledger.run(RUN_ID, samples_max=1_000).samples
+    assert 8 <= len(left) <= 17
+    assert {item.late_max_ms for item in left} >= {900, 80}
+    assert left == sorted(left, key=lambda item: item.at_ms)
+    last = [item.at_ms for item in left[-3:]]
+    assert last[2] - last[1] == last[1] - last[0]  # the newest stand close together
+    ledger.close()
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
