@@ -1,178 +1,103 @@
-"""Runs an audit and prints it. Spark is loaded here and nowhere else in the command line."""
+"""Runs an audit and prints it; shows the audits that a ledger tells of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+import getpass
+import os
+from typing import TYPE_CHECKING, Any
 
-from broker.cli.exits import Exit, fail
+from broker.cli.exits import Exit
+from broker.cli.messages import time_text
 from broker.cli.output import console, print_json, table
+from broker.cli.reconcile_spark import could_not_run, in_spark
 from broker.cli.times import parse_time
 from message_store.clock import SystemClock
-from message_store.errors import DueMQError, UsageError
-from reconciliation.needs import find_java, require_packages
 
 if TYPE_CHECKING:
+    from reconciliation.running import Wanted
     from reconciliation.summary import Summary
-    from reconciliation.verdicts import AuditConfig
+    from reconciliation.where import Where
 
-T = TypeVar("T")
-LOOK_S: Final = 0.2
-ROWS_MAX: Final = 100_000  # of a curve in the report
+AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findings", "#p99 ms")
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the command line asks for; see `reconcile.run`."""
-
-    stores: tuple[str, ...]
-    late_ms: int = 2_000
-    as_of: str = ""
-    levels: str = ""
-    out: Path | None = None
-    report: Path | None = None
-    cores: int = 0
-    memory: str = "2g"
-    spark_log: str = ""
-
-
-def reconcile(wanted: Wanted, *, as_json: bool) -> None:
+def reconcile(wanted: Wanted, where: Where, ledger: str, *, as_json: bool) -> None:
     """Audit, print, and exit 0 (clean), 1 (findings) or 2 (could not run)."""
-    try:
+    from reconciliation.needs import find_java, require_packages
+    from reconciliation.running import Account, check_stores, run_audit
+
+    clock, warn = SystemClock(), _warn
+    with could_not_run():
         require_packages()
-        find_java()
-        _check_stores(wanted.stores)
-        summary = _audit(wanted, shown=not as_json)
-    except (DueMQError, OSError) as error:
-        fail(f"the audit could not run: {error}", Exit.USAGE)
-    except Exception as error:
-        if not type(error).__module__.startswith(("pyspark", "py4j")):
-            raise
-        fail(f"the audit could not run: {_reason(error)}", Exit.USAGE)
+        account = Account.begin(wanted, ledger, clock=clock, salt=os.urandom(2), warn=warn)
+    with could_not_run(account.failed):
+        if not where.connect:
+            find_java()
+        check_stores(wanted.stores)
+        summary = in_spark(
+            where, "audit", lambda spark: run_audit(spark, wanted, clock), shown=not as_json
+        )
+    code = account.done(summary)
     if as_json:
-        print_json(summary.to_json())
+        print_json({"audit_id": account.audit_id, **summary.to_json()})
     else:
-        _print(wanted, summary)
-    if not summary.clean:
+        _print(summary)
+    if code:
         raise SystemExit(int(Exit.FOUND_FAULT))
 
 
-def _check_stores(stores: tuple[str, ...]) -> None:
-    """Raise UsageError for a directory that is no store, before Java starts."""
-    from reconciliation.files import Root
-
-    for store in stores:
-        root = Root(store.rstrip("/"))
-        if root.is_local and not (root.folders("consumequeue") or root.files("commitlog")):
-            raise UsageError(f"{store} is no store: it has neither commitlog nor consumequeue")
+def as_of_ms(text: str) -> int | None:
+    """Return the moment of `--as-of`, None if it was not given."""
+    return parse_time(text, SystemClock().now_ms()) if text else None
 
 
-def _audit(wanted: Wanted, *, shown: bool) -> Summary:
-    from reconciliation.session import local_session
-
-    with _Progress(shown=shown) as progress:
-        config = _config(wanted)
-        spark = progress.run(
-            "starting Spark",
-            lambda: local_session(
-                cores=wanted.cores, memory=wanted.memory, log_level=wanted.spark_log
-            ),
-        )
-        try:
-            return progress.run("audit", lambda: _summary(spark, wanted, config), spark)
-        finally:
-            spark.stop()
+def user() -> str:
+    """Return who runs this, for the ledger."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
-def _config(wanted: Wanted) -> AuditConfig:
-    from reconciliation.verdicts import AuditConfig
-    from schedule_service.levels import parse_levels
+def history(store: str, url: str, *, as_json: bool) -> None:
+    """Print the audits that a ledger tells of; Spark is not needed."""
+    from message_store.errors import UsageError
+    from message_store.ledger.engine import default_url
+    from reconciliation.ledger import AuditLedger
 
-    as_of_ms = parse_time(wanted.as_of, SystemClock().now_ms()) if wanted.as_of else None
-    config = AuditConfig(late_ms=wanted.late_ms, as_of_ms=as_of_ms)
-    if not wanted.levels:
-        return config
-    delays = tuple(int(delay) for delay in parse_levels(wanted.levels)[1:])
-    return AuditConfig(late_ms=wanted.late_ms, as_of_ms=as_of_ms, levels_ms=delays)
+    if bool(store) == bool(url):
+        raise UsageError("name either the store's directory or --ledger URL")
+    ledger = AuditLedger.open_existing(url or default_url(store))
+    try:
+        found = ledger.audits()
+    finally:
+        ledger.close()
+    if as_json:
+        from dataclasses import asdict
 
-
-def _summary(spark: Any, wanted: Wanted, config: AuditConfig) -> Summary:
-    from reconciliation.jobs import forecast, lateness
-    from reconciliation.read import audit_stores
-    from reconciliation.report import html_report
-    from reconciliation.summary import summarize, write_parquet
-
-    verdicts, unread = audit_stores(spark, wanted.stores, config)
-    verdicts = verdicts.persist()
-    if wanted.out is not None:
-        write_parquet(verdicts, str(wanted.out))
-    summary = summarize(verdicts, unread)
-    if wanted.report is not None:
-        page = html_report(
-            summary,
-            stores=wanted.stores,
-            lateness=[row.asDict() for row in lateness(verdicts).limit(ROWS_MAX).collect()],
-            forecast=[row.asDict() for row in forecast(verdicts).limit(ROWS_MAX).collect()],
-            at_ms=SystemClock().now_ms(),
-        )
-        wanted.report.write_text(page, encoding="utf-8")
-    return summary
+        print_json([asdict(record) | {"messages": record.messages} for record in found])
+    else:
+        console().print(table("audits", AUDITS, [_row(record) for record in found]))
 
 
-class _Progress:
-    """A line that says what is done; tasks of Spark are counted while they run."""
+def _row(record: Any) -> tuple[Any, ...]:
+    from reconciliation.verdicts import CLEAN
 
-    def __init__(self, *, shown: bool) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._bars = Progress(
-            *columns, console=console(stderr=True), transient=True, disable=not shown
-        )
-        self._threads = ThreadPoolExecutor(1)
-
-    def __enter__(self) -> _Progress:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-        self._threads.shutdown(wait=True)
-
-    def run(self, what: str, work: Callable[[], T], spark: Any = None) -> T:
-        """Return what `work` returns; it runs in another thread meanwhile."""
-        line = self._bars.add_task(what, total=None)
-        result: Future[T] = self._threads.submit(work)
-        while not wait_for([result], LOOK_S).done:
-            if spark is not None:
-                done, total = _tasks(spark)
-                self._bars.update(line, completed=done, total=total or None)
-        self._bars.remove_task(line)
-        return result.result()
+    bad = [f"{name} {count:,}" for name, count in record.verdicts.items() if name not in CLEAN]
+    found = record.why or ", ".join(bad) or ("" if record.complete else "incomplete")
+    seconds = f"{(record.ended_ms - record.started_ms) / 1_000:.1f}"
+    late = "" if record.late_p99_ms is None else f"{record.late_p99_ms:,}"
+    return (
+        record.audit_id, time_text(record.started_ms), seconds, record.made_by, record.exit_code,
+        f"{record.messages:,}", found, late,
+    )  # fmt: skip
 
 
-def _tasks(spark: Any) -> tuple[int, int]:
-    """Return how many tasks of the stages that run are done, and all of them."""
-    tracker = spark.sparkContext.statusTracker()
-    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    known = [stage for stage in stages if stage is not None]
-    return sum(s.numCompletedTasks for s in known), sum(s.numTasks for s in known)
+def _warn(text: str) -> None:
+    console(stderr=True).print(f"duemq: {text}", markup=False, soft_wrap=True)
 
 
-def _reason(error: Exception) -> str:
-    """Return the last line of a Python traceback inside a Spark error, or its first line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("message_store.errors.")]
-    if ours:
-        return ours[-1].partition(": ")[2]
-    return (lines or [type(error).__name__])[0]
-
-
-def _print(wanted: Wanted, summary: Summary) -> None:
+def _print(summary: Summary) -> None:
     out = console()
     rows = [(name, f"{count:,}") for name, count in summary.verdicts.items()]
     out.print(table("Scheduled messages", ("verdict", "#messages"), rows))

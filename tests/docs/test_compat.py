@@ -21,7 +21,7 @@ TEXT = (TESTS.parent / "docs" / "compat.md").read_text()
 FULL_NAME = re.compile(r"([\w/]+\.py)`?::(\w+)")
 PLUGINS = [
     Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
-    for name in ("migration", "schedule_service", "timer_store")
+    for name in ("migration", "reconciliation", "schedule_service", "timer_store")
 ]
 OUR_CODES = frozenset(range(9_000, 10_000))
 

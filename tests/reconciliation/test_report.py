@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from reconciliation.report import BARS_MAX, html_report, time_text
+from reconciliation.report import ROWS_MAX, Pages, html_report, shown_cell, time_text
+from reconciliation.report_charts import POINTS_MAX, SERIES_MAX, bars, lines
 from reconciliation.summary import Summary
 
 NONE = {"p50": None, "p99": None, "max": None}
@@ -20,7 +21,7 @@ OFFENDER = {
 class Checker(HTMLParser):
     """Counts tags and sees that each is closed."""
 
-    VOID = frozenset({"meta", "rect"})
+    VOID = frozenset({"meta", "rect", "path", "circle"})
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,16 +70,84 @@ def test_an_incomplete_audit_says_so_first() -> None:
     assert "Every promise" not in page
 
 
-@pytest.mark.parametrize("count", [1, BARS_MAX, 10 * BARS_MAX + 1])
-def test_curves_have_a_bound(count: int) -> None:
-    forecast = [{"from_ms": n * 60_000, "messages": n % 7, "topic": "T"} for n in range(count)]
-    late = [
-        {"from_ms": n, "p99_ms": -n, "level": 1, "topic": "T", "messages": 1, "p50_ms": 0,
-         "max_ms": 0} for n in range(count)
+def load_of(count: int) -> list[dict[str, object]]:
+    return [
+        {"from_ms": n * 60_000, "until_ms": (n + 1) * 60_000, "messages": n % 7,
+         "per_second": n % 7 / 60, "capacity_per_s": 0.1, "queue": 0, "behind_ms": n % 3}
+        for n in range(count)
     ]  # fmt: skip
-    summary = Summary({"ok": 1}, {"p50": 0, "p99": 0, "max": 0})
-    page = html_report(summary, stores=["/s"], lateness=late, forecast=forecast, at_ms=0)
-    assert 2 <= checked(page).seen.count("rect") <= 2 * BARS_MAX
+
+
+def late_of(count: int, series: int) -> list[dict[str, object]]:
+    return [
+        {"from_ms": n, "level": number or None, "topic": f"T<{number}>", "messages": number + 1,
+         "p50_ms": 0, "p99_ms": -n, "max_ms": 0}
+        for n in range(count) for number in range(series)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, POINTS_MAX, 10 * POINTS_MAX + 1])
+def test_curves_have_a_bound(count: int) -> None:
+    pages = Pages(
+        forecast=load_of(count), lateness=late_of(count, SERIES_MAX + 2),
+        worst=[OFFENDER | {"late_ms": n} for n in range(2 * ROWS_MAX)],
+    )  # fmt: skip
+    page = html_report(Summary({"ok": 1}, NONE), stores=["/s"], pages=pages, at_ms=0)
+    seen = checked(page).seen
+    assert 1 <= seen.count("rect") <= POINTS_MAX
+    assert page.count('class="key"') == SERIES_MAX
+    assert "2 more with fewer messages are not drawn." in page
+    assert f"{ROWS_MAX} more rows." in page
+    assert len(page) < 400_000
+
+
+def test_the_whole_report() -> None:
+    pages = Pages(
+        totals=[{"level": None, "topic": "Orders", "messages": 7, "delivered": 5, "findings": 0,
+                 "p50_ms": 1, "p90_ms": 2, "p99_ms": 3, "p999_ms": 4, "max_ms": 5}],
+        lateness=late_of(30, 2),
+        trend=[{"level": 3, "topic": "Orders", "pieces": 30, "messages": 5, "first_p99_ms": 1,
+                "last_p99_ms": 2, "worst_p99_ms": 9, "p99_ms_per_day": 0.25, "trend": "steady"}],
+        worst=[OFFENDER | {"late_ms": 77}],
+        forecast=load_of(20),
+        days=[{"day": "2026-11-22", "messages": 60, "peak_ms": 60_000, "peak_per_s": 0.1}],
+        proof=[{"migration": "run-1", "level": 3, "way": "drained", "messages": 9, "delivered": 9,
+                "pending": 0, "ended": 0, "not_proven": 0}],
+    )  # fmt: skip
+    page = html_report(Summary({"ok": 5}, NONE), stores=["/s"], pages=pages, at_ms=0)
+    checked(page)
+    titles = re.findall(r"<h2>(.*?)</h2>", page)
+    assert titles == [
+        "Verdicts", "By level and topic", "Lateness", "The latest deliveries", "What falls due",
+        "Proof of migrations",
+    ]  # fmt: skip
+    for text in ("timer", "0.25", "2026-11-22", "Each message came exactly once", "0.1 a second"):
+        assert text in page
+    open_one = Pages(proof=[{**pages.proof[0], "not_proven": 2}])
+    page = html_report(Summary({"ok": 5}, NONE), stores=["/s"], pages=open_one, at_ms=0)
+    assert "2 messages are not proven." in page
+
+
+@pytest.mark.parametrize(
+    "points", [{}, {5: 0.0}, {0: 1.0, 1: 1e12}, {-5: -3.0, 10**17: 2.0}], ids=len
+)
+def test_any_curve_can_be_drawn(points: dict[int, float]) -> None:
+    for chart in (bars(points, unit="<u>"), lines({"a<b": points}, unit="<u>", limit=3.0)):
+        assert ("svg" in chart) == bool(points)
+        assert "nan" not in chart
+        assert "<u>" not in chart
+        assert "a<b" not in chart
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("due_ms", 0, "1970-01-01 00:00:00.000"), ("level", None, "timer"), ("topic", None, ""),
+        ("messages", 1_234, "1,234"), ("proven", True, "True"), ("busy", 0.5, "0.50"),
+    ],
+)  # fmt: skip
+def test_cells(name: str, value: object, shown: str) -> None:
+    assert shown_cell(name, value) == shown
 
 
 @pytest.mark.parametrize("ms", [None, -5, 10**18 - 1, 0])

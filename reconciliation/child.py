@@ -1,0 +1,122 @@
+"""An audit in a process of its own, at the lowest priority: it takes what the broker leaves.
+
+    broker --start--> idle processor and disk --> python -m reconciliation.submit ... --idle
+           <--one line of JSON, exit code--
+
+Its standard input is held open: when the broker dies, it ends too, with all it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from reconciliation.config import ReconcileConfig
+
+COULD_NOT_RUN: Final = 2
+ANSWER_BYTES_MAX: Final = 1 << 20
+SAID_CHARS_MAX: Final = 1_000
+MINUTE_S: Final = 60
+END_S: Final = 5
+LOOK_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What an audit came to.
+
+    Attributes:
+        exit_code: 0 clean, 1 findings, 2 could not run: then `why` says why.
+        verdicts: how many messages have each; lateness_ms: p50, p99, max.
+    """
+
+    exit_code: int
+    audit_id: str = ""
+    why: str = ""
+    complete: bool = False
+    verdicts: dict[str, int] = field(default_factory=dict)
+    lateness_ms: dict[str, int | None] = field(default_factory=dict)
+
+
+def command_of(config: ReconcileConfig, store: str, levels: str) -> list[str]:
+    """Return the command line of an audit of a store.
+
+    Args:
+        levels: the broker's messageDelayLevel, "" if it is not set.
+    """
+    words = [sys.executable, "-m", "reconciliation.submit", store, "--idle", "--with-parent"]
+    words += ["--cores", str(config.cores), "--memory", config.memory, "--made-by", "cron"]
+    words += ["--late", str(config.late_ms)]
+    for name, value in (
+        ("--levels", levels),
+        ("--report", config.report),
+        ("--ledger", config.ledger_url),
+    ):
+        words += [name, value] if value else []
+    quiet = shutil.which("ionice")
+    return [quiet, "-c", "3", *words] if quiet else words
+
+
+async def run(command: Sequence[str], *, seconds_max: float) -> Result:
+    """Run an audit to its end, or end it; it is gone when this returns, also when cancelled."""
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True,
+            limit=ANSWER_BYTES_MAX,
+        )  # fmt: skip
+    except OSError as error:
+        return Result(exit_code=COULD_NOT_RUN, why=f"it cannot be started: {error}")
+    try:
+        async with asyncio.timeout(seconds_max):
+            said, complained = await asyncio.gather(_all(process.stdout), _all(process.stderr))
+            code = await process.wait()
+    except TimeoutError:
+        minutes = seconds_max / MINUTE_S
+        return Result(exit_code=COULD_NOT_RUN, why=f"it took longer than {minutes:g} minutes")
+    finally:
+        await _end(process)
+    return result_of(code, said, complained)
+
+
+async def _all(stream: Any) -> bytes:
+    """Return what is read from a stream up to its end, the last of it if it is much."""
+    kept = b""
+    while piece := await stream.read(1 << 16):
+        kept = (kept + piece)[-ANSWER_BYTES_MAX:]
+    return kept
+
+
+async def _end(process: Any) -> None:
+    """End a process that did not end by itself, and those that it started."""
+    if process.returncode is not None:
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        for _ in range(round(END_S / LOOK_S)):
+            await asyncio.sleep(LOOK_S)
+            os.killpg(process.pid, 0)  # raises when the last one is gone
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def result_of(code: int, said: bytes, complained: bytes) -> Result:
+    """Return the result that a process printed; one that printed none could not run."""
+    lines = said.decode("utf-8", "replace").strip().splitlines()
+    try:
+        told = json.loads(lines[-1])
+        names = ("audit_id", "why", "complete", "verdicts", "lateness_ms")
+        known = {name: told[name] for name in names if name in told}
+        return Result(exit_code=int(told["exit_code"]), **known)
+    except (IndexError, ValueError, LookupError, TypeError):
+        text = complained.decode("utf-8", "replace").strip()[-SAID_CHARS_MAX:]
+        why = f"it ended with code {code} and told nothing: {text or 'no words at all'}"
+        return Result(exit_code=COULD_NOT_RUN, why=why)

@@ -1,0 +1,194 @@
+"""Audits as a broker plugin: by the clock, one at a time, in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from message_store.config import from_properties, with_live
+from message_store.plugin import PluginBase, PluginHost
+from reconciliation import child
+from reconciliation.config import ReconcileConfig
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+JOB: Final = "reconciliation.audit"
+LEVELS_KEY: Final = "messageDelayLevel"
+GRACE_S: Final = 3_600
+"""An audit whose time has passed by so much while the broker was busy is made nevertheless."""
+
+
+@dataclass(slots=True)
+class Last:
+    """The last audit of this process, and those before."""
+
+    started_ms: int = 0
+    ended_ms: int = 0
+    result: child.Result | None = None
+    runs: int = 0
+    skipped: int = 0
+
+
+class ReconciliationPlugin(PluginBase):
+    """Starts audits by `reconcileCron`, never two at once.
+
+    Args:
+        run: runs a command; for tests.
+    """
+
+    name = "reconciliation"
+
+    def __init__(
+        self,
+        host: PluginHost,
+        run: Callable[..., Awaitable[child.Result]] = child.run,
+    ) -> None:
+        self._host, self._run = host, run
+        self.config = from_properties(ReconcileConfig, host.properties)
+        self.last = Last()
+        self._at_work: asyncio.Task[None] | None = None
+        self._open = False
+
+    def config_class(self) -> type:
+        return ReconcileConfig
+
+    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+        return {"status": self._status_view}
+
+    def reconfigure(self, properties: Mapping[str, str]) -> None:
+        """Take a changed configuration; an audit at work goes on.
+
+        Raises:
+            ConfigError: It cannot be used; nothing has changed then.
+        """
+        self.config, _ = with_live(self.config, from_properties(ReconcileConfig, properties))
+        if self._open:
+            self._schedule()
+
+    @asynccontextmanager
+    async def running(self, store: MessageStore) -> AsyncIterator[None]:
+        """Audit by the clock while the block is open; end an audit at work with it."""
+        collector = AuditCollector(self)
+        self._host.metrics.register(collector)
+        self._open = True
+        self._schedule()
+        try:
+            yield
+        finally:
+            self._open = False
+            self._unschedule()
+            self._host.metrics.unregister(collector)
+            if self._at_work is not None:
+                self._at_work.cancel()
+                with suppress(asyncio.CancelledError):
+                    await self._at_work
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether an audit runs now."""
+        return self._at_work is not None
+
+    async def audit(self) -> None:
+        """Make an audit, unless one is at work."""
+        if self._at_work is not None or not self._open:
+            self.last.skipped += 1
+            log.warning("an audit is still at work: this one is left out")
+            return
+        self._at_work = asyncio.create_task(self._one(), name="audit")
+        try:
+            await asyncio.wait([self._at_work])
+        finally:
+            self._at_work = None
+
+    async def _one(self) -> None:
+        started_ms = self._host.clock.now_ms()
+        levels = self._host.properties.get(LEVELS_KEY, "")
+        command = child.command_of(self.config, self._host.store_root, levels)
+        result = await self._run(command, seconds_max=self.config.minutes_max * child.MINUTE_S)
+        ended_ms, runs = self._host.clock.now_ms(), self.last.runs + 1
+        self.last = Last(started_ms, ended_ms, result, runs, self.last.skipped)
+        if result.exit_code:
+            found = result.why or ", ".join(f"{n} {k}" for k, n in result.verdicts.items())
+            log.error("the audit %s ended with code %d: %s", *_named(result), found)
+        else:
+            log.info("the audit %s found every promise kept", result.audit_id)
+
+    def _schedule(self) -> None:
+        self._unschedule()
+        trigger = self.config.trigger()
+        if trigger is not None:
+            self._host.scheduler.add_job(
+                self.audit, trigger, id=JOB, coalesce=True, max_instances=1,
+                misfire_grace_time=GRACE_S,
+            )  # fmt: skip
+
+    def _unschedule(self) -> None:
+        with suppress(LookupError):
+            self._host.scheduler.remove_job(JOB)
+
+    def _status_view(self) -> dict[str, Any]:
+        last = self.last
+        return {
+            "cron": self.config.cron,
+            "at_work": self.is_at_work,
+            "runs": last.runs,
+            "skipped": last.skipped,
+            "started_ms": last.started_ms,
+            "ended_ms": last.ended_ms,
+            "last": None if last.result is None else asdict(last.result),
+        }
+
+
+def _named(result: child.Result) -> tuple[str, int]:
+    return result.audit_id or "that was started", result.exit_code
+
+
+class AuditCollector:
+    """A prometheus-client collector over the audits of one broker."""
+
+    def __init__(self, plugin: ReconciliationPlugin) -> None:
+        self._plugin = plugin
+
+    def describe(self) -> list[Any]:
+        """Return nothing: registering must not ask for figures."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield all metric families; those of the last audit once there was one."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        last = self._plugin.last
+        runs = CounterMetricFamily("duemq_audit_runs", "Audits made since the start.")
+        runs.add_metric([], last.runs)
+        skipped = CounterMetricFamily("duemq_audit_skipped", "Left out: one was still at work.")
+        skipped.add_metric([], last.skipped)
+        yield from (runs, skipped)
+        yield GaugeMetricFamily(
+            "duemq_audit_at_work", "1: an audit runs.", value=int(self._plugin.is_at_work)
+        )
+        if last.result is None:
+            return
+        facts = (
+            ("exit_code", "0 clean, 1 findings, 2 could not run.", last.result.exit_code),
+            ("last_seconds", "When the last audit ended, Unix time.", last.ended_ms / 1_000),
+            ("duration_seconds", "How long it took.", (last.ended_ms - last.started_ms) / 1_000),
+        )
+        for name, doc, value in facts:
+            yield GaugeMetricFamily(f"duemq_audit_{name}", doc, value=value)
+        verdicts = GaugeMetricFamily(
+            "duemq_audit_verdicts", "Messages of the last audit by verdict.", labels=["verdict"]
+        )
+        for verdict, count in last.result.verdicts.items():
+            verdicts.add_metric([verdict], count)
+        yield verdicts
+
+
+def create_plugin(host: PluginHost) -> ReconciliationPlugin:
+    """Make the audits' plugin. The entry point of `duemq.broker_plugins`."""
+    return ReconciliationPlugin(host)

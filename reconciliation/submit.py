@@ -1,0 +1,133 @@
+"""The audit as a program: what `spark-submit` runs, and what the broker starts by `reconcileCron`.
+
+    spark-submit --master spark://HOST:7077 -- ...reconciliation/submit.py STORE --out URL
+    python -m reconciliation.submit STORE --connect sc://HOST:15002
+    python -m reconciliation.submit STORE --cores 2
+
+The first takes the session that spark-submit gives, the last makes a local one. Prints one line of
+JSON on standard output. Exit 0: clean; 1: findings; 2: it could not run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from message_store.clock import SystemClock
+from message_store.errors import DueMQError
+from reconciliation.running import (
+    COULD_NOT_RUN,
+    Account,
+    Wanted,
+    check_stores,
+    is_sparks,
+    levels_ms_of,
+    reason_of,
+    run_audit,
+)
+from reconciliation.where import Where, session_at
+
+LOWEST: Final = 19
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return what understands the words behind the program's name."""
+    made = argparse.ArgumentParser(prog="reconciliation.submit", description="Audit stores.")
+    add = made.add_argument
+    add("stores", nargs="+", help="store directories or URLs that every worker sees")
+    add("--late", type=int, default=2_000, metavar="MS", help="so late is still ok")
+    add("--as-of", type=int, metavar="MS", help="due by then, since the epoch")
+    add("--levels", default="", help="messageDelayLevel, where queues are lost")
+    add("--out", default="", metavar="URL", help="write the verdicts there, as Parquet")
+    add("--report", type=Path, metavar="FILE", help="write a report there, as HTML")
+    add("--ledger", default="", metavar="URL", help="of the row of this run; none: no row")
+    add("--made-by", default="", help="who asked for it")
+    add("--capacity", type=int, default=0, metavar="N", help="messages a second, for the forecast")
+    add("--connect", default="", metavar="URL", help="a Spark Connect server: sc://HOST:PORT")
+    add("--cores", type=int, default=0, help="start Spark here, so many tasks at once")
+    add("--memory", default="1g", help="of the Java process, with --cores")
+    add("--idle", action="store_true", help="only use what others leave of processor and disk")
+    add("--with-parent", action="store_true", help="end when standard input is closed")
+    return made
+
+
+def main(words: Sequence[str]) -> int:
+    """Run; return the exit code."""
+    given = parser().parse_args(words)
+    if given.idle:
+        give_way()
+    if given.with_parent:
+        end_with_parent()
+    try:
+        code, told = _audited(given)
+    except DueMQError as error:  # of a ledger that was named
+        code, told = COULD_NOT_RUN, {"why": str(error)}
+    sys.stdout.write(json.dumps({"exit_code": code, **told}, default=str) + "\n")
+    sys.stdout.flush()
+    return code
+
+
+def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    wanted = Wanted(
+        stores=tuple(given.stores), late_ms=given.late, as_of_ms=given.as_of,
+        levels_ms=levels_ms_of(given.levels), out=given.out, report=given.report,
+        capacity_per_s=given.capacity, made_by=given.made_by,
+    )  # fmt: skip
+    account = Account.begin(
+        wanted, given.ledger, clock=SystemClock(), salt=os.urandom(2), warn=_warn
+    )
+    told = {"audit_id": account.audit_id}
+    try:
+        check_stores(wanted.stores)
+        spark = session_at(_where(given))
+        try:
+            summary = run_audit(spark, wanted, SystemClock())
+        finally:
+            spark.stop()
+    except (DueMQError, OSError) as error:
+        return account.failed(str(error)), told | {"why": str(error)}
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        return account.failed(reason_of(error)), told | {"why": reason_of(error)}
+    return account.done(summary), told | summary.to_json()
+
+
+def _where(given: argparse.Namespace) -> Where:
+    submitted = not given.cores and not given.connect
+    return Where(cores=given.cores, memory=given.memory, connect=given.connect, submitted=submitted)
+
+
+def give_way() -> None:
+    """Have this process, and all it starts, run when nobody else wants to."""
+    with suppress(OSError):
+        os.nice(LOWEST)
+    with suppress(OSError, AttributeError):  # Linux only
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def end_with_parent() -> None:
+    """End this process and all it started when whoever holds our standard input is gone."""
+
+    def watch() -> None:
+        while sys.stdin.buffer.read(1):
+            pass
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,174 @@
+"""Audits by the clock: when, never two at once, what is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from broker.broker import Broker
+from message_store.clock import FakeClock
+from message_store.errors import ConfigError
+from message_store.ledger.identity import store_id
+from reconciliation.child import Result
+from reconciliation.config import ReconcileConfig
+from reconciliation.ledger import AuditLedger
+from reconciliation.plugin import JOB, ReconciliationPlugin
+from tests.broker.running import small
+from tests.golden_data import copy_golden_store
+
+NIGHTLY = {"reconcileCron": "30 3 * * * Europe/Berlin"}
+
+
+class Scheduler:
+    def __init__(self) -> None:
+        self.jobs: dict[str, Any] = {}
+
+    def add_job(self, function: Any, trigger: Any, *, id: str, **settings: Any) -> None:
+        self.jobs[id] = (function, trigger, settings)
+
+    def remove_job(self, id: str) -> None:
+        del self.jobs[id]
+
+
+class Host:
+    def __init__(self, **properties: str) -> None:
+        self.clock, self.properties = FakeClock(), properties
+        self.store_root, self.scheduler = "/store", Scheduler()
+        self.metrics = CollectorRegistry()
+
+
+class Runs:
+    """Runs that end when they are told to."""
+
+    def __init__(self, result: Result | None = None) -> None:
+        self.commands: list[Any] = []
+        self.may_end = asyncio.Event()
+        self.result = result or Result(exit_code=0, audit_id="a", verdicts={"ok": 5})
+
+    async def __call__(self, command: Any, *, seconds_max: float) -> Result:
+        self.commands.append((command, seconds_max))
+        await self.may_end.wait()
+        return self.result
+
+
+@asynccontextmanager
+async def at_work(host: Host, runs: Runs) -> AsyncIterator[ReconciliationPlugin]:
+    plugin = ReconciliationPlugin(host, runs)  # type: ignore[arg-type]
+    async with plugin.running(None):  # type: ignore[arg-type]
+        yield plugin
+
+
+@pytest.mark.parametrize(
+    "text", ["soon", "* * * *", "61 * * * *", "0 3 * * * Moon/Side", "1 2 3 4 5 6 7"]
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"reconcileCron=.*no time of a crontab"):
+        ReconcileConfig(cron=text)
+
+
+def test_nothing_is_scheduled_unless_asked_for() -> None:
+    async def run() -> None:
+        host = Host()
+        async with at_work(host, Runs()) as plugin:
+            assert host.scheduler.jobs == {}
+            plugin.reconfigure(NIGHTLY)
+            _, trigger, settings = host.scheduler.jobs[JOB]
+            assert str(trigger.timezone) == "Europe/Berlin"
+            assert (settings["max_instances"], settings["coalesce"]) == (1, True)
+            with pytest.raises(ConfigError):
+                plugin.reconfigure({"reconcileCron": "never"})
+            assert host.scheduler.jobs[JOB][1] is trigger
+        assert host.scheduler.jobs == {}
+
+    asyncio.run(run())
+
+
+def test_there_are_never_two_at_once() -> None:
+    async def run() -> None:
+        host, runs = Host(**NIGHTLY, messageDelayLevel="1s 1h", reconcileMinutesMax="2"), Runs()
+        async with at_work(host, runs) as plugin:
+            first = asyncio.create_task(plugin.audit())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert plugin.is_at_work
+            await plugin.audit()
+            assert len(runs.commands) == 1
+            runs.may_end.set()
+            await first
+            assert not plugin.is_at_work
+            await plugin.audit()
+        ((words, seconds), _) = runs.commands
+        assert seconds == 120
+        assert words[words.index("--levels") + 1] == "1s 1h"
+        assert (plugin.last.runs, plugin.last.skipped) == (2, 1)
+
+    asyncio.run(run())
+
+
+def test_an_audit_at_work_ends_with_the_broker() -> None:
+    async def run() -> None:
+        runs = Runs()
+        async with at_work(Host(**NIGHTLY), runs) as plugin:
+            waiting = asyncio.create_task(plugin.audit())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        await waiting
+        assert not plugin.is_at_work
+        assert plugin.last.runs == 0
+
+    asyncio.run(run())
+
+
+def test_the_last_audit_is_told_in_metrics_and_status() -> None:
+    async def run() -> None:
+        result = Result(exit_code=1, audit_id="a", verdicts={"ok": 5, "lost": 2})
+        host, runs = Host(**NIGHTLY), Runs(result)
+        runs.may_end.set()
+        async with at_work(host, runs) as plugin:
+            assert b"duemq_audit_exit_code" not in generate_latest(host.metrics)
+            await plugin.audit()
+            said = generate_latest(host.metrics).decode()
+            view = plugin.admin_views()["status"]()
+        for line in (
+            "duemq_audit_exit_code 1.0", 'duemq_audit_verdicts{verdict="lost"} 2.0',
+            "duemq_audit_runs_total 1.0", "duemq_audit_at_work 0.0",
+            f"duemq_audit_last_seconds {host.clock.now_ms() / 1_000:g}"[:28],
+        ):  # fmt: skip
+            assert line in said
+        assert view["last"]["verdicts"] == {"ok": 5, "lost": 2}
+        assert (view["runs"], view["at_work"]) == (1, False)
+
+    asyncio.run(run())
+
+
+@pytest.mark.spark
+def test_a_broker_audits_its_own_store(tmp_path: Path) -> None:
+    """The whole way: the broker's plugin, the process, Spark, the ledger."""
+    root = copy_golden_store("apache-5.3.3-clean", tmp_path)
+    root.rename(tmp_path / "store")
+    store_id(tmp_path / "store" / "config")
+
+    async def run() -> dict[str, Any]:
+        properties = small(tmp_path, reconcileMemory="512m") | NIGHTLY
+        properties |= {"mappedFileSizeCommitLog": "1048576"}
+        async with Broker(properties) as broker:
+            plugin: Any = next(
+                p for p in broker.plugins.plugins.values() if p.name == "reconciliation"
+            )
+            await plugin.audit()
+            view: dict[str, Any] = plugin.admin_views()["status"]()
+            return view
+
+    view = asyncio.run(run())
+    [record] = AuditLedger.open_existing(f"sqlite:///{tmp_path}/store/duemq.ledger.sqlite").audits()
+    assert record.audit_id == view["last"]["audit_id"]
+    assert record.made_by == "cron"
+    assert record.exit_code == view["last"]["exit_code"]
+    assert record.verdicts == view["last"]["verdicts"]
+    assert record.messages > 80
