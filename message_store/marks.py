@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -23,7 +24,7 @@ from typing import Any, Final
 from message_store.batch import PutBatch
 from message_store.errors import MarkRefused, RecordUnreadable
 from message_store.quarantine import NO_HOST
-from message_store.ranges import Range, joined, minus, within
+from message_store.ranges import Range, minus, within
 
 log = logging.getLogger(__name__)
 MARK_TOPIC: Final = "DUEMQ_MIGRATION"
@@ -233,10 +234,13 @@ class Ownership:
             return
         mark, self.at = marked.mark, marked.at + 1
         if isinstance(mark, Handover):
-            self._remove(mark.level, mark.ranges)
+            ranges = mark.ranges
+            self._remove(mark.level, ranges)
             pieces = self.pieces.setdefault(mark.level, [])
-            pieces += [(first, end, marked.at) for first, end in mark.ranges]
-            pieces.sort()
+            is_behind = not pieces or not ranges or pieces[-1][1] <= ranges[0][0]
+            pieces += [(first, end, marked.at) for first, end in ranges]
+            if not is_behind:
+                pieces.sort()
             if mark.promised:
                 self.promised.setdefault(mark.level, {}).update(mark.promised)
         elif isinstance(mark, Giveback):
@@ -244,12 +248,13 @@ class Ownership:
 
     def _remove(self, level: int, ranges: list[Range]) -> None:
         left = self.pieces.get(level, [])
-        if not left or not ranges or ranges[-1][1] <= left[0][0] or left[-1][1] <= ranges[0][0]:
+        if not left or not ranges:
             return
-        self.pieces[level] = [
-            (low, high, at)
-            for first, end, at in left
-            for low, high in minus([(first, end)], ranges)
+        low, high = _span(left, ranges[0][0], ranges[-1][1])
+        left[low:high] = [
+            (first_left, end_left, at)
+            for first, end, at in left[low:high]
+            for first_left, end_left in minus([(first, end)], ranges)
         ]
 
     def cut(self, level: int, first: int, end: int) -> None:
@@ -258,19 +263,27 @@ class Ownership:
 
     def of(self, level: int) -> list[Range]:
         """Return the ranges of a level that belong to the timers, neighbours joined."""
-        return joined((first, end) for first, end, _ in self.pieces.get(level, ()))
+        found: list[Range] = []
+        for first, end, _ in self.pieces.get(level, ()):
+            if found and found[-1][1] == first:
+                found[-1] = (found[-1][0], end)
+            else:
+                found.append((first, end))
+        return found
 
     def of_mark(self, marked: Marked) -> list[Range]:
         """Return what a handover made the timers' and still is."""
         mark = marked.mark
         assert isinstance(mark, Handover)
-        pieces = self.pieces.get(mark.level, ())
-        mine = [(first, end) for first, end, at in pieces if at == marked.at]
+        pieces = self.pieces.get(mark.level, [])
+        low, high = _span(pieces, mark.first, mark.end)
+        mine = [(first, end) for first, end, at in pieces[low:high] if at == marked.at]
         return within(mine, mark.first, mark.end)
 
     def owns(self, level: int, offset: int) -> bool:
         """Return whether a unit belongs to the timers."""
-        return any(first <= offset < end for first, end, _ in self.pieces.get(level, ()))
+        low, high = _span(self.pieces.get(level, []), offset, offset + 1)
+        return low < high
 
     def copy(self) -> Ownership:
         """Return another one that knows the same."""
@@ -279,3 +292,9 @@ class Ownership:
         twin.promised = {level: dict(times) for level, times in self.promised.items()}
         twin.at = self.at
         return twin
+
+
+def _span(pieces: list[Piece], first: int, end: int) -> Range:
+    """Return which of ascending, disjoint pieces have something of first..end: pieces[low:high]."""
+    low = bisect_right(pieces, first, key=lambda piece: piece[1])
+    return low, max(low, bisect_left(pieces, end, key=lambda piece: piece[0]))

@@ -1,7 +1,7 @@
 """Runs migrations beside delivery: takes steps while lateness, rate and window allow them.
 
     turn:  window open? --> throttle: how many, when --> one step of one level, levels in turn
-    every 250 ms           lateness of all deliveries since --> throttle
+    every 100 ms           lateness of all deliveries since --> throttle
     every 5 s, at work     a sample for the ledger; the fold of the marks is written down
 
 A level in VERIFYING is counted in pieces between other work; nothing of it moves meanwhile. What a
@@ -31,11 +31,13 @@ from migration.throttle import Interval, LatenessSince, Throttle
 from migration.verification import Verification, Verified
 
 log = logging.getLogger(__name__)
-OBSERVE_MS: Final = 250
+OBSERVE_MS: Final = 100
 SAMPLE_MS: Final = 5_000
 AGAIN_MS: Final = 200
 """When a step that had to wait is tried again."""
 IDLE_MS: Final = 1_000
+YIELDS: Final = 4
+"""How often others come to their turn between two steps: what is read now is answered later."""
 
 
 @dataclass(slots=True)
@@ -128,7 +130,8 @@ class MigrationService:
             if self._stopping:
                 return
             if at_ms <= self._clock.now_ms():
-                await asyncio.sleep(0)
+                for _ in range(YIELDS):
+                    await asyncio.sleep(0)
             else:
                 await self._clock.wait(self._wake, until_ms=at_ms)
 

@@ -6,10 +6,21 @@ tombstone only when that record is on the disk, at a checkpoint. Until then it i
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 Offsets = npt.NDArray[np.int64]
+
+
+class Returned(NamedTuple):
+    """Timers that a level owns again: log offsets, ascending, and the places of their units."""
+
+    first: int
+    last: int
+    offsets: Offsets
+    places: Offsets
 
 
 class Claims:
@@ -17,7 +28,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._positions: dict[int, int] = {}
-        self._returned: list[tuple[Offsets, Offsets]] = []  # log offsets ascending, their places
+        self._returned: list[Returned] = []
         self._sorted: Offsets | None = None
         self._heard: list[Offsets] | None = None
 
@@ -39,7 +50,8 @@ class Claims:
         if not phys_offset.size:
             return
         order = np.argsort(phys_offset, kind="stable")
-        self._returned.append((phys_offset[order], pos[order]))
+        offsets = phys_offset[order]
+        self._returned.append(Returned(int(offsets[0]), int(offsets[-1]), offsets, pos[order]))
         self._sorted = None
         if self._heard is not None:
             self._heard.append(phys_offset.copy())
@@ -64,8 +76,8 @@ class Claims:
         if known:
             found = np.array([offset in known for offset in phys_offset.tolist()], np.bool_)
         low, high = (int(phys_offset.min()), int(phys_offset.max())) if found.size else (0, -1)
-        for offsets, _ in self._returned:
-            if high < offsets[0] or offsets[-1] < low:
+        for first, last, offsets, _ in self._returned:
+            if high < first or last < low:
                 continue
             at = np.minimum(np.searchsorted(offsets, phys_offset), offsets.size - 1)
             found |= offsets[at] == phys_offset
@@ -76,7 +88,7 @@ class Claims:
         """The log offsets, ascending."""
         if self._sorted is None:
             own = np.fromiter(self._positions, np.int64, len(self._positions))
-            pieces = [own, *(offsets for offsets, _ in self._returned)]
+            pieces = [own, *(item.offsets for item in self._returned)]
             self._sorted = np.sort(np.concatenate(pieces))
         return self._sorted
 
@@ -86,7 +98,7 @@ class Claims:
 
     def taken_returned(self) -> list[Offsets]:
         """Return the places of units that went back to a level: to be written down, too."""
-        return [places for _, places in self._returned]
+        return [item.places for item in self._returned]
 
     def written(self, taken: dict[int, int], returned: int = 0) -> None:
         """Forget what a checkpoint wrote; `returned`: how many of `taken_returned`."""
