@@ -1,13 +1,17 @@
 """Levels and timers on one store, ranges going over and back, against a list of messages.
 
 Sends with and without a route, clock steps, handovers, givebacks, copies back, cancels, moves,
-fires, checkpoints of either side, kills, deaths between any two writes, lost files. After each
-step: each message that is due came once, none came early, and each that waits has one owner.
+fires, checkpoints of either side, kills, deaths between any two writes, power cuts, lost files.
+After each step: each message that is due came once, none came early, and each that waits has one
+owner. A power cut takes the end of the log with what was sent, handed over, given back and decided
+in it, and any part of what the files beside it were not synced with.
 """
 
 from __future__ import annotations
 
 import os
+import random
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -23,6 +27,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from message_store import checkpoint
 from message_store.clock import FakeClock
 from message_store.marks import MarkRefused
 from message_store.record import Record
@@ -30,7 +35,7 @@ from message_store.waiting import Verdict
 from schedule_service.names import SCHEDULE_TOPIC
 from tests.migration.rig import MigrationRig
 from tests.simulation.model import log_records
-from tests.timer_store.faults import Death, Disk
+from tests.timer_store.faults import Death, Disk, cut_log, lose_units
 from timer_store.names import TIMER_TOPIC
 
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 60_000, 5: 120_000}
@@ -59,10 +64,12 @@ class Sent:
 class MigrationAgainstAList(RuleBasedStateMachine):
     """Every rule ends with a store that is open and at rest."""
 
-    @initialize(stage_max=st.sampled_from([1_024, 5, 30]))
-    def begin(self, stage_max: int) -> None:
+    @initialize(stage_max=st.sampled_from([1_024, 5, 30]), seed=st.integers(0, 1 << 32))
+    def begin(self, stage_max: int, seed: int) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="migration-"))
         self.patch = pytest.MonkeyPatch()
+        self.boot, self.chance = 1, random.Random(seed)
+        self.patch.setattr(checkpoint, "_boot_id", lambda: b"boot %d" % self.boot)
         self.disk = Disk(self.patch, self.root)
         self.rig = MigrationRig(
             self.root, FakeClock(), precision_ms=100, roll_window_slots=6_000,
@@ -71,6 +78,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         self.rig.open()
         self.sent: dict[int, Sent] = {}
         self.cancelled: set[int] = set()
+        self.told: dict[int, list[tuple[int, Sent, bool]]] = {}  # log end, what is so, cancelled
         self.serial = 0
         self.send([(n % 3 + 3, "TU"[n % 2]) for n in range(20)])
 
@@ -90,7 +98,13 @@ class MigrationAgainstAList(RuleBasedStateMachine):
             assert row["status"] == 0
             due_ms = int(row["store_ms"]) + DELAYS_MS[level]
             self.sent[first + at] = Sent(topic, due_ms, level)
+            self._tell(first + at, int(row["phys_offset"]) + int(row["record_size"]))
         self.rig.work()
+
+    def _tell(self, number: int, log_end: int) -> None:
+        """Note what is so of a message if the log has what lies before `log_end`."""
+        now = (log_end, self.sent[number], number in self.cancelled)
+        self.told.setdefault(number, []).append(now)
 
     @rule(step_ms=st.sampled_from(STEPS_MS))
     def advance(self, step_ms: int) -> None:
@@ -162,6 +176,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
 
     def _decide(self, number: int, record: Record, action: str, delay_ms: int) -> None:
         rig, offsets = self.rig, np.array([record.phys_offset])
+        before = rig.store.max_offset
         due_ms = rig.clock.now_ms() + delay_ms
         done = 0
         for port in (rig.waiting_levels, rig.waiting_timers):
@@ -182,6 +197,8 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         else:
             now = rig.clock.now_ms() if action == "fire" else due_ms
             self.sent[number] = replace(self.sent[number], due_ms=now)
+        decided = next(rig.store.scan(before))[0]
+        self._tell(number, int(decided["phys_offset"]) + int(decided["record_size"]))
 
     @rule()
     def checkpoint_timers(self) -> None:
@@ -229,6 +246,51 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         rig.kill()
         self.disk.revive()
         self._open_again(lost, 0)
+
+    @rule(lost=losses)
+    def cut_power(self, lost: set[str]) -> None:
+        store = self.rig.store
+        durable, end = store.durable_offset, store.max_offset
+        marks, names = store.mark.read(), self._level_names()
+        self.rig.kill()
+        self.boot += 1
+        self.disk.lose(self.chance)
+        end = self.chance.randint(min(durable, end), end)
+        cut_log(self.root, end)
+        lose_units(self.root, marks.durable if marks else 0)
+        self._lose_names(names)
+        self.disk.revive()
+        for number, versions in list(self.told.items()):
+            kept = [version for version in versions if version[0] <= end]
+            self.told[number] = kept
+            self.cancelled.discard(number)
+            if not kept:
+                del self.sent[number], self.told[number]
+                continue
+            _, self.sent[number], cancelled = kept[-1]
+            if cancelled:
+                self.cancelled.add(number)
+        self._open_again(lost, 0)
+
+    def _level_names(self) -> list[int]:
+        """Return where the last letters of DELAY lie in the records of levels."""
+        found = []
+        for record in log_records(self.rig.store):
+            if record.topic == SCHEDULE_TOPIC:
+                at = re.search(rb"DELA[Yy]\x01", record.property_text)
+                assert at is not None
+                text_pos = record.phys_offset + record.total_size - len(record.property_text)
+                found.append(text_pos + at.start() + 4)
+        return found
+
+    def _lose_names(self, places: list[int]) -> None:
+        """Have some of these letters be as they were: they are changed in place, and not synced."""
+        for path in (self.root / "commitlog").iterdir():
+            base, data = int(path.name), bytearray(path.read_bytes())
+            for at in places:
+                if 0 <= at - base < len(data) and data[at - base] and self.chance.random() < 0.3:
+                    data[at - base] ^= 0x20
+            path.write_bytes(data)
 
     def _open_again(self, lost: set[str], step_ms: int) -> None:
         for name in lost:

@@ -13,7 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from message_store.layout import CQ_UNIT
 
 SECTOR_BYTES = 512
 CALLS = ("pwrite", "pwritev", "fdatasync", "fsync", "ftruncate", "replace", "link", "unlink")
@@ -181,3 +184,21 @@ class Disk:
                 if chance.random() < share:
                     file.seek(sector * SECTOR_BYTES)
                     file.write(old)
+
+
+def cut_log(root: Path, cut: int) -> None:
+    """Have the commit log of a store end at a log offset, as a power cut may leave it."""
+    for path in sorted((root / "commitlog").iterdir()):
+        base, size = int(path.name), path.stat().st_size
+        if base + size > cut:
+            with path.open("r+b") as file:
+                file.truncate(max(cut - base, 0))
+                file.truncate(size)
+
+
+def lose_units(root: Path, synced: int) -> None:
+    """Have the queues lose their units of records behind a log offset."""
+    for path in (root / "consumequeue").glob("*/*/*"):
+        units = np.fromfile(path, CQ_UNIT)
+        units[units["phys_offset"] >= synced] = 0
+        units.tofile(path)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
@@ -27,11 +26,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from message_store import checkpoint
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
-from message_store.layout import CQ_UNIT
 from message_store.record import Record
 from tests.simulation.model import log_records
 from tests.store_help import add_message
-from tests.timer_store.faults import Death, Disk
+from tests.timer_store.faults import Death, Disk, cut_log, lose_units
 from tests.timer_store.rig import TimerRig
 from timer_store.names import TIMER_TOPIC
 
@@ -99,24 +97,10 @@ class Life:
             self.boot += 1
             self.disk.lose(self.chance)
             end = self.chance.randint(min(durable, end), end)
-            self._cut_log(end)
-            self._lose_units(marks.durable if marks else 0)
+            cut_log(self.root, end)
+            lose_units(self.root, marks.durable if marks else 0)
         self.disk.revive()
         return end
-
-    def _cut_log(self, cut: int) -> None:
-        for path in sorted((self.root / "commitlog").iterdir()):
-            base, size = int(path.name), path.stat().st_size
-            if base + size > cut:
-                with path.open("r+b") as file:
-                    file.truncate(max(cut - base, 0))
-                    file.truncate(size)
-
-    def _lose_units(self, synced: int) -> None:
-        for path in (self.root / "consumequeue").glob("*/*/*"):
-            units = np.fromfile(path, CQ_UNIT)
-            units[units["phys_offset"] >= synced] = 0
-            units.tofile(path)
 
     def end(self) -> None:
         self.disk.revive()
