@@ -19,6 +19,7 @@ from broker.cli.options import (
 )
 from broker.cli.reconcile import reconcile_app
 from broker.cli.timers import timers_app
+from message_store.errors import UsageError
 
 _EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEANINGS.items())
 
@@ -101,8 +102,10 @@ def namesrv(
 
 @app.command()
 def send(
-    topic: Annotated[str, typer.Argument(help="Topic to send to.")],
-    body: Annotated[str, typer.Argument(help="Body text; - reads standard input.")],
+    topic: Annotated[str, typer.Argument(help="Topic to send to.")] = "",
+    body: Annotated[
+        str | None, typer.Argument(help="Body text; - reads standard input.", show_default=False)
+    ] = None,
     level: Annotated[int, typer.Option(help="Delay level, 0: none.", min=0)] = 0,
     at: Annotated[
         str, typer.Option(metavar="TIME", help="When: 2026-11-22T10:00 (UTC), +90s, +2h, or ms.")
@@ -111,13 +114,26 @@ def send(
     tag: Annotated[str, typer.Option(help="Tag.")] = "",
     key: Annotated[str, typer.Option(help="Keys, separated by blanks.")] = "",
     queue: Annotated[int, typer.Option(help="Queue id; -1: in turn.", min=-1)] = -1,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="FILE", help="What `reconcile repair` wrote: see what it would do."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --from: send what is missing.")] = False,
     namesrv: Namesrv = "127.0.0.1:9876",
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
     """Send a message, by level or for a time if wanted, and print where it was stored."""
     from broker.cli.messages import Outgoing, send_messages
+    from broker.cli.send_file import send_file
 
+    if from_file is not None:
+        send_file(from_file, namesrv=namesrv, broker=broker, really=yes, as_json=as_json)
+        return
+    if not topic or body is None:
+        raise UsageError("name a topic and a body, or --from FILE")
     outgoing = Outgoing(
         topic, body, level=level, tag=tag, key=key, queue_id=queue, count=count, at=at
     )

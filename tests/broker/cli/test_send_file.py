@@ -1,0 +1,95 @@
+"""`duemq send --from`: what was lost is put again, once, however often it is asked for."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.cli.send_file import FORMAT, read_file
+from message_store.clock import SystemClock
+from message_store.errors import UsageError
+from message_store.properties import encode_properties
+from tests.broker.cli.test_commands import Running, duemq, start
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    running = start(tmp_path_factory.mktemp("broker"), timerWheelEnable="true")
+    yield running
+    running.stop()
+
+
+def line(number: int, due_ms: int | None, **more: Any) -> str:
+    text = {"UNIQ_KEY": f"ID{number}", "KEYS": "k", "TIMER_OUT_MS": "5", "REAL_TOPIC": "R"}
+    value = {
+        "store": "/s", "phys_offset": 100 + number, "topic": "Repaired", "queue_id": 0,
+        "unique_id": f"ID{number}", "due_ms": due_ms, "why": "lost",
+        "property_text": base64.b64encode(encode_properties(text)).decode(),
+        "body": base64.b64encode(b"body %d" % number).decode(),
+    }  # fmt: skip
+    return json.dumps(value | more)
+
+
+def written(path: Path, *lines: str, head: str = json.dumps({"format": FORMAT})) -> Path:
+    path.write_text("\n".join([head, *lines]) + "\n")
+    return path
+
+
+def counts(broker: Running, file: Path, *words: str) -> dict[str, Any]:
+    ran = duemq("send", "--from", str(file), "--json", *words, *broker.where)
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout[ran.stdout.rindex("{\n") :])
+    return found
+
+
+def test_a_file_is_sent_once(broker: Running, tmp_path: Path) -> None:
+    later_ms = SystemClock().now_ms() + HOUR_MS
+    file = written(
+        tmp_path / "f", line(1, 5), line(2, None), line(3, later_ms), line(4, 5, unique_id=None)
+    )
+    dry = {"dry_run": True, "send": 3, "exists": 0, "no unique id": 1}
+    assert counts(broker, file) == dry
+    assert counts(broker, file) == dry  # nothing was sent
+    assert counts(broker, file, "--yes") == dry | {"dry_run": False}
+    again = {"send": 0, "exists": 3, "no unique id": 1}
+    assert counts(broker, file, "--yes") == again | {"dry_run": False}
+    got = duemq(
+        "consume", "Repaired", "--from-first", "--count", "2", "--wait", "60", "--json",
+        *broker.where,
+    )  # fmt: skip
+    found = {json.loads(text)["body"]: json.loads(text) for text in got.stdout.splitlines()}
+    assert set(found) == {"body 1", "body 2"}
+    properties = found["body 1"]["properties"]
+    assert (properties["UNIQ_KEY"], properties["KEYS"]) == ("ID1", "k")
+    assert "TIMER_OUT_MS" not in properties
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["{"], ":2: not what"), (['{"topic": "T"}'], ":2: not what"),
+        ([line(1, 5), line(2, 5, body="!")], ":3: not what"), ([line(1, 5, phys_offset="x")], ":2:"),
+    ],
+)  # fmt: skip
+def test_a_damaged_line_is_named(lines: list[str], why: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=why):
+        list(read_file(written(tmp_path / "f", *lines)))
+
+
+@pytest.mark.parametrize("head", ["", "[]", '{"format": "other"}'])
+def test_another_file_is_refused(head: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=":1: not what `duemq reconcile repair` writes"):
+        list(read_file(written(tmp_path / "f", line(1, 5), head=head)))
+
+
+def test_a_message_needs_a_topic_and_a_body() -> None:
+    ran = duemq("send", "T")
+    assert ran.returncode == 2
+    assert "name a topic and a body, or --from FILE" in ran.stderr
