@@ -75,7 +75,8 @@ def test_a_file_is_sent_once(broker: Running, tmp_path: Path) -> None:
     ("lines", "why"),
     [
         (["{"], ":2: not what"), (['{"topic": "T"}'], ":2: not what"),
-        ([line(1, 5), line(2, 5, body="!")], ":3: not what"), ([line(1, 5, phys_offset="x")], ":2:"),
+        ([line(1, 5), line(2, 5, body="!")], ":3: not what"),
+        ([line(1, 5, phys_offset="x")], ":2:"),
     ],
 )  # fmt: skip
 def test_a_damaged_line_is_named(lines: list[str], why: str, tmp_path: Path) -> None:
