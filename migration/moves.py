@@ -189,7 +189,14 @@ class Migrations:
         self._drain.cover(self._sides.keeper)
 
     def heal(self) -> None:
-        """Go on where a crash fell between the two marks of a start."""
+        """Finish a start that ended between its two marks: a crash, or a store that filled up.
+
+        New messages of such a level are timers already, so it goes on from there.
+
+        Raises:
+            MarkRefused: The store takes no writes now; the next call tries again.
+        """
+        self.catch_up()
         for level in list(self.folded.levels):
             found = self.folded.levels[level]
             if found.routed and found.state in ("", State.ROLLED_BACK):

@@ -99,10 +99,6 @@ class MigrationService:
         self.migrations.bind(sides)
         self._interval = Interval(sides.lateness())
         self._sampling = Interval(sides.lateness())
-        try:
-            self.migrations.heal()
-        except MarkRefused as error:
-            log.warning("a start cannot be finished yet: %s", error)
 
     @property
     def is_open(self) -> bool:
@@ -143,6 +139,7 @@ class MigrationService:
         except NoSides:
             return now_ms + AGAIN_MS
         self.migrations.cover()
+        self._heal()
         self._observe(now_ms)
         levels = [n for n in self.migrations.at_work if self.is_open and not self._counted[n]]
         if not levels:
@@ -160,6 +157,12 @@ class MigrationService:
         self.pace.moved += step.moved
         waiting = all(self.migrations.waits.get(n) for n in levels)
         return now_ms + AGAIN_MS if step.waits and waiting else now_ms
+
+    def _heal(self) -> None:
+        try:
+            self.migrations.heal()
+        except MarkRefused as error:
+            log.debug("a start cannot be finished yet: %s", error)
 
     def _step(self, level: int, units: int) -> Step:
         try:

@@ -3,7 +3,8 @@
 A timer that was put on, or copied, has its unit behind those of younger records. If such a unit is
 the last one, Apache's broker takes everything behind its record in once more, and delivers it
 twice. So the last unit of a log that is left names the last record that was taken in: a unit that
-cancels nothing, as its record names no target, in the slot that is read next.
+cancels nothing, as its record names no target, in the slot that is read next. It is settled at
+once: nobody who looks for the timer of that record finds it.
 
 Source: TimerMessageStore.recover, reviseQueueOffset; TimerDequeueGetMessageService
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from message_store.errors import CorruptStore
 from timer_store import layout
@@ -38,7 +41,8 @@ def mark_queue_end(timers: TimerStore) -> None:
     row["slot_ms"], row["due_ms"] = position.staged_ms, position.staged_ms + 1  # it does not roll
     now_ms = timers.clock.now_ms()
     try:
-        timers.units.add(row, write_ms=now_ms, read_ms=position.read_ms)
+        if timers.units.add(row, write_ms=now_ms, read_ms=position.read_ms):
+            timers.units.settle(np.array([timers.units.log.end - UNIT_BYTES]))
     except OSError as error:
         log.warning("an Apache broker would take timers in again: %s", error)
 

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from message_store.batch import PutBatch
 from message_store.waiting import Verdict
 from tests.migration.rig import MigrationRig
 from tests.migration.test_drain import fill, seen
+from tests.store_help import add_message
 from tests.timer_store.faults import Disk
 from timer_store.listing import Query, list_timers
 
@@ -51,6 +53,24 @@ def test_a_list_by_key_has_those_that_were_handed_over(rig: MigrationRig) -> Non
     offset = np.array([found["commit_log_offset"]])
     assert rig.waiting_timers.cancel(offset).verdicts.tolist() == [Verdict.DONE]
     assert not list_timers(rig.timers, Query(key="k3")).timers
+
+
+def test_the_mark_at_the_end_of_the_timer_log_is_taken_for_no_timer(tmp_path: Path) -> None:
+    """It names the last record of the timers' queue, for Apache's broker (`queue_end`)."""
+    rig = MigrationRig(tmp_path, precision_ms=100).open()
+    fill(rig, 10, (4,))
+    batch = PutBatch(1)
+    times = {"TIMER_DELIVER_MS": str(rig.clock.now_ms() + 1)}
+    add_message(rig.store, batch, "T", 0, b"near", properties=times)
+    offset = np.array([int(rig.put(batch).rows[0]["phys_offset"])])
+    rig.work()
+    rig.drain.step(4, 10)
+    rig.persist_timers(last=True)
+    rig.advance(1)
+    assert [record.body for record in rig.delivered()] == [b"near"]
+    assert rig.waiting_timers.cancel(offset).verdicts.tolist() == [Verdict.DELIVERED]
+    assert rig.timers.books.total == 10
+    rig.close()
 
 
 def test_cancelled_moved_fired(rig: MigrationRig) -> None:

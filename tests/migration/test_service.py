@@ -14,7 +14,9 @@ import pytest
 from broker.admin import VIEW_REQUEST
 from broker.broker import Broker
 from broker.plugins import Installed
+from message_store import marks
 from message_store.clock import FakeClock
+from message_store.marks import Route, StateMark
 from message_store.plugin import ENTRY_POINT_GROUP
 from migration.requests import MIGRATE
 from tests.broker.running import Asker, running, small
@@ -155,6 +157,53 @@ def test_a_start_of_the_broker_goes_on_where_it_was(tmp_path: Path) -> None:
 
     clock = with_broker(tmp_path, first)
     with_broker(tmp_path, second, clock)
+
+
+def test_a_start_that_ended_between_its_marks_goes_on(tmp_path: Path) -> None:
+    async def first(bench: Bench) -> None:
+        await bench.send(10, 5)
+        end = bench.broker.store.queue_bounds("SCHEDULE_TOPIC_XXXX", 4)[1]
+        mark = Route(migration="run-1", level=5, on=True, fence=end)
+        marks.append(bench.broker.store, mark, bench.clock.now_ms())
+
+    async def second(bench: Bench) -> None:
+        found = await bench.until(5, "done")
+        assert (found["migration"], found["who"], found["moved"]) == ("run-1", "", 10)
+        told = [marked.mark for marked in marks.read(bench.broker.store)]
+        assert told[1] == StateMark(
+            migration="run-1", level=5, source="planned", target="routing", who="recovery"
+        )
+        await bench.send(1, 5, "new")
+        assert await bench.waiting() == (0, 11)
+
+    clock = with_broker(tmp_path, first)
+    with_broker(tmp_path, second, clock)
+
+
+def test_a_start_of_which_the_store_took_half_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(10, 5)
+        store, taken = bench.broker.store, []
+
+        def put(batch: Any) -> None:
+            taken.append(batch)
+            real(batch) if len(taken) == 1 else batch.refuse(0, 14, "disk is full")
+
+        real = store.put
+        with monkeypatch.context() as full:
+            full.setattr(store, "put", put)
+            assert "disk is full" in await bench.refused("start", levels=[5])
+        assert len(taken) > 1
+        for _ in range(20):  # as soon as there is room, and somebody looks
+            bench.clock.advance(1_000)
+            if (await bench.wish("status"))["levels"]:
+                break
+        found = await bench.until(5, "done", step_ms=200)
+        assert found["moved"] == 10
+
+    with_broker(tmp_path, work)
 
 
 def test_rules_give_a_topic_another_delay(tmp_path: Path) -> None:
