@@ -63,6 +63,7 @@ class TopicManager:
         self._table: dict[str, TopicConfig] = {}
         self._defaults = default_topics(config, system_topics)
         self._changing = asyncio.Lock()
+        self._wanted: dict[str, TopicConfig] = {}  # not created yet, by name
         self._dirty = False
         self.version = DataVersion()
         self.changed = changed
@@ -231,16 +232,29 @@ class TopicManager:
         )
 
     async def _create(self, planned: TopicConfig, *, tell: bool = True) -> TopicConfig:
-        check_name(planned.name)
-        async with self._changing:
-            found = self._table.get(planned.name)
-            if found is not None:
-                return found
-            await self._change([planned])
+        """Create a topic, and in the same write all that others wait to create."""
+        name = planned.name
+        check_name(name)
+        self._wanted.setdefault(name, planned)
+        try:
+            async with self._changing:
+                if name not in self._table:
+                    await self._change(self._with_wanted(planned))
+        finally:
+            if self._wanted.get(name) is planned:
+                del self._wanted[name]
+        if (found := self._table[name]) is not planned:
+            return found
         log.info("topic %s created: %d queues", planned.name, planned.write_queues)
         if tell:
             await self.tell([planned])
         return planned
+
+    def _with_wanted(self, first: TopicConfig) -> list[TopicConfig]:
+        """Return topics to be created in one write, as many as the table takes."""
+        others = [topic for name, topic in self._wanted.items() if name != first.name]
+        room = max(TOPICS_MAX - len(self._table), 1)
+        return [first, *(topic for topic in others if topic.name not in self._table)][:room]
 
     async def update(self, topics: Sequence[TopicConfig]) -> None:
         """Create or replace topics; `attributes` hold changes such as {"+message.type": "DELAY"}.

@@ -311,3 +311,43 @@ def test_changes_are_there_after_a_restart(tmp_path: Path) -> None:
     broker = Broker(tmp_path)
     assert broker.routed("T") == (3, 3, 6, 0)
     assert broker.topics.version.counter == 1
+
+
+def test_topics_that_come_into_being_together_share_a_write(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client with a thousand new topics does not wait for a thousand writes."""
+    writes: list[int] = []
+    write = ConfigFile._write
+
+    def counted(file: ConfigFile, serial: int, value: Any) -> None:
+        writes.append(serial)
+        write(file, serial, value)
+
+    async def main() -> list[TopicConfig]:
+        return await asyncio.gather(*(broker.topics.ensure(name, queues=1) for name in names))
+
+    monkeypatch.setattr(ConfigFile, "_write", counted)
+    names = [f"T{n % 50}" for n in range(100)]
+    found = asyncio.run(main())
+    assert [topic.name for topic in found] == names
+    assert len({id(topic) for topic in found}) == len(set(broker.told)) == len(broker.told) == 50
+    assert len(writes) <= 3
+    assert [Broker(tmp_path).topics.find(name) for name in names] == found
+
+
+def test_the_disk_refuses_topics_created_together_one_by_one(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: ConfigFile, serial: int, value: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    async def main() -> list[Any]:
+        made = (broker.topics.ensure(f"T{n}", queues=1) for n in range(20))
+        return await asyncio.gather(*made, return_exceptions=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ConfigFile, "_write", refuse)
+        assert {type(error) for error in asyncio.run(main())} == {RequestError}
+    asyncio.run(broker.topics.ensure("T3", queues=1))
+    assert (broker.topics.find("T4"), broker.told) == (None, ["T3"])
