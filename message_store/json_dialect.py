@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,12 +50,20 @@ def dumps_compact(value: Any) -> str:
         return "{" + ",".join(f"{_key(k)}:{dumps_compact(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(dumps_compact(item) for item in value) + "]"
-    return _text(value) if isinstance(value, str) else json.dumps(value)
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    kind = type(value)
+    if kind is str:
+        return _text(value)
+    return str(value) if kind is int else json.dumps(value)
 
 
 def _text(value: str) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return json.dumps(value) if _LONE_SURROGATE.search(text) else text  # has no UTF-8 form
+    if not value.isascii() and _LONE_SURROGATE.search(value):
+        return json.dumps(value)  # it has no UTF-8 form
+    return encode_basestring(value)
 
 
 def _key(key: Any) -> str:
@@ -69,10 +78,11 @@ def _pretty(value: Any, depth: int) -> str:
     if not value:
         return "{}"
     parts = []
+    begin = "\n" + "\t" * (depth + 1)
     for key, item in value.items():
-        is_text = isinstance(key, str) and not isinstance(key, ObjectKey)
-        line = "\n" + "\t" * (depth + 1) if is_text else ""
-        parts.append(f"{line}{_key(key)}:{_pretty(item, depth + 1)}")
+        line = begin if isinstance(key, str) and not isinstance(key, ObjectKey) else ""
+        text = _pretty(item, depth + 1) if isinstance(item, dict) else dumps_compact(item)
+        parts.append(f"{line}{_key(key)}:{text}")
     return "{" + ",".join(parts) + "\n" + "\t" * depth + "}"
 
 
