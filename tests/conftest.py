@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,6 +24,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--migration-kills", type=int, default=8, help="how often to kill one that migrates"
     )
+    group.addoption(
+        "--migration-books", type=Path, default=None, help="write the books of that run there"
+    )
     group.addoption("--seed", type=int, default=None, help="repeat the run with this seed")
 
 
@@ -34,6 +38,12 @@ def kills(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def migration_kills(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--migration-kills"))
+
+
+@pytest.fixture
+def migration_books(request: pytest.FixtureRequest) -> Path | None:
+    found: Path | None = request.config.getoption("--migration-books")
+    return found
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """`kill -9` while levels become timers and go back: sent is delivered, once, none early.
 
---migration-kills N   how often to kill (a few; `make soak` uses more)
---seed N              the run to repeat
+--migration-kills N      how often to kill (a few; `make soak` uses more)
+--migration-books FILE   write what came out there, as JSON
+--seed N                 the run to repeat
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ KEYS = {
     "timerRollWindowSlot": "3600",
     "migrationLatenessTargetMs": "0",
 }
+RATES = ("0", "300", "3000")  # of the migration: few steps, or many
 
 
 async def wish(client: RemotingClient, action: str, **more: Any) -> Any:
@@ -38,46 +41,81 @@ async def wish(client: RemotingClient, action: str, **more: Any) -> Any:
     return json.loads(bytes(answer.body)) if answer.code == 0 else None  # type: ignore[arg-type]
 
 
-async def wish_at_random(victim: Victim, states: Counter[str], stop: asyncio.Event) -> None:
-    """Ask for this and that until the broker is gone; count the states that levels were in."""
+@dataclass(slots=True)
+class Seen:
+    """States of levels, as the broker told them.
+
+    Attributes:
+        told: by state, how often it was told.
+        kills: by state, how many kills came when that was told last of some level.
+    """
+
+    told: Counter[str] = field(default_factory=Counter)
+    kills: Counter[str] = field(default_factory=Counter)
+    last: set[str] = field(default_factory=set)
+
+    def take(self, states: list[str]) -> None:
+        """Note what was told."""
+        self.told.update(states)
+        self.last = set(states)
+
+    def killed(self) -> None:
+        """Note a kill."""
+        self.kills.update(self.last or {"nothing yet"})
+        self.last = set()
+
+
+async def wish_at_random(victim: Victim, seen: Seen, stop: asyncio.Event) -> None:
+    """Ask for this and that until the broker is gone; note the states that levels were in."""
     draw = victim.random
     try:
         async with RemotingClient(victim.address) as client:
             while not stop.is_set():
                 await wish(client, draw.choice(ACTIONS), levels=[draw.randint(1, len(DELAYS_MS))])
                 status = await wish(client, "status")
-                states.update(level["state"] for level in status["levels"])
+                seen.take([level["state"] for level in status["levels"]])
                 await asyncio.sleep(draw.uniform(*WISHES_EVERY_S))
     except (OSError, TimeoutError):
         return
 
 
-async def work_and_kill(victim: Victim, books: Books, states: Counter[str]) -> None:
+async def work_and_kill(victim: Victim, books: Books, seen: Seen) -> None:
     """Send and migrate until the broker is killed at a random moment."""
     stop = asyncio.Event()
     fuse = threading.Timer(victim.random.uniform(0.1, 2.5), victim.kill)
     fuse.start()
     try:
-        wishing = asyncio.create_task(wish_at_random(victim, states, stop))
+        wishing = asyncio.create_task(wish_at_random(victim, seen, stop))
         await send_until(books, victim.address, stop)
         stop.set()
         await wishing
     finally:
         fuse.join()
+    seen.killed()
 
 
 @pytest.mark.crash
 def test_kill_while_levels_become_timers_and_go_back(
-    tmp_path: Path, migration_kills: int, seed: int
+    tmp_path: Path, migration_kills: int, migration_books: Path | None, seed: int
 ) -> None:
     victim = Victim(tmp_path, seed, **KEYS)
     books = Books("CrashM", queues=3, delays_ms=DELAYS_MS)
-    states: Counter[str] = Counter()
+    seen = Seen()
     for _ in range(migration_kills):
+        victim.keys["migrationRate"] = victim.random.choice(RATES)
         victim.start()
-        asyncio.run(work_and_kill(victim, books, states))
+        asyncio.run(work_and_kill(victim, books, seen))
     arrived = arrivals(victim, books)
     where = f"seed {seed}, {migration_kills} kills, log {tmp_path}/broker.log"
-    assert books.faults(arrived) == [], where
+    faults = books.faults(arrived)
+    if migration_books is not None:
+        found = {
+            "kills": migration_kills, "seed": seed, "kills_by_state": dict(seen.kills),
+            "sent": books.attempted, "acknowledged": len(books.acknowledged),
+            "arrived": len(arrived), "faults": faults,
+        }  # fmt: skip
+        migration_books.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    assert faults == [], where
     assert len(books.acknowledged) >= migration_kills, f"{where}: hardly anything was sent"
-    assert states["done"] + states["draining"] + states["rolling_back"] > 0, f"{where}: {states}"
+    told = seen.told
+    assert told["done"] + told["draining"] + told["rolling_back"] > 0, f"{where}: {told}"
