@@ -31,7 +31,6 @@ class ObstacleKind(StrEnum):
     HAS_CRC = "has_crc"  # carries a checksum of its properties; the record is left as it is
     BEYOND_WINDOW = "beyond_window"  # due so late that it drains when its time is nearer
     NO_ROOM = "no_room"  # the disk has no room for the timer units
-    NO_TIMERS = "no_timers"  # the timer store is switched off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,8 +107,8 @@ def test_a_plan_fits_its_own_store_until_it_is_old() -> None:
 
 
 def test_a_blocking_obstacle_must_be_gone_first() -> None:
-    obstacle = Obstacle(kind=ObstacleKind.NO_TIMERS, text="timerWheelEnable=false", blocks=True)
-    with pytest.raises(PlanError, match="timerWheelEnable=false"):
+    obstacle = Obstacle(kind=ObstacleKind.NO_ROOM, text="make room", blocks=True)
+    with pytest.raises(PlanError, match="make room"):
         checked(replace(PLAN, obstacles=[obstacle]))
 
 

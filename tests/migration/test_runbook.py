@@ -1,0 +1,114 @@
+"""Each thing that can stop a migration stands in the runbook, with the words that are seen."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from migration.plan import ObstacleKind
+
+TOP = Path(__file__).resolve().parents[2]
+RUNBOOK = (TOP / "docs" / "how-to" / "migrate-runbook.md").read_text()
+SOURCES = sorted(
+    path
+    for folder in ("migration", "timer_store")
+    for path in (TOP / folder).glob("*.py")
+    if folder == "migration" or path.name == "intake.py"
+)
+WORDS_MIN = 3
+
+
+SEEN = (
+    "it was made for store",
+    "days old",
+    "the clock was set back",
+    "no longer exists",
+    "does not apply",
+    "every level of this plan is migrated already",
+    "this broker has no such plan",
+    "is not a plan",
+    "bytes of timer units, room for",
+    "levels and timers do not run now",
+    "the store takes no writes",
+    "the store is not writable",
+    "both sides differ",
+    "timerWheelEnable=false",
+    "runs without DueMQ's",
+    "fall due while it runs",
+    "cannot be read",
+    "lie in commit log files that have expired",
+    "have a checksum of their properties, or no single level",
+    "are due beyond the roll window",
+    "it is rolling back: let a broker finish that",
+    "is no store",
+    "is not empty",
+    "is within",
+)
+
+
+def texts(node: ast.AST) -> list[str]:
+    """Return the texts in an expression, up to the first value that is put in."""
+    found, inside = [], set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.JoinedStr):
+            inside |= {id(value) for value in part.values}
+            first = part.values[0]
+            found += [str(first.value)] if isinstance(first, ast.Constant) else []
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+            found += [] if id(part) in inside else [part.value]
+    return [text for text in found if len(text.split()) >= WORDS_MIN]
+
+
+def reasons(path: Path) -> list[str]:
+    """Return why steps have to wait: what is assigned to `waits` and `holding`."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.keyword) and node.arg == "waits":
+            found += texts(node.value)
+        if isinstance(node, ast.Assign):
+            target = node.targets[0]
+            if isinstance(target, ast.Subscript):
+                target = target.value
+            if isinstance(target, ast.Attribute) and target.attr in ("waits", "holding"):
+                found += texts(node.value)
+    return found
+
+
+def said(path: Path) -> list[str]:
+    """Return all texts of a module; what is put into them is left out."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value for part in node.values if isinstance(part, ast.Constant)]
+            found.append("".join(map(str, parts)))
+    return found
+
+
+SAID = [text for path in [*SOURCES, TOP / "message_store" / "marks.py"] for text in said(path)]
+ALL = sorted({text for path in SOURCES for text in reasons(path)})
+
+
+def test_the_reasons_are_found() -> None:
+    assert len(ALL) >= 6
+    assert "deliveries of the level are retried" in ALL
+
+
+@pytest.mark.parametrize("reason", ALL)
+def test_what_a_step_waits_for_has_an_entry(reason: str) -> None:
+    words = " ".join(reason.split(":")[0].split()[:6])
+    assert words in RUNBOOK
+
+
+@pytest.mark.parametrize("kind", ObstacleKind)
+def test_each_obstacle_has_an_entry(kind: ObstacleKind) -> None:
+    assert f"| `{kind.value}` |" in RUNBOOK
+
+
+@pytest.mark.parametrize("words", SEEN)
+def test_what_is_refused_has_an_entry_and_is_said(words: str) -> None:
+    assert words in RUNBOOK
+    assert any(words in text for text in SAID), f"nobody says {words!r} any more"
