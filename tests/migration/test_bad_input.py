@@ -58,6 +58,37 @@ def test_a_level_that_means_something_else_since_the_plan_is_refused(tmp_path: P
     with_broker(tmp_path, make)
 
 
+def test_a_level_that_goes_away_while_it_is_drained_keeps_its_promises(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(30, 5)
+        sent_ms = bench.clock.now_ms()
+        await bench.wish("start", levels=[5])
+        await bench.until(5, "draining", step_ms=1)
+        properties = dict(bench.broker.settings.properties)
+        bench.broker.plugins.reconfigure(properties | {"messageDelayLevel": "1s 5s 10s"})
+        assert (await bench.level(5))["moved"] < 30
+        now_ms = bench.clock.now_ms()
+        await bench.send(1, 5, "clamped")  # the highest there is now: level 3
+        done = await bench.until(5, "done", step_ms=50)
+        assert done["moved"] == 30
+        bench.clock.set_ms(sent_ms + 119_999)
+        for _ in range(200):
+            await bench.waiting()
+        [clamped] = bench.delivered()
+        assert clamped[0] == b"clamped0"
+        assert clamped[1] >= now_ms + 10_000
+        bench.clock.set_ms(sent_ms + 121_000)
+        for _ in range(TURNS_MAX):
+            if len(bench.delivered()) == 31:
+                break
+            await bench.waiting()
+            bench.clock.advance(5)
+        assert len({body for body, _ in bench.delivered()}) == 31
+        assert min(ms for body, ms in bench.delivered() if body != b"clamped0") >= sent_ms + 119_999
+
+    with_broker(tmp_path, work, migrationRate="40")
+
+
 def test_a_level_is_migrated_once_at_a_time(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         await bench.send(5, 5)
