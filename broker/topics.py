@@ -21,14 +21,17 @@ from broker.config_file import ConfigFile
 from broker.data_version import DataVersion
 from broker.remoting.codes import ResponseCode
 from broker.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
+from message_store import json_dialect
 from message_store.clock import Clock
 from message_store.errors import RequestError
+from message_store.json_dialect import Written
 from message_store.plugin import SystemTopic
 from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 from message_store.topics import TopicTable
 
 log = logging.getLogger(__name__)
 TOPICS_MAX = 65_536
+ROW_DEPTH = 2  # of a topic in topics.json
 PERM_BOTH = PERM_READ | PERM_WRITE
 _FILE_MEMBERS = frozenset({"dataVersion", "topicConfigTable"})
 
@@ -64,6 +67,7 @@ class TopicManager:
         self._defaults = default_topics(config, system_topics)
         self._changing = asyncio.Lock()
         self._wanted: dict[str, TopicConfig] = {}  # not created yet, by name
+        self._texts: dict[str, tuple[TopicConfig, Written]] = {}
         self._dirty = False
         self.version = DataVersion()
         self.changed = changed
@@ -124,14 +128,21 @@ class TopicManager:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that topics.json holds; nothing in it changes any more."""
-        return self._with(self._table, self.version)
+        rows = {name: topic.to_json() for name, topic in self._table.items()}
+        return self._with(rows, self.version)
 
-    def _with(self, table: Mapping[str, TopicConfig], version: DataVersion) -> dict[str, Any]:
-        return {
-            "dataVersion": version.to_json(),
-            **self._extra,
-            "topicConfigTable": {name: topic.to_json() for name, topic in table.items()},
-        }
+    def _with(self, rows: Mapping[str, Any], version: DataVersion) -> dict[str, Any]:
+        return {"dataVersion": version.to_json(), **self._extra, "topicConfigTable": rows}
+
+    def _texts_of(self, table: Mapping[str, TopicConfig]) -> dict[str, Written]:
+        """Return the rows of topics.json, those that are as they were not written anew."""
+        known, self._texts = self._texts, {}
+        for name, topic in table.items():
+            was, text = known.get(name, (None, None))
+            if was is not topic or text is None:
+                text = json_dialect.written(topic.to_json(), ROW_DEPTH)
+            self._texts[name] = topic, text
+        return {name: text for name, (_, text) in self._texts.items()}
 
     def persist(self) -> None:
         """Write topics.json if it does not hold the table yet.
@@ -330,7 +341,7 @@ class TopicManager:
 
     async def _save(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
         try:
-            await self._file.save(self._with(table, version))
+            await self._file.save(self._with(self._texts_of(table), version))
         except OSError as error:
             text = f"{self._file.path} cannot be written: {error}. Make room on the disk"
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text) from error

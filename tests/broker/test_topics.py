@@ -351,3 +351,11 @@ def test_the_disk_refuses_topics_created_together_one_by_one(
         assert {type(error) for error in asyncio.run(main())} == {RequestError}
     asyncio.run(broker.topics.ensure("T3", queues=1))
     assert (broker.topics.find("T4"), broker.told) == (None, ["T3"])
+
+
+def test_a_saved_table_reads_as_one_written_at_once(broker: Broker) -> None:
+    for name in ("T1", "T2"):
+        asyncio.run(broker.topics.ensure(name, queues=2))
+    asyncio.run(broker.topics.update([TopicConfig(name="T1", read_queues=5, write_queues=5)]))
+    asyncio.run(broker.topics.delete("T2"))
+    assert broker.path.read_text() == json_dialect.dumps(broker.topics.to_json())

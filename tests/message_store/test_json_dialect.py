@@ -282,3 +282,9 @@ def test_a_file_system_without_links_keeps_a_copy(tmp_path, monkeypatch):
     write_config(path, "one")
     write_config(path, "two")
     assert (path.read_text(), backup_path(path).read_text()) == ("two", "one")
+
+
+def test_rows_that_were_written_before_stand_as_if_written_now():
+    rows = {"a": {"x": 1, "y": {}}, "b": {"m": {1: 2}}, "c": {}}
+    table = {"t": {name: json_dialect.written(row, 2) for name, row in rows.items()}}
+    assert json_dialect.dumps(table) == json_dialect.dumps({"t": rows})
