@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from reconciliation.tables import ROLE_LEVEL_COPY, ROLE_TIMER_COPY
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -22,37 +24,41 @@ ROUNDS_MAX: Final = 40
 @dataclass(frozen=True, slots=True)
 class Roots:
     """Attributes:
-    frame: store, key (log offset of a copy or of what was copied), root, copies made of it, and
-        where the first of those lies.
+    frame: key (of a copy or of what was copied), root (its key), copies made of it, and where
+        the first of those lies.
     """
 
     frame: DataFrame
 
 
 def find_roots(rows: DataFrame) -> Roots | None:
-    """Return the roots of all copies among held records; None: there are no copies."""
+    """Return the roots of all copies among records; None: there are no copies.
+
+    Args:
+        rows: of `verdicts._keyed`.
+    """
     copies = rows.where(
-        (F.col("kind") == "held")
+        F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
         & F.col("origin").isNotNull()
-        & (F.col("origin") < F.col("phys_offset"))
-    ).select("store", F.col("phys_offset").alias("key"), F.col("origin").alias("up"))
+        & (F.col("origin") < F.col("at"))
+    ).select("key", "at", (F.col("key") - F.col("at") + F.col("origin")).alias("up"))
     copies = copies.localCheckpoint()
     if copies.isEmpty():
         return None
-    made = copies.groupBy("store", F.col("up").alias("key")).agg(
-        F.count("*").alias("copies"), F.min("key").alias("first_copy")
+    made = copies.groupBy(F.col("up").alias("key")).agg(
+        F.count("*").alias("copies"), F.min("at").alias("first_copy")
     )
-    roots = _jumped(copies).withColumnRenamed("up", "root")
-    both = roots.join(made, ["store", "key"], "full")
+    roots = _jumped(copies.select("key", "up")).withColumnRenamed("up", "root")
+    both = roots.join(made, "key", "full")
     return Roots(both.withColumn("root", F.coalesce("root", "key")).localCheckpoint())
 
 
 def _jumped(copies: DataFrame) -> DataFrame:
-    """Return store, key, up, where `up` is no copy itself."""
+    """Return key, up, where `up` is no copy itself."""
     for _ in range(ROUNDS_MAX):
-        above = copies.select("store", F.col("key").alias("up"), F.col("up").alias("next"))
-        found = copies.join(above, ["store", "up"], "left").localCheckpoint()
+        above = copies.select(F.col("key").alias("up"), F.col("up").alias("next"))
+        found = copies.join(above, "up", "left").localCheckpoint()
         if found.where(F.col("next").isNotNull()).isEmpty():
             return copies
-        copies = found.select("store", "key", F.coalesce("next", "up").alias("up"))
+        copies = found.select("key", F.coalesce("next", "up").alias("up"))
     return copies

@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
+from reconciliation.facts import UNKNOWN, Standing
 from reconciliation.kernels import columns as kernels
 from reconciliation.planning import Finding
 from reconciliation.scanning import Walk
-from reconciliation.tables import TABLES
+from reconciliation.tables import (
+    ROLE_CANDIDATE,
+    ROLE_DECISION,
+    ROLE_DELIVERY,
+    ROLE_GAP,
+    ROLE_LEVEL,
+    ROLE_LEVEL_COPY,
+    ROLE_MARK,
+    ROLE_MARKER,
+    ROLE_NONE,
+    ROLE_QUARANTINE,
+    ROLE_TIMER,
+    ROLE_TIMER_COPY,
+    ROLE_TOPIC,
+    TABLES,
+    WAITING,
+)
+from reconciliation.unit_times import NONE, UnitTimes
 
 Rows = npt.NDArray[Any]
+Words = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
 ARROW: Final = {
     "string": pa.string(),
     "binary": pa.binary(),
     "bigint": pa.int64(),
     "int": pa.int32(),
+    "boolean": pa.bool_(),
 }
 # What brokers write and rewrite comes first: those are no part of a message's own properties.
 BROKERS: Final = (
@@ -41,8 +64,33 @@ def hash_text(data: bytes) -> int:
     return value
 
 
-HASHES: Final = np.array([hash_text(name.encode()) for name in NAMES], np.uint64)
+def mix(values: Words, more: Any) -> Words:
+    """Return hashes of pairs: of what `values` stand for, and (n,) 64-bit numbers or one."""
+    mixed = (values ^ np.asarray(more).astype(np.int64).view(np.uint64)) * np.uint64(FACTOR)
+    mixed ^= mixed >> np.uint64(29)
+    return np.asarray(mixed * np.uint64(FACTOR))
+
+
+def name_table(names: Sequence[str]) -> Words:
+    """Return the table of known names that `kernels.columns.index_of` reads."""
+    table = np.zeros((kernels.SLOTS, 2), np.uint64)
+    for number, name in enumerate(names):
+        value = hash_text(name.encode())
+        slot = value >> 58
+        while table[slot, 0]:
+            slot = (slot + 1) % kernels.SLOTS
+        table[slot] = value, number
+    return table
+
+
+KNOWN: Final = name_table(NAMES)
+KINDS: Final = {  # topics of which records are more than deliveries
+    "SCHEDULE_TOPIC_XXXX": 1, "rmq_sys_wheel_timer": 2, "DUEMQ_DECISIONS": 3, "DUEMQ_QUARANTINE": 4,
+}  # fmt: skip
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIME_MIN: Final = 1 << 31  # a tags code of so few bits is a tag's hash, no time
 ABSENT: Final = -(1 << 62)
+LEVEL_MAX: Final = 0x7FFFFFFF
 TEXTS: Final = {
     "unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC",
     "cancels": "TIMER_DEL_UNIQKEY",
@@ -66,33 +114,84 @@ def arrow_schema(table: str, columns: Sequence[str]) -> pa.Schema:
 
 
 class MessageColumns:
-    """Makes record batches of the table `messages`.
+    """Makes record batches of the table `messages`, of one store.
 
     Args:
         columns: the names wanted, in order.
         precision_ms: timerPrecisionMs of the store.
+        roles: only records of these; empty: all.
+        standing: how far levels and timers have come.
     """
 
-    def __init__(self, columns: Sequence[str], precision_ms: int = 1_000) -> None:
+    def __init__(
+        self,
+        columns: Sequence[str],
+        precision_ms: int = 1_000,
+        roles: frozenset[int] = frozenset(),
+        standing: Standing | None = None,
+    ) -> None:
         self.schema = arrow_schema("messages", columns)
-        self._precision_ms = precision_ms
-        self._seen = np.zeros(2 * kernels.SEEN_MAX, np.uint64)
+        self.standing = standing or Standing()
+        self.precision_ms, self._roles = precision_ms, roles
+        self.seen = np.zeros(2 * kernels.SEEN_MAX, np.uint64)
+        self.spans = np.zeros(0, np.int32)
+        self.units: UnitTimes | None = None
+        self._names: dict[int, str] = {}
 
-    def batch(self, walk: Walk, rows: Rows) -> pa.RecordBatch:
-        """Return the columns of (n,) SCANNED rows of a walk."""
-        chunk = _Chunk(walk, rows, self._precision_ms, self._seen)
+    def batch(self, walk: Walk, rows: Rows) -> pa.RecordBatch | None:
+        """Return the columns of (n,) SCANNED rows of a walk; None if none has a role wanted."""
+        if self.units is None:
+            self.units = UnitTimes(walk.segment.root, SCHEDULE_TOPIC)
+        if self._roles and ROLE_DELIVERY not in self._roles:  # those are known at a glance
+            chunk = _Chunk(self, walk, rows)
+            rows = rows[(chunk.kinds != 0) | (rows["prepared_offset"] >= 0)]
+        chunk = _Chunk(self, walk, rows)
+        if self._roles:
+            if ROLE_TOPIC in self._roles:
+                self._note_topics(walk, chunk)
+            kept = np.isin(chunk.roles, list(self._roles))
+            if not kept.any():
+                return None
+            chunk = chunk if kept.all() else _Chunk(self, walk, rows[kept])
         arrays = [chunk.column(field.name, field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _note_topics(self, walk: Walk, chunk: _Chunk) -> None:
+        """Remember the names of the real topics of messages that wait."""
+        known = np.fromiter(self._names, np.int64, len(self._names))
+        hashes = np.where(np.isin(chunk.roles, WAITING), chunk.topic_hashes.view(np.int64), 0)
+        new = np.flatnonzero((hashes != 0) & ~np.isin(hashes, known))
+        if new.size:
+            texts = chunk.column("real_topic", pa.string())
+            values, firsts = np.unique(hashes[new], return_index=True)
+            for value, first in zip(values.tolist(), new[firsts].tolist(), strict=True):
+                self._names[value] = texts[first].as_py()
+
+    def topic_rows(self, walk: Walk) -> pa.RecordBatch | None:
+        """Return a row of the role ROLE_TOPIC for each topic met, if those are wanted."""
+        if ROLE_TOPIC not in self._roles:
+            return None
+        met = [walk.topics.name(at) for at in range(len(walk.topics))]
+        hashes = {_signed(hash_text(name.encode())): name for name in met} | self._names
+        facts = {"store": walk.segment.store, "store_id": self.standing.number, "role": ROLE_TOPIC}
+        rows = [facts | {"topic": name, "topic_hash": value} for value, name in hashes.items()]
+        made = [{name: row.get(name) for name in self.schema.names} for row in rows]
+        return pa.RecordBatch.from_pylist(made, self.schema)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
 
 
 class _Chunk:
     """The columns of one chunk; what several need is made once."""
 
-    def __init__(self, walk: Walk, rows: Rows, precision_ms: int, seen: Any) -> None:
-        self._walk, self._rows, self._precision_ms, self._seen = walk, rows, precision_ms, seen
-        self._heads: npt.NDArray[np.int64] | None = None
-        self._found: npt.NDArray[np.int64] | None = None
+    def __init__(self, made: MessageColumns, walk: Walk, rows: Rows) -> None:
+        self._made, self._walk, self._rows = made, walk, rows
+        self._precision_ms = made.precision_ms
+        self._starts = rows["phys_offset"] - walk.base
         self._sums = np.zeros(rows.size, np.uint64)
+        self._numbers: dict[str, Numbers] = {}
 
     def column(self, name: str, kind: pa.DataType) -> pa.Array:
         if name in OF_ROW:
@@ -100,52 +199,195 @@ class _Chunk:
         if name in OF_HEAD:
             return pa.array(self.heads[:, OF_HEAD[name]].astype(kind.to_pandas_dtype()), kind)
         if name in TEXTS:
-            return self._text(self.found[:, NAMES.index(TEXTS[name])], kind)
+            return self._text(self.found[NAMES.index(TEXTS[name])], kind)
         if name in NUMBERS:
             return _nullable(self._number(NUMBERS[name]))
         make: Callable[[], pa.Array] = {
             "store": self._store, "topic": self._topic, "damage": self._damage,
             "level": self._level, "due_ms": self._due_ms, "body": self._body,
             "property_text": self._property_text, "properties_hash": self._hash,
+            "store_id": self._store_id, "role": self._role, "topic_hash": self._topic_hash,
+            "target": self._target, "identity": self._identity, "name_hash": self._name_hash,
+            "unit_ms": self._unit_ms, "passed": self._passed,
         }[name]  # fmt: skip
         return make()
 
-    @property
-    def heads(self) -> npt.NDArray[np.int64]:
-        if self._heads is None:
-            self._heads = np.zeros((self._rows.size, 4), np.int64)
-            kernels.heads(self._walk.data, self._walk.base, self._rows, self._heads)
-        return self._heads
+    @cached_property
+    def heads(self) -> Numbers:
+        found = np.zeros((self._rows.size, 4), np.int64)
+        kernels.heads(self._walk.data, self._walk.base, self._rows, found)
+        return found
 
-    @property
-    def found(self) -> npt.NDArray[np.int64]:
-        if self._found is None:
-            self._found = np.zeros((self._rows.size, len(NAMES), 2), np.int64)
-            walk = self._walk
-            kernels.spans(
-                walk.data, walk.base, self._rows, HASHES, len(BROKERS), self._seen, self._found,
-                self._sums,
-            )  # fmt: skip
-        return self._found
+    @cached_property
+    def found(self) -> npt.NDArray[np.int32]:
+        """(names, n, 2) spans of the values, from each record's start."""
+        size, made, walk = self._rows.size, self._made, self._walk
+        found = np.zeros((len(NAMES), size, 2), np.int32)
+        kernels.spans(
+            walk.data, walk.base, self._rows, KNOWN, len(BROKERS), made.seen, found, self._sums
+        )
+        return found
+
+    @cached_property
+    def kinds(self) -> npt.NDArray[np.int8]:
+        """What the topic of each record is, see KINDS; 0: any other."""
+        topics = self._walk.topics
+        kinds = [KINDS.get(topics.name(at), 0) for at in range(len(topics))]
+        return np.asarray(np.array(kinds, np.int8)[self._rows["topic_index"]])
+
+    @cached_property
+    def roles(self) -> npt.NDArray[np.int32]:
+        rows, kinds = self._rows, self.kinds
+        named = rows["prepared_offset"] < 0
+        behind = named & (-rows["prepared_offset"] - 1 < rows["phys_offset"])
+        rolled = ~named & (self._number("TIMER_ROLL_TIMES") != ABSENT)
+        marker, copied = self._has("TIMER_DEL_UNIQKEY"), behind | rolled
+        waited = (self.levels > 0) | (self.out_ms != ABSENT)
+        roles = np.select(
+            [
+                (kinds == 2) & marker & named, (kinds == 2) & marker, (kinds == 2) & copied,
+                kinds == 2, (kinds == 1) & copied, kinds == 1, (kinds == 3) & named,
+                (kinds == 4) & named, named, self._has("REAL_TOPIC") & waited,
+            ],
+            [
+                ROLE_MARK, ROLE_MARKER, ROLE_TIMER_COPY, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_LEVEL,
+                ROLE_DECISION, ROLE_QUARANTINE, ROLE_DELIVERY, ROLE_CANDIDATE,
+            ],
+            ROLE_NONE,
+        )  # fmt: skip
+        kind = rows["sys_flag"] & SYS_TRANSACTION_MASK
+        plain = (kind == 0) | (kind == SYS_COMMIT)
+        return np.where(plain, roles, ROLE_NONE).astype(np.int32)
+
+    @cached_property
+    def levels(self) -> Numbers:
+        """DELAY, without it DELAy, as 32-bit numbers; 0 without both."""
+        delay, moved = self._level_of("DELAY"), self._level_of("DELAy")
+        return np.where(delay != 0, delay, moved)
+
+    def _level_of(self, name: str) -> Numbers:
+        values = self._number(name)
+        if not self.found[NAMES.index(name), :, 1].any():
+            return np.zeros(values.size, np.int64)
+        wrong = (np.abs(values) > LEVEL_MAX) & self._has(name)
+        return np.where(wrong, -1, np.where(values == ABSENT, 0, values))
+
+    @cached_property
+    def out_ms(self) -> Numbers:
+        return self._number("TIMER_OUT_MS")
+
+    @cached_property
+    def waiting(self) -> npt.NDArray[np.bool_]:
+        """Whether the record lies in a level's queue or in the timers'."""
+        return np.asarray((self.kinds == 1) | (self.kinds == 2))
+
+    @cached_property
+    def topic_hashes(self) -> Words:
+        topics = self._walk.topics
+        names = [hash_text(topics.name(at).encode()) for at in range(len(topics))]
+        mine = np.array(names, np.uint64)[self._rows["topic_index"]]
+        if not self.waiting.any():
+            return np.asarray(mine)
+        real = np.empty(self._rows.size, np.uint64)
+        kernels.hashes(self._walk.data, self._starts, self.found[NAMES.index("REAL_TOPIC")], real)
+        return np.where(self.waiting, real, mine)
+
+    @cached_property
+    def unit_times(self) -> Numbers:
+        """Tags codes of the units of levels' messages; NONE elsewhere."""
+        found = np.full(self._rows.size, NONE, np.int64)
+        mine = np.flatnonzero(self.kinds == 1)
+        if mine.size:
+            assert self._made.units is not None
+            rows = self._rows[mine]
+            found[mine] = self._made.units.find(
+                rows["queue_id"], rows["queue_offset"], rows["phys_offset"]
+            )
+            for queue_id, times in self._made.standing.promised.items():
+                for at in mine[rows["queue_id"] == queue_id]:
+                    found[at] = times.get(int(self._rows[at]["queue_offset"]), found[at])
+        return found
+
+    def _store_id(self) -> pa.Array:
+        return pa.array(np.full(self._rows.size, self._made.standing.number, np.int32))
+
+    def _role(self) -> pa.Array:
+        return pa.array(self.roles)
+
+    def _topic_hash(self) -> pa.Array:
+        values = self.topic_hashes
+        return pa.array(values.view(np.int64), mask=values == 0)
+
+    def _target(self) -> pa.Array:
+        queues = self._rows["queue_id"].astype(np.int64)
+        queues = np.where(self.waiting, self._number("REAL_QID"), queues)
+        nowhere = (self.topic_hashes == 0) | (queues == ABSENT)
+        return pa.array(mix(self.topic_hashes, queues).view(np.int64), mask=nowhere)
+
+    def _identity(self) -> pa.Array:
+        data, starts = self._walk.data, self._starts
+        own, topics = (np.empty(self._rows.size, np.uint64) for _ in range(2))
+        kernels.hashes(data, starts, self.found[NAMES.index("UNIQ_KEY")], own)
+        kernels.hashes(data, starts, self.found[NAMES.index("REAL_TOPIC")], topics)
+        body = (self.heads[:, OF_HEAD["body_crc"]] << 32) + self._rows["body_len"]
+        value = np.where(own == 0, mix(own, body), own)
+        numbers = (topics.view(np.int64), self._number("REAL_QID"), self.heads[:, 0], self.levels)
+        for number in (*numbers, self.out_ms):
+            value = mix(value, number)
+        return pa.array(value.view(np.int64))
+
+    def _name_hash(self) -> pa.Array:
+        size = self._rows.size
+        names, own = np.empty(size, np.uint64), np.empty(size, np.uint64)
+        unique = self.found[NAMES.index("UNIQ_KEY")]
+        real, marker = (self.found[NAMES.index(n)] for n in ("REAL_TOPIC", "TIMER_DEL_UNIQKEY"))
+        scratch = np.empty(int(self._rows["prop_len"].max(initial=0)) + 16, np.uint8)
+        data, starts = self._walk.data, self._starts
+        kernels.hash_pairs(data, starts, real, unique, scratch, names)
+        kernels.hashes(data, starts, marker, own)
+        names[~self._has("UNIQ_KEY")] = 0
+        value = np.where(self._has("TIMER_DEL_UNIQKEY"), own, names)
+        return pa.array(value.view(np.int64), mask=value == 0)
+
+    def _unit_ms(self) -> pa.Array:
+        return pa.array(self.unit_times, mask=self.unit_times == NONE)
+
+    def _passed(self) -> pa.Array:
+        standing, rows = self._made.standing, self._rows
+        found = np.full(rows.size, UNKNOWN, np.int8)
+        timers = (self.kinds == 2) & (self.out_ms != ABSENT)
+        found[timers] = standing.of_timers(self.out_ms[timers])
+        levels = self.kinds == 1
+        times = np.where(np.abs(self.unit_times) >= TIME_MIN, self.unit_times, rows["store_ms"])
+        for queue_id in np.unique(rows["queue_id"][levels]).tolist():
+            mine = levels & (rows["queue_id"] == queue_id)
+            found[mine] = standing.of_level(
+                queue_id, rows["queue_offset"][mine], times[mine], self._precision_ms
+            )
+        return pa.array(found.astype(np.int32), mask=found == UNKNOWN)
 
     def _number(self, name: str) -> npt.NDArray[np.int64]:
-        out = np.empty(self._rows.size, np.int64)
-        kernels.numbers(self._walk.data, self.found[:, NAMES.index(name)], ABSENT, out)
+        out = self._numbers.get(name)
+        if out is None:
+            out = self._numbers[name] = np.full(self._rows.size, ABSENT, np.int64)
+            found = self.found[NAMES.index(name)]
+            if found[:, 1].any():
+                kernels.numbers(self._walk.data, self._starts, found, ABSENT, out)
         return out
 
-    def _text(self, found: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
+    def _text(self, found: npt.NDArray[np.int32], kind: pa.DataType) -> pa.Array:
         sizes = found[:, 1] - found[:, 0]
         ends = np.zeros(self._rows.size + 1, np.int32)
         np.cumsum(sizes, out=ends[1:])
         out = np.empty(int(ends[-1]), np.uint8)
-        kernels.gather(self._walk.data, found, ends, out)
+        kernels.gather(self._walk.data, self._starts, found, ends, out)
         there = pa.py_buffer(np.packbits(sizes > 0, bitorder="little").tobytes())
         values = [there, pa.py_buffer(ends), pa.py_buffer(out)]
         return pa.Array.from_buffers(kind, self._rows.size, values)
 
     def _part(self, name: str) -> pa.Array:
         """Return a part of each record as bytes; one without bytes is empty, not null."""
-        start = self._rows["phys_offset"] - self._walk.base + self._rows[f"{name}_pos"]
+        start = self._rows[f"{name}_pos"]
         found = np.stack([start, start + self._rows[f"{name}_len"]], axis=1)
         return self._text(found, pa.binary()).fill_null(b"")
 
@@ -170,21 +412,22 @@ class _Chunk:
         return self._part("prop")
 
     def _hash(self) -> pa.Array:
-        assert self.found is not None
+        assert self.found.size >= 0  # which makes the sums
         return pa.array(self._sums.view(np.int64))
 
     def _level(self) -> pa.Array:
-        levels = self._rows["delay_level"].astype(np.int64)
-        return pa.array(levels, pa.int64(), mask=levels <= 0)
+        return pa.array(self.levels, pa.int64(), mask=self.levels <= 0)
 
     def _due_ms(self) -> pa.Array:
         """When a timer was promised to be due. Source: timer_store.due, in columns."""
-        out_ms, exact_ms = self._number("TIMER_OUT_MS"), self._number("DUEMQ_DUE_MS")
+        out_ms, exact_ms = self.out_ms, self._number("DUEMQ_DUE_MS")
         stored_ms = np.clip(self._rows["store_ms"], 0, DUE_MS_MAX)
         rolled = self._has("TIMER_ROLL_TIMES")
         by_slot = out_ms + self._precision_ms
         due_ms = self._or_absent(self._number("TIMER_DELIVER_MS"), by_slot)
         for name, factor in (("TIMER_DELAY_MS", 1), ("TIMER_DELAY_SEC", 1_000)):
+            if not self.found[NAMES.index(name), :, 1].any():
+                continue
             delay = self._number(name)
             own = np.where((delay == ABSENT) | rolled, by_slot, stored_ms + delay * factor)
             due_ms = np.where(self._has(name), own, due_ms)
@@ -193,7 +436,7 @@ class _Chunk:
         return pa.array(due_ms, pa.int64(), mask=none & (exact_ms == ABSENT))
 
     def _has(self, name: str) -> npt.NDArray[np.bool_]:
-        found = self.found[:, NAMES.index(name)]
+        found = self.found[NAMES.index(name)]
         return np.asarray(found[:, 0] < found[:, 1])
 
     @staticmethod
@@ -205,13 +448,17 @@ def _nullable(values: npt.NDArray[np.int64]) -> pa.Array:
     return pa.array(values, pa.int64(), mask=values == ABSENT)
 
 
-def gap_rows(schema: pa.Schema, findings: Sequence[Finding]) -> pa.RecordBatch | None:
+def gap_rows(
+    schema: pa.Schema, findings: Sequence[Finding], number: int = 0
+) -> pa.RecordBatch | None:
     """Return what could not be read as rows of `messages`: a place, a size and a kind."""
     if "damage" not in schema.names or not findings:
         return None
     facts = [
         {
             "store": f.store,
+            "store_id": number,
+            "role": ROLE_GAP,
             "damage": f.kind,
             "phys_offset": f.base + f.offset if f.base >= 0 else None,
             "record_size": min(f.size, 0x7FFFFFFF),

@@ -6,95 +6,92 @@
     marker    the held timers whose topic+key it names, in the same slot
 
 The identity of a message is what a broker copies from record to record: unique id (without one:
-body CRC and length), real topic and queue, birth, level, TIMER_OUT_MS. A client that sends a
-received message again gives it another birth.
+body CRC and length), real topic and queue, birth, level, TIMER_OUT_MS; the column `identity` is a
+hash of it. A client that sends a received message again gives it another birth.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from reconciliation.tables import ROLE_DELIVERY
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-NAMES: Final = ("real_topic", "real_queue_id", "born_ms", "level", "out_ms")
-NOTHING: Final = "-"
 
-
-def with_origins(rows: DataFrame) -> DataFrame:
-    """Return classified rows with an origin wherever one can be found.
-
-    Deliveries that were found become `delivery`; other candidates stay what they are.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Attributes:
+    rolled, marked: with origins; a marker has a row for each timer it names, maybe none.
+    delivered: candidates that are deliveries, as ROLE_DELIVERY.
     """
-    is_held, nameless = F.col("kind") == "held", F.col("origin").isNull()
-    is_roll = is_held & F.col("rolls").isNotNull() & nameless
-    is_marker = (F.col("kind") == "cancel") & nameless
-    is_candidate = F.col("kind") == "candidate"
-    held = rows.where(is_held)
-    ended = rows.where(F.col("kind").isin("delivery", "quarantine"))
-    ended = ended.select("store", F.col("origin").alias("phys_offset"))
-    waiting = held.join(ended, ["store", "phys_offset"], "left_anti")
-    return (
-        rows.where(~is_roll & ~is_marker & ~is_candidate)
-        .unionByName(_rolled(rows.where(is_roll), held))
-        .unionByName(_delivered(rows.where(is_candidate), waiting))
-        .unionByName(_named(rows.where(is_marker), held))
-    )
+
+    rolled: DataFrame
+    delivered: DataFrame
+    marked: DataFrame
 
 
-def _identified(rows: DataFrame) -> DataFrame:
-    own = F.coalesce("unique_id", F.concat_ws(":", "body_crc", "body_len"))
-    parts = [F.coalesce(F.col(name).cast("string"), F.lit(NOTHING)) for name in NAMES]
-    return rows.withColumn("identity", F.concat_ws("\x01", own, *parts))
+def with_origins(
+    rolled: DataFrame, candidates: DataFrame, markers: DataFrame, held: DataFrame, ended: DataFrame
+) -> Found:
+    """Return records that name no origin with those that can be found.
+
+    Args:
+        rolled, candidates, markers: records that name none.
+        held: all that waits, with `identity` and `name_hash`.
+        ended: store_id and origin of what has its end already.
+    """
+    ended = ended.select("store_id", F.col("origin").alias("phys_offset")).distinct()
+    waiting = held.join(ended, ["store_id", "phys_offset"], "left_anti")
+    return Found(_rolled(rolled, held), _delivered(candidates, waiting), _named(markers, held))
 
 
 def _rolled(rolled: DataFrame, held: DataFrame) -> DataFrame:
     """Give a rolled record the one before it as its origin."""
-    order = Window.partitionBy("store", "identity", "turn").orderBy("phys_offset")
-    mine = _identified(rolled).withColumn("turn", F.col("rolls") - 1)
+    order = Window.partitionBy("store_id", "identity", "turn").orderBy("phys_offset")
+    mine = rolled.withColumn("turn", F.col("rolls") - 1)
     mine = mine.withColumn("place", F.row_number().over(order))
-    before = _identified(held).withColumn("turn", F.coalesce("rolls", F.lit(0)))
+    before = held.withColumn("turn", F.coalesce("rolls", F.lit(0)))
     before = before.withColumn("place", F.row_number().over(order)).select(
-        "store", "identity", "turn", "place", F.col("phys_offset").alias("found")
+        "store_id", "identity", "turn", "place", F.col("phys_offset").alias("found")
     )
-    made = mine.join(before, ["store", "identity", "turn", "place"], "left")
+    made = mine.join(before, ["store_id", "identity", "turn", "place"], "left")
     origin = F.when(F.col("found") < F.col("phys_offset"), F.col("found"))
-    return made.withColumn("origin", origin).drop("identity", "turn", "place", "found")
+    return made.withColumn("origin", origin).select(*rolled.columns)
 
 
 def _delivered(candidates: DataFrame, held: DataFrame) -> DataFrame:
     """Pair deliveries with held records of the same identity, the last of a rolled one."""
-    whole = Window.partitionBy("store", "identity")
+    whole = Window.partitionBy("store_id", "identity")
     order = whole.orderBy("phys_offset")
-    known = _identified(held).withColumn("turn", F.coalesce("rolls", F.lit(0)))
+    known = held.withColumn("turn", F.coalesce("rolls", F.lit(0)))
     known = known.withColumn("newest", F.max("turn").over(whole))
     known = known.where(F.col("turn") == F.col("newest"))
     known = known.withColumn("place", F.row_number().over(order))
     known = known.withColumn("places", F.count("*").over(whole))
     known = known.select(
-        "store", "identity", "place", "places", F.col("phys_offset").alias("found")
+        "store_id", "identity", "place", "places", F.col("phys_offset").alias("found")
     )
-    last = known.where(F.col("place") == F.col("places")).select("store", "identity", "places")
-    mine = _identified(candidates).withColumn("number", F.row_number().over(order))
-    mine = mine.join(last, ["store", "identity"])
+    last = known.where(F.col("place") == F.col("places")).select("store_id", "identity", "places")
+    mine = candidates.withColumn("number", F.row_number().over(order))
+    mine = mine.join(last, ["store_id", "identity"])
     mine = mine.withColumn("place", F.least("number", "places")).drop("places", "number")
-    made = mine.join(known.drop("places"), ["store", "identity", "place"])
+    made = mine.join(known.drop("places"), ["store_id", "identity", "place"])
     made = made.where(F.col("found") < F.col("phys_offset"))
-    made = made.withColumns({"origin": F.col("found"), "kind": F.lit("delivery")})
-    return made.drop("identity", "place", "found")
+    made = made.withColumns({"origin": F.col("found"), "role": F.lit(ROLE_DELIVERY)})
+    return made.select(*candidates.columns)
 
 
 def _named(markers: DataFrame, held: DataFrame) -> DataFrame:
     """Give markers the timers that they name as their origins: a row for each of them."""
-    names = held.where(F.col("unique_id").isNotNull()).select(
-        "store",
-        F.concat_ws("+", "real_topic", "unique_id").alias("cancels"),
-        "out_ms",
-        F.col("phys_offset").alias("found"),
+    names = held.where(F.col("name_hash").isNotNull()).select(
+        "store_id", "name_hash", "out_ms", F.col("phys_offset").alias("found")
     )
-    made = markers.join(names, ["store", "cancels", "out_ms"])
+    made = markers.join(names, ["store_id", "name_hash", "out_ms"])
     made = made.where(F.col("found") < F.col("phys_offset"))
-    return made.withColumn("origin", F.col("found")).drop("found")
+    return made.withColumn("origin", F.col("found")).select(*markers.columns)

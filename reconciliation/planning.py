@@ -74,13 +74,14 @@ class LogPlan:
     """The commit log as it was when the reading was planned.
 
     Attributes:
-        end: log offset behind its last record.
+        end: log offset behind its last record; last_ms: when that was stored, 0 without one.
     """
 
     files: tuple[Entry, ...]
     min: int
     end: int
     findings: tuple[Finding, ...]
+    last_ms: int = 0
 
 
 def plan_log(store: str, root: Root) -> LogPlan:
@@ -92,8 +93,8 @@ def plan_log(store: str, root: Root) -> LogPlan:
     entries, findings = row_of_files(store, root.files("commitlog"))
     if not entries:
         return LogPlan((), 0, 0, tuple(findings))
-    end, found = find_log_end(store, root, entries)
-    return LogPlan(tuple(entries), int(entries[0].name), end, tuple(findings + found))
+    end, last_ms, found = find_log_end(store, root, entries)
+    return LogPlan(tuple(entries), int(entries[0].name), end, tuple(findings + found), last_ms)
 
 
 def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], list[Finding]]:
@@ -119,8 +120,10 @@ def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], lis
     return kept, findings
 
 
-def find_log_end(store: str, root: Root, entries: Sequence[Entry]) -> tuple[int, list[Finding]]:
-    """Return the log offset behind the last record, and files that could not be read.
+def find_log_end(
+    store: str, root: Root, entries: Sequence[Entry]
+) -> tuple[int, int, list[Finding]]:
+    """Return the log offset behind the last record, its time, and files that could not be read.
 
     The last file that begins with a record is followed to its end. Bytes that are no record end it
     unless newer records follow; older ones are stale: Apache cuts a log without zeroing it.
@@ -134,13 +137,13 @@ def find_log_end(store: str, root: Root, entries: Sequence[Entry]) -> tuple[int,
             text = f"it cannot be read: {error}"
             findings.append(Finding(store, entry.path, 0, entry.size, "unreadable", text, base))
             continue
-        pos = _end_in_file(data, base)
+        pos, last_ms = _end_in_file(data, base)
         if pos > 0 or entry is entries[0]:
-            return base + pos, findings
-    return int(entries[0].name), findings
+            return base + pos, last_ms, findings
+    return int(entries[0].name), 0, findings
 
 
-def _end_in_file(data: np.ndarray, base: int) -> int:
+def _end_in_file(data: np.ndarray, base: int) -> tuple[int, int]:
     row = np.zeros(1, SCANNED)
     pos = newest = 0
     while True:
@@ -148,10 +151,10 @@ def _end_in_file(data: np.ndarray, base: int) -> int:
         if stop > pos:
             newest = int(row[0]["store_ms"])
         if why == 0 or why == BLANK:
-            return int(data.size if why == BLANK or stop > data.size else stop)
+            return int(data.size if why == BLANK or stop > data.size else stop), newest
         after = find_record(data, stop + 1, data.size, base, row[0])
         if after < 0 or int(row[0]["store_ms"]) < newest:
-            return int(stop)
+            return int(stop), newest
         pos = after
 
 

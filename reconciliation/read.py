@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from reconciliation.source import FORMAT
 from reconciliation.tables import TABLES
-from reconciliation.verdicts import COLUMNS, AuditConfig, audit
+from reconciliation.verdicts import SCHEDULE_TOPIC, TIMER_TOPIC, AuditConfig, audit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+QUEUE_COLUMNS = ("topic", "phys_offset", "queue_offset", "store_id", "found", "damage")
 
 
 def read_table(
@@ -30,16 +32,23 @@ def read_table(
 
 
 def audit_stores(
-    spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
+    spark: SparkSession,
+    paths: Sequence[str],
+    config: AuditConfig | None = None,
+    *,
+    ids: bool = True,
 ) -> tuple[DataFrame, DataFrame]:
-    """Return the verdicts about stores, and what of their logs could not be read.
+    """Return the verdicts about stores, and what of their files could not be read.
 
-    Both are computed when they are used; the rows read are kept until the session ends.
+    What is rare is looked for at once, the verdicts are computed when they are used: persist them
+    to use them twice. Without `ids` nobody's `unique_id` is told, which is faster.
     """
-    messages = read_table(spark, paths, "messages", COLUMNS).persist()
-    queues = read_table(spark, paths, "consume_queue")
-    cursors = read_table(spark, paths, "cursors")
-    damaged = messages.where("damage is not null and damage != 'body-crc'")
-    return audit(messages, queues, cursors, config), damaged.select(
-        "store", "phys_offset", "damage"
+
+    def messages(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
+        numbers = ",".join(str(role) for role in roles)
+        return read_table(spark, paths, "messages", columns, roles=numbers)
+
+    queues = read_table(
+        spark, paths, "consume_queue", QUEUE_COLUMNS, topics=f"{SCHEDULE_TOPIC},{TIMER_TOPIC}"
     )
+    return audit(messages, queues, read_table(spark, paths, "stores"), config, ids=ids)

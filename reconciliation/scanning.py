@@ -24,17 +24,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from message_store.kernels import scan
+from message_store.kernels.scan import STOP_BLANK, STOP_INVALID
 from message_store.kernels.verify import find_record
 from message_store.layout import BLANK_RECORD, SCANNED, packer
 from message_store.topics import NAME_BYTES_MAX, TopicTable
-from reconciliation.kernels.columns import follow, name_rows
+from reconciliation.kernels.columns import follow, name_rows, walk
 from reconciliation.planning import BLANK, RECORD_BYTES_MAX, Finding, Segment
 
 Rows = npt.NDArray[Any]
 Bytes = npt.NDArray[np.uint8]
 BLANK_HEAD = packer(BLANK_RECORD)
-CHUNK_RECORDS = 32_768
+CHUNK_RECORDS = 8_192  # so many that their columns stay near the processor
 TRIES_MAX = 256  # broken chains from neighbouring bytes, before going on behind the break
 
 
@@ -78,14 +78,8 @@ class Walk:
         end = min(part.base + part.end - self.base, self.data.size)
         pos = self._first(part.base + part.start - self.base)
         while pos < end:
-            count, pos, stop = scan.walk(
-                self.data,
-                pos,
-                self.data.size,
-                self.base + pos,
-                self.topics.arrays,
-                self._check,
-                out,
+            count, pos, stop = walk(
+                self.data, pos, self.data.size, self.base, self.topics.arrays, self._check, out
             )
             inside = int(np.searchsorted(out["phys_offset"][:count], self.base + end))
             if inside:
@@ -94,9 +88,9 @@ class Walk:
             if inside < count:
                 pos = int(out[inside]["phys_offset"]) - self.base
                 break
-            if stop == scan.STOP_BLANK:
+            if stop == STOP_BLANK:
                 return
-            if stop == scan.STOP_INVALID and pos < end:
+            if stop == STOP_INVALID and pos < end:
                 pos = self._skip_gap(pos, end)
         self._check_seam(pos, end)
 
@@ -144,10 +138,8 @@ class Walk:
 
     def _name_topics(self, rows: Rows) -> None:
         """Give numbers to topics met for the first time; their other rows follow at once."""
-        for at in np.flatnonzero(rows["topic_index"] < 0):
-            row = rows[at]
-            if row["topic_index"] >= 0:
-                continue
+        while (unknown := rows["topic_index"] < 0).any():
+            row = rows[int(np.argmax(unknown))]
             pos = int(row["phys_offset"]) - self.base + int(row["topic_pos"])
             name = self.data[pos : pos + int(row["topic_len"])].tobytes().decode("utf-8", "replace")
             row["topic_index"] = self.topics.add(_shortened(name))

@@ -3,7 +3,7 @@
     option            meaning                                                     default
     path              a store directory or URL; several: separated by commas
     table             messages, consume_queue, schedule, timer_log, timer_wheel,  messages
-                      cursors, index, findings
+                      cursors, index, findings, stores
     topics            only these, separated by commas                             all
     fromMs, untilMs   only records stored in fromMs <= time < untilMs             all
     startOffset       only records at this log offset or behind it                0
@@ -11,6 +11,8 @@
     partitionBytes    of the files that one task reads                            64 MiB
     checkBody         whether bodies are compared with their CRC (`damage`)       true
     timerPrecisionMs  of the store's timers                                       1000
+    pushdown          whether filters are taken over, see below                   false
+    roles             only messages of these roles (numbers, see `tables`)        all
     tickMs            of a stream: see `stream`                                   0
 
 The schema is that of `tables`; a schema of your own with fewer columns decodes fewer columns. The
@@ -19,7 +21,10 @@ it is a row of `messages` with a `damage` other than body-crc, and a row of `fin
 
 As a stream (`spark.readStream`): see `stream`.
 
-Topics, times and offsets are pushed down where `spark.sql.python.filterPushdown.enabled` is set.
+With `pushdown` filters on topics, times and offsets are taken over, where Spark has it
+(spark.sql.python.filterPushdown.enabled). Only for a table that is used once in a query: Spark 4
+reads both sides of a join of one table with the filters of one of them. The options do the same,
+and can be relied on.
 """
 
 from __future__ import annotations
@@ -44,6 +49,7 @@ from message_store.errors import UsageError
 from message_store.layout import RECORD_FIXED_BYTES
 from reconciliation import units
 from reconciliation.columns import MessageColumns, arrow_schema, gap_rows
+from reconciliation.facts import Standing, read_standing
 from reconciliation.files import Root
 from reconciliation.planning import (
     OFFSET_MAX,
@@ -57,15 +63,17 @@ from reconciliation.planning import (
 )  # fmt: skip
 from reconciliation.scanning import Walk
 from reconciliation.stream import StoreStreamReader
-from reconciliation.tables import TABLES, schema_of
+from reconciliation.tables import ROLE_GAP, STORES, TABLES, schema_of
 from timer_store.layout import UNIT_BYTES
 
 FORMAT: Final = "rocketmq-store"
 OPTIONS: Final = (
     "path", "table", "topics", "fromms", "untilms", "startoffset", "endoffset", "partitionbytes",
-    "checkbody", "timerprecisionms", "tickms",
+    "checkbody", "timerprecisionms", "roles", "pushdown",
+    "tickms",
 )  # fmt: skip
 Rows = npt.NDArray[Any]
+NOBODY: Final = Standing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,8 @@ class Wanted:
     partition_bytes: int = PARTITION_BYTES
     check_body: bool = True
     precision_ms: int = 1_000
+    roles: frozenset[int] = frozenset()  # empty: all
+    pushdown: bool = False
     tick_ms: int = 0
 
     def keep(self, walk: Walk, rows: Rows) -> Rows:
@@ -124,8 +134,17 @@ def wanted_of(options: Mapping[str, str]) -> Wanted:
         max(_number(given, "partitionbytes", PARTITION_BYTES), RECORD_FIXED_BYTES),
         given.get("checkbody", "true").lower() != "false",
         _number(given, "timerprecisionms", 1_000),
+        _roles(given.get("roles", "")),
+        given.get("pushdown", "false").lower() == "true",
         _number(given, "tickms", 0),
     )
+
+
+def _roles(text: str) -> frozenset[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if any(not (word.isascii() and word.isdigit()) for word in words):
+        raise UsageError(f"{FORMAT}: roles={text} are no numbers")
+    return frozenset(int(word) for word in words)
 
 
 def _number(given: Mapping[str, str], key: str, default: int) -> int:
@@ -175,7 +194,8 @@ class StoreSource(DataSource):
                 raise UsageError(
                     f"the table {wanted.table} has no column {found}: {schema_of(wanted.table)}"
                 )
-        return StoreReader(wanted, [field.name for field in schema.fields])
+        made = PushingReader if wanted.pushdown else StoreReader
+        return made(wanted, [field.name for field in schema.fields])
 
 
 @dataclass
@@ -185,6 +205,8 @@ class Part(InputPartition):
     segments: tuple[Segment, ...] = ()
     findings: tuple[Finding, ...] = ()
     stores: tuple[tuple[str, Root], ...] = ()
+    standing: Standing = NOBODY
+    rows: tuple[tuple[Any, ...], ...] = ()
 
 
 class StoreReader(DataSourceReader):
@@ -192,15 +214,6 @@ class StoreReader(DataSourceReader):
 
     def __init__(self, wanted: Wanted, columns: Sequence[str]) -> None:
         self._wanted, self._columns = wanted, list(columns)
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        """Take filters on topics, times and offsets over; return all that Spark must do itself."""
-        for one in filters:
-            taken = _narrowed(self._wanted, one)
-            if taken is None:
-                yield one
-            else:
-                self._wanted = taken
 
     def partitions(self) -> Sequence[Part]:
         """Return the parts.
@@ -210,18 +223,33 @@ class StoreReader(DataSourceReader):
         """
         wanted = self._wanted
         found: list[Part] = []
-        for path in wanted.paths:
+        for number, path in enumerate(wanted.paths):
             root = Root(path.rstrip("/"))
             plan = plan_log(root.url, root)
             if not plan.files and not root.folders("consumequeue"):
                 raise UsageError(f"{path} is no store: it has neither commitlog nor consumequeue")
-            segments, findings = self._segments(root, plan)
-            found += [Part(group) for group in grouped(segments, wanted.partition_bytes)]
-            if wanted.table == "cursors":
-                found.append(Part(stores=((root.url, root),)))
-            if findings and wanted.table in ("findings", "messages"):
-                found.append(Part(findings=tuple(findings)))
+            found += self._parts(number, root, plan)
         return found or [Part()]
+
+    def _parts(self, number: int, root: Root, plan: LogPlan) -> list[Part]:
+        wanted = self._wanted
+        segments, findings = self._segments(root, plan)
+        standing = Standing(number)
+        if wanted.table in ("messages", "findings", "stores") and (
+            wanted.table != "messages" or "passed" in self._columns or "unit_ms" in self._columns
+        ):
+            standing, unread = read_standing(number, root, plan)
+            findings = [*findings, *unread]
+        groups = grouped(segments, wanted.partition_bytes)
+        found = [Part(group, standing=standing) for group in groups]
+        if wanted.table == "cursors":
+            found.append(Part(stores=((root.url, root),)))
+        if wanted.table == "stores":
+            last_ms = max(plan.last_ms, standing.read_ms or 0)
+            found.append(Part(rows=((number, root.url, plan.min, plan.end, last_ms),)))
+        if findings and wanted.table in ("findings", "messages"):
+            found.append(Part(findings=tuple(findings), standing=standing))
+        return found
 
     def _segments(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
         wanted, store, limit = self._wanted, root.url, plan.end
@@ -250,40 +278,70 @@ class StoreReader(DataSourceReader):
         assert isinstance(partition, Part)
         table = self._wanted.table
         schema = arrow_schema(table, self._columns)
-        if partition.findings:
-            yield from _told(schema, partition.findings, table)
+        if partition.findings and self._takes_gaps:
+            yield from _told(schema, partition.findings, table, partition.standing.number)
+        if partition.rows:
+            names = [name for name, _ in STORES]
+            rows = [dict(zip(names, row, strict=True)) for row in partition.rows]
+            made = [{name: row[name] for name in schema.names} for row in rows]
+            yield pa.RecordBatch.from_pylist(made, schema)
         for store, root in partition.stores:
             rows = [{n: row[n] for n in schema.names} for row in units.read_cursors(store, root)]
             yield pa.RecordBatch.from_pylist(rows, schema)
         for segment in partition.segments:
             if table == "messages":
-                yield from self._messages(segment)
+                yield from self._messages(segment, partition.standing)
             elif table == "findings":
                 walk = Walk(segment, check=False)
                 for _ in walk.chunks() if walk.open() else ():
                     pass
                 yield from _told(schema, walk.findings, table)
             else:
-                for values in units.read_units(table, segment):
-                    yield units.to_batch(schema, segment.store, values)
+                more = {"store_id": partition.standing.number}
+                for values in units.read_units(table, segment, set(self._columns)):
+                    yield units.to_batch(schema, segment.store, more | values)
 
-    def _messages(self, segment: Segment) -> Iterator[pa.RecordBatch]:
-        check = self._wanted.check_body and "damage" in self._columns
-        columns = MessageColumns(self._columns, self._wanted.precision_ms)
+    @property
+    def _takes_gaps(self) -> bool:
+        return not self._wanted.roles or ROLE_GAP in self._wanted.roles
+
+    def _messages(self, segment: Segment, standing: Standing) -> Iterator[pa.RecordBatch]:
+        wanted = self._wanted
+        check = wanted.check_body and "damage" in self._columns
+        columns = MessageColumns(self._columns, wanted.precision_ms, wanted.roles, standing)
         walk = Walk(segment, check=check)
         for rows in walk.chunks() if walk.open() else ():
-            rows = self._wanted.keep(walk, rows)
-            if rows.size:
-                yield columns.batch(walk, rows)
-        gaps = gap_rows(columns.schema, walk.findings)
-        if gaps is not None:
+            rows = wanted.keep(walk, rows)
+            made = columns.batch(walk, rows) if rows.size else None
+            if made is not None:
+                yield made
+        topics = columns.topic_rows(walk)
+        if topics is not None:
+            yield topics
+        gaps = gap_rows(columns.schema, walk.findings, standing.number)
+        if gaps is not None and self._takes_gaps:
             yield gaps
 
 
-def _told(schema: pa.Schema, findings: Sequence[Finding], table: str) -> Iterator[pa.RecordBatch]:
+class PushingReader(StoreReader):
+    """A reader that takes filters over."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Take filters on topics, times and offsets over; return all that Spark must do itself."""
+        for one in filters:
+            taken = _narrowed(self._wanted, one)
+            if taken is None:
+                yield one
+            else:
+                self._wanted = taken
+
+
+def _told(
+    schema: pa.Schema, findings: Sequence[Finding], table: str, number: int = 0
+) -> Iterator[pa.RecordBatch]:
     """Yield findings as rows of their own table, or of `messages`."""
     if table == "messages":
-        found = gap_rows(schema, findings)
+        found = gap_rows(schema, findings, number)
         if found is not None:
             yield found
     elif findings:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from message_store.clock import SystemClock
+from reconciliation.facts import Standing
 from reconciliation.files import Root
 from reconciliation.planning import Finding, LogPlan, grouped, log_segments, plan_log
 
@@ -53,14 +54,16 @@ class StoreStreamReader(DataSourceStreamReader):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """Return the parts of one micro-batch."""
         found: list[InputPartition] = []
-        for root, plan in self._plans():
+        for number, (root, plan) in enumerate(self._plans()):
             first, until = start.get(root.url, plan.min), end.get(root.url, plan.end)
             bounded = replace(plan, end=until)
             size = self._wanted.partition_bytes
             segments = log_segments(root.url, root, bounded, bytes_max=size, first=first)
-            found += [self._part(group) for group in grouped(segments, size)]
+            mine = Standing(number)
+            found += [self._part(group, standing=mine) for group in grouped(segments, size)]
             if first < min(plan.min, until):
-                found.append(self._part(findings=(_removed(root, plan, first, until),)))
+                lost = (_removed(root, plan, first, until),)
+                found.append(self._part(findings=lost, standing=mine))
         return found or [self._part()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

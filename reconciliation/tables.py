@@ -40,6 +40,15 @@ MESSAGES: Final[Columns] = (
     ("properties_hash", "bigint"),  # of all that brokers leave alone, whatever their order
     ("property_text", "binary"),
     ("body", "binary"),
+    # what the audit joins on: numbers instead of texts; hashes have 64 bits
+    ("store_id", "int"),  # the store's place among the paths
+    ("role", "int"),  # what the record is to the audit: ROLE_*
+    ("topic_hash", "bigint"),  # of real_topic where a message waits, of topic elsewhere
+    ("target", "bigint"),  # the same with the queue; null: it names none
+    ("identity", "bigint"),  # what brokers copy from record to record
+    ("name_hash", "bigint"),  # of real_topic+unique_id; of a marker: of what it names so
+    ("unit_ms", "bigint"),  # of a level's message: the due time in its queue's unit
+    ("passed", "int"),  # 1: whoever holds it has gone by its time; 0: not yet; null: nobody says
 )
 CONSUME_QUEUE: Final[Columns] = (
     ("store", "string"),
@@ -49,6 +58,9 @@ CONSUME_QUEUE: Final[Columns] = (
     ("phys_offset", "bigint"),
     ("record_size", "int"),
     ("tags_code", "bigint"),
+    ("store_id", "int"),
+    ("found", "boolean"),  # whether a record lies there; also where nobody can say
+    ("damage", "string"),  # unreadable: this row stands for a file, from queue_offset on
 )
 SCHEDULE: Final[Columns] = (
     ("store", "string"),
@@ -101,6 +113,13 @@ FINDINGS: Final[Columns] = (
     ("kind", "string"),  # gap, unreadable, seam, missing-file, stray-file, file-size
     ("text", "string"),
 )
+STORES: Final[Columns] = (
+    ("store_id", "int"),
+    ("store", "string"),
+    ("log_min", "bigint"),  # where the log begins, and ends
+    ("log_end", "bigint"),
+    ("last_ms", "bigint"),  # when its last record was stored; the timers' slot if that is later
+)
 TABLES: Final[Mapping[str, Columns]] = {
     "messages": MESSAGES,
     "consume_queue": CONSUME_QUEUE,
@@ -110,7 +129,19 @@ TABLES: Final[Mapping[str, Columns]] = {
     "cursors": CURSORS,
     "index": INDEX,
     "findings": FINDINGS,
+    "stores": STORES,
 }
+
+# Roles. A record of none takes no part; those from RARE on need a look at other records to tell
+# what they belong to.
+ROLE_NONE, ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY = 0, 1, 2, 3
+RARE: Final = 8
+ROLE_LEVEL_COPY, ROLE_TIMER_COPY = 8, 9  # made of another one that waited
+ROLE_QUARANTINE, ROLE_MARK, ROLE_DECISION = 10, 11, 12  # end the record that they name
+ROLE_MARKER, ROLE_CANDIDATE = 13, 14  # a client's marker; a delivery of Apache's: name none
+ROLE_TOPIC, ROLE_GAP = 15, 16  # no records: the name of a topic; a place that cannot be read
+ROLE_UNIT = 17  # of the audit's own: a queue's unit without a record
+WAITING: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
 
 
 def schema_of(table: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -15,17 +15,20 @@ from message_store.layout import (
     CQ_UNIT,
     INDEX_HEADER,
     INDEX_ITEM,
+    SCANNED,
     native_columns,
     packer,
 )  # fmt: skip
 from message_store.verify.index import find_shape
 from reconciliation.files import Entry, Root, queues_of
-from reconciliation.planning import Finding, Segment, row_of_files
+from reconciliation.kernels.columns import found_units
+from reconciliation.planning import RECORD_BYTES_MAX, Finding, Segment, row_of_files
 from timer_store.layout import TIMER_CHECK, TIMER_SLOT, TIMER_UNIT, UNIT_BYTES
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 CHUNK_BYTES: Final = 8 << 20
+LOOK_BYTES: Final = 64 << 20  # of the log that are looked at at once for units
 HEADER: Final = packer(INDEX_HEADER)
 Values = dict[str, Any]
 
@@ -86,13 +89,59 @@ def _whole(store: str, root: Root, entry: Entry, limit: int) -> Segment:
 # -- reading ------------------------------------------------------------------------------------
 
 
-def read_units(table: str, segment: Segment) -> Iterator[Values]:
+def read_units(table: str, segment: Segment, columns: Collection[str] = ()) -> Iterator[Values]:
     """Yield the columns of a segment, piece by piece: arrays, or one value for all rows.
 
+    A file that cannot be read is one row of nothing but its place and `damage`, in tables that
+    have that column and where it is asked for.
+
+    Args:
+        columns: what is asked for: `found` takes a look at the log.
     Raises:
-        OSError: The file cannot be read.
+        OSError: The file cannot be read, and the table cannot say so.
     """
-    return READERS[table](segment)
+    try:
+        for values in READERS[table](segment):
+            if "found" in columns:
+                values["found"] = _found(segment, values["phys_offset"])
+            yield values
+    except OSError:
+        if table != "consume_queue" or "damage" not in columns:
+            raise
+        yield _unreadable(segment)
+
+
+def _unreadable(segment: Segment) -> Values:
+    place = np.array([segment.base // CQ_UNIT.itemsize], np.int64)
+    return {
+        "topic": segment.topic, "queue_id": segment.queue_id, "queue_offset": place,
+        "phys_offset": None, "record_size": None, "tags_code": None, "found": True,
+        "damage": "unreadable",
+    }  # fmt: skip
+
+
+def _found(segment: Segment, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return whether records begin at log offsets; true also where nobody can say."""
+    root, row = segment.root, np.zeros(1, SCANNED)
+    found = np.ones(offsets.size, np.bool_)
+    entries, _ = row_of_files(segment.store, root.files("commitlog"))
+    if not entries or not offsets.size:
+        return found
+    found[offsets >= int(entries[0].name)] = False
+    for entry in entries:
+        base = int(entry.name)
+        mine = (offsets >= base) & (offsets < base + entry.size)
+        for low in range(0, entry.size, LOOK_BYTES):
+            first, end = base + low, base + min(low + LOOK_BYTES, entry.size)
+            if not (mine & (offsets >= first) & (offsets < end)).any():
+                continue
+            try:
+                data = root.read(entry.path, low, min(end - base + RECORD_BYTES_MAX, entry.size))
+            except OSError:
+                found[mine] = True
+                break
+            found_units(np.ascontiguousarray(offsets), data, first, end, row[0], found)
+    return found
 
 
 def _blocks(segment: Segment, layout: np.dtype[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
@@ -122,6 +171,7 @@ def _read_queue(segment: Segment) -> Iterator[Values]:
             "record_size": units["size"][keep],
             "tags_code": units["tags_code"][keep],
             "due_ms": units["tags_code"][keep],
+            "damage": None,
         }
         if bad.size:
             return

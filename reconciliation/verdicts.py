@@ -6,8 +6,10 @@
 
     root --copy--> hop --copy--> leaf --delivery--> topic          one message, one verdict
 
-All rows are given the root that they belong to; then one aggregation by root sees the whole life of
-a message. Ours name their origin (docs/decisions/0002, 0014). Records of Apache's brokers do not:
+Nearly all messages are one held record and one delivery that names it. Those are told by one
+aggregation over numbers (`lean`). Whatever touches a message otherwise is rare; it is looked for
+first, and the messages that it touches are told with their whole life at hand (`chains`,
+`lives`). Ours name their origin (docs/decisions/0002, 0014). Records of Apache's brokers do not:
 `identity` gives them an origin first, by unique id, target, birth and time.
 
 The promise is that of the leaf: the time it waits for, the topic and queue it names. A marker that
@@ -16,13 +18,33 @@ comes behind the record that decides is there for Apache's brokers and cancels n
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from reconciliation.chains import Roots, find_roots
+from reconciliation.chains import find_roots
 from reconciliation.identity import with_origins
+from reconciliation.lean import lean_lives
+from reconciliation.lives import whole_lives
+from reconciliation.tables import (
+    RARE,
+    ROLE_CANDIDATE,
+    ROLE_DECISION,
+    ROLE_DELIVERY,
+    ROLE_GAP,
+    ROLE_LEVEL,
+    ROLE_LEVEL_COPY,
+    ROLE_MARK,
+    ROLE_MARKER,
+    ROLE_QUARANTINE,
+    ROLE_TIMER,
+    ROLE_TIMER_COPY,
+    ROLE_TOPIC,
+    ROLE_UNIT,
+    WAITING,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,40 +59,33 @@ VERDICTS: Final = (
 )  # fmt: skip
 CLEAN: Final = frozenset({"ok", "pending", "cancelled", "moved"})
 """Verdicts that keep a promise; the others are findings."""
-COLUMNS: Final = (
+LEAN: Final = (
+    "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
+    "damage", "properties_hash", "target", "topic_hash", "queue_id", "real_queue_id", "level",
+    "due_ms", "out_ms", "rolls", "unit_ms", "passed",
+)  # fmt: skip
+"""The columns of `messages` that the audit reads of every message."""
+RARE_MORE: Final = ("identity", "name_hash", "topic", "store")
+COLUMNS: Final = tuple(dict.fromkeys((
+    *LEAN, *RARE_MORE,
     "store", "phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "born_ms", "sys_flag",
     "prepared_offset", "body_crc", "body_len", "damage", "unique_id", "real_topic", "real_queue_id",
     "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash",
-)  # fmt: skip
-"""The columns of `messages` that an audit reads."""
+)))  # fmt: skip
+"""The columns of `messages` for jobs that need all that an audit reads in one table."""
+PLAIN: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY)
+ENDS: Final = (ROLE_QUARANTINE, ROLE_MARK, ROLE_DECISION)
 IGNORED: Final = "ignored"
-HASHES_BITS: Final = 31  # a tags code of so few bits is a tag's hash, no time
+STORE_BITS: Final = 48  # a key is store number << 48 | log offset
+BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold
+TIME_MIN: Final = 1 << 31  # a tags code of so few bits is a tag's hash, no time
 TRANSACTION, COMMITTED = 0x0C, 0x08
-DEFAULT_LEVELS_MS: Final = tuple(
-    1_000 * seconds
-    for seconds in (
-        *(
-            1,
-            5,
-            10,
-            30,
-            60,
-            120,
-            180,
-            240,
-            300,
-            360,
-            420,
-            480,
-            540,
-            600,
-            1_200,
-            1_800,
-            3_600,
-            7_200,
-        ),
-    )
+Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
+"""Returns some columns of `messages` of some roles."""
+DEFAULT_LEVELS_S: Final = (
+    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200),
 )
+DEFAULT_LEVELS_MS: Final = tuple(1_000 * seconds for seconds in DEFAULT_LEVELS_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +94,8 @@ class AuditConfig:
 
     Attributes:
         late_ms: a delivery may come so much later than its due time and is ok.
-        as_of_ms: what is due until then should be delivered; None: the store's newest record.
+        as_of_ms: what is due until then should be delivered; None: when the store's last record
+            was stored, or the slot that its timers had come to, if that is later.
         levels_ms: delays of levels 1, 2, ...: where a queue does not tell when a message is due.
     """
 
@@ -89,25 +105,180 @@ class AuditConfig:
 
 
 def audit(
-    messages: DataFrame, queues: DataFrame, cursors: DataFrame, config: AuditConfig | None = None
-) -> DataFrame:
-    """Return a row for each scheduled message, and for each delivery of none.
+    messages: Reader,
+    queues: DataFrame,
+    stores: DataFrame,
+    config: AuditConfig | None = None,
+    *,
+    ids: bool = True,
+) -> tuple[DataFrame, DataFrame]:
+    """Return a row for each scheduled message and each delivery of none, and what was unreadable.
 
     Args:
-        messages: `COLUMNS` of that table, of one store or many; read several times: persist it.
-        queues: `consume_queue`; cursors: that table, of the same stores.
+        messages: reads that table, of one store or many.
+        queues: `consume_queue`; stores: that table, of the same stores.
+        ids: fill `unique_id`, which takes another look at each message.
     Returns:
         store, root, leaf (log offsets), topic, queue_id, unique_id, level, store_ms, due_ms,
-        delivered_phys, delivered_ms, late_ms, hops, deliveries, verdict, why.
+        delivered_phys, delivered_ms, late_ms, hops, deliveries, verdict, why;
+        and store, phys_offset, damage.
     """
     config = config or AuditConfig()
-    facts = classified(messages)
-    rows = with_origins(facts)
-    roots = find_roots(rows)
-    events = _keyed(rows, _units(queues, facts), roots)
-    lives = _lives(events)
-    stores = _stores(messages, cursors, config)
-    return _judged(lives, stores, config)
+    rare = messages((*LEAN, *RARE_MORE), range(RARE, ROLE_GAP + 1)).localCheckpoint()
+    units = _lost_units(queues).localCheckpoint()
+    roles = {row["role"] for row in rare.select("role").distinct().collect()}
+    plain, found = _events(messages, rare, roles, config)
+    touched = _touched(found, units, roles)
+    if touched is None:
+        lives = lean_lives(plain)
+    else:
+        others = plain.join(touched, "key", "left_anti")
+        events = plain.unionByName(found, allowMissingColumns=True)
+        events = events.unionByName(units.where("damage is null"), allowMissingColumns=True)
+        events = events.join(touched, "key")
+        lives = lean_lives(others).unionByName(whole_lives(events))
+    names = rare.where(F.col("role") == ROLE_TOPIC).select("topic_hash", "topic")
+    told = _judged(lives, stores, config)
+    told = told.join(F.broadcast(names.dropDuplicates(["topic_hash"])), "topic_hash", "left")
+    unique = F.lit(None).cast("string")
+    if ids:
+        known = messages(("store_id", "phys_offset", "unique_id"), WAITING)
+        known = known.select(_key("phys_offset").alias("leaf_key"), "unique_id")
+        told, unique = told.join(known, "leaf_key", "left"), F.col("unique_id")
+    return told.select(
+        "store", "root", "leaf", "topic", "queue_id", unique.alias("unique_id"), "level",
+        "store_ms", "due_ms", "delivered_phys", "delivered_ms", "late_ms", "hops", "deliveries",
+        "verdict", "why",
+    ), _unread(rare, units, stores)  # fmt: skip
+
+
+def reader_of(messages: DataFrame) -> Reader:
+    """Return a reader of rows that are at hand: `COLUMNS` of `messages`."""
+
+    def read(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
+        found = messages.where(F.col("role").isin(*roles))
+        if ROLE_TOPIC in roles:
+            name = F.when(F.col("role").isin(*WAITING), F.col("real_topic")).otherwise(
+                F.col("topic")
+            )
+            names = messages.where("topic_hash is not null").select(
+                "topic_hash", name.alias("topic")
+            )
+            names = names.distinct().withColumn("role", F.lit(ROLE_TOPIC))
+            found = found.unionByName(names, allowMissingColumns=True)
+        return found.select(*columns)
+
+    return read
+
+
+def _key(offset: str) -> Column:
+    number = F.shiftleft(F.col("store_id").cast("bigint"), STORE_BITS)
+    return number.bitwiseOR(F.col(offset))
+
+
+def _offset(key: str) -> Column:
+    return F.col(key).bitwiseAND(F.lit((1 << STORE_BITS) - 1))
+
+
+def _lost_units(queues: DataFrame) -> DataFrame:
+    """Return units that should have a held record and have none, and queues that are unreadable."""
+    held = queues.where(F.col("topic").isin(SCHEDULE_TOPIC, TIMER_TOPIC))
+    lost = held.where(~F.col("found") | F.col("damage").isNotNull())
+    return lost.select(
+        "store_id", "phys_offset", "damage", F.lit(ROLE_UNIT).alias("role"),
+        _key("phys_offset").alias("key"), F.col("phys_offset").alias("at"),
+    )  # fmt: skip
+
+
+def _unread(rare: DataFrame, units: DataFrame, stores: DataFrame) -> DataFrame:
+    """Return the places that could not be read."""
+    names = ("store_id", "phys_offset", "damage")
+    gaps = rare.where(F.col("role") == ROLE_GAP).select(*names)
+    both = gaps.unionByName(units.where("damage is not null").select(*names))
+    found = both.join(F.broadcast(stores.select("store_id", "store")), "store_id", "left")
+    return found.select("store", "phys_offset", "damage")
+
+
+def _events(
+    messages: Reader, rare: DataFrame, roles: set[int], config: AuditConfig
+) -> tuple[DataFrame, DataFrame]:
+    """Return what plain messages are made of, and everything else, all with their key."""
+    plain, named = messages(LEAN, PLAIN), rare.where(F.col("role") < ROLE_MARKER)
+    nameless = (F.col("origin").isNull()) & F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
+    plain, rare = _with_origin(plain), _with_origin(rare)
+    if not roles & {ROLE_LEVEL_COPY, ROLE_TIMER_COPY, ROLE_MARKER, ROLE_CANDIDATE}:
+        return _keyed(plain, config), _keyed(_with_origin(named), config)
+    held = _with_origin(messages((*LEAN, "identity", "name_hash"), WAITING))
+    ended = plain.where(F.col("role") == ROLE_DELIVERY).select("store_id", "origin")
+    ended = ended.unionByName(
+        rare.where(F.col("role") == ROLE_QUARANTINE).select("store_id", "origin")
+    )
+    found = with_origins(
+        rare.where(nameless), rare.where(F.col("role") == ROLE_CANDIDATE),
+        rare.where(F.col("role") == ROLE_MARKER), held, ended,
+    )  # fmt: skip
+    rest = rare.where((F.col("role") < ROLE_MARKER) & ~nameless)
+    rest = rest.unionByName(found.rolled).unionByName(found.marked)
+    plain = plain.unionByName(found.delivered.select(*plain.columns))
+    return _keyed(plain, config), _keyed(rest, config)
+
+
+def _with_origin(rows: DataFrame) -> DataFrame:
+    """Return rows with `origin`, the log offset of what each was made of."""
+    return rows.withColumn(
+        "origin", F.when(F.col("prepared_offset") < 0, -F.col("prepared_offset") - 1)
+    )
+
+
+def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
+    """Return what lives are told from: numbers only; `due_ms` is what the record promises."""
+    held = F.col("role").isin(*WAITING)
+    level = F.least(F.col("level"), F.lit(len(config.levels_ms)))
+    delays = F.array(*(F.lit(delay) for delay in (0, *config.levels_ms)))
+    by_table = F.col("store_ms") + F.element_at(delays, (level + 1).cast("int"))
+    in_queue = F.when(F.abs("unit_ms") >= TIME_MIN, F.col("unit_ms"))
+    own = F.when(F.col("out_ms").isNull(), F.col("due_ms"))
+    is_level = F.col("role").isin(ROLE_LEVEL, ROLE_LEVEL_COPY)
+    due_ms = F.when(is_level, F.coalesce(in_queue, own, by_table)).otherwise(F.col("due_ms"))
+    body = F.shiftleft(F.col("body_crc").cast("bigint"), 32).bitwiseXOR(
+        F.col("body_len").cast("bigint")
+    )
+    named = F.when(F.col("origin").isNotNull(), _key("origin"))
+    return rows.select(
+        F.when(held, _key("phys_offset")).otherwise(named).alias("key"),
+        "role", F.col("phys_offset").alias("at"), "origin", "store_ms", body.alias("body"),
+        "properties_hash", "target", "topic_hash", F.col("damage").isNotNull().alias("hurt"),
+        F.when(held, F.col("real_queue_id")).otherwise(F.col("queue_id")).alias("queue_id"),
+        "level", F.when(held, due_ms).alias("due_ms"), "rolls", "passed",
+    ).where("key is not null")  # fmt: skip
+
+
+def _touched(found: DataFrame, units: DataFrame, roles: set[int]) -> DataFrame | None:
+    """Return the keys that something rare touches, with the roots that they belong to.
+
+    Returns:
+        key, root, copies made of the record, and where the first of those lies; None: no keys.
+    """
+    roots = find_roots(found)
+    named = found.select("key").unionByName(units.where("damage is null").select("key")).distinct()
+    if roots is None:
+        nothing = F.lit(None).cast("bigint")
+        keys = named.select(
+            "key",
+            F.col("key").alias("root"),
+            F.lit(0).cast("bigint").alias("copies"),
+            nothing.alias("first_copy"),
+        )
+    else:
+        keys = named.join(roots.frame, "key", "full")
+        keys = keys.withColumns(
+            {"root": F.coalesce("root", "key"), "copies": F.coalesce("copies", F.lit(0))}
+        )
+    keys = keys.localCheckpoint()
+    count = keys.count()
+    if not count:
+        return None
+    return F.broadcast(keys) if count <= BROADCAST_MAX else keys
 
 
 # -- what each record is -------------------------------------------------------------------------
@@ -134,146 +305,35 @@ def classified(messages: DataFrame) -> DataFrame:
     return found.where(F.col("kind").isNotNull())
 
 
-# -- one key for a whole life --------------------------------------------------------------------
-
-
-def _units(queues: DataFrame, facts: DataFrame) -> DataFrame:
-    """Return the units that should have a held record, with what they promise in `unit_ms`."""
-    markers = facts.where((F.col("kind") == "cancel") & (F.col("topic") == TIMER_TOPIC))
-    held = queues.where(F.col("topic").isin(SCHEDULE_TOPIC, TIMER_TOPIC))
-    held = held.join(markers.select("store", "phys_offset"), ["store", "phys_offset"], "left_anti")
-    promise = F.when(F.col("topic") == SCHEDULE_TOPIC, F.col("tags_code"))
-    return held.select(
-        "store",
-        "phys_offset",
-        F.lit("unit").alias("kind"),
-        promise.alias("unit_ms"),
-        F.col("phys_offset").alias("key"),
-    )
-
-
-def _keyed(rows: DataFrame, units: DataFrame, roots: Roots | None) -> DataFrame:
-    """Return all events with the `root` they belong to; units of queues are events, too."""
-    events = rows.where(F.col("kind") != "candidate").withColumn(
-        "key", F.when(F.col("kind") == "held", F.col("phys_offset")).otherwise(F.col("origin"))
-    )
-    events = events.where(F.col("key").isNotNull())
-    events = events.unionByName(units, allowMissingColumns=True)
-    if roots is None:
-        nothing = F.lit(None).cast("bigint")
-        return events.withColumns({"root": F.col("key"), "copies": F.lit(0), "first_copy": nothing})
-    return (
-        events.join(roots.frame, ["store", "key"], "left")
-        .withColumn("root", F.coalesce("root", "key"))
-        .withColumn("copies", F.coalesce("copies", F.lit(0)))
-    )
-
-
-def _lives(events: DataFrame) -> DataFrame:
-    """Return one row for each root: its first and last record, its deliveries, what ended it."""
-    is_held, is_delivery = F.col("kind") == "held", F.col("kind") == "delivery"
-    parked, at = F.col("kind") == "quarantine", F.col("phys_offset")
-    cancels = (F.col("kind") == "cancel") & (
-        F.col("first_copy").isNull() | (at < F.col("first_copy"))
-    )
-    marks = (F.col("kind") == "cancel") & (F.col("prepared_offset") < 0)
-    moved_on = F.col("copies") > 0
-    moves = is_held & (at != F.col("root")) & F.col("rolls").isNull()
-    held = F.struct(
-        at.alias("at"), "topic", "queue_id", "queue_offset", "store_ms", "real_topic", "level",
-        "real_queue_id", "unique_id", "due_ms", "out_ms", "body_crc", "body_len",
-        "properties_hash", "damage",
-    )  # fmt: skip
-    sent = F.struct(
-        at.alias("at"), "store_ms", "topic", "queue_id", "body_crc", "body_len",
-        "properties_hash", "damage",
-    )  # fmt: skip
-    return events.groupBy("store", "root").agg(
-        F.min(F.when(is_held, held)).alias("first"),
-        F.max(F.when(is_held, held)).alias("leaf"),
-        F.count(F.when(is_held, 1)).alias("hops"),
-        F.count(F.when(moves, 1)).alias("moves"),
-        F.max("unit_ms").alias("unit_ms"),
-        F.max(F.when(F.col("kind") == "unit", at)).alias("unit_at"),
-        F.min(F.when(is_delivery, sent)).alias("sent"),
-        F.count(F.when(is_delivery, 1)).alias("deliveries"),
-        F.count(F.when(parked, 1)).alias("parked"),
-        F.min(F.when(is_delivery | parked, at)).alias("ended_at"),
-        F.min(F.when(cancels, at)).alias("cancelled_at"),
-        F.max(F.when(marks & (F.col("topic") == TIMER_TOPIC), at)).alias("marked_at"),
-        F.max(F.when(is_held, F.col("copies"))).alias("copies"),
-        F.count(F.when((is_delivery | parked) & moved_on, 1)).alias("ended_old"),
-    )
-
-
-def _stores(messages: DataFrame, cursors: DataFrame, config: AuditConfig) -> DataFrame:
-    """Return for each store where its log begins, until when it lived, and its cursors."""
-    newest = F.max("store_ms") if config.as_of_ms is None else F.lit(config.as_of_ms)
-    spans = messages.groupBy("store").agg(
-        F.min("phys_offset").alias("log_min"), newest.alias("as_of_ms")
-    )
-    is_level, is_read = F.col("kind") == "level", F.col("name") == "read_ms"
-    places = cursors.groupBy("store").agg(
-        F.map_from_entries(F.collect_list(F.when(is_level, F.struct("queue_id", "value")))).alias(
-            "level_cursors"
-        ),
-        F.max(F.when((F.col("kind") == "timer") & is_read, F.col("value"))).alias("read_ms"),
-    )
-    return spans.join(places, "store", "left")
-
-
 # -- the verdict --------------------------------------------------------------------------------
 
 
 def _judged(lives: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFrame:
-    found = lives.join(F.broadcast(stores), "store", "left")
-    found = found.where(F.col("root") >= F.col("log_min"))  # retention took what came before
-    delays = F.array(*(F.lit(delay) for delay in (0, *config.levels_ms)))
-    level = F.least(F.col("leaf.level"), F.lit(len(config.levels_ms)))
-    by_table = F.col("leaf.store_ms") + F.element_at(delays, (level + 1).cast("int"))
-    is_level = F.col("leaf.topic") == SCHEDULE_TOPIC
-    is_time = F.abs(F.col("unit_ms")) >= 1 << HASHES_BITS
-    own_ms = F.when(F.col("leaf.out_ms").isNull(), F.col("leaf.due_ms"))
-    due_ms = F.when(
-        is_level, F.coalesce(F.when(is_time, F.col("unit_ms")), own_ms, by_table)
-    ).otherwise(F.col("leaf.due_ms"))
-    in_map = F.coalesce(F.col("level_cursors")[F.col("leaf.queue_id")], F.lit(0))
-    cursor = F.when(F.size("level_cursors") > 0, in_map)
-    behind = (due_ms <= F.col("as_of_ms")) & (F.col("leaf.queue_offset") < cursor)
-    passed = F.when(is_level, behind).otherwise(F.col("leaf.out_ms") < F.col("read_ms"))
+    lives = lives.withColumn("store_id", F.shiftright("root", STORE_BITS).cast("int"))
+    about = stores.select("store_id", "store", "log_min", "last_ms")
+    found = lives.join(F.broadcast(about), "store_id")
+    found = found.withColumn("at_root", _offset("root"))
+    found = found.where(F.col("at_root") >= F.col("log_min"))  # retention took what came before
+    as_of_ms = F.col("last_ms") if config.as_of_ms is None else F.lit(config.as_of_ms)
     found = found.withColumns(
         {
-            "due_ms": due_ms,
-            "passed": passed,
-            "cancelled": F.col("cancelled_at").isNotNull()
-            & (F.col("ended_at").isNull() | (F.col("cancelled_at") < F.col("ended_at"))),
+            "as_of_ms": as_of_ms,
+            "late_ms": F.when(F.col("held") > 0, F.col("sent_ms") - F.col("due_ms")),
         }
     )
-    found = found.withColumn("late_ms", F.col("sent.store_ms") - F.col("due_ms"))
-    rules = _rules(config)
     verdict, why = F.lit("ok"), F.lit("")
-    for name, holds, text in reversed(rules):
+    for name, holds, text in reversed(_rules(config)):
         verdict = F.when(holds, F.lit(name)).otherwise(verdict)
         why = F.when(holds, F.lit(text)).otherwise(why)
     found = found.withColumns({"verdict": verdict, "why": why})
+    leaf = F.when(F.col("held") > 0, F.col("leaf_at"))
+    number = F.shiftleft(F.col("store_id").cast("bigint"), STORE_BITS)
     return found.where(F.col("verdict") != IGNORED).select(
-        "store",
-        "root",
-        F.col("leaf.at").alias("leaf"),
-        F.coalesce("leaf.real_topic", "sent.topic").alias("topic"),
-        F.coalesce(F.col("leaf.real_queue_id"), F.col("sent.queue_id")).alias("queue_id"),
-        F.col("leaf.unique_id").alias("unique_id"),
-        F.col("leaf.level").alias("level"),
-        F.col("first.store_ms").alias("store_ms"),
-        "due_ms",
-        F.col("sent.at").alias("delivered_phys"),
-        F.col("sent.store_ms").alias("delivered_ms"),
-        "late_ms",
-        "hops",
-        "deliveries",
-        "verdict",
-        "why",
-    )
+        "store", F.col("at_root").alias("root"), leaf.alias("leaf"),
+        number.bitwiseOR(leaf).alias("leaf_key"), "topic_hash", "queue_id", "level", "store_ms",
+        "due_ms", F.col("sent_at").alias("delivered_phys"), F.col("sent_ms").alias("delivered_ms"),
+        "late_ms", "hops", "deliveries", "verdict", "why",
+    )  # fmt: skip
 
 
 Rule = tuple[str, "Column", str]
@@ -282,44 +342,37 @@ Rule = tuple[str, "Column", str]
 def _rules(config: AuditConfig) -> list[Rule]:
     """Return (verdict, when, why) in the order of their weight: the first that holds counts."""
     c = F.col
-    missing, sent = c("leaf").isNull(), c("deliveries") > 0
+    missing, sent = c("held") == 0, c("deliveries") > 0
     waits = ~sent & (c("parked") == 0) & ~c("cancelled")
     overdue = waits & (c("due_ms") + config.late_ms < c("as_of_ms"))
-    passed = F.coalesce("passed", overdue)
-    changed = (c("sent.body_crc") != c("leaf.body_crc")) | (
-        c("sent.body_len") != c("leaf.body_len")
-    )
-    properties = c("sent.properties_hash") != c("leaf.properties_hash")
-    elsewhere = (c("sent.topic") != c("leaf.real_topic")) | (
-        c("sent.queue_id") != c("leaf.real_queue_id")
-    )
-    fired = c("marked_at") > c("sent.at")  # whoever fires a timer puts a marker behind it
-    no_record = missing & c("unit_at").isNotNull()
+    gone_by = (c("passed") == 1) & (~c("is_level") | (c("due_ms") <= c("as_of_ms")))
+    passed = F.coalesce(gone_by, overdue)
+    no_record = missing & c("has_unit")
     yet = "not delivered; nothing passed it by yet"
     return [
         ("quarantined", no_record & (c("parked") > 0), "its record cannot be read"),
         ("corrupt", no_record, "no record lies where its queue points"),
         ("unexpected", missing & (sent | (c("parked") > 0)), "its origin is no scheduled message"),
         (IGNORED, missing, "a decision about no scheduled message"),
-        ("corrupt", sent & changed, "the delivered body is another one"),
-        ("corrupt", sent & properties, "the delivered properties are others"),
-        ("corrupt", c("sent.damage").isNotNull(), "the delivered body does not match its CRC"),
         ("moved_twice", c("copies") > 1, "two copies of one record"),
         ("moved_twice", c("ended_old") > 0, "delivered, although a copy waits or was delivered"),
         ("duplicated", c("deliveries") + c("parked") > 1, "delivered more than once"),
+        ("corrupt", sent & c("other_body"), "the delivered body is another one"),
+        ("corrupt", sent & c("other_properties"), "the delivered properties are others"),
+        ("corrupt", sent & c("hurt_sent"), "the delivered body does not match its CRC"),
         ("cancelled_but_fired", c("cancelled") & sent, "delivered after it was cancelled"),
-        ("misrouted", sent & elsewhere, "delivered to another topic or queue"),
-        ("moved", (c("late_ms") < 0) & fired, "delivered when somebody asked for it"),
+        ("misrouted", sent & c("elsewhere"), "delivered to another topic or queue"),
+        ("moved", (c("late_ms") < 0) & c("fired"), "delivered when somebody asked for it"),
         ("early", c("late_ms") < 0, "delivered before its time"),
         ("late", c("late_ms") > config.late_ms, "delivered late"),
         ("quarantined", c("parked") > 0, "it went to the quarantine topic"),
         ("cancelled", c("cancelled"), "cancelled in time"),
-        ("corrupt", waits & c("leaf.damage").isNotNull(), "its body does not match its CRC"),
+        ("corrupt", waits & c("hurt_held"), "its body does not match its CRC"),
         ("corrupt", waits & c("due_ms").isNull(), "it does not say when it is due"),
         ("lost", waits & passed, "its time was passed by, and it was not delivered"),
         ("late", overdue, "not delivered, and overdue"),
         ("pending", waits, yet),
-        ("moved", c("moves") > 0, "delivered at the time it was moved to"),
+        ("moved", c("moved"), "delivered at the time it was moved to"),
     ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from message_store.clock import Clock
 from reconciliation.source import FORMAT
 from reconciliation.tables import TABLES
-from reconciliation.verdicts import CLEAN, COLUMNS, AuditConfig, audit
+from reconciliation.verdicts import CLEAN, COLUMNS, AuditConfig, audit, reader_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,14 +129,12 @@ class Watch:
     def _judged(self, rows: DataFrame, as_of_ms: int) -> DataFrame:
         spark, config = self._spark, replace(self._config.audit, as_of_ms=as_of_ms)
         queues = spark.createDataFrame([], _schema("consume_queue"))
-        # the real cursors are those of now, ahead of this batch: none has passed anything
-        stores = rows.select("store").distinct()
-        nowhere = stores.select(
-            "store", F.explode(F.array(F.lit("level"), F.lit("timer"))).alias("kind"),
-            F.lit("read_ms").alias("name"), F.lit(0).alias("queue_id"),
-            F.lit(0).cast("bigint").alias("value"),
-        )  # fmt: skip
-        return audit(rows, queues, nowhere, config)
+        stores = rows.groupBy("store_id", "store").agg(
+            F.min("phys_offset").alias("log_min"), F.max("store_ms").alias("last_ms")
+        )
+        # what the store says of itself is of now, ahead of this batch: nothing has passed anything
+        ahead = rows.withColumn("passed", F.lit(0))
+        return audit(reader_of(ahead), queues, stores, config)[0]
 
     def _keep(
         self, number: int, rows: DataFrame, verdicts: DataFrame, found: DataFrame, as_of_ms: int

@@ -1,9 +1,12 @@
 """Compiled loops that turn log bytes into columns.
 
 follow      from record to record without decoding: where a chain of them leads
+walk        records one after the other, with their topics and whether their bodies are sound
 spans       where the values of known properties lie, and one hash of all the others
 numbers     decimal values of one property
+hashes      of the values of one property; hash_pairs: of two, joined as markers name a timer
 gather      values of one property, back to back, as Arrow keeps text
+found_units which units of a queue point at a record
 """
 
 from __future__ import annotations
@@ -13,18 +16,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from message_store.kernels.bytes import Bytes, copy, get_i4, get_i8
+from message_store.kernels.bytes import Bytes, copy, crc32, get_i4, get_i8
 from message_store.kernels.kernel import kernel
-from message_store.kernels.memory import load_u8
-from message_store.kernels.properties import find_byte, parse_number
-from message_store.kernels.scan import read_frame
+from message_store.kernels.memory import load_u8, trailing_zeros
+from message_store.kernels.properties import parse_number
+from message_store.kernels.scan import STOP_FULL, read_frame
 from message_store.kernels.topics import find_topic
-from message_store.layout import SYS_BORN_IPV6, SYS_STORE_IPV6
+from message_store.layout import DAMAGE_BODY_CRC, SYS_BORN_IPV6, SYS_STORE_IPV6
 from message_store.topics import TopicArrays
 
 Rows = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
 SEEN_MAX = 64  # properties of one record among which equal names are looked for
+SLOTS = 64  # of the table of known names: a name's slot is its hash's highest six bits
 
 
 @kernel
@@ -42,6 +46,33 @@ def follow(data: Bytes, pos: int, until: int, base: int, row: Any) -> Any:
             return pos, size
         pos += size
     return pos, 0
+
+
+@kernel
+def walk(
+    data: Bytes, pos: int, end: int, base: int, arrays: TopicArrays, check: bool, out: Rows
+) -> Any:
+    """Read records from data[pos:end] into `out`; return (count, next pos, STOP_*).
+
+    As `message_store.kernels.scan.walk`, without tags and level; data[0] is log offset `base`.
+    """
+    n = 0
+    topic_index = np.int64(-1)
+    while n < out.size and pos < end:
+        row = out[n]
+        size = read_frame(data, pos, end, base + pos, row)
+        if size < 0:
+            return n, pos, -1 - size
+        row["damage"] = 0
+        if check and row["body_len"] > 0:
+            crc = crc32(data, pos + row["body_pos"], row["body_len"]) & 0x7FFFFFFF
+            if crc != get_i4(data, pos + 8):
+                row["damage"] = DAMAGE_BODY_CRC
+        topic_index = find_topic(data, pos + row["topic_pos"], row["topic_len"], arrays)
+        row["topic_index"] = topic_index
+        pos += size
+        n += 1
+    return n, pos, STOP_FULL
 
 
 @kernel
@@ -89,11 +120,32 @@ def hash_bytes(data: Bytes, pos: int, size: int) -> Any:
 
 
 @kernel
+def find_byte(data: Bytes, pos: int, end: int, byte: int) -> int:
+    """Return where a byte stands first in data[pos:end], `end` if nowhere: eight at a time."""
+    ones, tops = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+    wanted = ones * np.uint64(byte)
+    while pos + 8 <= end:
+        word = load_u8(data, np.int64(pos)) ^ wanted
+        hits = (word - ones) & ~word & tops  # the lowest one is right
+        if hits != np.uint64(0):
+            return pos + (trailing_zeros(hits) >> 3)
+        pos += 8
+    while pos < end and data[pos] != byte:
+        pos += 1
+    return pos
+
+
+@kernel
 def index_of(names: Words, value: Any) -> int:
-    """Return where a name's hash stands, -1 if nowhere."""
-    for i in range(names.size):
-        if names[i] == value:
-            return i
+    """Return the number of a known name by its hash, -1 if it is none.
+
+    `names`: (SLOTS, 2) u8, open addressing: hash and number; a hash of 0 ends a search.
+    """
+    slot = np.int64(value >> np.uint64(58))
+    while names[slot, 0] != np.uint64(0):
+        if names[slot, 0] == value:
+            return np.int64(names[slot, 1])
+        slot = (slot + 1) % SLOTS
     return -1
 
 
@@ -120,14 +172,15 @@ def spans(
     """Find the last non-empty values of known properties, as `decode_properties` reads them.
 
     Args:
-        names: (k,) hashes of the known names; the first `hidden` of them are a broker's, and not
+        names: the known names, see `index_of`; the first `hidden` of them are a broker's, and not
             part of the hash.
         seen: (2 * SEEN_MAX,) scratch.
-        out: (n, k, 2) i8, zeros: start and end in data; 0 and 0: absent.
+        out: (k, n, 2) i4, zeros: start and end from the record's start; 0 and 0: absent.
         sums: (n,), zeros: one hash of all other names and values, whatever their order.
     """
     for i in range(rows.size):
-        pos = rows[i]["phys_offset"] - base + rows[i]["prop_pos"]
+        start = rows[i]["phys_offset"] - base
+        pos = start + rows[i]["prop_pos"]
         end = pos + rows[i]["prop_len"]
         count = 0
         while pos < end:
@@ -137,7 +190,7 @@ def spans(
                 name = hash_bytes(data, pos, name_end - pos)
                 at = index_of(names, name)
                 if at >= 0:
-                    out[i, at, 0], out[i, at, 1] = name_end + 1, stop
+                    out[at, i, 0], out[at, i, 1] = name_end + 1 - start, stop - start
                 if at < 0 or at >= hidden:
                     value = hash_bytes(data, name_end + 1, stop - name_end - 1)
                     mixed = (name ^ (value >> np.uint64(29)) ^ value) * np.uint64(
@@ -154,16 +207,60 @@ def spans(
 
 
 @kernel
-def numbers(data: Bytes, found: Any, absent: int, out: Any) -> None:
-    """Fill (n,) i8 with the decimal values of (n, 2) spans; `absent` where there is no number."""
+def numbers(data: Bytes, starts: Any, found: Any, absent: int, out: Any) -> None:
+    """Fill (n,) i8 with the decimal values of (n, 2) spans; `absent` where there is no number.
+
+    `starts`: (n,) i8, where spans count from in `data`.
+    """
     for i in range(out.size):
         out[i] = absent
         if found[i, 0] < found[i, 1]:
-            out[i] = parse_number(data, found[i, 0], found[i, 1], absent)
+            out[i] = parse_number(data, starts[i] + found[i, 0], starts[i] + found[i, 1], absent)
 
 
 @kernel
-def gather(data: Bytes, found: Any, ends: Any, out: Bytes) -> None:
+def hashes(data: Bytes, starts: Any, found: Any, out: Words) -> None:
+    """Fill (n,) u8 with the hashes of spans; 0 where one is empty."""
+    for i in range(out.size):
+        out[i] = 0
+        if found[i, 0] < found[i, 1]:
+            out[i] = hash_bytes(data, starts[i] + found[i, 0], np.int64(found[i, 1] - found[i, 0]))
+
+
+@kernel
+def hash_pairs(
+    data: Bytes, starts: Any, found: Any, others: Any, scratch: Bytes, out: Words
+) -> None:
+    """Fill (n,) u8 with the hashes of "found+others", of the other alone where one is empty.
+
+    `scratch`: room for the longest. Both empty: 0.
+    """
+    for i in range(out.size):
+        first, second = found[i, 1] - found[i, 0], others[i, 1] - others[i, 0]
+        copy(scratch, 0, data, starts[i] + found[i, 0], first)
+        size = np.int64(first)
+        if first > 0 and second > 0:
+            scratch[size] = 43
+            size += 1
+        copy(scratch, size, data, starts[i] + others[i, 0], second)
+        size += second
+        out[i] = hash_bytes(scratch, 0, size) if size > 0 else np.uint64(0)
+
+
+@kernel
+def gather(data: Bytes, starts: Any, found: Any, ends: Any, out: Bytes) -> None:
     """Copy (n, 2) spans back to back; ends: (n + 1,) i4 says where each begins in `out`."""
     for i in range(found.shape[0]):
-        copy(out, ends[i], data, found[i, 0], found[i, 1] - found[i, 0])
+        copy(out, ends[i], data, starts[i] + found[i, 0], np.int64(found[i, 1] - found[i, 0]))
+
+
+@kernel
+def found_units(offsets: Any, data: Bytes, base: int, end: int, row: Any, out: Any) -> None:
+    """Set out[i] to whether a record begins at log offset offsets[i], of those in base..end.
+
+    data[0] is log offset `base`. What lies elsewhere keeps its value.
+    """
+    for i in range(offsets.size):
+        if base <= offsets[i] < end:
+            pos = offsets[i] - base
+            out[i] = read_frame(data, pos, data.size, offsets[i], row) > 0

@@ -151,11 +151,6 @@ class _Store:
                 return "quarantined" if life.parked else "corrupt"
             return "unexpected" if life.sent or life.parked else ""
         leaf = life.held[-1]
-        if life.sent:
-            first = life.sent[0]
-            same = ("body_crc", "body_len", "properties_hash")
-            if any(first[name] != leaf[name] for name in same) or first["damage"]:
-                return "corrupt"
         ends = sorted(r["phys_offset"] for r in (*life.sent, *life.parked))
         if any(len(self.copies.get(row["phys_offset"], ())) > 1 for row in life.held):
             return "moved_twice"
@@ -163,6 +158,11 @@ class _Store:
             return "moved_twice"
         if len(ends) > 1:
             return "duplicated"
+        if life.sent:
+            first = life.sent[0]
+            same = ("body_crc", "body_len", "properties_hash")
+            if any(first[name] != leaf[name] for name in same) or first["damage"]:
+                return "corrupt"
         cancels = [
             row["phys_offset"]
             for row in life.cancels
@@ -180,18 +180,19 @@ class _Store:
         first, due_ms = life.sent[0], self._due_ms(life, leaf)
         if cancelled:
             return "cancelled_but_fired"
-        for name in ("topic", "queue_id"):
-            if leaf[f"real_{name}"] is not None and first[name] != leaf[f"real_{name}"]:
-                return "misrouted"
+        target = (leaf["real_topic"], leaf["real_queue_id"])
+        if None not in target and (first["topic"], first["queue_id"]) != target:
+            return "misrouted"
         if due_ms is not None and first["store_ms"] < due_ms:
-            marks = [r for r in life.cancels if r["topic"] == TIMER_TOPIC]
+            marks = life.cancels
             named = [r["phys_offset"] for r in marks if r["prepared_offset"] < 0]
             return "moved" if any(at > first["phys_offset"] for at in named) else "early"
         if due_ms is not None and first["store_ms"] - due_ms > self.config.late_ms:
             return "late"
         copies = [row for row in life.held if row["phys_offset"] != life.root]
         moved = [row for row in copies if row["rolls"] is None]
-        return "moved" if moved else "ok"
+        other_time = self._due_ms(life, life.held[0]) != due_ms
+        return "moved" if moved and other_time else "ok"
 
     def _judge_waiting(self, life: Life, leaf: Row) -> str:
         due_ms = self._due_ms(life, leaf)
@@ -211,7 +212,8 @@ class _Store:
     def _due_ms(self, life: Life, leaf: Row) -> int | None:
         if leaf["topic"] == TIMER_TOPIC:
             return leaf["due_ms"]
-        times = [unit["tags_code"] for unit in life.units if unit["topic"] == SCHEDULE_TOPIC]
+        mine = [unit for unit in life.units if unit["phys_offset"] == leaf["phys_offset"]]
+        times = [unit["tags_code"] for unit in mine if unit["topic"] == SCHEDULE_TOPIC]
         if times and abs(max(times)) >= 1 << 31:
             return max(times)
         if leaf["out_ms"] is None and leaf["due_ms"] is not None:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import datasource
 
 from message_store.errors import UsageError
-from reconciliation.source import StoreReader, StoreSource, wanted_of
+from reconciliation.source import PushingReader, StoreSource, wanted_of
 from reconciliation.tables import TABLES, schema_of
 from tests.golden_data import STORES, GoldenStore, golden_store
 from tests.reconciliation.log_help import LogWriter
@@ -22,7 +22,7 @@ def read(table: str, *filters: Any, columns: list[str] | None = None, **options:
     """Return the rows of a table as the data source gives them to Spark."""
     texts = {key: str(value) for key, value in ({"path": golden_store(CLEAN_5)} | options).items()}
     names = columns or [name for name, _ in TABLES[table]]
-    reader = StoreReader(wanted_of(texts | {"table": table}), names)
+    reader = PushingReader(wanted_of(texts | {"table": table}), names)
     left = list(reader.pushFilters(list(filters)))
     assert left == [], "taken over"
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
@@ -123,7 +123,7 @@ def test_a_filter_gives_what_it_says(one: Any, keeps: Any) -> None:
 
 
 def test_a_filter_that_cannot_be_taken_over_is_left_to_spark() -> None:
-    reader = StoreReader(wanted_of({"path": str(golden_store(CLEAN_5))}), ["topic"])
+    reader = PushingReader(wanted_of({"path": str(golden_store(CLEAN_5))}), ["topic"])
     filters = [
         datasource.StringContains(("topic",), "x"),
         datasource.EqualTo(("level",), 3),

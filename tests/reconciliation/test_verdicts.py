@@ -6,7 +6,6 @@ Everything that needs the Spark session stands here, so that only one is started
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from reconciliation.jobs import forecast, lateness, repair
 from reconciliation.read import audit_stores, read_table
 from reconciliation.source import FORMAT
 from reconciliation.summary import summarize, write_parquet
-from reconciliation.tables import TABLES
 from reconciliation.verdicts import CLEAN, COLUMNS, VERDICTS, AuditConfig, audit
 from tests.golden_data import STORES, GoldenStore, golden_store, manifest_lines
+from tests.reconciliation.lean_rows import LeanTables
 from tests.reconciliation.log_help import LogWriter
 from tests.reconciliation.naive import naive_audit
 from tests.reconciliation.planted import Planted, plant
@@ -28,15 +27,6 @@ from tests.reconciliation.random_lives import RandomStore
 pytestmark = pytest.mark.spark
 STORES_RANDOM = 400
 Row = dict[str, Any]
-
-
-def frame(spark: Any, table: str, rows: list[Row], columns: Sequence[str] = ()) -> DataFrame:
-    """Return rows as a table of the data source would give them."""
-    kinds = dict(TABLES[table])
-    names = list(columns or kinds)
-    schema = ", ".join(f"{name} {kinds[name]}" for name in names)
-    made: DataFrame = spark.createDataFrame([tuple(row[n] for n in names) for row in rows], schema)
-    return made
 
 
 def verdicts_of(found: DataFrame) -> dict[tuple[str, int], str]:
@@ -52,12 +42,7 @@ def test_random_stores_as_the_naive_audit(spark: Any, seed: int) -> None:
     queues = [row for store in stores for row in store.queues]
     cursors = [row for store in stores for row in store.cursors]
     config = AuditConfig(late_ms=1_500)
-    found = audit(
-        frame(spark, "messages", messages, COLUMNS).repartition(2).persist(),
-        frame(spark, "consume_queue", queues),
-        frame(spark, "cursors", cursors),
-        config,
-    )
+    found, _ = audit(*LeanTables(messages, queues, cursors).frames(spark), config)
     mine, expected = verdicts_of(found), naive_audit(messages, queues, cursors, config)
     wrong = {
         k: (mine.get(k), expected.get(k)) for k in mine | expected if mine.get(k) != expected.get(k)
@@ -117,7 +102,7 @@ def test_each_planted_fault_is_found_and_nothing_else(
     audited: tuple[DataFrame, DataFrame], planted: Planted, spark: Any, tmp_path: Path
 ) -> None:
     mine = f"store = '{planted.root}'"
-    verdicts, unread = audited[0].where(mine), audited[1]
+    verdicts, unread = audited[0].where(mine), audited[1].where(mine)
     found = {row["root"]: row["verdict"] for row in verdicts.collect()}
     assert found == planted.verdicts
     assert set(planted.verdicts.values()) == set(VERDICTS)

@@ -1,0 +1,204 @@
+"""What a store says of itself beside its log: how far its levels and its timers have come.
+
+    config/delayOffset.json   which units of a level's queue were delivered or decided on
+    marks in the log          which of them belong to the timers (docs/decisions/0019)
+    config/timercheck         the slot that the timers had come to
+
+Read once when a job is planned; workers get it with their part. A message whose holder went by
+its time (`Standing.passed`) and that was not delivered is lost; otherwise it still waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import RecordUnreadable
+from message_store.json_dialect import loads
+from message_store.layout import CHECKPOINT_BYTES, CQ_UNIT, native_columns, packer
+from message_store.marks import MARK_QUEUE, MARK_TOPIC, Giveback, Marked, Ownership, decode
+from message_store.ranges import Range, minus, plus
+from message_store.record import decode_record
+from reconciliation.files import Root
+from reconciliation.planning import Finding, LogPlan, row_of_files
+from timer_store.layout import TIMER_CHECK
+
+Offsets = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.int8]
+AHEAD, PASSED, UNKNOWN = 0, 1, -1
+SLACK_SLOTS: Final = 2  # timers taken over late are in a slot of then
+OFFSETS_FILE, TIMER_FILE = "config/delayOffset.json", "config/duemq.timers.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A piece of a level's queue that the timers own.
+
+    Attributes:
+        mark_ms: when it was handed over; taken: the timers' checkpoint knows it.
+    """
+
+    first: int
+    end: int
+    mark_ms: int
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far the levels and the timers of one store have come.
+
+    Attributes:
+        number: the store's place among the paths of a job.
+        levels: queue id to the queue offsets that its level is done with; None: nobody says.
+        owned: queue id to what the timers own; promised: its due times that its queue lacks.
+        read_ms: the timers' slot; None: nobody says.
+    """
+
+    number: int = 0
+    levels: Mapping[int, tuple[Range, ...]] | None = None
+    owned: Mapping[int, tuple[Owned, ...]] = field(default_factory=dict)
+    promised: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    read_ms: int | None = None
+
+    def of_level(
+        self, queue_id: int, offsets: Offsets, due_ms: Offsets, precision_ms: int
+    ) -> Flags:
+        """Return AHEAD, PASSED or UNKNOWN for units of a level's queue."""
+        found = np.full(offsets.size, UNKNOWN, np.int8)
+        if self.levels is not None:
+            found[:] = AHEAD
+            for first, end in self.levels.get(queue_id, ()):
+                found[(offsets >= first) & (offsets < end)] = PASSED
+        for piece in self.owned.get(queue_id, ()):
+            mine = (offsets >= piece.first) & (offsets < piece.end)
+            found[mine] = UNKNOWN if self.read_ms is None else AHEAD
+            if piece.taken and self.read_ms is not None:
+                slot_ms = np.maximum(due_ms, piece.mark_ms) + SLACK_SLOTS * precision_ms
+                found[mine & (slot_ms < self.read_ms)] = PASSED
+        return found
+
+    def of_timers(self, out_ms: Offsets) -> Flags:
+        """Return the same for timers by the end of their slot."""
+        if self.read_ms is None:
+            return np.full(out_ms.size, UNKNOWN, np.int8)
+        return (out_ms < self.read_ms).astype(np.int8)
+
+
+def read_standing(number: int, root: Root, plan: LogPlan) -> tuple[Standing, list[Finding]]:
+    """Return what a store says, and which of its files could not be read."""
+    findings: list[Finding] = []
+
+    def told(path: str, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+            text = f"it cannot be read: {error}"
+            findings.append(Finding(root.url, path, 0, 0, "unreadable", text))
+            return None
+
+    saved = told(OFFSETS_FILE, lambda: read_json(root, OFFSETS_FILE))
+    taken_to = told(TIMER_FILE, lambda: int(read_json(root, TIMER_FILE).get("handoverOffset", 0)))
+    read_ms = told("config/timercheck", lambda: _read_ms(root))
+    marked = told(f"consumequeue/{MARK_TOPIC}", lambda: list(read_marks(root, plan))) or []
+    levels = told(OFFSETS_FILE, lambda: _levels(saved or {}, marked))
+    owned, promised = _owned(marked, taken_to or 0)
+    return Standing(number, levels, owned, promised, read_ms), findings
+
+
+def read_json(root: Root, path: str) -> Any:
+    """Return a config file, or its backup where that is no JSON; {} if there is none.
+
+    Raises:
+        OSError: It cannot be read. ValueError: neither of them is JSON.
+    """
+    why: ValueError | None = None
+    for name in (path, f"{path}.bak"):
+        text = root.text(name)
+        if text:
+            try:
+                return loads(text)
+            except ValueError as error:
+                why = error
+    if why is not None:
+        raise why
+    return {}
+
+
+def _read_ms(root: Root) -> int | None:
+    sizes = {entry.name: entry.size for entry in root.files("config")}
+    data = root.read("config/timercheck", 0, CHECKPOINT_BYTES) if sizes.get("timercheck") else None
+    if data is None or data.size < TIMER_CHECK.itemsize:
+        return None
+    return int(packer(TIMER_CHECK).unpack_from(data.data)[0])
+
+
+def _levels(saved: Any, marked: list[Marked]) -> dict[int, tuple[Range, ...]] | None:
+    """Return what delayOffset.json says the levels are done with."""
+    if not saved.get("offsetTable"):
+        return None
+    found: dict[int, list[Range]] = {}
+    for level, offset in saved["offsetTable"].items():
+        found[int(level)] = [(0, int(offset))] if int(offset) > 0 else []
+    for name in ("deliveredAhead", "settledAhead"):
+        for level, ranges in (saved.get(name) or {}).items():
+            more = [(int(first), int(end)) for first, end in ranges]
+            found[int(level)] = plus(found.get(int(level), []), more)
+    reached = saved.get("commitLogOffset")
+    for step in marked:  # what came back later waits again
+        mark = step.mark
+        if isinstance(mark, Giveback) and reached is not None and step.phys_offset >= int(reached):
+            found[mark.level] = minus(found.get(mark.level, []), list(mark.pending))
+    return {level - 1: tuple(ranges) for level, ranges in found.items()}
+
+
+def _owned(
+    marked: list[Marked], taken_to: int
+) -> tuple[dict[int, tuple[Owned, ...]], dict[int, Mapping[int, int]]]:
+    """Return what the timers own, by queue id, and the due times that marks promise."""
+    fold, times = Ownership(), {step.at: step.store_ms for step in marked}
+    for step in marked:
+        fold.fold(step)
+    owned = {
+        level - 1: tuple(Owned(first, end, times[at], at < taken_to) for first, end, at in pieces)
+        for level, pieces in fold.pieces.items()
+        if pieces
+    }
+    return owned, {level - 1: dict(due) for level, due in fold.promised.items()}
+
+
+def read_marks(root: Root, plan: LogPlan) -> Iterator[Marked]:
+    """Yield the marks of migrations that are retained, in order; those damaged are left out.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    files, _ = row_of_files(root.url, root.files(f"consumequeue/{MARK_TOPIC}/{MARK_QUEUE}"))
+    for entry in files:
+        units = native_columns(
+            np.frombuffer(root.read(entry.path, 0, entry.size // 20 * 20), CQ_UNIT)
+        )
+        for number, unit in enumerate(units):
+            at, size = int(unit["phys_offset"]), int(unit["size"])
+            if size <= 0 or not plan.min <= at < plan.end:
+                continue
+            made = _mark(root, plan, int(entry.name) // 20 + number, at, size)
+            if made is not None:
+                yield made
+
+
+def _mark(root: Root, plan: LogPlan, number: int, at: int, size: int) -> Marked | None:
+    entry = next((e for e in reversed(plan.files) if int(e.name) <= at), None)
+    if entry is None:
+        return None
+    start = at - int(entry.name)
+    data = root.read(entry.path, start, start + size)
+    try:
+        record = decode_record(memoryview(data.tobytes()), at)
+        return Marked(number, at, record.store_ms, decode(record.body))
+    except (RecordUnreadable, ValueError, TypeError, LookupError, AttributeError):
+        return None

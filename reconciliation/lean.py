@@ -1,0 +1,108 @@
+"""Lives of plain messages: one held record, and deliveries that name it. One pass, numbers only.
+
+Each record adds to its key's sums; bits of `tally` count and say:
+
+    0-7 held records    8 hurt    9 no target    10 a level's    11, 12 passed: known, 1
+    32-47 deliveries    48 and up: hurt ones
+
+Body, properties and target of both records cancel each other out in an exclusive or: what is left
+over is a difference. With more than one delivery that says nothing; but then it is a duplicate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from reconciliation.tables import ROLE_DELIVERY, ROLE_LEVEL
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+HURT, NO_TARGET, LEVEL, KNOWN, PASSED = 8, 9, 10, 11, 12
+SENT, SENT_HURT = 32, 48
+COUNT_MASK, SENT_MASK = 0xFF, 0xFFFF
+LIFE: Final = (
+    "root", "held", "deliveries", "parked", "leaf_at", "store_ms", "level", "due_ms", "topic_hash",
+    "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "elsewhere", "hurt_sent",
+    "hurt_held", "passed", "is_level", "hops", "moved", "has_unit", "cancelled", "fired", "copies",
+    "ended_old",
+)  # fmt: skip
+"""What is known of a message: see `verdicts._rules`. root: its key."""
+
+
+def lean_lives(events: DataFrame) -> DataFrame:
+    """Return `LIFE` of messages that nothing but deliveries ended.
+
+    Args:
+        events: of `verdicts._keyed`, roles ROLE_LEVEL, ROLE_TIMER and ROLE_DELIVERY.
+    """
+    sent = F.col("role") == ROLE_DELIVERY
+    flags = (
+        F.lit(1)
+        + _bit(F.col("hurt"), HURT)
+        + _bit(F.col("target").isNull(), NO_TARGET)
+        + _bit(F.col("role") == ROLE_LEVEL, LEVEL)
+        + _bit(F.col("passed").isNotNull(), KNOWN)
+        + _bit(F.coalesce(F.col("passed") == 1, F.lit(False)), PASSED)
+    )
+    one = F.lit(1 << SENT) + _bit(F.col("hurt"), SENT_HURT)
+    tally = F.when(sent, one).otherwise(flags)
+
+    def of_held(name: str) -> Column:
+        return F.max(F.when(~sent, F.col(name)))
+
+    sums = events.groupBy("key").agg(
+        F.sum(tally).alias("tally"),
+        F.bit_xor("body").alias("body"),
+        F.bit_xor("properties_hash").alias("properties"),
+        F.bit_xor("target").alias("target"),
+        of_held("due_ms").alias("due_ms"),
+        F.min(F.when(sent, F.col("store_ms"))).alias("sent_ms"),
+        F.min(F.when(sent, F.col("at"))).alias("sent_at"),
+        of_held("store_ms").alias("store_ms"),
+        of_held("level").alias("level"),
+        of_held("topic_hash").alias("held_topic"),
+        F.min(F.when(sent, F.col("topic_hash"))).alias("sent_topic"),
+        of_held("queue_id").alias("held_queue"),
+        F.min(F.when(sent, F.col("queue_id"))).alias("sent_queue"),
+    )
+    no, none = F.lit(False), F.lit(0).cast("bigint")
+    held = F.col("tally").bitwiseAND(F.lit(COUNT_MASK).cast("bigint"))
+    return sums.select(
+        F.col("key").alias("root"),
+        held.alias("held"),
+        F.shiftright("tally", SENT).bitwiseAND(F.lit(SENT_MASK).cast("bigint")).alias("deliveries"),
+        none.alias("parked"),
+        F.col("key").bitwiseAND(F.lit((1 << 48) - 1)).alias("leaf_at"),
+        "store_ms",
+        "level",
+        "due_ms",
+        F.coalesce("held_topic", "sent_topic").alias("topic_hash"),
+        F.coalesce("held_queue", "sent_queue").alias("queue_id"),
+        "sent_at",
+        "sent_ms",
+        (F.col("body") != 0).alias("other_body"),
+        (F.col("properties") != 0).alias("other_properties"),
+        (~_has(NO_TARGET) & (F.coalesce("target", F.lit(0)) != 0)).alias("elsewhere"),
+        (F.shiftright("tally", SENT_HURT) > 0).alias("hurt_sent"),
+        _has(HURT).alias("hurt_held"),
+        F.when(_has(KNOWN), _has(PASSED).cast("int")).alias("passed"),
+        _has(LEVEL).alias("is_level"),
+        held.alias("hops"),
+        no.alias("moved"),
+        no.alias("has_unit"),
+        no.alias("cancelled"),
+        no.alias("fired"),
+        none.alias("copies"),
+        none.alias("ended_old"),
+    )
+
+
+def _bit(holds: Column, place: int) -> Column:
+    return F.when(holds, F.lit(1 << place)).otherwise(F.lit(0)).cast("bigint")
+
+
+def _has(place: int) -> Column:
+    return F.col("tally").bitwiseAND(F.lit(1 << place).cast("bigint")) != 0

@@ -1,0 +1,139 @@
+"""Rows of random stores as the data source gives them to the audit: hashes in place of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from reconciliation import tables
+from reconciliation.columns import hash_text
+from reconciliation.tables import TABLES
+from reconciliation.verdicts import (
+    DECISION_TOPIC,
+    QUARANTINE_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+)
+
+Row = dict[str, Any]
+HELD = (SCHEDULE_TOPIC, TIMER_TOPIC)
+
+
+class LeanTables:
+    """What `verdicts.audit` reads, made of rows with texts."""
+
+    def __init__(self, messages: list[Row], queues: list[Row], cursors: list[Row]) -> None:
+        names = sorted({row["store"] for row in messages})
+        self.numbers = {name: number for number, name in enumerate(names)}
+        self.units = {(u["store"], u["phys_offset"]): u for u in queues if u["topic"] in HELD}
+        self.levels: dict[str, dict[int, int]] = {}
+        self.read_ms: dict[str, int] = {}
+        for row in cursors:
+            if row["kind"] == "level":
+                self.levels.setdefault(row["store"], {})[row["queue_id"]] = row["value"]
+            elif row["name"] == "read_ms":
+                self.read_ms[row["store"]] = row["value"]
+        self.messages = [self.lean(row) for row in messages]
+        held = {
+            (row["store"], row["phys_offset"])
+            for row in self.messages
+            if row["role"] in tables.WAITING
+            or row["role"] in (tables.ROLE_MARK, tables.ROLE_MARKER)
+        }
+        self.queues = [
+            row | {"store_id": self.numbers[row["store"]], "damage": None}
+            | {"found": (row["store"], row["phys_offset"]) in held}
+            for row in queues
+        ]  # fmt: skip
+        self.stores = [
+            {
+                "store_id": number, "store": name, "log_end": 1 << 40,
+                "log_min": min(r["phys_offset"] for r in messages if r["store"] == name),
+                "last_ms": max(r["store_ms"] for r in messages if r["store"] == name),
+            }
+            for name, number in self.numbers.items()
+        ]  # fmt: skip
+        topics = {name for row in messages for name in (row["topic"], row["real_topic"]) if name}
+        self.topics = [
+            {"role": tables.ROLE_TOPIC, "topic": name, "topic_hash": _hash(name)} for name in topics
+        ]
+
+    def lean(self, row: Row) -> Row:
+        """Return a message's row with what the data source tells beside."""
+        waits = row["topic"] in HELD
+        real = (row["real_topic"], row["real_queue_id"])
+        topic, queue = real if waits else (row["topic"], row["queue_id"])
+        own = row["unique_id"] or f"{row['body_crc']}:{row['body_len']}"
+        named = [text for text in (row["real_topic"], row["unique_id"]) if text is not None]
+        name = row["cancels"] or ("+".join(named) if row["unique_id"] else None)
+        identity = (own, *real, row["born_ms"], row["level"], row["out_ms"])
+        unit = self.units.get((row["store"], row["phys_offset"]))
+        return row | {
+            "store_id": self.numbers[row["store"]],
+            "role": _role(row),
+            "topic_hash": _hash(topic) if topic else None,
+            "target": None if None in (topic, queue) else _hash(f"{topic}/{queue}"),
+            "identity": _hash(repr(identity)),
+            "name_hash": _hash(name) if name else None,
+            "unit_ms": unit["tags_code"] if unit and unit["topic"] == SCHEDULE_TOPIC else None,
+            "passed": self.passed(row),
+        }
+
+    def passed(self, row: Row) -> int | None:
+        """Return whether whoever holds a record went by its time."""
+        levels, read_ms = self.levels.get(row["store"]), self.read_ms.get(row["store"])
+        if row["topic"] == SCHEDULE_TOPIC and levels:
+            return int(row["queue_offset"] < levels.get(row["queue_id"], 0))
+        if row["topic"] == TIMER_TOPIC and read_ms is not None and row["out_ms"] is not None:
+            return int(row["out_ms"] < read_ms)
+        return None
+
+    def frames(self, spark: Any) -> tuple[Any, DataFrame, DataFrame]:
+        """Return what `audit` takes: a reader of messages, queues and stores."""
+        names = [name for name, _ in TABLES["messages"]]
+        whole = frame(spark, "messages", [*self.messages, *self.topics], names)
+        whole = whole.repartition(2).persist()
+
+        def read(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
+            return whole.where(whole["role"].isin(*roles)).select(*columns)
+
+        return read, frame(spark, "consume_queue", self.queues), frame(spark, "stores", self.stores)
+
+
+def frame(spark: Any, table: str, rows: list[Row], columns: Sequence[str] = ()) -> DataFrame:
+    """Return rows as a table of the data source would give them."""
+    kinds = dict(TABLES[table])
+    names = list(columns or kinds)
+    schema = ", ".join(f"{name} {kinds[name]}" for name in names)
+    tuples = [tuple(row.get(name) for name in names) for row in rows]
+    made: DataFrame = spark.createDataFrame(tuples, schema)
+    return made
+
+
+def _hash(text: str) -> int:
+    value = hash_text(text.encode())
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _role(row: Row) -> int:
+    """Return a message's role, by its row."""
+    topic, named = row["topic"], row["prepared_offset"] < 0
+    if row["damage"] not in (None, "body-crc"):
+        return tables.ROLE_GAP
+    if row["sys_flag"] & 0xC not in (0, 8):
+        return tables.ROLE_NONE
+    behind = named and -row["prepared_offset"] - 1 < row["phys_offset"]
+    copied = behind or (not named and row["rolls"] is not None)
+    if topic == TIMER_TOPIC and row["cancels"] is not None:
+        return tables.ROLE_MARK if named else tables.ROLE_MARKER
+    if topic == TIMER_TOPIC:
+        return tables.ROLE_TIMER_COPY if copied else tables.ROLE_TIMER
+    if topic == SCHEDULE_TOPIC:
+        return tables.ROLE_LEVEL_COPY if copied else tables.ROLE_LEVEL
+    if named:
+        others = {DECISION_TOPIC: tables.ROLE_DECISION, QUARANTINE_TOPIC: tables.ROLE_QUARANTINE}
+        return others.get(topic, tables.ROLE_DELIVERY)
+    waited = row["level"] is not None or row["out_ms"] is not None
+    return tables.ROLE_CANDIDATE if row["real_topic"] is not None and waited else tables.ROLE_NONE
