@@ -37,7 +37,14 @@ def status_view(service: MigrationService) -> dict[str, Any]:
             "dropped": health.dropped,
         },
         "routed": migrations.router.routed,
+        "names_kept": _names_kept(service),
     }
+
+
+def _names_kept(service: MigrationService) -> int:
+    """Return how many records kept their DELAY though the timers have them, since the start."""
+    sides = service.sides
+    return 0 if sides is None else sides.timers.handovers.records.unnamed
 
 
 def _level(service: MigrationService, level: int) -> dict[str, Any]:

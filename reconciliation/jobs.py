@@ -154,9 +154,10 @@ def trend(history: DataFrame) -> DataFrame:
         history: of `lateness`.
     Returns:
         level, topic, pieces, messages, first_p99_ms, last_p99_ms, worst_p99_ms, p99_ms_per_day
-        (null: one piece), trend: `better`, `worse` or `steady`.
+        (null: less than an hour of it), trend: `better`, `worse` or `steady`.
     """
-    slope = F.expr("regr_slope(p99_ms, from_ms)") * DAY_MS
+    span_ms = F.max("from_ms") - F.min("from_ms")
+    slope = F.when(span_ms >= HOUR_MS, F.expr("regr_slope(p99_ms, from_ms)") * DAY_MS)
     found = history.groupBy("level", "topic").agg(
         F.count("*").alias("pieces"),
         F.sum("messages").alias("messages"),

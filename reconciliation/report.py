@@ -14,6 +14,7 @@ from reconciliation.verdicts import CLEAN
 
 Rows = Sequence[Mapping[str, Any]]
 ROWS_MAX: Final = 200
+NO_NUMBERS: Final = frozenset({"level"})
 TIMES: Final = frozenset(
     {"due_ms", "delivered_ms", "from_ms", "until_ms", "peak_ms", "promised_ms", "store_ms"}
 )
@@ -202,7 +203,8 @@ def _rows(names: Sequence[str], rows: Rows) -> str:
     right = {
         name
         for name in names
-        if name not in TIMES and any(isinstance(row.get(name), int | float) for row in shown)
+        if name not in TIMES | NO_NUMBERS
+        and any(isinstance(row.get(name), int | float) for row in shown)
     }
     more = len(rows) - len(shown)
     note = f'<p class="note">{more:,} more rows.</p>' if more > 0 else ""
@@ -223,7 +225,7 @@ def shown_cell(name: str, value: Any) -> str:
 
 
 def _cell(name: str, value: Any) -> str:
-    number = isinstance(value, int | float) and name not in TIMES
+    number = isinstance(value, int | float) and name not in TIMES | NO_NUMBERS
     kind = "t" if name in TIMES else "n" if number else ""
     mark = f' class="{kind}"' if kind else ""
     return f"<td{mark}>{escape(shown_cell(name, value))}</td>"

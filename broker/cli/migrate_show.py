@@ -184,11 +184,14 @@ def verify(levels: list[int], *, namesrv: str, broker: str, as_json: bool) -> No
     if as_json:
         print_json(done)
     else:
-        columns = ("#level", "#went over", "#came back", "#wait as timers", "#settled", "verdict")
+        columns = (
+            "#level", "#went over", "#came back", "#wait as timers", "#settled", "#removed since",
+            "verdict",
+        )  # fmt: skip
         rows = [
             (
                 item["level"], f"{item['handed']:,}", f"{item['returned']:,}",
-                f"{item['timers_pending']:,}", f"{item['settled']:,}",
+                f"{item['timers_pending']:,}", f"{item['settled']:,}", f"{item['removed']:,}",
                 "agree" if item["right"] else item["text"],
             )
             for item in done["verified"]

@@ -109,6 +109,7 @@ def test_records_whose_name_cannot_change_are_told_and_come_as_all(rig: Migratio
     assert (found.level, found.count, found.blocks) == (4, 2, False)
     assert rig.drain.step(4, 10).moved == 3
     assert rig.timers.handovers.records.unnamed == 2
+    assert rig.verify(4).is_right
     rig.advance(60_000)
     assert sorted(r.body for r in rig.delivered()) == [b"a", b"b", b"c"]
 

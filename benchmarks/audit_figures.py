@@ -1,0 +1,87 @@
+"""The pictures of docs/how-to/audit.md: a store, the real command over it, its report as an image.
+
+    python -m benchmarks.audit_figures      writes docs/figures/audit-report.png and -full.png
+
+A day of two topics on a clock moved by hand: levels and timers, a pause of two minutes, a level
+that becomes timers meanwhile, and timers that wait for the next days. Needs Java and Chromium.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from message_store.batch import PutBatch
+from tests.migration.rig import MigrationRig
+from tests.store_help import add_message
+
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+DAY_MS, MINUTE_MS = 86_400_000, 60_000
+WIDTH = 1_060
+HEIGHTS = {"audit-report": 1_150, "audit-report-full": 3_000}
+
+
+def main() -> int:
+    """Make the store, audit it, take the pictures."""
+    with tempfile.TemporaryDirectory(prefix="audit-figures-") as folder:
+        home = Path(folder)
+        fill(home / "store")
+        page = home / "report.html"
+        words = ["reconcile", "run", str(home / "store"), "--report", str(page), "--ledger", "none"]
+        subprocess.run([sys.executable, "-m", "broker.cli", *words], check=False)
+        text = page.read_text().replace(str(home / "store"), "/data/store")
+        page.write_text(text)
+        for name, height in HEIGHTS.items():
+            picture(page, FIGURES / f"{name}.png", height)
+    return 0
+
+
+def fill(root: Path) -> None:
+    """Write a day of messages, and the timers of three more."""
+    chance = random.Random(7)
+    rig = MigrationRig(root, log_file_bytes=52 * 10_000)
+    rig.topics = ["T", "U"]
+    rig.open()
+    for minute in range(24 * 60 // 5):
+        busy = 4 + int(8 * abs(((minute * 5 / 60) % 24) - 12) / 12)
+        rig.send([(chance.choice((3, 4, 5)), chance.choice("TU"), 0, b"x") for _ in range(busy)])
+        timers(rig, chance, 2)
+        if minute == 150:  # nobody delivers for two minutes
+            rig.clock.advance(2 * MINUTE_MS)
+        if minute == 200:
+            rig.drain.step(5, 1_000, migration="run-20261121-163000-1f2e")
+        rig.advance(5 * MINUTE_MS)
+    rig.close()
+
+
+def timers(rig: Any, chance: random.Random, count: int) -> None:
+    """Put timers for the next hours and days."""
+    batch = PutBatch(count)
+    for _ in range(count):
+        due_ms = rig.clock.now_ms() + int(chance.triangular(MINUTE_MS, 3 * DAY_MS, 3_600_000))
+        text = {"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": f"{chance.getrandbits(128):032X}"}
+        add_message(rig.store, batch, chance.choice("TU"), 0, b"x", properties=text)
+    rig.put(batch)
+
+
+def picture(page: Path, target: Path, height: int) -> None:
+    """Take a picture of a page with Chromium, without a network."""
+    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if program is None:
+        raise SystemExit("no Chromium is installed")
+    words = [
+        program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+        "--disable-dev-shm-usage", f"--user-data-dir={page.parent / 'profile'}",
+        f"--window-size={WIDTH},{height}", f"--screenshot={target}", page.as_uri(),
+    ]  # fmt: skip
+    subprocess.run(words, check=True, stderr=subprocess.DEVNULL)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

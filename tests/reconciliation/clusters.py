@@ -1,0 +1,105 @@
+"""Spark's own servers on loopback: a master with workers, Spark Connect. Ended by their pids."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pyspark
+
+TOP = Path(__file__).resolve().parents[2]
+HOME = Path(pyspark.__file__).parent
+DEFAULTS = TOP / "config" / "spark-defaults.conf"
+HOST = "127.0.0.1"
+MASTER = "org.apache.spark.deploy.master.Master"
+WORKER = "org.apache.spark.deploy.worker.Worker"
+CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
+SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.executor.memoryOverhead=64m",
+         "--conf", "spark.sql.shuffle.partitions=2")  # fmt: skip
+TIMEOUT_S = 300
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return what servers and programs are started with: this Python, this tree, loopback."""
+    path = os.pathsep.join(filter(None, (str(TOP), os.environ.get("PYTHONPATH", ""))))
+    own = {
+        "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(HOME),
+        "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST,
+        "SPARK_WORKER_DIR": str(home / "work"), "SPARK_LOCAL_DIRS": str(home / "local"),
+        "SPARK_DAEMON_MEMORY": "256m",
+    }  # fmt: skip
+    return os.environ | own
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@contextmanager
+def server(home: Path, ready: str, *words: str) -> Iterator[None]:
+    """Run one of Spark's servers; the block begins when it says `ready`."""
+    if shutil.which("setpriv"):  # a test run that is killed takes it with it
+        words = ("setpriv", "--pdeathsig", "KILL", *words)
+    process = subprocess.Popen(
+        words, cwd=home, env=environment(home), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    lines = []
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if ready in line:
+                break
+        else:
+            raise AssertionError("".join(lines[-20:]))
+        reader = threading.Thread(target=process.stdout.read, daemon=True)  # never a full pipe
+        reader.start()
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextmanager
+def cluster(home: Path, workers: int) -> Iterator[str]:
+    """Run a master and its workers, a core each; the block is given the master's URL."""
+    url = f"spark://{HOST}:{(port := free_port())}"
+    run = str(HOME / "bin" / "spark-class")
+    where = ("--host", HOST, "--webui-port", "0")
+    with ExitStack() as stack:
+        stack.enter_context(server(home, "New state: ALIVE", run, MASTER, *where, "-p", str(port)))
+        for _ in range(workers):
+            words = (run, WORKER, *where, "-c", "1", "-m", "1g", url)
+            stack.enter_context(server(home, "Successfully registered with master", *words))
+        yield url
+
+
+@contextmanager
+def connect_server(home: Path) -> Iterator[str]:
+    """Run a Spark Connect server with a core of its own; the block is given its URL."""
+    port = free_port()
+    words = (str(HOME / "bin" / "spark-submit"), "--master", "local[1]", *SMALL,
+             "--conf", f"spark.connect.grpc.binding.port={port}",
+             "--conf", "spark.ui.enabled=false", "--class", CONNECT, "spark-internal")  # fmt: skip
+    with server(home, "Spark Connect server started", *words):
+        yield f"sc://{HOST}:{port}"
+
+
+def run(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    return subprocess.run(
+        words, cwd=home, env=environment(home), capture_output=True, text=True, check=False,
+        timeout=TIMEOUT_S,
+    )  # fmt: skip

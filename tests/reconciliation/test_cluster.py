@@ -1,0 +1,71 @@
+"""The same audit on a cluster of two workers, and behind Spark Connect; what we learned of both."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reconciliation.session import SETTINGS
+from tests.golden_data import golden_store
+from tests.interop.needs import need_commands, skip_without
+from tests.reconciliation import clusters
+
+STORE = "apache-5.3.3-clean"
+FOUND = {"cancelled": 1, "pending": 62, "ok": 23}
+PROGRAM = str(clusters.TOP / "reconciliation" / "submit.py")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    with skip_without():
+        need_commands("java")
+    return tmp_path
+
+
+def told(ran: Any) -> dict[str, Any]:
+    assert ran.returncode == 0, ran.stderr[-3_000:]
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.spark
+def test_a_cluster_of_two_workers(home: Path) -> None:
+    out = home / "verdicts"
+    with clusters.cluster(home, workers=2) as master:
+        submit = str(clusters.HOME / "bin" / "spark-submit")
+        ran = clusters.run(
+            home, submit, "--master", master, "--properties-file", str(clusters.DEFAULTS),
+            *clusters.SMALL, PROGRAM, str(golden_store(STORE)), "--out", str(out),
+        )  # fmt: skip
+        assert told(ran)["verdicts"] == FOUND
+    assert {path.parent.name for path in out.rglob("*.parquet")} == {
+        f"verdict={name}" for name in FOUND
+    }
+    logs = list((home / "work").glob("app-*/*/stderr"))
+    assert {path.parent.name for path in logs} == {"0", "1"}, "an executor on each worker"
+
+
+@pytest.mark.spark
+def test_behind_spark_connect(home: Path) -> None:
+    pytest.importorskip("grpc")
+    with clusters.connect_server(home) as url:
+        words = (sys.executable, "-m", "reconciliation.submit", str(golden_store(STORE)))
+        ran = clusters.run(home, *words, "--connect", url, "--report", str(home / "r.html"))
+        found = told(ran)
+    assert found["verdicts"] == FOUND
+    assert ran.stderr == "", "Spark's noise"
+    assert "By level and topic" in (home / "r.html").read_text()
+
+
+def test_what_we_learned_is_what_we_do() -> None:
+    lines = re.findall(r"^(spark\.\S+)\s+(\S+)$", clusters.DEFAULTS.read_text(), re.M)
+    shipped = dict(lines)
+    assert len(shipped) == len(lines)
+    assert shipped.items() >= SETTINGS.items()
+    rest = [line for line in clusters.DEFAULTS.read_text().splitlines() if line.strip()]
+    assert all(line.startswith(("#", "spark.")) for line in rest)
