@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -162,4 +163,29 @@ def test_what_apache_delivered_of_it_does_not_come_again(tmp_path: Path) -> None
     assert rig.timers.books.total + len(rig.delivered()) == 5
     rig.advance(10_000)
     assert {record.body[:1] for record in rig.delivered()} == {b"3"}
+    rig.close()
+
+
+def apaches_number(rig: MigrationRig) -> int:
+    """Return from which queue offset of level 4 on an Apache broker would deliver."""
+    assert rig.persist_levels()
+    text = (rig.root / "config" / "delayOffset.json").read_text()
+    return int(re.findall(r"4:(\d+)", text[text.index("offsetTable") :])[0])
+
+
+def test_apaches_number_does_not_pass_a_handover_that_is_in_no_checkpoint(tmp_path: Path) -> None:
+    """Else an Apache broker that opens the store after a kill would never deliver these."""
+    rig = opened(tmp_path)
+    due = fill(rig, 60, (4,))
+    assert rig.drain.step(4, 20).moved == 20
+    assert apaches_number(rig) == 0
+    assert rig.persist_timers()
+    assert apaches_number(rig) == 20
+    for _ in range(2):
+        assert rig.drain.step(4, 20).moved == 20
+    assert apaches_number(rig) == 20
+    rig.kill()
+    rig.open()  # which ends with a checkpoint
+    assert apaches_number(rig) == 60
+    check(rig, due)
     rig.close()

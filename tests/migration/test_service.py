@@ -340,6 +340,30 @@ def test_a_level_rests_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.M
     with_broker(tmp_path, work, migrationRate="20")
 
 
+def test_a_pause_does_not_wait_for_a_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = asyncio.Event()
+
+    async def work(bench: Bench) -> None:
+        await bench.send(10, 5)
+        await bench.wish("start", levels=[5])
+        await bench.until(5, "draining", step_ms=1)
+        service = bench.broker.plugins.plugins["migration"]._running.service
+        real = service.verify
+
+        async def verify(level: int) -> Any:
+            await counted.wait()
+            return await real(level)
+
+        monkeypatch.setattr(service, "verify", verify)
+        asked = asyncio.create_task(bench.wish("verify", levels=[5]))
+        assert (await bench.wish("pause", cause="now"))["levels"] == [5]
+        assert not asked.done()
+        counted.set()
+        assert (await asked)["right"]
+
+    with_broker(tmp_path, work, migrationRate="1")
+
+
 def test_figures_for_metrics_and_broker_status(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         await bench.send(7, 5)
