@@ -22,8 +22,14 @@ HOST = "127.0.0.1"
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
-SMALL = ("--conf", "spark.executor.memory=512m", "--conf", "spark.executor.memoryOverhead=64m",
-         "--conf", "spark.sql.shuffle.partitions=2")  # fmt: skip
+FOR_FEW_ROWS = {
+    "spark.executor.memory": "512m",
+    "spark.executor.memoryOverhead": "64m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+SMALL = tuple(word for key, value in FOR_FEW_ROWS.items() for word in ("--conf", f"{key}={value}"))
 TIMEOUT_S = 300
 
 
@@ -34,7 +40,7 @@ def environment(home: Path) -> dict[str, str]:
         "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(HOME),
         "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST,
         "SPARK_WORKER_DIR": str(home / "work"), "SPARK_LOCAL_DIRS": str(home / "local"),
-        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_MEMORY": "512m",
     }  # fmt: skip
     return os.environ | own
 
@@ -56,20 +62,23 @@ def server(home: Path, ready: str, *words: str) -> Iterator[None]:
         stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None
-    lines = []
+    lines, reader = [], None
     try:
         for line in process.stdout:
             lines.append(line)
             if ready in line:
                 break
         else:
-            raise AssertionError("".join(lines[-20:]))
+            raise AssertionError("".join(lines[-60:]))
         reader = threading.Thread(target=process.stdout.read, daemon=True)  # never a full pipe
         reader.start()
         yield
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if reader is not None:
+            reader.join()
+        process.stdout.close()
 
 
 @contextmanager

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from message_store.ledger.engine import default_url
+from message_store.ledger.identity import store_id
+from reconciliation.ledger import AuditLedger, AuditRecord, Place
 from tests.broker.cli.test_commands import duemq, environment
 from tests.golden_data import golden_store
 
@@ -35,6 +38,47 @@ def test_other_commands_do_not_load_spark() -> None:
     words = [sys.executable, "-c", SILENT]
     ran = subprocess.run(words, capture_output=True, text=True, check=True, env=environment())
     assert ran.stdout.strip() == "[]"
+
+
+def test_audits_that_a_ledger_tells_of(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    place = Place(url=default_url(tmp_path), store_id=store_id(config), stores=(str(tmp_path),))
+    ledger = AuditLedger.at(place, 1)
+    ledger.write(AuditRecord(
+        audit_id="audit-1", started_ms=0, ended_ms=2_500, made_by="cron", exit_code=1,
+        late_p99_ms=1_234, verdicts={"ok": 1_000, "lost": 2},
+    ))  # fmt: skip
+    shown = duemq("reconcile", "history", str(tmp_path))
+    assert shown.returncode == 0, shown.stderr
+    for text in ("audit-1", "1970-01-01", "2.5", "cron", "1,002", "lost 2", "1,234"):
+        assert text in shown.stdout
+    url = f"sqlite:///{tmp_path}/duemq.ledger.sqlite"
+    told = json.loads(duemq("reconcile", "history", "--ledger", url, "--json").stdout)
+    assert [(one["audit_id"], one["messages"]) for one in told] == [("audit-1", 1_002)]
+    neither = duemq("reconcile", "history")
+    assert neither.returncode == 2
+    assert "name either the store's directory or --ledger URL" in neither.stderr
+
+
+def test_an_audit_that_could_not_run_is_told_too(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'l.sqlite'}"
+    ran = duemq("reconcile", "run", str(tmp_path), "--ledger", url)
+    assert ran.returncode == 2
+    [told] = json.loads(duemq("reconcile", "history", "--ledger", url, "--json").stdout)
+    assert told["exit_code"] == 2
+    assert "is no store" in told["why"]
+    other = duemq("reconcile", "run", "/another", "--ledger", url)
+    assert other.returncode == 2
+    assert "it belongs to store" in other.stderr
+
+
+def test_a_file_is_never_written_over(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_text("mine")
+    ran = duemq("reconcile", "repair", str(tmp_path), "--to", str(file))
+    assert ran.returncode == 2
+    assert "is there already" in ran.stderr
+    assert file.read_text() == "mine"
 
 
 @pytest.mark.spark
