@@ -209,15 +209,10 @@ def _know_topics(store: Any) -> None:
 
 def _last_store_ms(store: Any) -> int:
     """Return the store time of the newest record; nothing is overdue before it."""
-    newest = 0
-    files = store.log.files
-    for file in reversed(list(files)):
-        for rows in store.scan(max(file.base, store.min_offset)):
-            if rows.size:
-                newest = max(newest, int(rows["store_ms"].max()))
-        if newest:
-            break
-    return newest
+    if store.last_record < 0:
+        return 0
+    rows = next(iter(store.scan(store.last_record)), None)
+    return 0 if rows is None or not rows.size else int(rows[-1]["store_ms"])
 
 
 @dataclass(slots=True)

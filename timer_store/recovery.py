@@ -185,10 +185,7 @@ def rebuild(
     """
     timers.handovers.restore(0, 0)
     timers.handovers.read_on()
-    settled = np.union1d(
-        origins(timers.store, timers.store.min_offset),
-        adoption.settled_by_others(timers, reach, progress),
-    )
+    settled = _settled(timers, progress, reach)
     if reach is adoption.UNKNOWN:  # else the next start has to know what that other broker wrote
         timers.files.forget()  # a crash before the next checkpoint must not find the last one
     timers.units.clear()
@@ -200,3 +197,17 @@ def rebuild(
     timers.position.read_ms = timers.position.staged_ms = start_ms
     timers.position.rolled_ms = -1
     take_in(timers, settled, progress)
+
+
+def _settled(timers: TimerStore, progress: Progress, reach: adoption.Reach) -> Offsets:
+    """Return what of the queue and of handed-over messages the log has settled, ascending.
+
+    Where there is neither, the log, which may be long, is not read for it.
+    """
+    first, end = timers.fetch.bounds()
+    if first >= end and not timers.handovers.owned:
+        return np.empty(0, np.int64)
+    return np.union1d(
+        origins(timers.store, timers.store.min_offset),
+        adoption.settled_by_others(timers, reach, progress),
+    )
