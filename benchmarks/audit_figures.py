@@ -1,6 +1,6 @@
 """The pictures of docs/how-to/audit.md: a store, the real command over it, its report as an image.
 
-    python -m benchmarks.audit_figures      writes docs/figures/audit-report.png and -full.png
+    python -m benchmarks.audit_figures      writes docs/figures/audit-report.png and -due.png
 
 A day of two topics on a clock moved by hand: levels and timers, a pause of two minutes, a level
 that becomes timers meanwhile, and timers that wait for the next days. Needs Java and Chromium.
@@ -23,8 +23,10 @@ from tests.store_help import add_message
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 DAY_MS, MINUTE_MS = 86_400_000, 60_000
-WIDTH = 1_060
-HEIGHTS = {"audit-report": 1_150, "audit-report-full": 3_000}
+WIDTH, HEIGHT = 1_060, 2_470
+PARTS = {"audit-report": (0, 1_380), "audit-report-due": (1_810, HEIGHT)}
+"""Picture -> from where to where on the page, in pixels."""
+COLOURS_MAX = 128
 
 
 def main() -> int:
@@ -37,8 +39,7 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "broker.cli", *words], check=False)
         text = page.read_text().replace(str(home / "store"), "/data/store")
         page.write_text(text)
-        for name, height in HEIGHTS.items():
-            picture(page, FIGURES / f"{name}.png", height)
+        cut(picture(page, home / "page.png"))
     return 0
 
 
@@ -70,7 +71,7 @@ def timers(rig: Any, chance: random.Random, count: int) -> None:
     rig.put(batch)
 
 
-def picture(page: Path, target: Path, height: int) -> None:
+def picture(page: Path, target: Path) -> Path:
     """Take a picture of a page with Chromium, without a network."""
     program = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if program is None:
@@ -78,9 +79,19 @@ def picture(page: Path, target: Path, height: int) -> None:
     words = [
         program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
         "--disable-dev-shm-usage", f"--user-data-dir={page.parent / 'profile'}",
-        f"--window-size={WIDTH},{height}", f"--screenshot={target}", page.as_uri(),
+        f"--window-size={WIDTH},{HEIGHT}", f"--screenshot={target}", page.as_uri(),
     ]  # fmt: skip
     subprocess.run(words, check=True, stderr=subprocess.DEVNULL)
+    return target
+
+
+def cut(whole: Path) -> None:
+    """Write the parts of a picture that the pages show, small."""
+    from PIL import Image
+
+    for name, (top, bottom) in PARTS.items():
+        part = Image.open(whole).convert("RGB").crop((0, top, WIDTH, bottom))
+        part.quantize(COLOURS_MAX).save(FIGURES / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":

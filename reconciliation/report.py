@@ -174,7 +174,7 @@ def _forecast(pages: Pages) -> str:
     limit = pages.forecast[0].get("capacity_per_s")
     chart = bars(load, unit="messages a second", limit=limit)
     worst = max(row.get("behind_ms") or 0 for row in pages.forecast)
-    text = f"Dashed: {limit:,.1f} a second" if limit is not None else "What waits"
+    text = f"Dashed: {limit:,.2f} a second" if limit is not None else "What waits"
     late = f"; the last message of the heaviest time would be {worst:,} ms behind it"
     note = f'<p class="note">{text}{late}. A piece is a minute.</p>'
     days = _rows(("day", "messages", "peak_ms", "peak_per_s"), pages.days) if pages.days else ""

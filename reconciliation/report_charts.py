@@ -43,7 +43,7 @@ def lines(series: Mapping[str, Points], *, unit: str, limit: float | None = None
     if not shown:
         return ""
     times = [at for points in shown.values() for at in points]
-    top = max([limit or 0.0, *(v for points in shown.values() for v in points.values()), 1.0])
+    top = max([limit or 0.0, *(v for points in shown.values() for v in points.values())])
     frame = _Frame(min(times), max(times), _rounded(top), unit)
     drawn = [frame.axes()]
     if limit is not None:
@@ -58,7 +58,7 @@ def bars(values: Points, *, unit: str, limit: float | None = None) -> str:
     if not values:
         return ""
     thin = _thinned(values)
-    top = max(limit or 0.0, *thin.values(), 1.0)
+    top = max(limit or 0.0, *thin.values())
     frame = _Frame(min(values), max(values), _rounded(top), unit)
     drawn = [frame.axes(), frame.bars(thin)]
     if limit is not None:
@@ -144,7 +144,9 @@ def _thinned(points: Points) -> dict[int, float]:
 
 
 def _rounded(top: float) -> float:
-    """Return the next number that is easy to read."""
+    """Return the next number that is easy to read; 1 for what is nothing."""
+    if top <= 0:
+        return 1.0
     power = 10.0 ** math.floor(math.log10(top))
     return next(step * power for step in (1, 2, 4, 8, 10) if step * power >= top)
 

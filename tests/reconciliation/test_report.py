@@ -121,7 +121,7 @@ def test_the_whole_report() -> None:
         "Verdicts", "By level and topic", "Lateness", "The latest deliveries", "What falls due",
         "Proof of migrations",
     ]  # fmt: skip
-    for text in ("timer", "0.25", "2026-11-22", "Each message came exactly once", "0.1 a second"):
+    for text in ("timer", "0.25", "2026-11-22", "Each message came exactly once", "0.10 a second"):
         assert text in page
     open_one = Pages(proof=[{**pages.proof[0], "not_proven": 2}])
     page = html_report(Summary({"ok": 5}, NONE), stores=["/s"], pages=open_one, at_ms=0)
