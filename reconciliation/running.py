@@ -100,8 +100,9 @@ def run_audit(spark: SparkSession, wanted: Wanted, clock: Clock) -> Summary:
     from reconciliation.read import audit_stores
     from reconciliation.summary import summarize, write_parquet
 
-    verdicts, unread = audit_stores(spark, wanted.stores, wanted.config)
-    verdicts = verdicts.persist()
+    again = bool(wanted.out) or wanted.report is not None  # verdicts are read more than once
+    verdicts, unread = audit_stores(spark, wanted.stores, wanted.config, ids=again)
+    verdicts = verdicts.persist() if again else verdicts
     if wanted.out:
         write_parquet(verdicts, wanted.out)
     summary = summarize(verdicts, unread)

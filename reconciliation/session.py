@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STDERR: Final = 2
+PIECES_PER_CORE: Final = 32  # small ones are joined while it runs; large ones would not fit
 
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 SETTINGS: Final = {
@@ -55,7 +56,7 @@ def local_session(
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": java,
-        "spark.sql.shuffle.partitions": str(max(cores * 2, 4)),
+        "spark.sql.shuffle.partitions": str(cores * PIECES_PER_CORE),
     }
     for key, value in (SETTINGS | local).items():
         builder = builder.config(key, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 SHOWN_MAX: Final = 20
 PERCENTILES: Final = (0.5, 0.99)
+EXACT_BITS: Final = 12  # lateness of up to 4 s is counted by the ms, longer to 1 of 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +57,46 @@ def summarize(verdicts: DataFrame, unread: DataFrame, *, shown_max: int = SHOWN_
     Args:
         verdicts, unread: what `read.audit_stores` returns.
     """
-    rows = verdicts.groupBy("verdict").agg(F.count("*").alias("count")).collect()
-    times = verdicts.agg(
-        F.percentile_approx("late_ms", list(PERCENTILES)).alias("at"), F.max("late_ms").alias("max")
-    ).collect()[0]
+    late = F.col("late_ms")
+    step = F.pow(F.lit(2), F.greatest(F.floor(F.log2(F.abs(late))) - EXACT_BITS, F.lit(0)))
+    bucket = F.when(F.abs(late) < 1 << EXACT_BITS, late).otherwise(
+        (F.floor(late / step) * step).cast("bigint")
+    )
+    found = verdicts.groupBy("verdict", bucket.alias("late")).agg(
+        F.count("*").alias("count"), F.max(late).alias("max")
+    )
+    rows = found.collect()
+    counts: Counter[str] = Counter()
+    times: Counter[int] = Counter()
+    for row in rows:
+        counts[row["verdict"]] += row["count"]
+        if row["late"] is not None:
+            times[row["late"]] += row["count"]
     order = {name: place for place, name in enumerate(VERDICTS)}
-    bad = verdicts.where(~F.col("verdict").isin(*CLEAN)).orderBy("verdict", "store", "root")
-    offenders = [row.asDict() for row in bad.limit(shown_max).collect()]
+    offenders = []
+    if set(counts) - CLEAN:
+        bad = verdicts.where(~F.col("verdict").isin(*CLEAN)).orderBy("verdict", "store", "root")
+        offenders = [row.asDict() for row in bad.limit(shown_max).collect()]
     places = unread.orderBy("store", "phys_offset").limit(shown_max).collect()
-    counts = {row["verdict"]: row["count"] for row in rows}
     names = [f"p{round(share * 100)}" for share in PERCENTILES]
+    at = [_percentile(times, share) for share in PERCENTILES]
+    latest = max((row["max"] for row in rows if row["max"] is not None), default=None)
     return Summary(
         {name: counts[name] for name in sorted(counts, key=lambda name: order[name])},
-        dict(zip([*names, "max"], [*(times["at"] or (None, None)), times["max"]], strict=True)),
+        dict(zip([*names, "max"], [*at, latest], strict=True)),
         offenders,
         [row.asDict() for row in places],
     )
+
+
+def _percentile(times: Counter[int], share: float) -> int | None:
+    """Return the smallest value that so much of all is not above; None: there are none."""
+    wanted, passed = share * times.total(), 0
+    for value in sorted(times):
+        passed += times[value]
+        if passed >= wanted:
+            return value
+    return None
 
 
 def write_parquet(verdicts: DataFrame, path: str) -> None:

@@ -79,6 +79,7 @@ IGNORED: Final = "ignored"
 STORE_BITS: Final = 48  # a key is store number << 48 | log offset
 BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold
 TIME_MIN: Final = 1 << 31  # a tags code of so few bits is a tag's hash, no time
+MS_MAX: Final = 10**18
 TRANSACTION, COMMITTED = 0x0C, 0x08
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
 """Returns some columns of `messages` of some roles."""
@@ -235,8 +236,9 @@ def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
     held = F.col("role").isin(*WAITING)
     level = F.least(F.col("level"), F.lit(len(config.levels_ms)))
     delays = F.array(*(F.lit(delay) for delay in (0, *config.levels_ms)))
-    by_table = F.col("store_ms") + F.element_at(delays, (level + 1).cast("int"))
-    in_queue = F.when(F.abs("unit_ms") >= TIME_MIN, F.col("unit_ms"))
+    store_ms = F.greatest(F.least("store_ms", F.lit(MS_MAX)), F.lit(0))  # damaged ones, too
+    by_table = store_ms + F.element_at(delays, (level + 1).cast("int"))
+    in_queue = F.when(F.col("unit_ms").between(TIME_MIN, MS_MAX), F.col("unit_ms"))
     own = F.when(F.col("out_ms").isNull(), F.col("due_ms"))
     is_level = F.col("role").isin(ROLE_LEVEL, ROLE_LEVEL_COPY)
     due_ms = F.when(is_level, F.coalesce(in_queue, own, by_table)).otherwise(F.col("due_ms"))
@@ -246,7 +248,8 @@ def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
     named = F.when(F.col("origin").isNotNull(), _key("origin"))
     return rows.select(
         F.when(held, _key("phys_offset")).otherwise(named).alias("key"),
-        "role", F.col("phys_offset").alias("at"), "origin", "store_ms", body.alias("body"),
+        "role", F.col("phys_offset").alias("at"), "origin", store_ms.alias("store_ms"),
+        body.alias("body"),
         "properties_hash", "target", "topic_hash", F.col("damage").isNotNull().alias("hurt"),
         F.when(held, F.col("real_queue_id")).otherwise(F.col("queue_id")).alias("queue_id"),
         "level", F.when(held, due_ms).alias("due_ms"), "rolls", "passed",

@@ -3,6 +3,7 @@
     cancel   a record in DUEMQ_DECISIONS                             <- names its origin
     move     the message with TIMER_DELIVER_MS through the put hooks <- names its origin
     fire     the delivery itself                                     <- names its origin
+             and behind it a note in DUEMQ_DECISIONS, for whoever asks why it came so early
 
 The unit stays in the level's queue; delivery passes over it (`LevelCursor.settled`), and a restart
 knows it by the origin in the log, like a delivery. Who holds messages until a time of their own is
@@ -26,7 +27,7 @@ from message_store.errors import RecordUnreadable
 from message_store.held import has_routes, without
 from message_store.key_search import HIT_UNIQUE, frames, search
 from message_store.properties import encode_properties
-from message_store.quarantine import origin_of
+from message_store.quarantine import NO_HOST, origin_of
 from message_store.record import Record
 from message_store.waiting import Decided, Found, Hooks, Offsets, Verdict, none_found
 from schedule_service.carrier import Carrier, target_of
@@ -39,6 +40,7 @@ UNIQUE_MAX, KEY_MAX = 64, 100_000
 PIECE_UNITS = 512
 BATCH_ROWS = 512
 CANCEL_BODY: Final = b"0"
+FIRED_BODY: Final = b"1"
 NOT_TAKEN = "nobody holds messages until a time of their own here (timerWheelEnable)"
 DROPPED = (
     b"DELAY", b"REAL_TOPIC", b"REAL_QID", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS",
@@ -185,6 +187,7 @@ class WaitingLevels:
         """Deliver messages now."""
         rows, decided = self._look(offsets)
         now_ms = self._clock.now_ms()
+        fired: list[int] = []
         for at in np.flatnonzero(decided.verdicts == Verdict.DONE).tolist():
             level, queue_offset = self._level_of(rows[at]), int(rows[at]["queue_offset"])
             assert level is not None
@@ -192,13 +195,34 @@ class WaitingLevels:
             trip = self._carrier.carry(level.level, queue_offset, units, now_ms)
             if trip.done:
                 level.cursor.settle(queue_offset)
+                if not trip.parked:
+                    fired.append(at)
             else:
                 decided.verdicts[at] = Verdict.REFUSED
                 decided.remarks[at] = trip.refusal
             for item in trip.parked:
                 decided.remarks[at] = f"it went to quarantine, {item.reason.value}: {item.detail}"
+        self._note_fired(rows[fired])
         decided.log_end = self._store.max_offset
         return decided
+
+    def _note_fired(self, rows: Rows) -> None:
+        """Say behind deliveries that somebody asked for them; whether it is taken matters not."""
+        for first in range(0, rows.size, BATCH_ROWS):
+            batch = PutBatch(BATCH_ROWS)
+            for row in rows[first : first + BATCH_ROWS]:
+                facts = {"DUEMQ_DECISION": "fired", "DUEMQ_LEVEL": str(int(row["queue_id"]) + 1)}
+                batch.add(
+                    topic_index=self._decisions,
+                    queue_id=0,
+                    body=FIRED_BODY,
+                    properties=encode_properties(facts),
+                    born_ms=self._clock.now_ms(),
+                    born_host=NO_HOST,
+                    store_host=NO_HOST,
+                    prepared_offset=origin_of(int(row["phys_offset"])),
+                )
+            self._put(batch, None)
 
     def _look(self, offsets: Offsets) -> tuple[Rows, Decided]:
         """Return records, and DONE for those that wait."""

@@ -115,6 +115,21 @@ def test_a_moved_message_that_nobody_holds_stays_where_it_is(tmp_path):
     asyncio.run(work())
 
 
+def test_behind_what_was_fired_stands_a_note(tmp_path):
+    """An audit tells by it that nobody was early."""
+
+    async def work():
+        async with level_service(tmp_path, topics=("T",)) as rig:
+            offsets = offsets_of(rig.send(3, count=3))
+            assert (rig.plugin.waiting().fire(offsets[:2]).verdicts == Verdict.DONE).all()
+            units = rig.store.units(DECISION_TOPIC, 0, 0, 10)
+            notes = [rig.store.read_record(int(unit["phys_offset"])) for unit in units]
+            assert [-note.prepared_offset - 1 for note in notes] == offsets[:2].tolist()
+            assert {note.properties["DUEMQ_DECISION"] for note in notes} == {"fired"}
+
+    asyncio.run(work())
+
+
 def test_a_time_that_has_come_is_now(tmp_path):
     async def work():
         async with level_service(tmp_path, topics=("T", "held")) as rig:
