@@ -18,7 +18,7 @@ from migration.ledger.told import UNIT_BYTES
 from migration.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
 from migration.sides import Sides
 
-PIECE_UNITS: Final = 16_384
+PIECE_UNITS: Final = 4_096
 RATE_PER_S: Final = 1_000_000
 """What draining does without throttle; an estimate."""
 

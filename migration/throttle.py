@@ -9,7 +9,7 @@ by an eighth from three quarters does not miss the target. Between these two it 
 stops altogether: after the longest pause the smallest batch goes on, for what is late for another
 reason must not hold it for ever.
 
-While something is delivered a step takes at most BATCH_BUSY: about two ms, which few notice. Where
+While something is delivered a step takes at most BATCH_BUSY: about a ms, which few notice. Where
 nothing is, nobody waits: the batch grows by IDLE_GROWTH at a time, up to the largest.
 
 Rate. A bucket that holds a quarter of a second of the rate, filled by the clock.
@@ -33,7 +33,7 @@ from message_store.histogram import BOUNDS_MS
 
 BATCH_MIN: Final = 256
 BATCH_FIRST: Final = 1_024
-BATCH_BUSY: Final = 4_096
+BATCH_BUSY: Final = 2_048
 BATCH_MAX: Final = 32_768
 IDLE_GROWTH: Final = 8
 PAUSE_FIRST_MS: Final = 5

@@ -37,7 +37,7 @@ from schedule_service.delivery import Level
 from timer_store.level_records import PRE_BLANK_SIZE
 from timer_store.names import SCHEDULE_TOPIC
 
-PIECE_UNITS = 16_384
+PIECE_UNITS = 4_096
 PIECE_MARKS = 256
 NOWHERE = -1
 Offsets = npt.NDArray[np.int64]
