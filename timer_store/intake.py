@@ -64,7 +64,7 @@ class Intake:
         self._precision_ms, self._window_ms = precision_ms, window_ms
         self.broken: list[Rows] = []
         self.markers: list[Rows] = []
-        self.holding = ""
+        self.holding = self._said = ""
         self.skip = np.empty(0, np.int64)
         self.stopped = False
         self.taken = 0
@@ -156,8 +156,11 @@ class Intake:
             taken = int(self._units.add(fit, write_ms=write_ms, read_ms=self._position.read_ms))
         except OSError as error:
             self.holding = f"the timer log cannot be written: {error}"
-            log.error("timers are not taken in: %s", self.holding)
+            if self._said != self.holding:  # it is tried again and again
+                log.error("timers are not taken in: %s", self.holding)
+            self._said = self.holding
             return 0
+        self._said = ""
         if taken < fit.size:
             self.holding = "a slot still holds undelivered timers of an earlier lap"
         return taken

@@ -74,6 +74,31 @@ def test_a_disk_without_room_is_waited_for(
     with_broker(tmp_path, work, migrationRate="40")
 
 
+def test_a_level_is_not_drained_before_the_timers_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The mark of the only step is in the log, but its units find no room."""
+    disk = Disk(monkeypatch, tmp_path / "store")
+
+    async def work(bench: Bench) -> None:
+        await bench.send(COUNT, 5)
+        disk.full = ("timerlog",)
+        await bench.wish("start", levels=[5])
+        await until_waiting(bench, "draining")
+        for _ in range(20):
+            bench.clock.advance(200)
+            found = await bench.level(5)
+            assert (found["state"], found["moved"]) == ("draining", COUNT)
+            assert WAITS["timerlog"] in found["waits"]
+        assert caplog.text.count("timers are not taken in") == 1  # however often it was tried
+        disk.full = ()
+        await bench.until(5, "done", step_ms=100)
+        assert await bench.waiting() == (0, COUNT)
+        assert await arrived(bench) == sorted(b"m%d" % n for n in range(COUNT))
+
+    with_broker(tmp_path, work, mappedFileSizeConsumeQueue="4000")  # one step takes all
+
+
 def test_an_end_while_the_disk_is_full_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
