@@ -10,6 +10,7 @@ from benchmarks.loads import (
     memory,
     migration,
     ready,
+    reconciliation,
     steady,
     timer_engine,
     timer_pending,
@@ -18,5 +19,6 @@ from benchmarks.loads import (
 
 MODULES = (
     ingest, drain, steady, crash, ready, memory, timers, timer_pending, timer_engine, migration,
+    reconciliation,
 )  # fmt: skip
 LOADS: dict[str, Load] = {load.name: load for module in MODULES for load in module.LOADS}

@@ -1,0 +1,157 @@
+"""The audit: scans of a store, the whole command, and what one would do without it.
+
+A store of timers that were put and delivered is made through the library; then, each in a process
+of its own, with its time and its largest memory:
+
+    scan      what a worker does, in two processes: records a second
+    command   `duemq reconcile run STORE`, from its start to its end
+    script    a plain program: consume all, compare in Python
+    pandas    the same columns, joined by pandas
+
+    python -m benchmarks.run --only audit-first,audit,audit-1m,audit-40m
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.bench import Load, Metric
+from benchmarks.fill import catch_up_index
+from benchmarks.loads.timer_engine import Engine
+from timer_store.persist import TimerKeeper
+
+MESSAGES = 10_000_000
+PIECE = 500_000  # put, then delivered
+SPAN_MS, STEP_MS = 5_000, 100
+SIZES = {"1 M": 0.1, "40 M": 4.0}  # of MESSAGES: is it linear?
+SCANS = ("head", "audit", "all")
+SAMPLE_S = 0.2
+
+
+def fill(root: Path, count: int) -> None:
+    """Make a store of `count` timers that were put and delivered."""
+    random = np.random.default_rng(1)
+    with Engine(root) as engine:
+        while engine.filler.count < count:
+            some = min(PIECE, count - engine.filler.count)
+            start_ms = engine.clock.now_ms() + 2_000
+            engine.filler.fill(
+                some, lambda n, at=start_ms: at + random.integers(0, SPAN_MS, n.size)
+            )
+            for _ in range((SPAN_MS + 2_500) // STEP_MS):
+                engine.clock.advance(STEP_MS)
+                engine.work()
+        assert engine.timers.delivery.delivered == count
+        catch_up_index(engine.store)
+        assert asyncio.run(TimerKeeper(engine.timers).persist(last=True))
+
+
+def run_child(words: list[str], home: Path) -> tuple[float, float, str]:
+    """Run a program; return its seconds, the most MB of it and its children, its output."""
+    begin = time.perf_counter()
+    with (home / "out.txt").open("w+") as out, (home / "err.txt").open("w+") as err:
+        child = subprocess.Popen(words, stdout=out, stderr=err, start_new_session=True)
+        most = [0.0]
+        watcher = threading.Thread(target=_watch, args=(child, most))
+        watcher.start()
+        code = child.wait()
+        took = time.perf_counter() - begin
+        watcher.join()
+        out.seek(0)
+        err.seek(0)
+        if code not in (0, 1):
+            raise RuntimeError(f"{words[-2:]} ended with {code}: {err.read()[-2_000:]}")
+        return took, most[0], out.read()
+
+
+def _watch(child: subprocess.Popen[bytes], most: list[float]) -> None:
+    while child.poll() is None:
+        most[0] = max(most[0], _session_mb(child.pid))
+        time.sleep(SAMPLE_S)
+
+
+def _session_mb(session: int) -> float:
+    """Return the proportional memory of all processes of a session."""
+    total = 0
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if os.getsid(int(folder.name)) == session:
+                text = (folder / "smaps_rollup").read_text()
+                sizes = (
+                    line.split()[1] for line in text.splitlines() if line.startswith("Pss_Anon")
+                )
+                total += sum(int(size) for size in sizes)
+        except OSError:
+            continue
+    return total / 1024
+
+
+def audit(folder: Path, scale: float, *, of: float = 1.0, beside: bool = True) -> list[Metric]:
+    """Measure scans, the command and what one would do without it."""
+    count = max(1_000, int(MESSAGES * of * scale))
+    store = folder / "store"
+    fill(store, count)
+    found: list[Metric] = []
+    for name in SCANS if beside else SCANS[1:2]:  # which compiles the kernels, too
+        _, _, text = run_child([sys.executable, "-m", TOOL, "scan", name, str(store)], folder)
+        rate = 2 * count / float(text)
+        found.append(Metric(name=f"scan, {name}", value=rate, unit="msg/s", better="more"))
+    command = [sys.executable, "-m", "broker.cli", "reconcile", "run", str(store), "--json"]
+    took, most, text = run_child(command, folder)
+    summary = json.loads(text)
+    if summary["verdicts"] != {"ok": count}:
+        raise RuntimeError(f"the audit says {summary['verdicts']} of {count} messages")
+    found += [
+        Metric(name=f"command, {count:,}", value=took, unit="s", better="less"),
+        Metric(name=f"command, {count:,}: memory", value=most, unit="MB", better="less"),
+    ]
+    if not beside:
+        return found
+    for name in ("script", "pandas"):
+        try:
+            took, most, _ = run_child([sys.executable, "-m", TOOL, name, str(store)], folder)
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            continue
+        found += [
+            Metric(name=f"{name}, {count:,}", value=took, unit="s", better="less"),
+            Metric(name=f"{name}, {count:,}: memory", value=most, unit="MB", better="less"),
+        ]
+    return found
+
+
+def first(folder: Path, scale: float) -> list[Metric]:
+    """Measure the command on a small store whose files are warm."""
+    store = folder / "store"
+    fill(store, max(1_000, int(10_000 * scale)))
+    command = [sys.executable, "-m", "broker.cli", "reconcile", "run", str(store), "--json"]
+    took = min(run_child(command, folder)[0] for _ in range(3))
+    return [Metric(name="first result", value=took, unit="s", better="less")]
+
+
+TOOL = "benchmarks.audit_ways"
+make = partial(Load, default=False, ours_only=True)
+LOADS = [
+    make(name="audit", what="audit of 10 M timers put and delivered; without it", alone=audit),
+    make(name="audit-first", what="the command's first result on a small store", alone=first),
+    *(
+        make(
+            name=f"audit-{size.split()[0]}m",
+            what=f"the command on {size} messages",
+            alone=partial(audit, of=of, beside=False),
+        )
+        for size, of in SIZES.items()
+    ),
+]
