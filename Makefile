@@ -45,6 +45,7 @@ bench: env
 
 soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/reconciliation/test_mutations.py --mutations $(PYTEST_ARGS)
 
 docs: env
 	$(BIN)/python -m broker.cli.reference docs/reference

@@ -68,6 +68,11 @@ def lean_lives(events: DataFrame) -> DataFrame:
         of_held("queue_id").alias("held_queue"),
         F.min(F.when(sent, F.col("queue_id"))).alias("sent_queue"),
     )
+    return _told(sums)
+
+
+def _told(sums: DataFrame) -> DataFrame:
+    """Return what sums say."""
     no, none = F.lit(False), F.lit(0).cast("bigint")
     held = F.col("tally").bitwiseAND(F.lit(COUNT_MASK).cast("bigint"))
     return sums.select(

@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--migration-books", type=Path, default=None, help="write the books of that run there"
     )
+    group.addoption("--mutations", action="store_true", help="drop every condition of the audit")
     group.addoption("--seed", type=int, default=None, help="repeat the run with this seed")
 
 

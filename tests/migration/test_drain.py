@@ -68,3 +68,21 @@ def test_both_services_know_after_a_kill_what_is_whose(tmp_path: Path) -> None:
     assert Counter(r.body for r in rig.delivered()) == Counter(due.keys())
     assert all(r.store_ms == due[r.body] for r in rig.delivered())
     rig.close()
+
+
+def test_a_drained_record_hides_its_level_from_apaches_broker(tmp_path: Path) -> None:
+    """Which would delay it once more when its timers deliver it; given back it is as it was."""
+    rig = MigrationRig(tmp_path).open()
+    fill(rig, 10, (4,))
+
+    def names() -> list[str]:
+        places = rig.queues.units(4, 0, 10)["phys_offset"].tolist()
+        records = [rig.store.read_record(place) for place in places]
+        return [name for r in records for name in ("DELAY", "DELAy") if name in r.properties]
+
+    assert names() == ["DELAY"] * 10
+    rig.drain.step(4, 6)
+    assert names() == ["DELAy"] * 6 + ["DELAY"] * 4
+    rig.giveback.step(4, 2)
+    assert names() == ["DELAy"] * 4 + ["DELAY"] * 6
+    rig.close()

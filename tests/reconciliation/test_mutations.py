@@ -1,0 +1,113 @@
+"""Each condition of the audit's joins counts: without it, verdicts on random stores are others."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any, Final
+
+import pytest
+
+from reconciliation import chains, identity, lean, lives, verdicts
+from reconciliation.verdicts import AuditConfig
+from tests.reconciliation.lean_rows import LeanTables
+from tests.reconciliation.naive import naive_audit
+from tests.reconciliation.random_lives import RandomStore
+
+pytestmark = pytest.mark.spark
+STORES = 150
+MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
+    "rolls by identity": (
+        identity, '["store_id", "identity", "turn", "place"]', '["store_id", "turn", "place"]',
+    ),
+    "deliveries by identity": (
+        identity, 'join(known.drop("places"), ["store_id", "identity", "place"])',
+        'join(known.drop("places", "identity"), ["store_id", "place"])',
+    ),
+    "rolls by turn": (
+        identity, '["store_id", "identity", "turn", "place"]', '["store_id", "identity", "place"]',
+    ),
+    "deliveries by store": (
+        identity, 'made = mine.join(known.drop("places"), ["store_id", "identity", "place"])',
+        'made = mine.join(known.drop("places", "store_id"), ["identity", "place"])',
+    ),
+    "markers by slot": (
+        identity, 'join(names, ["store_id", "name_hash", "out_ms"])',
+        'join(names.drop("out_ms"), ["store_id", "name_hash"])',
+    ),
+    "markers by name": (
+        identity, 'join(names, ["store_id", "name_hash", "out_ms"])',
+        'join(names.drop("name_hash"), ["store_id", "out_ms"])',
+    ),
+    "ended ones do not wait": (identity, '"left_anti"', '"left_semi"'),
+    "markers behind their timer": (
+        identity, 'made.where(F.col("found") < F.col("phys_offset"))\n    return made.withColumn('
+        '"origin", F.col("found")).select(*markers', 'made\n    return made.withColumn('
+        '"origin", F.col("found")).select(*markers',
+    ),
+    "chains to their end": (chains, "for _ in range(ROUNDS_MAX)", "for _ in range(0)"),
+    "copies behind their origin": (
+        chains, '& (F.col("origin") < F.col("at"))', "",
+    ),
+    "roots of copies": (verdicts, '"root": F.coalesce("root", "key")', '"root": F.col("key")'),
+    "touched ones are not plain": (
+        verdicts, 'plain.join(touched, "key", "left_anti")', "plain",
+    ),
+    "cancels before the copy": (lives, " | (at < F.col(\"first_copy\"))", " | F.lit(True)"),
+    "cancels before the end": (
+        lives, '(F.col("cancelled_at") < F.col("ended_at"))', "F.lit(True)",
+    ),
+    "marks behind the delivery": (lives, 'F.col("marked_at") > F.col("sent.at")', "F.lit(True)"),
+    "target": (lean, 'F.coalesce("target", F.lit(0)) != 0', "F.lit(False)"),
+    "body": (lean, 'F.col("body") != 0', "F.lit(False)"),
+    "properties": (lean, 'F.col("properties") != 0', "F.lit(False)"),
+    "retention": (verdicts, 'found.where(F.col("at_root") >= F.col("log_min"))', "found"),
+}  # fmt: skip
+IN_CI: Final = ("deliveries by identity", "target", "cancels before the end")
+
+
+def mutated(module: Any, old: str, new: str) -> Any:
+    """Return the audit with one text of one of its modules exchanged."""
+    made = {}
+    for one in (chains, identity, lean, lives, verdicts):
+        assert one.__file__ is not None
+        with open(one.__file__, encoding="utf-8") as file:
+            text = file.read()
+        if one is module:
+            assert old in text, f"{module.__name__} has no {old}"
+            text = text.replace(old, new)
+        twin = types.ModuleType(one.__name__)
+        sys.modules[f"{one.__name__}_mutated"] = twin
+        twin.__name__ = f"{one.__name__}_mutated"
+        exec(compile(text, one.__file__, "exec"), twin.__dict__)
+        made[one.__name__.rpartition(".")[2]] = twin
+    audit = made["verdicts"]
+    audit.find_roots = made["chains"].find_roots
+    audit.with_origins = made["identity"].with_origins
+    audit.lean_lives, audit.whole_lives = made["lean"].lean_lives, made["lives"].whole_lives
+    return audit
+
+
+@pytest.fixture(scope="module")
+def stores(spark: Any) -> tuple[Any, dict[tuple[str, int], str]]:
+    made = [RandomStore(f"s{n}", 1_000 + n) for n in range(STORES)]
+    rows = [[row for s in made for row in part(s)] for part in (
+        lambda s: s.messages, lambda s: s.queues, lambda s: s.cursors)]  # fmt: skip
+    expected = naive_audit(rows[0], rows[1], rows[2], AuditConfig(late_ms=1_500))
+    return LeanTables(rows[0], rows[1], rows[2]).frames(spark), expected
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "mutation" in metafunc.fixturenames:
+        every = metafunc.config.getoption("--mutations")
+        metafunc.parametrize("mutation", list(MUTATIONS) if every else IN_CI)
+
+
+def test_a_condition_dropped_is_seen(
+    mutation: str, stores: tuple[Any, dict[tuple[str, int], str]]
+) -> None:
+    audit = mutated(*MUTATIONS[mutation])
+    found, _ = audit.audit(*stores[0], audit.AuditConfig(late_ms=1_500), ids=False)
+    rows = [(r["store"], r["root"], r["verdict"]) for r in found.collect()]
+    mine = {(store, root): verdict for store, root, verdict in rows}
+    assert len(mine) < len(rows) or mine != stores[1]
