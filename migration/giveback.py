@@ -39,6 +39,7 @@ Rows = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
 PIECE_UNITS = 8_192
 NOWHERE = -1
+NO_OFFSETS: Offsets = np.empty(0, np.int64)
 NO_TIMERS = np.empty(0, layout.TIMED)
 
 
@@ -75,17 +76,20 @@ class GiveBack:
         if not self._levels.handing.is_ready(level):
             return Step(waits="deliveries of the level are retried")
         first, end = max(left[0][0], left[-1][1] - units_max), left[-1][1]
-        rows, numbers = handovers.owned_rows(level, first, end)
+        names: list[Offsets] = [NO_OFFSETS]
+        rows, numbers = handovers.owned_rows(level, first, end, names)
+        name_at = np.concatenate(names)
         places = self._timers.decisions.places(rows)
         ranges = _ranges(numbers[places != NOWHERE])
         if len(ranges) > RANGES_MAX:
             ranges = ranges[-RANGES_MAX:]
             first = ranges[0][0]
             kept = numbers >= first
-            rows, places = rows[kept], places[kept]
+            rows, places, name_at = rows[kept], places[kept], name_at[kept]
         gone = rows[places == NOWHERE]
         if gone.size:
-            rows, places = rows[places != NOWHERE], places[places != NOWHERE]
+            kept = places != NOWHERE
+            rows, places, name_at = rows[kept], places[kept], name_at[kept]
         mark = Giveback(
             migration=migration,
             level=level,
@@ -98,7 +102,7 @@ class GiveBack:
             gone_sum=checksum(gone["phys_offset"], gone["due_ms"]),
         )
         marked = marks.append(self._store, mark, now_ms)
-        handovers.give_back(marked, rows, places)
+        handovers.give_back(marked, rows, places, name_at)
         self._levels.handing.take_back(marked)
         return Step(int(rows.size), end - first)
 

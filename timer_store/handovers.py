@@ -202,17 +202,19 @@ class Handovers:
 
     # -- give back ----------------------------------------------------------------------------
 
-    def owned_rows(self, level: int, first: int, end: int) -> tuple[Rows, Offsets]:
+    def owned_rows(
+        self, level: int, first: int, end: int, names: list[Offsets] | None = None
+    ) -> tuple[Rows, Offsets]:
         """Return what of first..end of a level's queue was handed over, settled or not.
 
-        Returns ((n,) TIMED, (n,) queue offsets).
+        Returns ((n,) TIMED, (n,) queue offsets); `names`: see `LevelRecords.read`.
         """
         promised = self.owned.promised.get(level, {})
         found, numbers = [np.empty(0, layout.TIMED)], [NO_OFFSETS]
         first = max(first, self.records.bounds(level)[0])
         for low, high in within(self.owned.of(level), first, end):
             while low < high:
-                rows, following = self.records.read(level, low, high, promised)
+                rows, following = self.records.read(level, low, high, promised, names=names)
                 if rows.size == following - low:
                     numbers.append(np.arange(low, following))
                 else:
@@ -224,24 +226,18 @@ class Handovers:
             return found[1], numbers[1]
         return np.concatenate(found), np.concatenate(numbers)
 
-    def give_back(self, marked: Marked, rows: Rows, places: Offsets) -> None:
-        """Let go of messages whose giveback is in the log.
+    def give_back(self, marked: Marked, rows: Rows, places: Offsets, name_at: Offsets) -> None:
+        """Let go of messages whose giveback is in the log; their records get their DELAY back.
 
         Args:
             rows, places: of all that it names; see `Decisions.places`.
+            name_at: of all of them; see `LevelRecords.read`.
         """
-        mark = marked.mark
-        assert isinstance(mark, Giveback)
+        assert isinstance(marked.mark, Giveback)
         self._timers.decisions.settle(rows, places, marked.phys_offset, returned=True)
         self.note(marked)
-        self.name_again(mark.level, list(mark.pending))
+        self.records.rename(rows, name_at, UPPER_Y)
         self.returned += int(rows.size)
-
-    def name_again(self, level: int, ranges: list[Range]) -> None:
-        """Give the records of a level their DELAY back."""
-        for low, high in ranges:
-            while low < high:
-                _, low = self.records.read(level, low, high, {}, name=UPPER_Y)
 
     def bury_returned(self, returned: list[tuple[int, list[Range]]], settled: Offsets) -> None:
         """Take what went back since a checkpoint out of its units and books (recovery).

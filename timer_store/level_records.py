@@ -22,7 +22,7 @@ from message_store.key_search import frames
 from message_store.marks import Ownership
 from message_store.ranges import Range
 from timer_store import layout
-from timer_store.kernels.handover import Scratch, read_levels
+from timer_store.kernels.handover import Scratch, read_levels, set_names
 from timer_store.layout import DUE_MS_MAX, NAME_AS_IS
 from timer_store.names import SCHEDULE_TOPIC
 from timer_store.records import name_topics
@@ -65,6 +65,7 @@ class LevelRecords:
         promised: Mapping[int, int],
         *,
         name: int = NAME_AS_IS,
+        names: list[Offsets] | None = None,
     ) -> tuple[Rows, int]:
         """Return the messages of a level's queue from `first` on, and the offset behind them.
 
@@ -73,6 +74,7 @@ class LevelRecords:
         Args:
             promised: due times of units whose tags code is none, by queue offset.
             name: UPPER_Y, LOWER_Y: what DELAY in their records is to end with.
+            names: gets, for each message, where that letter lies in the log: for `rename`.
         """
         low, high = self.bounds(level)
         first, end = max(first, low), min(end, high)
@@ -86,26 +88,47 @@ class LevelRecords:
         messages = units["size"] != PRE_BLANK_SIZE
         if not messages.all():
             units, due_ms = units[messages], due_ms[messages]
-        return self._rows(level, units, due_ms, name), following
+        rows, name_at = self._rows(level, units, due_ms, name)
+        if names is not None:
+            names.append(name_at)
+        return rows, following
 
-    def _rows(self, level: int, units: Rows, due_ms: Offsets, name: int) -> Rows:
+    def _rows(self, level: int, units: Rows, due_ms: Offsets, name: int) -> tuple[Rows, Offsets]:
         timed = np.zeros(units.size, layout.TIMED)
+        name_at = np.empty(units.size, np.int64)
         numbers = np.array([self._schedule, level - 1, name], np.int64)
         at = 0
         while at < units.size:
             data, span, count = self._piece(units[at:])
             if name != NAME_AS_IS:
-                self._populate(span[0], units[at : at + count])
+                piece = units[at : at + count]
+                self._populate(span[0], piece["phys_offset"], piece["size"])
             fixed = read_levels(
                 data, span, units[at : at + count], self._store.topics.arrays, numbers,
-                self._scratch, timed[at : at + count],
+                self._scratch, timed[at : at + count], name_at[at : at + count],
             )  # fmt: skip
             self.fixed += fixed
             self.unnamed += fixed if name != NAME_AS_IS else 0
             at += count
         name_topics(self._store, timed)
         timed["due_ms"], timed["slot_ms"] = due_ms, due_ms - 1
-        return timed
+        return timed, name_at
+
+    def rename(self, units: Rows, name_at: Offsets, name: int) -> None:
+        """Have DELAY in records that were read before end with `name`.
+
+        Args:
+            units: (n,) `layout.TIMED`.
+            name_at: (n,) what `read` told of them.
+        """
+        named = name_at >= 0
+        self.unnamed += int(named.size - np.count_nonzero(named))
+        for file in list(self._store.log.files):
+            mine = named & (name_at >= file.base) & (name_at < file.base + file.size)
+            if mine.any():
+                data = self._map(file)
+                self._populate(file.base, units["phys_offset"][mine], units["record_size"][mine])
+                set_names(data, file.base, name_at[mine], name)
 
     def _piece(self, units: Rows) -> tuple[Bytes, tuple[int, int], int]:
         """Return the file of the first unit, writable, and how many units lie in it."""
@@ -119,16 +142,16 @@ class LevelRecords:
         count = int(units.size if inside.all() else np.argmin(inside))
         return self._map(file), (file.base, min(file.size, log.end - file.base)), count
 
-    def _populate(self, base: int, units: Rows) -> None:
+    def _populate(self, base: int, offsets: Offsets, sizes: npt.NDArray[np.int32]) -> None:
         """Have the pages of records that lie close together made writable in one go.
 
         Else each would cost a fault of its own, when its first byte is changed.
         """
         mapped = self._mmaps.get(base)
-        if mapped is None or units.size < POPULATE_UNITS:
+        if mapped is None or offsets.size < POPULATE_UNITS:
             return
-        first, last = units["phys_offset"].min(), units["phys_offset"].max()
-        used = int(units["size"].astype(np.int64).sum())
+        first, last = offsets.min(), offsets.max()
+        used = int(sizes.astype(np.int64).sum())
         if used * 2 >= last - first > 0:
             start = int(first - base) // mmap.PAGESIZE * mmap.PAGESIZE
             with suppress(OSError):  # older kernels do not know it
@@ -180,7 +203,7 @@ class LevelRecords:
                 mine = order[low : low + count]
                 due_ms = due_times(units, int(numbers[low]), promised)
                 same = units["phys_offset"] == seen["phys_offset"][mine]
-                rows.append(self._rows(level, units[same], due_ms[same], NAME_AS_IS))
+                rows.append(self._rows(level, units[same], due_ms[same], NAME_AS_IS)[0])
                 at.append(mine[same])
                 low += count
         return np.concatenate(rows), np.concatenate(at)

@@ -2,6 +2,7 @@
 
 read_levels   units of a level's queue, with their records, become TIMED rows; in the same pass the
               name DELAY in the record becomes DELAy, or DELAy becomes DELAY
+set_names     the same to records that were read before
 
 The one byte is for Apache's broker: it would delay a message that its timers deliver once more,
 as long as it has a DELAY. It changes in the mapped file, between two states that are both whole. It
@@ -78,6 +79,7 @@ def read_levels(
     numbers: Any,
     scratch: Scratch,
     timed: Rows,
+    name_at: Any,
 ) -> int:
     """Make a row of each of `units`; the caller sets due times.
 
@@ -88,6 +90,7 @@ def read_levels(
         numbers: (3,) i8: topic index of the schedule topic; the queue id; UPPER_Y or LOWER_Y: what
             DELAY is to end with, or NAME_AS_IS.
         timed: (n,) layout.TIMED out; a record that cannot be read has no topic.
+        name_at: (n,) i8 out: log offset of the last letter of its DELAY, -1: it stays as it is.
 
     Returns how many records keep their name, whatever is asked for.
     """
@@ -97,6 +100,7 @@ def read_levels(
         row["phys_offset"], row["record_size"] = unit["phys_offset"], unit["size"]
         row["queue_offset"] = row["origin"] = row["topic_index"] = -1
         row["topic_hash"], row["kind"] = 0, TIMED_PLAIN
+        name_at[i] = -1
         pos = np.int64(unit["phys_offset"] - span[0])
         if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
             continue
@@ -111,6 +115,20 @@ def read_levels(
             set_topic(data, text, arrays, timed, i)
         if name_pos < 0:
             kept += 1
-        elif numbers[2] != NAME_AS_IS and data[name_pos] != numbers[2]:
+            continue
+        name_at[i] = span[0] + name_pos
+        if numbers[2] != NAME_AS_IS and data[name_pos] != numbers[2]:
             data[name_pos] = numbers[2]
     return kept
+
+
+@kernel
+def set_names(data: Bytes, base: int, name_at: Any, letter: int) -> None:
+    """Set the last letter of names that `read_levels` found.
+
+    Args:
+        data: the bytes of one log file, writable; `base`: the log offset of the first.
+        name_at: (n,) i8: log offsets in this file.
+    """
+    for i in range(name_at.size):
+        data[name_at[i] - base] = letter

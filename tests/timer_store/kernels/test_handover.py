@@ -54,6 +54,35 @@ def test_one_byte_over_and_back(text: dict[str, str], renames: bool, tmp_path: P
         assert store.read_record(int(row["phys_offset"])).property_text == before
 
 
+@pytest.mark.parametrize(("text", "renames"), TEXTS.values(), ids=TEXTS)
+def test_what_was_read_is_renamed_by_place(
+    text: dict[str, str], renames: bool, tmp_path: Path
+) -> None:
+    """In two log files, a record without the name between those with one."""
+    with open_store(tmp_path, commitlog_file_bytes=4_096) as store:
+        held = {"REAL_TOPIC": "Real", "REAL_QID": "2"}
+        texts = [text, {"DELAY": "9"}] * 12
+        rows = [
+            put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"b" * 200, properties=held | each)
+            for each in texts
+        ]
+        assert len(store.log.files) > 1
+        before = [store.read_record(int(row["phys_offset"])).property_text for row in rows]
+        records, names, at = LevelRecords(store), [], 0
+        found = []
+        while at < len(rows):
+            timed, at = records.read(LEVEL, at, len(rows), {}, names=names)
+            found.append(timed)
+        records.rename(np.concatenate(found), np.concatenate(names), LOWER_Y)
+        after = [store.read_record(int(row["phys_offset"])).property_text for row in rows]
+        changed = [
+            old.replace(b"DELAY\x01", b"DELAy\x01", 1) if renames or n % 2 else old
+            for n, old in enumerate(before)
+        ]
+        assert after == changed
+        assert records.unnamed == (0 if renames else 12)
+
+
 def test_what_cannot_be_read_is_a_timer_without_a_topic(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"body", properties={"DELAY": "3"})
