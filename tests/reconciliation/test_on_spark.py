@@ -246,7 +246,6 @@ def watched(spark: Any, home: Path, root: Path, end: int, told: Any = None) -> N
     query.awaitTermination()
 
 
-@pytest.mark.xfail(strict=False, reason="never run to its end yet: see docs/decisions/0022")
 def test_a_watch_alarms_once_across_restarts(spark: Any, tmp_path: Path) -> None:
     planted, home = plant(tmp_path / "store"), tmp_path / "home"
     places = sorted(
