@@ -22,6 +22,7 @@ from message_store.config import Properties
 from message_store.errors import UsageError
 
 log = logging.getLogger("duemq")
+SWITCH_S = 0.0005  # how long the loop waits for the interpreter while a thread of ours computes
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
@@ -65,6 +66,7 @@ def serve_broker(
 ) -> None:
     """Run a broker."""
     gc.disable()
+    sys.setswitchinterval(SWITCH_S)
     set_up_logging(logging_file)
     from broker.cli.kernels import compile_if_needed
 
