@@ -18,7 +18,7 @@ import json
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from message_store.batch import PutBatch
@@ -134,7 +134,8 @@ class Marked:
 
 def encode(mark: Mark) -> bytes:
     """Return the body of a mark's record: compact JSON."""
-    value = {"kind": _NAMES[type(mark)], **asdict(mark)}
+    fields = {name: getattr(mark, name) for name in mark.__slots__}
+    value = {"kind": _NAMES[type(mark)], **fields}
     return json.dumps(value, separators=(",", ":")).encode()
 
 

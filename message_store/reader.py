@@ -153,7 +153,9 @@ class StoreReader:
         keys = record.properties.get("KEYS", "").split(" ")
         return key == record.properties.get("UNIQ_KEY") or key in keys
 
-    def scan(self, start: int, end: int | None = None) -> Iterator[npt.NDArray[Any]]:
-        """Yield (n,) `layout.SCANNED` for the records in start..end. Chunks are reused."""
+    def scan(
+        self, start: int, end: int | None = None, *, count: int = recovery.CHUNK_RECORDS
+    ) -> Iterator[npt.NDArray[Any]]:
+        """Yield (n,) `layout.SCANNED`, n <= `count`, of the records in start..end. Reused."""
         limit = self.log.end if end is None else end
-        return recovery.walk_log(self.log, start, limit, self.topics, check=False)
+        return recovery.walk_log(self.log, start, limit, self.topics, check=False, count=count)

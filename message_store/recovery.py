@@ -66,13 +66,22 @@ class Recovered:
 
 
 def walk_log(
-    log: CommitLog, start: int, end: int, topics: TopicTable, *, check: bool
+    log: CommitLog,
+    start: int,
+    end: int,
+    topics: TopicTable,
+    *,
+    check: bool,
+    count: int = CHUNK_RECORDS,
 ) -> Iterator[npt.NDArray[Any]]:
     """Yield chunks of (n,) `layout.SCANNED` for the records in start..end, in log order.
 
     Stops at the first bytes that are no record. A chunk is reused: copy what must be kept.
+
+    Args:
+        count: records in a chunk, at most.
     """
-    chunk = np.zeros(CHUNK_RECORDS, layout.SCANNED)
+    chunk = np.zeros(count, layout.SCANNED)
     for file in log.files:
         if file.base + file.size <= start or file.base >= end:
             continue

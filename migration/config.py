@@ -25,6 +25,15 @@ class MigrationConfig:
         own=True,
         live=True,
     )
+    factor: int = option(
+        2,
+        key="migrationLatenessFactor",
+        doc="A migration gives way while deliveries (p99) are later than so many times what they "
+        "are when it rests; 0: only migrationLatenessTargetMs counts.",
+        minimum=0,
+        own=True,
+        live=True,
+    )
     rate_per_s: int = option(
         0,
         key="migrationRate",
@@ -58,7 +67,9 @@ class MigrationConfig:
     @property
     def limits(self) -> Limits:
         """What the throttle keeps to."""
-        return Limits(target_p99_ms=self.target_p99_ms, rate_per_s=self.rate_per_s)
+        return Limits(
+            target_p99_ms=self.target_p99_ms, factor=self.factor, rate_per_s=self.rate_per_s
+        )
 
     def parsed_window(self) -> Window | None:
         """Return the window, None: always open.

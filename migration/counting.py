@@ -8,7 +8,7 @@ Other work is done between two pieces; what is delivered or sent meanwhile is th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -86,8 +86,8 @@ class Count:
     def _rate(self) -> int:
         return min(self.rate_per_s or RATE_PER_S, RATE_PER_S)
 
-    def pieces(self) -> Iterator[int]:
-        """Do the work; yield how many units each piece had."""
+    def pieces(self, units_max: Callable[[], int] = lambda: PIECE_UNITS) -> Iterator[int]:
+        """Do the work; yield how many units each piece had, at most `units_max()`."""
         expired = int(self.sides.store.retention.expired().until)
         timers = self.sides.timers
         far_ms = timers.position.staged_ms + timers.config.window_ms
@@ -100,7 +100,7 @@ class Count:
             settled = np.array(sorted(held.cursor.settled), np.int64)
             for first, end in [(s.appended, s.end) for s in held.cursor.segments if s.pending]:
                 while first < end:
-                    units = self.sides.queues.units(level, first, min(PIECE_UNITS, end - first))
+                    units = self.sides.queues.units(level, first, min(units_max(), end - first))
                     if not units.size:
                         break
                     waits = ~np.isin(np.arange(first, first + units.size), settled)

@@ -81,8 +81,7 @@ class Desk:
         sides, now_ms = self._service.need(), self._clock.now_ms()
         levels = _known(wish.levels or sorted(sides.delays_ms), sides.delays_ms)
         count = Count(sides, levels, now_ms, self._service.throttle.limits.rate_per_s)
-        for _ in count.pieces():
-            await asyncio.sleep(0)
+        await self._service.at_leisure(count.pieces(self._service.piece))
         return count.plan(
             plan_id=new_id("plan", now_ms, secrets.token_bytes(2)),
             store_id=store_id(self._config_directory),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,6 +36,8 @@ SAMPLE_MS: Final = 5_000
 AGAIN_MS: Final = 200
 """When a step that had to wait is tried again."""
 IDLE_MS: Final = 1_000
+COUNT_UNITS: Final = 2_048
+"""At most so many in one piece of a count: about 2 ms."""
 YIELDS: Final = 4
 """How often others come to their turn between two steps: what is read now is answered later."""
 
@@ -68,7 +70,7 @@ class MigrationService:
         self.pace = Pace(now_ms)
         self.verified: dict[int, Verified] = {}
         self.sides: Sides | None = None
-        self._wake, self._stopping = Signal(), False
+        self._wake, self._stop, self._stopping = Signal(), asyncio.Event(), False
         self._observed_ms = now_ms
         self._interval: Interval | None = None
         self._sampling: Interval | None = None
@@ -116,6 +118,7 @@ class MigrationService:
     def stop(self) -> None:
         """Have `run` end behind the step in hand."""
         self._stopping = True
+        self._stop.set()
         self._wake.set()
 
     async def run(self) -> None:
@@ -125,11 +128,15 @@ class MigrationService:
             at_ms = await self.turn()
             if self._stopping:
                 return
-            if at_ms <= self._clock.now_ms():
-                for _ in range(YIELDS):
-                    await asyncio.sleep(0)
-            else:
-                await self._clock.wait(self._wake, until_ms=at_ms)
+            await self._rest(at_ms, self._wake)
+
+    async def _rest(self, at_ms: int, signal: asyncio.Event) -> None:
+        """Let others work until a moment, or until something is signalled."""
+        if at_ms <= self._clock.now_ms():
+            for _ in range(YIELDS):
+                await asyncio.sleep(0)
+        else:
+            await self._clock.wait(signal, until_ms=at_ms)
 
     async def turn(self) -> int:
         """Take a step if one is allowed; return when the next one is."""
@@ -174,14 +181,31 @@ class MigrationService:
 
     # -- verification -------------------------------------------------------------------------
 
+    def piece(self) -> int:
+        """Return how many units a piece of a count may have now."""
+        return min(self.throttle.batch, COUNT_UNITS)
+
+    async def at_leisure(self, pieces: Iterable[int]) -> None:
+        """Count in pieces, each when the throttle allows one.
+
+        Raises:
+            NoSides: The broker stops.
+        """
+        for _ in pieces:
+            now_ms = self._clock.now_ms()
+            self._observe(now_ms)
+            self.throttle.took(0, now_ms)
+            await self._rest(self.throttle.pace(now_ms).at_ms, self._stop)
+            if self._stopping:
+                raise NoSides("the broker stops: count again when it serves")
+
     async def verify(self, level: int) -> Verified:
         """Count both sides of a level, a piece at a time between other work; it rests meanwhile."""
         sides, folded = self.need(), self.migrations.folded.levels[level]
         work = Verification(sides.levels, sides.timers, sides.store, level, folded)
         self._counted[level] += 1
         try:
-            for _ in work.pieces():
-                await asyncio.sleep(0)
+            await self.at_leisure(work.pieces(self.piece))
         finally:
             self._counted[level] -= 1
             self._wake.set()
@@ -191,7 +215,10 @@ class MigrationService:
         return work.found
 
     async def _verify_and_move(self, level: int) -> None:
-        found = await self.verify(level)
+        try:
+            found = await self.verify(level)
+        except NoSides:
+            return
         standing = self.migrations.standing(level)
         if standing.state is not State.VERIFYING or not standing.works:
             return  # somebody decided otherwise meanwhile

@@ -1,20 +1,25 @@
 """How much a migration may do: lateness first, rate second. Pure; moments are handed in.
 
-Lateness. After each interval the throttle is told the p99 of the deliveries of that interval. Above
-the target it gives way at once: the batch is halved, far above it (SEVERE times) it falls to the
-smallest; with the smallest batch it doubles the pause between two steps. At most three quarters of
-the target it comes back: the pause shrinks by a quarter; then the batch doubles until half of where
-it was late the last time, and grows by an eighth from there. As lateness follows the batch, growing
-by an eighth from three quarters does not miss the target. Between these two it stays. It never
-stops altogether: after the longest pause the smallest batch goes on, for what is late for another
-reason must not hold it for ever.
+Lateness. After each interval the throttle is told the p99 of the deliveries of that interval. Those
+of intervals without a step say how late deliveries are by themselves; while something is delivered
+there is one every LISTEN_EVERY_MS, for LISTEN_MS no step is taken. The target is what an operator
+set, or less: `factor` times what deliveries are late by themselves. Above the target it gives way
+at once: the batch is halved, far above it (SEVERE times) it falls to the smallest; with the
+smallest batch it doubles the pause between two steps. At most three quarters of the target it comes
+back: the pause shrinks by a quarter; then the batch doubles until half of where it was late the
+last time, and grows by an eighth from there. As lateness follows the batch, growing by an eighth
+from three quarters does not miss the target. Between these two it stays. It never stops altogether:
+after the longest pause the smallest batch goes on, for what is late for another reason must not
+hold it for ever.
 
-While something is delivered a step takes at most BATCH_BUSY: about a ms, which few notice. Where
-nothing is, nobody waits: the batch grows by IDLE_GROWTH at a time, up to the largest.
+While something is delivered a step takes at most BATCH_BUSY: about a ms, which few notice; and at
+least PAUSE_BUSY_MS pass behind it: who never sleeps comes last when processors are handed out.
+Where nothing is, nobody waits: the batch grows by IDLE_GROWTH at a time, up to the largest.
 
 Rate. A bucket that holds a quarter of a second of the rate, filled by the clock.
 
     next(now) --> Turn(units_max, wait until)      a step takes at most units_max, not before then
+    pace(now) --> the same for work that moves nothing (counting): the rate is not asked
     took(units, now)                               after the step
     observe(p99)                                   after each interval
     change(limits)                                 whenever an operator says so
@@ -22,7 +27,9 @@ Rate. A bucket that holds a quarter of a second of the rate, filled by the clock
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -36,12 +43,18 @@ BATCH_FIRST: Final = 1_024
 BATCH_BUSY: Final = 2_048
 BATCH_MAX: Final = 32_768
 IDLE_GROWTH: Final = 8
+PAUSE_BUSY_MS: Final = 2
 PAUSE_FIRST_MS: Final = 5
 PAUSE_MS_MAX: Final = 100
 SEVERE: Final = 4
 CALM_SHARE: Final = 0.75
 GROWTH_PART: Final = 8
 BURST_MS: Final = 250
+LISTEN_EVERY_MS: Final = 2_500
+LISTEN_MS: Final = 250  # an interval of observation fits in, whenever it begins
+LISTEN_STEP_MS: Final = 50
+USUAL_INTERVALS: Final = 32
+USUAL_MS_MIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +63,16 @@ class Limits:
 
     Attributes:
         target_p99_ms: lateness of deliveries that is still good; 0: do not look at it.
+        factor: how many times later than without a migration is still good; 0: do not ask.
         rate_per_s: messages a second, 0: as fast as lateness allows.
     """
 
     target_p99_ms: int = 20
+    factor: int = 2
     rate_per_s: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("target_p99_ms", "rate_per_s"):
+        for name in ("target_p99_ms", "factor", "rate_per_s"):
             value = getattr(self, name)
             if value < 0:
                 raise UsageError(f"{name}={value}: it must be 0 or more")
@@ -91,6 +106,9 @@ class Throttle:
         self.batch = min(BATCH_FIRST, batch_max) if limits.target_p99_ms else batch_max
         self.pause_ms = 0
         self._late_batch = 2 * batch_max  # where it was late the last time
+        self._busy = False  # something was delivered when it was last observed
+        self._usual: deque[int] = deque(maxlen=USUAL_INTERVALS)  # p99s without a step
+        self._worked, self._listen_ms = False, now_ms + LISTEN_EVERY_MS
         self._step_end_ms = now_ms
         self._allowance, self._filled_ms = 0.0, now_ms
 
@@ -99,21 +117,32 @@ class Throttle:
         """Whether lateness keeps it below its largest step."""
         return self.pause_ms > 0 or self.batch < self.batch_busy
 
+    @property
+    def usual_ms(self) -> float | None:
+        """The p99 of deliveries while nothing is migrated, the median of late; None: not known."""
+        return median(self._usual) if self._usual else None
+
+    @property
+    def target_ms(self) -> int:
+        """The p99 that is still good now; 0: any is."""
+        wanted, factor, usual = self.limits.target_p99_ms, self.limits.factor, self.usual_ms
+        if not factor or usual is None:
+            return wanted
+        return min(wanted, round(factor * max(usual, USUAL_MS_MIN)))
+
     def change(self, limits: Limits) -> None:
         """Take new limits; they hold from the next turn on."""
         self.limits = limits
         self._allowance = min(self._allowance, self._burst)
         if limits.target_p99_ms == 0:
-            self.batch, self.pause_ms = self.batch_max, 0
+            self.batch, self.pause_ms, self._busy = self.batch_max, 0, False
             self._late_batch = 2 * self.batch_max
 
     def next(self, now_ms: int) -> Turn:
         """Return how much may be done, and when."""
-        self._step_end_ms = min(self._step_end_ms, now_ms)  # a clock may be set back
-        if now_ms < self._step_end_ms + self.pause_ms:
-            return Turn(0, self._step_end_ms + self.pause_ms)
-        if not self.limits.rate_per_s:
-            return Turn(self.batch, now_ms)
+        turn = self.pace(now_ms)
+        if not (turn.units and self.limits.rate_per_s):
+            return turn
         self._fill(now_ms)
         wanted = max(min(self.batch, int(self._burst)), 1)
         if self._allowance >= wanted:
@@ -121,12 +150,29 @@ class Throttle:
         lack_ms = (wanted - self._allowance) * 1_000 / self.limits.rate_per_s
         return Turn(0, now_ms + max(int(lack_ms) + 1, 1))
 
+    def pace(self, now_ms: int) -> Turn:
+        """Return how much work that moves nothing may do, and when."""
+        self._step_end_ms = min(self._step_end_ms, now_ms)  # a clock may be set back
+        if self._listens(now_ms):
+            return Turn(0, now_ms + LISTEN_STEP_MS)
+        at_ms = self._step_end_ms + max(self.pause_ms, PAUSE_BUSY_MS if self._busy else 0)
+        return Turn(self.batch, now_ms) if now_ms >= at_ms else Turn(0, at_ms)
+
+    def _listens(self, now_ms: int) -> bool:
+        """Whether no step is taken now, to hear how late deliveries are by themselves."""
+        if not (self._busy and self.limits.factor and self.limits.target_p99_ms):
+            self._listen_ms = now_ms + LISTEN_EVERY_MS
+            return False
+        if not self._listen_ms - LISTEN_EVERY_MS <= now_ms < self._listen_ms + LISTEN_MS:
+            self._listen_ms = now_ms + LISTEN_EVERY_MS
+        return now_ms >= self._listen_ms
+
     def took(self, units: int, now_ms: int) -> None:
         """Count a step that ended now."""
-        self._step_end_ms = now_ms
+        self._step_end_ms, self._worked = now_ms, True
         if self.limits.rate_per_s:
+            self._allowance -= units  # of what there was before the step
             self._fill(now_ms)
-            self._allowance -= units
 
     def observe(self, p99_ms: int | None) -> None:
         """Learn how late deliveries were since the observation before.
@@ -134,13 +180,18 @@ class Throttle:
         Args:
             p99_ms: None: nothing was delivered, so nothing was late.
         """
-        target_ms = self.limits.target_p99_ms
-        if not target_ms:
+        worked, self._worked = self._worked, False
+        if not self.limits.target_p99_ms:
             return
+        self._busy = p99_ms is not None
         if p99_ms is None:
             self._come_back(IDLE_GROWTH, self.batch_max)
             return
         self.batch = min(self.batch, self.batch_busy)
+        if self.limits.factor and not worked:
+            self._usual.append(p99_ms)
+            return
+        target_ms = self.target_ms
         if p99_ms > target_ms:
             self._give_way(severe=p99_ms > SEVERE * target_ms)
         elif p99_ms <= target_ms * CALM_SHARE:

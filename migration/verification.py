@@ -21,7 +21,7 @@ files meanwhile, it begins again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ from timer_store.level_records import PRE_BLANK_SIZE
 from timer_store.names import SCHEDULE_TOPIC
 
 PIECE_UNITS = 4_096
-PIECE_MARKS = 256
+PIECE_MARKS = 16
 NOWHERE = -1
 Offsets = npt.NDArray[np.int64]
 Gone = list[tuple[Offsets, Offsets]]
@@ -109,11 +109,15 @@ class Verification:
     def __init__(self, levels: Any, timers: Any, store: Any, level: int, folded: FoldedLevel):
         self._levels, self._timers, self._store = levels, timers, store
         self._level, self._folded = level, folded
+        self._units_max: Callable[[], int]
         self.found: Verified | None = None
 
-    def pieces(self) -> Iterator[int]:
-        """Do the work; yield how many units each piece had. `found` says the result at the end."""
-        low = -1
+    def pieces(self, units_max: Callable[[], int] = lambda: PIECE_UNITS) -> Iterator[int]:
+        """Do the work; yield how many units each piece had, at most `units_max()`.
+
+        `found` says the result at the end.
+        """
+        self._units_max, low = units_max, -1
         while low != self._low():
             low = self._low()
             yield from self._count(low)
@@ -164,8 +168,9 @@ class Verification:
         gone: Gone = []
         handovers = self._timers.handovers
         for low, high in handovers.owned.of(self._level):
-            for first in range(max(low, self._low()), high, PIECE_UNITS):
-                end = min(first + PIECE_UNITS, high)
+            first = max(low, self._low())
+            while first < high:
+                end = min(first + self._units_max(), high)
                 rows, _ = handovers.owned_rows(self._level, first, end)
                 rows = rows[self._timers.decisions.places(rows) != NOWHERE]
                 waiting = waiting.plus(_tally(rows["phys_offset"], rows["due_ms"]))
@@ -176,6 +181,7 @@ class Verification:
                     left = ~np.isin(phys_offset, rows["phys_offset"])
                     gone.append((phys_offset[left], due_ms[left]))
                 yield end - first
+                first = end
         return waiting, before, gone
 
     def _settled(self, gone: Gone) -> Counting[Tally]:
@@ -189,7 +195,8 @@ class Verification:
         done = np.zeros(phys_offset.size, np.bool_)
         at, end = int(phys_offset[0]), self._store.max_offset
         while at < end:
-            rows = next(self._store.scan(max(at, self._store.min_offset), end), None)
+            low, count = max(at, self._store.min_offset), max(self._units_max(), 1)
+            rows = next(self._store.scan(low, end, count=count), None)
             if rows is None:
                 break
             prepared = rows["prepared_offset"]
@@ -206,7 +213,7 @@ class Verification:
         for low, high in ranges:
             first = low
             while first < high:
-                count = min(PIECE_UNITS, high - first)
+                count = min(self._units_max(), high - first)
                 units = self._store.units(SCHEDULE_TOPIC, self._level - 1, first, count)
                 if not units.size:
                     break

@@ -21,6 +21,9 @@ def status_view(service: MigrationService) -> dict[str, Any]:
         "late_p99_ms": None if late is None else late.quantile_ms(0.99),
         "throttle": {
             "target_p99_ms": service.throttle.limits.target_p99_ms,
+            "factor": service.throttle.limits.factor,
+            "usual_p99_ms": service.throttle.usual_ms,
+            "target_now_ms": service.throttle.target_ms,
             "rate_per_s": service.throttle.limits.rate_per_s,
             "batch": service.throttle.batch,
             "pause_ms": service.throttle.pause_ms,

@@ -9,7 +9,7 @@ The files of the log are mapped a second time, writable, for that one byte.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from message_store import layout as store_layout
 from message_store.errors import RecordUnreadable
+from message_store.kernels.kernel import entry
 from message_store.key_search import frames
 from message_store.marks import Ownership
 from message_store.ranges import Range
@@ -50,6 +51,7 @@ class LevelRecords:
         self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
         self._maps: dict[int, Bytes] = {}
         self._mmaps: dict[int, mmap.mmap] = {}
+        self._entries: dict[tuple[bool, bool], Callable[..., int]] = {}
         self.fixed = self.unnamed = 0
 
     def bounds(self, level: int) -> Range:
@@ -103,7 +105,7 @@ class LevelRecords:
             if name != NAME_AS_IS:
                 piece = units[at : at + count]
                 self._populate(span[0], piece["phys_offset"], piece["size"])
-            fixed = read_levels(
+            fixed = self._enter(
                 data, span, units[at : at + count], self._store.topics.arrays, numbers,
                 self._scratch, timed[at : at + count], name_at[at : at + count],
             )  # fmt: skip
@@ -113,6 +115,14 @@ class LevelRecords:
         name_topics(self._store, timed)
         timed["due_ms"], timed["slot_ms"] = due_ms, due_ms - 1
         return timed, name_at
+
+    def _enter(self, *args: Any) -> int:
+        """Call `read_levels`; a look at these types takes longer than a thousand records."""
+        kinds = args[0].flags.writeable, args[2].flags.writeable
+        found = self._entries.get(kinds)
+        if found is None:
+            found = self._entries[kinds] = entry(read_levels, *args)
+        return int(found(*args))
 
     def rename(self, units: Rows, name_at: Offsets, name: int) -> None:
         """Have DELAY in records that were read before end with `name`.

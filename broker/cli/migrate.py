@@ -146,6 +146,10 @@ def throttle(
     lateness: Annotated[
         int | None, typer.Option(help="Give way above this p99 in ms; 0: never.", min=0)
     ] = None,
+    factor: Annotated[
+        int | None,
+        typer.Option(help="Give way above so many times the p99 without it; 0: never.", min=0),
+    ] = None,
     window: Annotated[
         str | None,
         typer.Option(help="When to work, as in '01:00-05:00 Europe/Berlin'; '': always."),
@@ -163,6 +167,7 @@ def throttle(
     wanted = {
         "migrationRate": rate,
         "migrationLatenessTargetMs": lateness,
+        "migrationLatenessFactor": factor,
         "migrationWindow": window,
     }
     changes = {key: str(value) for key, value in wanted.items() if value is not None}

@@ -156,7 +156,7 @@ def print_status(status: Status) -> None:
     late = status["late_p99_ms"]
     console().print(
         f"{status['rate_per_s']:,.0f} messages/s now ({rate} allowed); deliveries late p99 "
-        f"{'-' if late is None else late} ms, target {throttle['target_p99_ms']} ms; a step is "
+        f"{'-' if late is None else late} ms, target {throttle['target_now_ms']} ms; a step is "
         f"{throttle['batch']:,} messages, then {throttle['pause_ms']} ms pause"
     )
     if window["text"]:

@@ -4,6 +4,8 @@
                               |
                               +-- fold() --> what a ledger is rebuilt of
 
+Steps that follow each other are one event for STEPS_MS: a migration takes hundreds a second.
+
 A level that is paused says so by a state mark from its state to the same state, with the cause as
 `why`; the same without a cause: it was resumed.
 """
@@ -11,7 +13,7 @@ A level that is paused says so by a state mark from its state to the same state,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from message_store.marks import Giveback, Handover, Mark, Marked, Route, StateMark
@@ -30,6 +32,7 @@ from migration.states import State
 
 UNIT_BYTES: Final = 52
 """What a message costs in the timer log."""
+STEPS_MS: Final = 5_000
 FINAL: Final = frozenset({State.DONE, State.ROLLED_BACK})
 
 
@@ -45,6 +48,7 @@ class Told:
         self._migrations = {item.migration_id: item for item in known.migrations}
         self._levels = {(item.migration_id, item.level): item for item in known.levels}
         self._events: list[EventRecord] = list(known.events)
+        self._steps: dict[tuple[str, int], _Steps] = {}  # the last ones of a level
         self.next_mark = known.next_mark
 
     def take(self, marked: Marked) -> list[Record]:
@@ -52,9 +56,8 @@ class Told:
         if marked.at < self.next_mark:
             return []
         mark, self.next_mark = marked.mark, marked.at + 1
-        event = event_of(marked)
-        self._events.append(event)
         key = mark.migration, mark.level
+        event = self._event(key, marked)
         level = self._levels.get(key) or LevelRecord(
             migration_id=mark.migration,
             level=mark.level,
@@ -74,6 +77,19 @@ class Told:
             events=list(self._events),
         )
 
+    def _event(self, key: tuple[str, int], marked: Marked) -> EventRecord:
+        """Return the event that tells of a mark: one of its own, or that of steps before it."""
+        steps = self._steps.pop(key, None)
+        if steps is not None and steps.take(marked):
+            self._steps[key] = steps
+            self._events[steps.place] = event = steps.event
+            return event
+        event = event_of(marked)
+        if isinstance(marked.mark, Handover | Giveback):
+            self._steps[key] = _Steps(len(self._events), event, marked.mark)
+        self._events.append(event)
+        return event
+
     def _run_after(self, marked: Marked) -> MigrationRecord:
         mark, at_ms = marked.mark, marked.store_ms
         run = self._migrations.get(mark.migration)
@@ -87,6 +103,34 @@ class Told:
         if not states <= FINAL:
             return replace(run, ended_ms=None)
         return replace(run, ended_ms=at_ms if run.ended_ms is None else run.ended_ms)
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Steps of a level that follow each other; `mark`: all of them as if they were one."""
+
+    place: int
+    event: EventRecord
+    mark: Handover | Giveback
+    count: int = 1
+
+    def take(self, marked: Marked) -> bool:
+        """Take another mark in; return whether it goes on with these."""
+        mark, before = marked.mark, self.mark
+        if not 0 <= marked.store_ms - self.event.at_ms < STEPS_MS:
+            return False
+        if isinstance(mark, Handover) and isinstance(before, Handover) and mark.first == before.end:
+            excluded = before.excluded + mark.excluded
+            count = before.count + mark.count
+            self.mark = replace(before, end=mark.end, excluded=excluded, count=count)
+        elif isinstance(mark, Giveback) and isinstance(before, Giveback):
+            self.mark = replace(before, count=before.count + mark.count)
+        else:
+            return False
+        self.count += 1
+        text = f"{_words(self.mark)[2]}, {self.count} steps"
+        self.event = replace(self.event, text=text)
+        return True
 
 
 def _after(level: LevelRecord, mark: Mark) -> LevelRecord:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 WAITING_MAX: Final = 10_000
 BATCH_RECORDS_MAX: Final = 1_000
-LINGER_MS: Final = 200
+LINGER_MS: Final = 1_000
 """How long a record waits for others before it is written."""
 RETRY_MS: Final = 5_000
 

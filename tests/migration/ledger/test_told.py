@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from message_store.marks import Giveback, Handover, Mark, Marked, Route, StateMark
 from migration.ledger.records import EventRecord, LevelRecord, MigrationRecord
-from migration.ledger.told import Told, event_of
+from migration.ledger.told import STEPS_MS, Told, event_of
 from migration.states import State
 from tests.migration.ledger.conftest import Opener
 
@@ -88,6 +88,39 @@ def test_each_step_in_words() -> None:
         text="paused: lunch",
         mark_offset=4,
     )
+
+
+def test_steps_that_follow_each_other_are_one_event() -> None:
+    steps: list[Mark] = [
+        Handover(migration="r", level=3, first=at, end=at + 10, excluded=((at, at + 1),), count=9)
+        for at in range(0, 1_000, 10)
+    ]
+    backs: list[Mark] = [
+        Giveback(migration="r", level=3, first=at, end=at + 10, pending=(), count=5)
+        for at in range(0, 30, 10)
+    ]
+    other = Handover(migration="r", level=4, first=0, end=7, count=7)
+    gap = Handover(migration="r", level=3, first=2_000, end=2_001, count=1)
+    story = Told()
+    for at, mark in enumerate([*steps[:50], other, *steps[50:], gap, *backs]):
+        event = story.take(marked(at, mark))[-1]
+        assert isinstance(event, EventRecord)
+    events = story.fold().events
+    assert [(event.text, event.mark_offset) for event in events] == [
+        ("900 of [0, 1000), 100 settled ahead, 100 steps", 0),
+        ("7 of [0, 7)", 50),
+        ("1 of [2000, 2001)", 101),
+        ("15 messages, 3 steps", 102),
+    ]
+    assert event == events[-1]
+
+
+def test_steps_of_a_long_run_are_an_event_now_and_then() -> None:
+    story = Told()
+    for at in range(100):
+        mark = Handover(migration="r", level=3, first=at, end=at + 1, count=1)
+        story.take(Marked(at, at, at * STEPS_MS // 10, mark))
+    assert [event.mark_offset for event in story.fold().events] == list(range(0, 100, 10))
 
 
 @pytest.mark.parametrize(("count", "paused"), [(4, False), (5, True), (6, False)])
