@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from message_store.clock import FakeClock
 from message_store.marks import Route, StateMark
 from message_store.plugin import ENTRY_POINT_GROUP
 from migration.requests import MIGRATE
+from migration.sides import NoSides
+from migration.throttle import BATCH_MIN, PAUSE_MS_MAX
 from tests.broker.running import Asker, running, small
 
 PLUGINS = [
@@ -313,12 +315,12 @@ def test_the_rate_is_kept_and_changes_while_it_runs(tmp_path: Path) -> None:
 
 
 def test_a_level_rests_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("migration.verification.PIECE_UNITS", 1)
+    monkeypatch.setattr("migration.service.COUNT_UNITS", 1)
 
     async def count_while_time_passes(bench: Bench) -> Any:
         asked = asyncio.create_task(bench.wish("verify", levels=[5]))
         while not asked.done():
-            bench.clock.advance(100)
+            bench.clock.advance(10)
             await asyncio.sleep(0)
         return await asked
 
@@ -338,6 +340,35 @@ def test_a_level_rests_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.M
         await bench.until(5, "done")
 
     with_broker(tmp_path, work, migrationRate="20")
+
+
+def test_a_count_gives_way_to_deliveries_and_ends_with_the_broker(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(60, 5)
+        service = bench.broker.plugins.plugins["migration"]._running.service
+        service.need()
+        for _ in range(8):
+            service.throttle.took(1, bench.clock.now_ms())
+            service.throttle.observe(1_000)  # deliveries are late
+        assert (service.piece(), service.throttle.pause_ms) == (BATCH_MIN, PAUSE_MS_MAX)
+        began_ms = bench.clock.now_ms()
+
+        def pieces() -> Iterator[int]:
+            while True:
+                yield 1
+                done.append(bench.clock.now_ms() - began_ms)
+
+        done: list[int] = []
+        counting = asyncio.create_task(service.at_leisure(pieces()))
+        for _ in range(300):
+            bench.clock.advance(1)
+            await asyncio.sleep(0)
+        assert 2 <= len(done) <= 1 + 300 // PAUSE_MS_MAX, done
+        service.stop()
+        with pytest.raises(NoSides, match="the broker stops"):
+            await counting
+
+    with_broker(tmp_path, work)
 
 
 def test_a_pause_does_not_wait_for_a_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
