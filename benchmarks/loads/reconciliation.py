@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +35,7 @@ MESSAGES = 10_000_000
 PIECE = 500_000  # put, then delivered
 SPAN_MS, STEP_MS = 5_000, 100
 SIZES = {"1 M": 0.1, "40 M": 4.0}  # of MESSAGES: is it linear?
+WAYS = {"1 M": ("script", "pandas")}  # with 10 M a script takes 10 GB and a quarter of an hour
 SCANS = ("head", "audit", "all")
 SAMPLE_S = 0.2
 
@@ -98,13 +100,20 @@ def _session_mb(session: int) -> float:
     return total / 1024
 
 
-def audit(folder: Path, scale: float, *, of: float = 1.0, beside: bool = True) -> list[Metric]:
+def audit(
+    folder: Path,
+    scale: float,
+    *,
+    of: float = 1.0,
+    scans: Sequence[str] = SCANS[1:2],
+    ways: Sequence[str] = (),
+) -> list[Metric]:
     """Measure scans, the command and what one would do without it."""
     count = max(1_000, int(MESSAGES * of * scale))
     store = folder / "store"
     fill(store, count)
     found: list[Metric] = []
-    for name in SCANS if beside else SCANS[1:2]:  # which compiles the kernels, too
+    for name in scans:  # which compiles the kernels, too
         _, _, text = run_child([sys.executable, "-m", TOOL, "scan", name, str(store)], folder)
         rate = 2 * count / float(text)
         found.append(Metric(name=f"scan, {name}", value=rate, unit="msg/s", better="more"))
@@ -117,9 +126,7 @@ def audit(folder: Path, scale: float, *, of: float = 1.0, beside: bool = True) -
         Metric(name=f"command, {count:,}", value=took, unit="s", better="less"),
         Metric(name=f"command, {count:,}: memory", value=most, unit="MB", better="less"),
     ]
-    if not beside:
-        return found
-    for name in ("script", "pandas"):
+    for name in ways:
         try:
             took, most, _ = run_child([sys.executable, "-m", TOOL, name, str(store)], folder)
         except RuntimeError as error:
@@ -144,13 +151,17 @@ def first(folder: Path, scale: float) -> list[Metric]:
 TOOL = "benchmarks.audit_ways"
 make = partial(Load, default=False, ours_only=True)
 LOADS = [
-    make(name="audit", what="audit of 10 M timers put and delivered; without it", alone=audit),
+    make(
+        name="audit",
+        what="audit of 10 M timers put and delivered",
+        alone=partial(audit, scans=SCANS),
+    ),
     make(name="audit-first", what="the command's first result on a small store", alone=first),
     *(
         make(
             name=f"audit-{size.split()[0]}m",
-            what=f"the command on {size} messages",
-            alone=partial(audit, of=of, beside=False),
+            what=f"the command on {size} messages; the small ones without it, too",
+            alone=partial(audit, of=of, ways=WAYS.get(size, ())),
         )
         for size, of in SIZES.items()
     ),
