@@ -31,6 +31,7 @@ from broker.config_edit import edit_file
 from broker.data_version import DataVersion
 from broker.namesrv.registration import BrokerAddress, Registrar
 from broker.plugins import Host, Installed, PluginSet, installed_plugins
+from broker.rehearsal import rehearse
 from broker.remoting.codes import ResponseCode
 from broker.remoting.limits import RemotingLimits
 from broker.remoting.server import RemotingServer
@@ -161,6 +162,7 @@ class Broker:
         await self._listen(stack)
         await self._register(stack)
         self._serve_metrics(stack)
+        stack.push_async_callback(_ended, asyncio.create_task(asyncio.to_thread(rehearse)))
 
     def _load_plugins(self) -> PluginSet:
         installed = self._installed
@@ -416,6 +418,10 @@ def bind(host: str, port: int) -> Iterator[socket.socket]:
                 f"Set listenPort to a free port"
             ) from error
         yield bound
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    await task
 
 
 def _addresses(config: BrokerConfig) -> list[str]:

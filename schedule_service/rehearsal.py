@@ -12,6 +12,7 @@ from message_store import layout
 from message_store.histogram import BOUNDS_MS
 from message_store.kernels import encode, scan
 from message_store.kernels.histogram import count_late
+from message_store.kernels.kept import load_kept
 from message_store.kernels.kernel import entry
 from message_store.topics import TopicTable
 from schedule_service import kernels
@@ -22,6 +23,7 @@ NO_BYTES.flags.writeable = False  # as a mapped file
 
 def rehearse() -> None:
     """Use every kernel of a delivery, with the types of the real thing."""
+    load_kept(kernels.redirect, kernels.track)  # of a send
     units, rows = np.zeros(1, layout.UNIT), np.zeros(1, layout.PUT)
     scan.read_units(NO_BYTES[:0], units[:0])
     due_ms = np.zeros(1, np.int64)

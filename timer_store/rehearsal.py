@@ -13,12 +13,13 @@ import numpy as np
 
 from message_store import layout as store_layout
 from message_store.batch import PutBatch
+from message_store.kernels.kept import load_kept
 from message_store.topics import TopicTable
 from timer_store import layout
 from timer_store.copies import TimerCopies
 from timer_store.deciding import DecidingRecords
 from timer_store.gather import Load
-from timer_store.kernels import chain, wheel
+from timer_store.kernels import chain, fetch, put, units, wheel
 from timer_store.kernels import gather as kernels
 from timer_store.records import RecordReader
 from timer_store.stage import SMALL, NearStage
@@ -30,6 +31,7 @@ NO_OFFSETS = np.empty(0, np.int64)
 
 def rehearse() -> None:
     """Use every kernel between a slot and a batch, with the types of the real thing."""
+    load_kept(put.hold, fetch.from_put, units.link)  # of a send
     data = np.zeros(layout.UNIT_BYTES, np.uint8)
     data.flags.writeable = False  # as a mapped file
     walk = np.full(chain.WALK_SIZE, -1, np.int64)
