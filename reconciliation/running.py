@@ -67,14 +67,26 @@ def check_stores(stores: Sequence[str]) -> None:
     """Refuse what is no store before Java starts.
 
     Raises:
-        UsageError: A directory is no store.
+        UsageError: A directory is no store; says which one near it is.
     """
+    for store in stores:
+        path = Path(store.removeprefix("file://"))
+        if "://" in store.removeprefix("file://") or _is_store(path):
+            continue
+        why = "it has neither commitlog nor consumequeue"
+        if not path.is_dir():
+            why = "it is a file" if path.exists() else "there is no such directory"
+        near = (path.parent, *(sorted(path.iterdir()) if path.is_dir() else ()))
+        hint = next((f"; {one} is one" for one in near if _is_store(one)), "")
+        raise UsageError(f"{store} is no store: {why}{hint}")
+
+
+def _is_store(path: Path) -> bool:
+    """Tell whether a directory has a log, or queues."""
     from reconciliation.files import Root
 
-    for store in stores:
-        root = Root(store.rstrip("/"))
-        if root.is_local and not (root.folders("consumequeue") or root.files("commitlog")):
-            raise UsageError(f"{store} is no store: it has neither commitlog nor consumequeue")
+    root = Root(str(path))
+    return bool(root.folders("consumequeue") or root.files("commitlog"))
 
 
 def levels_ms_of(text: str) -> tuple[int, ...]:

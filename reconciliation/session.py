@@ -5,6 +5,7 @@ On a cluster the session is made by whoever submits the job; `SETTINGS` is what 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 STDERR: Final = 2
 PIECES_PER_CORE: Final = 32  # small ones are joined while it runs; large ones would not fit
 
+ERROR_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -62,8 +64,18 @@ def local_session(
         builder = builder.config(key, value)
     with nullcontext() if log_level else _silent_children():
         session: SparkSession = builder.getOrCreate()
+    if not log_level:
+        _silence_errors()
     register(session)
     return session
+
+
+def _silence_errors() -> None:
+    """Have pyspark raise errors only, and not log them with Java's traceback as well."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ERROR_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @contextmanager

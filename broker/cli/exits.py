@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 from message_store.errors import CorruptStore, DueMQError, RequestError, StoreError, UsageError
+from message_store.ledger.errors import LedgerError
 
 
 class Exit(IntEnum):
@@ -37,7 +38,7 @@ MEANINGS = {
 
 def exit_code(error: BaseException) -> Exit:
     """Return the exit code of an error."""
-    if isinstance(error, UsageError):
+    if isinstance(error, (UsageError, LedgerError)):
         return Exit.USAGE
     if isinstance(error, RequestError):
         return Exit.REFUSED

@@ -135,7 +135,9 @@ def proof(
 @reconcile_app.command("plan")
 def plan(
     stores: Stores,
-    as_of: AsOf = "",
+    as_of: Annotated[
+        str, typer.Option("--as-of", metavar="TIME", help="Due by then is overdue; default: now.")
+    ] = "",
     cores: Cores = 0,
     memory: Memory = "2g",
     connect: Connect = "",
@@ -206,6 +208,8 @@ def _wanted(
 
 
 def _where(cores: int, memory: str, connect: str, spark_log: str) -> Where:
+    from reconciliation.needs import require_packages
     from reconciliation.where import Where
 
+    require_packages()
     return Where(cores=cores, memory=memory, connect=connect, log_level=spark_log)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.exits import Exit
 from broker.cli.output import console, print_json, print_json_line, table
+from broker.cli.reconcile_run import print_unread
 from broker.cli.reconcile_spark import could_not_run, in_spark
 from message_store.clock import SystemClock
 from message_store.errors import UsageError
@@ -21,48 +22,48 @@ if TYPE_CHECKING:
     from reconciliation.where import Where
 
 Rows = list[dict[str, Any]]
+Found = dict[str, Rows]
+"""Tables by name; `unread` are the places that could not be read."""
 ROWS_MAX: Final = 100_000
 SHOWN_MAX: Final = 60
 REPAIR_MAX: Final = 1_000_000
 FORMAT: Final = "duemq-repair-1"
+CLOCK_SET_BACK: Final = "clock"  # the store's clock was: nothing is unread there
 
 
 def forecast(wanted: Wanted, where: Where, *, minutes: int, as_json: bool) -> None:
     """Print what falls due, and how a broker gets through it."""
     from reconciliation import jobs
 
-    def work(spark: SparkSession) -> dict[str, Rows]:
-        load = jobs.forecast(_verdicts(spark, wanted), bucket_ms=minutes * jobs.MINUTE_MS).persist()
+    def work(spark: SparkSession) -> Found:
+        verdicts, unread = _audited(spark, wanted)
+        load = jobs.forecast(verdicts, bucket_ms=minutes * jobs.MINUTE_MS).persist()
         pieces = jobs.capacity(load, rate_per_s=wanted.capacity_per_s or None)
-        return {"pieces": _rows(pieces), "days": _rows(jobs.by_day(load))}
+        return {"pieces": _rows(pieces), "days": _rows(jobs.by_day(load)), "unread": unread}
 
     found = _ran(wanted, where, "forecast", work, as_json=as_json)
-    if as_json:
-        print_json(found)
-        return
-    _table("What falls due", found["pieces"])
-    _table("By day (UTC)", found["days"])
+    titles = {"pieces": "What falls due", "days": "By day (UTC)"}
+    _print(found, titles, nothing="Nothing waits.", as_json=as_json)
 
 
 def lateness(wanted: Wanted, where: Where, *, minutes: int, as_json: bool) -> None:
     """Print how late deliveries were, and whether that grows."""
     from reconciliation import jobs
 
-    def work(spark: SparkSession) -> dict[str, Rows]:
-        verdicts = _verdicts(spark, wanted).persist()
+    def work(spark: SparkSession) -> Found:
+        verdicts, unread = _audited(spark, wanted)
+        verdicts = verdicts.persist()
         history = jobs.lateness(verdicts, bucket_ms=minutes * jobs.MINUTE_MS).persist()
         return {
             "history": _rows(history),
             "trend": _rows(jobs.trend(history)),
             "worst": _rows(jobs.worst(verdicts)),
+            "unread": unread,
         }
 
     found = _ran(wanted, where, "lateness", work, as_json=as_json)
-    if as_json:
-        print_json(found)
-        return
-    for title, name in (("History", "history"), ("Trend", "trend"), ("The latest", "worst")):
-        _table(title, found[name])
+    titles = {"history": "History", "trend": "Trend", "worst": "The latest"}
+    _print(found, titles, nothing="Nothing was delivered.", as_json=as_json)
 
 
 def proof(wanted: Wanted, where: Where, migration_id: str, *, out: str, as_json: bool) -> None:
@@ -72,29 +73,25 @@ def proof(wanted: Wanted, where: Where, migration_id: str, *, out: str, as_json:
 
     columns = ("store", "phys_offset", "topic", "queue_offset", "level", "due_ms", "body")
 
-    def work(spark: SparkSession) -> dict[str, Rows]:
+    def work(spark: SparkSession) -> Found:
         messages = read_table(spark, wanted.stores, "messages", columns)
         schedule = read_table(spark, wanted.stores, "schedule")
-        found = migration_proof(_verdicts(spark, wanted), messages, schedule, migration_id)
-        found = found.persist()
+        verdicts, unread = _audited(spark, wanted)
+        found = migration_proof(verdicts, messages, schedule, migration_id).persist()
         if out:
             found.write.parquet(out)
         open_ones = found.where("not proven").orderBy("store", "phys_offset").limit(SHOWN_MAX)
-        return {"totals": _rows(proof_totals(found)), "not_proven": _rows(open_ones)}
+        totals = _rows(proof_totals(found))
+        return {"totals": totals, "not_proven": _rows(open_ones), "unread": unread}
 
     found = _ran(wanted, where, "proof", work, as_json=as_json)
-    if as_json:
-        print_json(found)
-    else:
-        _table("Proof of migrations", found["totals"])
-        if found["not_proven"]:
-            _table("Not proven", found["not_proven"])
-        console().print(_proof_text(found, migration_id), markup=False)
+    titles = {"totals": "Proof of migrations", "not_proven": "Not proven"}
+    _print(found, titles, last=lambda: _proof_text(found, migration_id), as_json=as_json)
     if found["not_proven"] or not found["totals"]:
         raise SystemExit(int(Exit.FOUND_FAULT))
 
 
-def _proof_text(found: dict[str, Rows], migration_id: str) -> str:
+def _proof_text(found: Found, migration_id: str) -> str:
     if not found["totals"]:
         what = f"migration {migration_id}" if migration_id else "a migration"
         return f"The log tells of no message of {what}."
@@ -109,52 +106,75 @@ def plan(wanted: Wanted, where: Where, *, as_json: bool) -> None:
     """Print what a migration would move, counted from the files."""
     from reconciliation.jobs import PLAN_COLUMNS, backfill_plan
     from reconciliation.read import read_table
+    from reconciliation.tables import ROLE_GAP
+    from reconciliation.verdicts import SCHEDULE_TOPIC
 
-    as_of_ms = wanted.as_of_ms or SystemClock().now_ms()
+    as_of_ms = SystemClock().now_ms() if wanted.as_of_ms is None else wanted.as_of_ms
 
-    def work(spark: SparkSession) -> Rows:
-        return _rows(
-            backfill_plan(
-                read_table(spark, wanted.stores, "schedule"),
-                read_table(spark, wanted.stores, "cursors"),
-                read_table(spark, wanted.stores, "messages", PLAN_COLUMNS),
-                as_of_ms=as_of_ms,
-            )
+    def work(spark: SparkSession) -> Found:
+        levels = backfill_plan(
+            read_table(spark, wanted.stores, "schedule"),
+            read_table(spark, wanted.stores, "cursors"),
+            read_table(spark, wanted.stores, "messages", PLAN_COLUMNS),
+            as_of_ms=as_of_ms,
         )
+        places = ("store", "phys_offset", "damage")
+        gaps = read_table(spark, wanted.stores, "messages", places, roles=ROLE_GAP)
+        queues = read_table(spark, wanted.stores, "consume_queue", places, topics=SCHEDULE_TOPIC)
+        unread = gaps.unionByName(queues.where("damage is not null"))
+        return {"levels": _rows(levels), "unread": _rows(unread.orderBy(*places))}
 
     found = _ran(wanted, where, "plan", work, as_json=as_json)
-    if as_json:
-        print_json({"as_of_ms": as_of_ms, "levels": found})
-        return
-    _table("What a migration would move", found)
-    count, size = sum(r["pending"] for r in found), sum(r["unit_bytes"] for r in found)
-    console().print(f"{count:,} messages wait; their timer units take {size:,} bytes.")
+    count, size = (sum(row[name] for row in found["levels"]) for name in ("pending", "unit_bytes"))
+    text = f"{count:,} messages wait; their timer units take {size:,} bytes."
+    titles = {"levels": "What a migration would move"}
+    _print(found, titles, last=lambda: text, as_json=as_json, as_of_ms=as_of_ms)
 
 
 def repair(wanted: Wanted, where: Where, file: Path, *, as_json: bool) -> None:
     """Write what was lost or quarantined into a file for `duemq send --from`."""
+    from reconciliation.jobs import TO_REPAIR
     from reconciliation.jobs import repair as lost
     from reconciliation.read import read_table
 
     if file.exists():
         raise UsageError(f"{file} is there already: name another file")
+    if not file.parent.is_dir():
+        raise UsageError(f"{file} cannot be written: there is no directory {file.parent}")
 
-    def work(spark: SparkSession) -> int:
+    def work(spark: SparkSession) -> Found:
         names = ("store", "phys_offset", "property_text", "body")
         messages = read_table(spark, wanted.stores, "messages", names)
-        rows = lost(_verdicts(spark, wanted), messages).limit(REPAIR_MAX).toLocalIterator()
-        with file.open("w", encoding="utf-8") as to:
+        verdicts, unread = _audited(spark, wanted)
+        bad = verdicts.where(verdicts.verdict.isin(*TO_REPAIR)).persist()
+        count = _write(file, wanted, lost(bad, messages).limit(REPAIR_MAX).toLocalIterator())
+        return {"written": [{"messages": count, "left": bad.count() - count}], "unread": unread}
+
+    found = _ran(wanted, where, "repair", work, as_json=as_json)
+    [written] = found.pop("written")
+    _print(found, {}, last=lambda: _repair_text(file, **written), as_json=as_json,
+           file=str(file), **written)  # fmt: skip
+
+
+def _repair_text(file: Path, messages: int, left: int) -> str:
+    text = (
+        f"{messages:,} messages are in {file}; nothing was sent. See what "
+        f"`duemq send --from {file}` would do, then add --yes."
+    )
+    if not messages:
+        text = f"Nothing to send again; {file} has no message."
+    return text + (f" {left:,} more are lost or quarantined, and are not in it." if left else "")
+
+
+def _write(file: Path, wanted: Wanted, rows: Iterator[Any]) -> int:
+    """Write messages, and return how many; a file that did not get all of them is removed."""
+    with file.open("x", encoding="utf-8") as to:
+        try:
             to.write(json.dumps({"format": FORMAT, "stores": wanted.stores}) + "\n")
             return sum(bool(to.write(json.dumps(_line(row)) + "\n")) for row in rows)
-
-    count = _ran(wanted, where, "repair", work, as_json=as_json)
-    if as_json:
-        print_json({"file": str(file), "messages": count})
-        return
-    text = (
-        f"{count:,} messages are in {file}; nothing was sent. See what `duemq send --from {file}`"
-    )
-    console().print(f"{text} would do, then add --yes.", markup=False, soft_wrap=True)
+        except BaseException:
+            file.unlink()
+            raise
 
 
 def _line(row: Any) -> dict[str, Any]:
@@ -176,27 +196,32 @@ def watch(
         for alarm in alarms:
             print_json_line(alarm)
 
-    with could_not_run():
+    with could_not_run(what="the watch"):
         check_stores(wanted.stores)
         spark = session_at(where)
         try:
             config = WatchConfig(audit=wanted.config, delay_ms=delay_ms)
             watching = Watch(spark, home, config, SystemClock(), told)
-            query = watching.start(
-                wanted.stores, every_ms=0 if once else every_s * 1_000,
-                tickMs=0 if once else every_s * 1_000,
-            )  # fmt: skip
+            every_ms = 0 if once else every_s * 1_000
+            query = watching.start(wanted.stores, every_ms=every_ms, tickMs=every_ms)
+            if not once:
+                text = f"Watching; alarms come here and to {watching.alarms}. Ctrl-C ends it."
+                console(stderr=True).print(text, markup=False, soft_wrap=True)
             query.awaitTermination()
         except KeyboardInterrupt:
-            query.stop()
+            for running in spark.streams.active:
+                running.stop()
         finally:
             spark.stop()
 
 
-def _verdicts(spark: SparkSession, wanted: Wanted) -> DataFrame:
+def _audited(spark: SparkSession, wanted: Wanted) -> tuple[DataFrame, Rows]:
+    """Return the verdicts, and the places that could not be read."""
     from reconciliation.read import audit_stores
 
-    return audit_stores(spark, wanted.stores, wanted.config)[0]
+    verdicts, unread = audit_stores(spark, wanted.stores, wanted.config)
+    gone = unread.where(unread.damage != CLOCK_SET_BACK)
+    return verdicts, _rows(gone.orderBy("store", "phys_offset"))
 
 
 def _rows(frame: DataFrame) -> Rows:
@@ -204,13 +229,45 @@ def _rows(frame: DataFrame) -> Rows:
 
 
 def _ran(
-    wanted: Wanted, where: Where, what: str, work: Callable[[SparkSession], Any], *, as_json: bool
-) -> Any:
+    wanted: Wanted, where: Where, what: str, work: Callable[[SparkSession], Found], *, as_json: bool
+) -> Found:
     from reconciliation.running import check_stores
 
-    with could_not_run():
+    with could_not_run(what=f"`reconcile {what}`"):
         check_stores(wanted.stores)
         return in_spark(where, what, work, shown=not as_json)
+
+
+def _print(
+    found: Found,
+    titles: Mapping[str, str],
+    *,
+    last: Callable[[], str] = str,
+    nothing: str = "",
+    as_json: bool,
+    **facts: Any,
+) -> None:
+    """Print what a job found; exit 1 if not everything could be read.
+
+    Args:
+        titles: of the tables, by their name in `found`; one without rows is left out.
+        last: returns the line below them; nothing: that line if there is no row.
+        facts: what `--json` prints before the tables.
+    """
+    unread = found["unread"]
+    if as_json:
+        print_json(facts | found)
+    else:
+        for name, title in titles.items():
+            if found[name]:
+                _table(title, found[name])
+        text = last() or ("" if any(found[name] for name in titles) else nothing)
+        console().print(text, markup=False, soft_wrap=True) if text else None
+        print_unread(unread[:SHOWN_MAX])
+        if unread:
+            console().print("Not everything could be read: this is incomplete.")
+    if unread:
+        raise SystemExit(int(Exit.FOUND_FAULT))
 
 
 def _table(title: str, rows: Rows) -> None:

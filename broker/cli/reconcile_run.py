@@ -110,10 +110,15 @@ def _print(summary: Summary) -> None:
         out.print(
             f"{row['verdict']:20}{where}: {row['why']} ({what})", markup=False, soft_wrap=True
         )
-    for row in summary.unread:
-        text = f"{'not read':20}{row['store']}: log offset {row['phys_offset']}: {row['damage']}"
-        out.print(text, markup=False, soft_wrap=True)
+    print_unread(summary.unread)
     out.print(_verdict(summary), markup=False)
+
+
+def print_unread(places: list[dict[str, Any]]) -> None:
+    """Print a line for each place that could not be read."""
+    for row in places:
+        text = f"{'not read':20}{row['store']}: log offset {row['phys_offset']}: {row['damage']}"
+        console().print(text, markup=False, soft_wrap=True)
 
 
 def _verdict(summary: Summary) -> str:

@@ -49,11 +49,14 @@ LedgerUrl = Annotated[
 
 
 @contextmanager
-def could_not_run(failed: Callable[[str], Any] = lambda why: None) -> Iterator[None]:
+def could_not_run(
+    failed: Callable[[str], Any] = lambda why: None, *, what: str = "the audit"
+) -> Iterator[None]:
     """Exit 2 with one line where an error of ours, of the disk or of Spark ends the block.
 
     Args:
         failed: told the line first.
+        what: could not run.
     """
     from reconciliation.running import is_sparks, reason_of
 
@@ -61,12 +64,12 @@ def could_not_run(failed: Callable[[str], Any] = lambda why: None) -> Iterator[N
         yield
     except (DueMQError, OSError) as error:
         failed(str(error))
-        fail(f"the audit could not run: {error}", Exit.USAGE)
+        fail(f"{what} could not run: {error}", Exit.USAGE)
     except Exception as error:
         if not is_sparks(error):
             raise
         failed(reason_of(error))
-        fail(f"the audit could not run: {reason_of(error)}", Exit.USAGE)
+        fail(f"{what} could not run: {reason_of(error)}", Exit.USAGE)
 
 
 def in_spark(where: Where, what: str, work: Callable[[SparkSession], T], *, shown: bool) -> T:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from broker.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, bytes_of
 from broker.cli.messages import PRODUCER_GROUP, STORED, split_records
-from broker.cli.output import console, print_json, print_json_line, table
+from broker.cli.output import console, print_json_line, table
 from broker.remoting.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
 from message_store.errors import RequestError, UsageError
@@ -60,10 +60,15 @@ def read_file(path: Path) -> Iterator[Lost]:
     """Yield the messages of a file.
 
     Raises:
-        UsageError: It is no such file, or a line is damaged; says which.
+        UsageError: It cannot be read, is no such file, or a line is damaged; says which.
     """
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    with file:
+        number = 0
+        for number, line in enumerate(file, 1):
             try:
                 value = json.loads(line)
                 if number > 1:
@@ -73,6 +78,8 @@ def read_file(path: Path) -> Iterator[Lost]:
             except (ValueError, TypeError, LookupError, AttributeError) as error:
                 why = f"{path}:{number}: not what `duemq reconcile repair` writes ({error})"
                 raise UsageError(why) from error
+    if not number:
+        raise UsageError(f"{path} is empty: not what `duemq reconcile repair` writes")
 
 
 def _lost(value: dict[str, Any]) -> Lost:
@@ -91,7 +98,7 @@ def send_file(path: Path, *, namesrv: str, broker: str, really: bool, as_json: b
     done = asyncio.run(_send_all(path, namesrv, broker, really, as_json))
     counts = {name: done[name] for name in (SEND, EXISTS, NO_ID)}
     if as_json:
-        print_json({"dry_run": not really, **counts})
+        print_json_line({"dry_run": not really, **counts})
         return
     rows = [(name, f"{count:,}") for name, count in counts.items()]
     console().print(table("sent" if really else "would be sent", ("what", "#messages"), rows))
@@ -138,6 +145,8 @@ async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
         answer = await cluster.ask(address, RequestCode.QUERY_MESSAGE, fields)
         if answer.code == ResponseCode.SUCCESS:
             found += split_records(bytes_of(answer))
+        elif answer.code != ResponseCode.QUERY_NOT_FOUND:  # who cannot look must not send
+            raise RequestError(answer.code, answer.remark or f"{address} cannot look for messages")
     return found
 
 
