@@ -16,7 +16,10 @@ Rows = Sequence[Mapping[str, Any]]
 ROWS_MAX: Final = 200
 NO_NUMBERS: Final = frozenset({"level"})
 TIMES: Final = frozenset(
-    {"due_ms", "delivered_ms", "from_ms", "until_ms", "peak_ms", "promised_ms", "store_ms"}
+    {
+        *("due_ms", "delivered_ms", "from_ms", "until_ms", "peak_ms", "promised_ms", "store_ms"),
+        *("first_due_ms", "last_due_ms"),
+    }
 )
 STYLE: Final = """
 :root{--ink:#20262c;--soft:#66717c;--line:#dfe3e7;--bad:#b3261e;--good:#1b6e36;--sheet:#fff}

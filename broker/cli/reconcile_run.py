@@ -117,8 +117,11 @@ def _print(summary: Summary) -> None:
 def print_unread(places: list[dict[str, Any]]) -> None:
     """Print a line for each place that could not be read."""
     for row in places:
-        text = f"{'not read':20}{row['store']}: log offset {row['phys_offset']}: {row['damage']}"
-        console().print(text, markup=False, soft_wrap=True)
+        place = f"{row['store']}: log offset {row['phys_offset']}"
+        if row.get("file"):
+            place = f"{row['store']}/{row['file']} at byte {row['offset']}"
+        why = ": ".join(word for word in (row["damage"], row.get("note")) if word)
+        console().print(f"{'not read':20}{place}: {why}", markup=False, soft_wrap=True)
 
 
 def _verdict(summary: Summary) -> str:
