@@ -100,8 +100,13 @@ def send_file(path: Path, *, namesrv: str, broker: str, really: bool, as_json: b
     if as_json:
         print_json_line({"dry_run": not really, **counts})
         return
-    rows = [(name, f"{count:,}") for name, count in counts.items()]
-    console().print(table("sent" if really else "would be sent", ("what", "#messages"), rows))
+    said = {
+        SEND: "sent" if really else "to send",
+        EXISTS: "there already",
+        NO_ID: "not sent: no id",
+    }
+    rows = [(said[name], f"{count:,}") for name, count in counts.items()]
+    console().print(table(str(path), ("what", "#messages"), rows))
     if not really:
         console().print("Nothing was sent: this was a dry run. Add --yes to send.")
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.cli.send_file import FORMAT, read_file
+from broker.cli.client import Cluster
+from broker.cli.send_file import FORMAT, _found, read_file
+from broker.remoting.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
-from message_store.errors import UsageError
+from message_store.errors import RequestError, UsageError
+from message_store.plugin import Response
 from message_store.properties import encode_properties
 from tests.broker.cli.test_commands import Running, duemq, start
 
@@ -45,8 +50,11 @@ def written(path: Path, *lines: str, head: str = json.dumps({"format": FORMAT}))
 def counts(broker: Running, file: Path, *words: str) -> dict[str, Any]:
     ran = duemq("send", "--from", str(file), "--json", *words, *broker.where)
     assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout[ran.stdout.rindex("{\n") :])
-    return found
+    *lines, found = [json.loads(text) for text in ran.stdout.splitlines()]
+    assert Counter(one["what"] for one in lines) == Counter(
+        {name: count for name, count in found.items() if name != "dry_run" and count}
+    )
+    return dict(found)
 
 
 def test_a_file_is_sent_once(broker: Running, tmp_path: Path) -> None:
@@ -88,6 +96,50 @@ def test_a_damaged_line_is_named(lines: list[str], why: str, tmp_path: Path) -> 
 def test_another_file_is_refused(head: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=":1: not what `duemq reconcile repair` writes"):
         list(read_file(written(tmp_path / "f", line(1, 5), head=head)))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"", "is empty: not what `duemq reconcile repair` writes"),
+        (b"\xff\xfe\x00", ":1: not what `duemq reconcile repair` writes"),
+    ],
+)
+def test_what_is_no_such_file_is_a_usage_error(
+    content: bytes | None, why: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "f"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UsageError) as raised:
+        list(read_file(file))
+    assert f"{file} {why}".replace(" :", ":") in str(raised.value)
+
+
+class Refusing(Cluster):
+    """One broker that answers every question with one code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__("", "127.0.0.1:1")
+        self.code, self.asked = code, list[int]()
+
+    async def ask(self, address: str, code: int, *more: Any, **words: Any) -> Response:
+        self.asked.append(code)
+        return Response(self.code, "the index is being built")
+
+
+@pytest.mark.parametrize(
+    ("code", "found"), [(ResponseCode.QUERY_NOT_FOUND, []), (ResponseCode.SYSTEM_ERROR, None)]
+)
+def test_where_nobody_can_look_nothing_is_sent(code: int, found: list[Any] | None) -> None:
+    cluster = Refusing(code)
+    if found is None:
+        with pytest.raises(RequestError, match="the index is being built"):
+            asyncio.run(_found(cluster, "T", "ID1"))
+    else:
+        assert asyncio.run(_found(cluster, "T", "ID1")) == found
+    assert cluster.asked == [RequestCode.QUERY_MESSAGE]
 
 
 def test_a_message_needs_a_topic_and_a_body() -> None:
