@@ -11,12 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
+from reconciliation.clock_steps import Step
 from reconciliation.facts import UNKNOWN, Standing
 from reconciliation.kernels import columns as kernels
 from reconciliation.planning import Finding
 from reconciliation.scanning import Walk
 from reconciliation.tables import (
     ROLE_CANDIDATE,
+    ROLE_CLOCK,
     ROLE_DECISION,
     ROLE_DELIVERY,
     ROLE_GAP,
@@ -208,7 +210,8 @@ class _Chunk:
             "property_text": self._property_text, "properties_hash": self._hash,
             "store_id": self._store_id, "role": self._role, "topic_hash": self._topic_hash,
             "target": self._target, "identity": self._identity, "name_hash": self._name_hash,
-            "unit_ms": self._unit_ms, "passed": self._passed,
+            "unit_ms": self._unit_ms, "passed": self._passed, "file": self._file,
+            "file_offset": self._file_offset, "note": self._note,
         }[name]  # fmt: skip
         return make()
 
@@ -396,6 +399,17 @@ class _Chunk:
             pa.array(np.zeros(self._rows.size, np.int32))
         )
 
+    def _file(self) -> pa.Array:
+        return pa.array([self._walk.segment.path], pa.string()).take(
+            pa.array(np.zeros(self._rows.size, np.int32))
+        )
+
+    def _file_offset(self) -> pa.Array:
+        return pa.array(self._rows["phys_offset"] - self._walk.segment.base)
+
+    def _note(self) -> pa.Array:
+        return pa.nulls(self._rows.size, pa.string())
+
     def _topic(self) -> pa.Array:
         topics = self._walk.topics
         names = pa.array([topics.name(at) for at in range(len(topics))], pa.string())
@@ -451,19 +465,32 @@ def _nullable(values: npt.NDArray[np.int64]) -> pa.Array:
 def gap_rows(
     schema: pa.Schema, findings: Sequence[Finding], number: int = 0
 ) -> pa.RecordBatch | None:
-    """Return what could not be read as rows of `messages`: a place, a size and a kind."""
+    """Return what could not be read as rows of `messages`: a place, a size, a kind and why."""
     if "damage" not in schema.names or not findings:
         return None
     facts = [
-        {
-            "store": f.store,
-            "store_id": number,
-            "role": ROLE_GAP,
-            "damage": f.kind,
-            "phys_offset": f.base + f.offset if f.base >= 0 else None,
-            "record_size": min(f.size, 0x7FFFFFFF),
-        }
+        _place(f, number)
+        | {"role": ROLE_GAP, "damage": f.kind, "record_size": min(f.size, 0x7FFFFFFF)}
         for f in findings
     ]
     rows = [{name: fact.get(name) for name in schema.names} for fact in facts]
     return pa.RecordBatch.from_pylist(rows, schema)
+
+
+def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.RecordBatch | None:
+    """Return where the clock was set back as rows of `messages` of the role ROLE_CLOCK."""
+    facts = [
+        _place(step.finding, number)
+        | {"role": ROLE_CLOCK, "out_ms": step.before_ms, "store_ms": step.after_ms}
+        for step in steps
+    ]
+    rows = [{name: fact.get(name) for name in schema.names} for fact in facts]
+    return pa.RecordBatch.from_pylist(rows, schema) if rows else None
+
+
+def _place(found: Finding, number: int) -> dict[str, Any]:
+    at = found.base + found.offset if found.base >= 0 else None
+    return {
+        "store": found.store, "store_id": number, "phys_offset": at, "file": found.file,
+        "file_offset": found.offset, "note": found.text,
+    }  # fmt: skip

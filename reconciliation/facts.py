@@ -32,6 +32,10 @@ Flags = npt.NDArray[np.int8]
 AHEAD, PASSED, UNKNOWN = 0, 1, -1
 SLACK_SLOTS: Final = 2  # timers taken over late are in a slot of then
 OFFSETS_FILE, TIMER_FILE = "config/delayOffset.json", "config/duemq.timers.json"
+CHECK_FILE: Final = "config/timercheck"
+BAD_INPUT: Final = (OSError, ValueError, TypeError, AttributeError, LookupError)
+"""What reading a file raises that is not what it should be."""
+TIME_MAX: Final = 10**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +100,15 @@ def read_standing(number: int, root: Root, plan: LogPlan) -> tuple[Standing, lis
     def told(path: str, make: Callable[[], Any]) -> Any:
         try:
             return make()
-        except (OSError, ValueError, TypeError, AttributeError, LookupError) as error:
+        except BAD_INPUT as error:
             text = f"it cannot be read: {error}"
             findings.append(Finding(root.url, path, 0, 0, "unreadable", text))
             return None
 
     saved = told(OFFSETS_FILE, lambda: read_json(root, OFFSETS_FILE))
     taken_to = told(TIMER_FILE, lambda: int(read_json(root, TIMER_FILE).get("handoverOffset", 0)))
-    read_ms = told("config/timercheck", lambda: _read_ms(root))
+    check = told(CHECK_FILE, lambda: read_check(root))
+    read_ms = None if check is None else check["read_ms"] or None
     marked = told(f"consumequeue/{MARK_TOPIC}", lambda: list(read_marks(root, plan))) or []
     levels = told(OFFSETS_FILE, lambda: _levels(saved or {}, marked))
     owned, promised = _owned(marked, taken_to or 0)
@@ -129,12 +134,24 @@ def read_json(root: Root, path: str) -> Any:
     return {}
 
 
-def _read_ms(root: Root) -> int | None:
-    sizes = {entry.name: entry.size for entry in root.files("config")}
-    data = root.read("config/timercheck", 0, CHECKPOINT_BYTES) if sizes.get("timercheck") else None
-    if data is None or data.size < TIMER_CHECK.itemsize:
+def read_check(root: Root) -> dict[str, int] | None:
+    """Return the fields of the timers' checkpoint, None if there is none.
+
+    Raises:
+        OSError: It cannot be read. ValueError: it is none.
+    """
+    if CHECK_FILE.rpartition("/")[2] not in {entry.name for entry in root.files("config")}:
         return None
-    return int(packer(TIMER_CHECK).unpack_from(data.data)[0])
+    data = root.read(CHECK_FILE, 0, CHECKPOINT_BYTES)
+    if data.size < TIMER_CHECK.itemsize:
+        raise ValueError(f"it has {data.size} bytes, a checkpoint {CHECKPOINT_BYTES}")
+    if not data.any() and any(entry.size for entry in root.files("timerlog")):
+        raise ValueError("it has nothing but zeros, though there is a timer log")
+    values = packer(TIMER_CHECK).unpack_from(data.data)
+    check = dict(zip(TIMER_CHECK.names or (), map(int, values), strict=True))
+    if not 0 <= check["read_ms"] < TIME_MAX or check["log_pos"] < 0 or check["queue_offset"] < 0:
+        raise ValueError(f"it says read time {check['read_ms']}: it is no checkpoint")
+    return check
 
 
 def _levels(saved: Any, marked: list[Marked]) -> dict[int, tuple[Range, ...]] | None:

@@ -6,6 +6,7 @@ Nothing here writes, and nothing is opened before a worker reads: a `Root` is a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,10 @@ class Root:
             import fsspec
         except ImportError as error:
             raise UsageError(FSSPEC.format(url=self.url)) from error
-        found: tuple[Any, str] = fsspec.core.url_to_fs(self.url)
+        try:
+            found: tuple[Any, str] = fsspec.core.url_to_fs(self.url)
+        except (ImportError, ValueError) as error:  # its package, or no such scheme
+            raise UsageError(f"{self.url} cannot be read: {error}") from error
         return found
 
     def files(self, below: str) -> list[Entry]:
@@ -62,35 +66,50 @@ class Root:
         Raises:
             OSError: It cannot be read.
         """
-        if self.is_local:
-            directory = self._path / below
-            if not directory.is_dir():
-                return []
-            files = sorted(path for path in directory.iterdir() if path.is_file())
-            return [Entry(f"{below}/{path.name}", path.stat().st_size) for path in files]
-        system, top = self._remote()
-        if not system.isdir(f"{top}/{below}"):
+        if not self.is_local:
+            found = [Entry(f"{below}/{name}", size) for name, size in self._listed(below, True)]
+            return sorted(found, key=lambda entry: entry.path)
+        directory = self._path / below
+        if not directory.is_dir():
             return []
-        found = [
-            Entry(f"{below}/{item['name'].rstrip('/').rpartition('/')[2]}", int(item["size"]))
-            for item in system.ls(f"{top}/{below}", detail=True)
-            if item["type"] == "file"
-        ]
-        return sorted(found, key=lambda entry: entry.path)
+        kept = []
+        for path in sorted(directory.iterdir()):
+            try:
+                if path.is_file():
+                    kept.append(Entry(f"{below}/{path.name}", path.stat().st_size))
+            except FileNotFoundError:  # retention removed it meanwhile
+                continue
+        return kept
 
     def folders(self, below: str) -> list[str]:
-        """Return the names of the directories in a directory."""
-        if self.is_local:
-            directory = self._path / below
-            if not directory.is_dir():
-                return []
-            return sorted(path.name for path in directory.iterdir() if path.is_dir())
-        system, top = self._remote()
-        if not system.isdir(f"{top}/{below}"):
+        """Return the names of the directories in a directory.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        if not self.is_local:
+            return sorted(name for name, _ in self._listed(below, False))
+        directory = self._path / below
+        if not directory.is_dir():
             return []
-        items = system.ls(f"{top}/{below}", detail=True)
-        names = (i["name"].rstrip("/").rpartition("/")[2] for i in items if i["type"] != "file")
-        return sorted(names)
+        return sorted(path.name for path in directory.iterdir() if path.is_dir())
+
+    def _listed(self, below: str, are_files: bool) -> list[tuple[str, int]]:
+        """Return (name, size) of files or of directories, as they are now."""
+        system, top = self._remote()
+        path = f"{top}/{below}".rstrip("/")
+        with _as_os_errors(self.url):
+            system.invalidate_cache()  # else a listing is that of the first look
+            try:
+                items = system.ls(path, detail=True)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        inside = [i for i in items if i["name"].strip("/") != path.strip("/")]  # S3 lists a marker
+        return [
+            (item["name"].rstrip("/").rpartition("/")[2], int(item["size"] or 0))
+            for item in inside
+            if (item["type"] == "file") == are_files
+        ]
 
     def read(self, path: str, start: int, end: int) -> Bytes:
         """Return the bytes start..end of a file; fewer where it ends before. Local: mapped.
@@ -100,8 +119,11 @@ class Root:
         """
         if self.is_local:
             return map_file(self._path / path)[start:end]
+        if end <= start:
+            return np.empty(0, np.uint8)
         system, top = self._remote()
-        return np.frombuffer(system.cat_file(f"{top}/{path}", start=start, end=end), np.uint8)
+        with _as_os_errors(self.url):
+            return np.frombuffer(system.cat_file(f"{top}/{path}", start=start, end=end), np.uint8)
 
     def text(self, path: str) -> str | None:
         """Return a small file's text, None if there is none."""
@@ -110,6 +132,17 @@ class Root:
         if name not in sizes:
             return None
         return self.read(path, 0, sizes[name]).tobytes().decode("utf-8", "replace")
+
+
+@contextmanager
+def _as_os_errors(url: str) -> Iterator[None]:
+    """Have what a file system's client raises be an OSError: each has errors of its own."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{url}: {type(error).__name__}: {error}") from error
 
 
 def queues_of(root: Root, below: str) -> Iterator[tuple[str, int, list[Entry]]]:

@@ -126,12 +126,18 @@ def _verdicts(summary: Summary) -> str:
 
 
 def _offenders(summary: Summary) -> str:
+    names: tuple[str, ...]
     names = ("verdict", "store", "root", "topic", "unique_id", "due_ms", "delivered_ms", "why")
     text = ""
     if summary.offenders:
         text += _section("Findings", _rows(names, summary.offenders))
     if summary.unread:
-        text += _section("Not read", _rows(("store", "phys_offset", "damage"), summary.unread))
+        names = ("store", "damage", "file", "offset", "note")
+        text += _section("Not read", _rows(names, summary.unread))
+    if summary.clock:
+        why = '<p class="note">No loss: lateness and what is overdue are of this clock.</p>'
+        clock = _rows(("store", "phys_offset", "file", "offset", "note"), summary.clock)
+        text += _section("The clock was set back", why + clock)
     return text
 
 

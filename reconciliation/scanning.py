@@ -28,6 +28,7 @@ from message_store.kernels.scan import STOP_BLANK, STOP_INVALID
 from message_store.kernels.verify import find_record
 from message_store.layout import BLANK_RECORD, SCANNED, packer
 from message_store.topics import NAME_BYTES_MAX, TopicTable
+from reconciliation.clock_steps import LOOK_AHEAD, NEXT_BYTES, ClockSteps, Step
 from reconciliation.kernels.columns import follow, name_rows, walk
 from reconciliation.planning import BLANK, RECORD_BYTES_MAX, Finding, Segment
 
@@ -45,14 +46,17 @@ class Walk:
         topics: names met so far; `topic_index` of rows counts in it.
         findings: what was no record.
         data, base: the bytes that rows lie in; data[0] is log offset `base`.
+        steps: where the clock was set back, once all chunks were read, if `clock`.
     """
 
-    def __init__(self, segment: Segment, *, check: bool) -> None:
+    def __init__(self, segment: Segment, *, check: bool, clock: bool = False) -> None:
         self.segment, self.topics = segment, TopicTable()
         self.findings: list[Finding] = []
         self.data: Bytes = np.empty(0, np.uint8)
         self.base = segment.base
+        self.steps: list[Step] = []
         self._check = check
+        self._clock = ClockSteps(segment) if clock else None
 
     def open(self) -> bool:
         """Get the bytes; return whether they could be read."""
@@ -74,6 +78,32 @@ class Walk:
 
     def chunks(self) -> Iterator[Rows]:
         """Yield (n,) SCANNED rows, valid until the next; call `open` before."""
+        for rows in self._read():
+            if self._clock is not None:
+                self._clock.take(rows)
+            yield rows
+        if self._clock is not None:
+            self._clock.take_after(self._ahead())
+            self.steps = self._clock.steps
+
+    def _ahead(self) -> Rows:
+        """Return the first records behind the segment, as far as they are near."""
+        part, out = self.segment, np.zeros(LOOK_AHEAD, SCANNED)
+        data, base, pos = self.data, self.base, part.base + part.end - self.base
+        if part.end >= part.size:
+            data, base, pos = np.empty(0, np.uint8), part.base + part.size, 0
+            if base < part.limit:
+                try:
+                    data = part.root.read(f"commitlog/{base:020d}", 0, NEXT_BYTES)
+                except OSError:  # told by whoever reads that file
+                    return out[:0]
+        else:
+            pos = self._first(pos)
+        end = min(data.size, part.limit - base)
+        count, _, _ = walk(data, pos, end, base, self.topics.arrays, False, out)
+        return out[:count]
+
+    def _read(self) -> Iterator[Rows]:
         part, out = self.segment, np.zeros(CHUNK_RECORDS, SCANNED)
         end = min(part.base + part.end - self.base, self.data.size)
         pos = self._first(part.base + part.start - self.base)

@@ -48,7 +48,8 @@ from pyspark.sql.types import StructType
 from message_store.errors import UsageError
 from message_store.layout import RECORD_FIXED_BYTES
 from reconciliation import units
-from reconciliation.columns import MessageColumns, arrow_schema, gap_rows
+from reconciliation.beside import Look, look_at, plan_looks
+from reconciliation.columns import MessageColumns, arrow_schema, clock_rows, gap_rows
 from reconciliation.facts import Standing, read_standing
 from reconciliation.files import Root
 from reconciliation.planning import (
@@ -63,7 +64,7 @@ from reconciliation.planning import (
 )  # fmt: skip
 from reconciliation.scanning import Walk
 from reconciliation.stream import StoreStreamReader
-from reconciliation.tables import ROLE_GAP, STORES, TABLES, schema_of
+from reconciliation.tables import ROLE_CLOCK, ROLE_GAP, STORES, TABLES, schema_of
 from timer_store.layout import UNIT_BYTES
 
 FORMAT: Final = "rocketmq-store"
@@ -204,6 +205,7 @@ class Part(InputPartition):
 
     segments: tuple[Segment, ...] = ()
     findings: tuple[Finding, ...] = ()
+    looks: tuple[Look, ...] = ()
     stores: tuple[tuple[str, Root], ...] = ()
     standing: Standing = NOBODY
     rows: tuple[tuple[Any, ...], ...] = ()
@@ -235,23 +237,37 @@ class StoreReader(DataSourceReader):
         wanted = self._wanted
         segments, findings = self._segments(root, plan)
         standing = Standing(number)
-        if wanted.table in ("messages", "findings", "stores") and (
-            wanted.table != "messages" or "passed" in self._columns or "unit_ms" in self._columns
+        telling = wanted.table == "findings" or ROLE_GAP in wanted.roles
+        if (
+            telling
+            or wanted.table == "stores"
+            or (wanted.table == "messages" and {"passed", "unit_ms"} & set(self._columns))
         ):
             standing, unread = read_standing(number, root, plan)
             findings = [*findings, *unread]
         groups = grouped(segments, wanted.partition_bytes)
         found = [Part(group, standing=standing) for group in groups]
+        if telling:
+            looks, unread = plan_looks(root, plan, wanted.partition_bytes)
+            findings = [*findings, *unread]
+            found += [Part(looks=(look,), standing=standing) for look in looks]
         if wanted.table == "cursors":
             found.append(Part(stores=((root.url, root),)))
         if wanted.table == "stores":
             last_ms = max(plan.last_ms, standing.read_ms or 0)
-            found.append(Part(rows=((number, root.url, plan.min, plan.end, last_ms),)))
+            row = (number, root.url, plan.min, plan.end, last_ms, plan.last_ms)
+            found.append(Part(rows=(row,)))
         if findings and wanted.table in ("findings", "messages"):
             found.append(Part(findings=tuple(findings), standing=standing))
         return found
 
     def _segments(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
+        try:
+            return self._segments_of(root, plan)
+        except OSError:  # a directory: `findings` tells it
+            return [], []
+
+    def _segments_of(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
         wanted, store, limit = self._wanted, root.url, plan.end
         size = wanted.partition_bytes
         if wanted.table in ("messages", "findings"):
@@ -280,22 +296,26 @@ class StoreReader(DataSourceReader):
         schema = arrow_schema(table, self._columns)
         if partition.findings and self._takes_gaps:
             yield from _told(schema, partition.findings, table, partition.standing.number)
+        for look in partition.looks:
+            yield from _told(schema, list(look_at(look)), table, partition.standing.number)
         if partition.rows:
             names = [name for name, _ in STORES]
             rows = [dict(zip(names, row, strict=True)) for row in partition.rows]
             made = [{name: row[name] for name in schema.names} for row in rows]
             yield pa.RecordBatch.from_pylist(made, schema)
         for store, root in partition.stores:
-            rows = [{n: row[n] for n in schema.names} for row in units.read_cursors(store, root)]
+            cursors = units.read_cursors(store, root)
+            rows = [{n: row[n] for n in schema.names} for row in cursors]
             yield pa.RecordBatch.from_pylist(rows, schema)
         for segment in partition.segments:
             if table == "messages":
                 yield from self._messages(segment, partition.standing)
             elif table == "findings":
-                walk = Walk(segment, check=False)
+                walk = Walk(segment, check=False, clock=True)
                 for _ in walk.chunks() if walk.open() else ():
                     pass
-                yield from _told(schema, walk.findings, table)
+                steps = [step.finding for step in walk.steps]
+                yield from _told(schema, [*walk.findings, *steps], table)
             else:
                 more = {"store_id": partition.standing.number}
                 for values in units.read_units(table, segment, set(self._columns)):
@@ -309,7 +329,7 @@ class StoreReader(DataSourceReader):
         wanted = self._wanted
         check = wanted.check_body and "damage" in self._columns
         columns = MessageColumns(self._columns, wanted.precision_ms, wanted.roles, standing)
-        walk = Walk(segment, check=check)
+        walk = Walk(segment, check=check, clock=ROLE_CLOCK in wanted.roles)
         for rows in walk.chunks() if walk.open() else ():
             rows = wanted.keep(walk, rows)
             made = columns.batch(walk, rows) if rows.size else None
@@ -321,6 +341,9 @@ class StoreReader(DataSourceReader):
         gaps = gap_rows(columns.schema, walk.findings, standing.number)
         if gaps is not None and self._takes_gaps:
             yield gaps
+        steps = clock_rows(columns.schema, walk.steps, standing.number)
+        if steps is not None:
+            yield steps
 
 
 class PushingReader(StoreReader):

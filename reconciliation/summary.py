@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from reconciliation.tables import CLOCK_SET_BACK
 from reconciliation.verdicts import CLEAN, VERDICTS
 
 if TYPE_CHECKING:
@@ -22,13 +23,16 @@ EXACT_BITS: Final = 12  # lateness of up to 4 s is counted by the ms, longer to 
 class Summary:
     """Attributes:
     verdicts: how many messages have each; lateness_ms: of deliveries, percentiles and maximum.
-    offenders: some messages whose promise was not kept; unread: places that are no records.
+    offenders: some messages whose promise was not kept; unread: places that are no records, or
+        files that are not what they should be.
+    clock: places from which on the store's clock was set back.
     """
 
     verdicts: dict[str, int]
     lateness_ms: dict[str, int | None]
     offenders: list[dict[str, Any]] = field(default_factory=list)
     unread: list[dict[str, Any]] = field(default_factory=list)
+    clock: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:
@@ -77,7 +81,14 @@ def summarize(verdicts: DataFrame, unread: DataFrame, *, shown_max: int = SHOWN_
     if set(counts) - CLEAN:
         bad = verdicts.where(~F.col("verdict").isin(*CLEAN)).orderBy("verdict", "store", "root")
         offenders = [row.asDict() for row in bad.limit(shown_max).collect()]
-    places = unread.orderBy("store", "phys_offset").limit(shown_max).collect()
+    steps = F.col("damage") == CLOCK_SET_BACK
+    places, clock = (
+        [row.asDict() for row in found.limit(shown_max).collect()]
+        for found in (
+            unread.where(~steps).orderBy("store", "file", "offset", "phys_offset"),
+            unread.where(steps).orderBy("store", "phys_offset"),
+        )
+    )
     names = [f"p{round(share * 100)}" for share in PERCENTILES]
     at = [_percentile(times, share) for share in PERCENTILES]
     latest = max((row["max"] for row in rows if row["max"] is not None), default=None)
@@ -85,7 +96,8 @@ def summarize(verdicts: DataFrame, unread: DataFrame, *, shown_max: int = SHOWN_
         {name: counts[name] for name in sorted(counts, key=lambda name: order[name])},
         dict(zip([*names, "max"], [*at, latest], strict=True)),
         offenders,
-        [row.asDict() for row in places],
+        places,
+        clock,
     )
 
 

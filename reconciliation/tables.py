@@ -49,6 +49,9 @@ MESSAGES: Final[Columns] = (
     ("name_hash", "bigint"),  # of real_topic+unique_id; of a marker: of what it names so
     ("unit_ms", "bigint"),  # of a level's message: the due time in its queue's unit
     ("passed", "int"),  # 1: whoever holds it has gone by its time; 0: not yet; null: nobody says
+    ("file", "string"),  # where the record lies, or what is no record
+    ("file_offset", "bigint"),
+    ("note", "string"),  # of what could not be read: why
 )
 CONSUME_QUEUE: Final[Columns] = (
     ("store", "string"),
@@ -110,7 +113,7 @@ FINDINGS: Final[Columns] = (
     ("file", "string"),
     ("offset", "bigint"),  # in that file
     ("size", "bigint"),  # bytes that could not be read as what they should be
-    ("kind", "string"),  # gap, unreadable, seam, missing-file, stray-file, file-size
+    ("kind", "string"),  # gap, unreadable, seam, missing-file, stray-file, file-size, clock
     ("text", "string"),
 )
 STORES: Final[Columns] = (
@@ -119,6 +122,7 @@ STORES: Final[Columns] = (
     ("log_min", "bigint"),  # where the log begins, and ends
     ("log_end", "bigint"),
     ("last_ms", "bigint"),  # when its last record was stored; the timers' slot if that is later
+    ("log_ms", "bigint"),  # when its last record was stored
 )
 TABLES: Final[Mapping[str, Columns]] = {
     "messages": MESSAGES,
@@ -141,6 +145,8 @@ ROLE_QUARANTINE, ROLE_MARK, ROLE_DECISION = 10, 11, 12  # end the record that th
 ROLE_MARKER, ROLE_CANDIDATE = 13, 14  # a client's marker; a delivery of Apache's: name none
 ROLE_TOPIC, ROLE_GAP = 15, 16  # no records: the name of a topic; a place that cannot be read
 ROLE_UNIT = 17  # of the audit's own: a queue's unit without a record
+ROLE_CLOCK = 18  # a record from which on the clock was set back: from out_ms to store_ms
+CLOCK_SET_BACK: Final = "clock"  # the kind of that finding: nothing is unread there
 WAITING: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
 
 

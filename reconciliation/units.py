@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from message_store.json_dialect import loads
 from message_store.layout import (
-    CHECKPOINT_BYTES,
     CQ_UNIT,
     INDEX_HEADER,
     INDEX_ITEM,
@@ -20,12 +19,14 @@ from message_store.layout import (
     packer,
 )  # fmt: skip
 from message_store.verify.index import find_shape
+from reconciliation.facts import BAD_INPUT, OFFSETS_FILE, read_check, read_json
 from reconciliation.files import Entry, Root, queues_of
 from reconciliation.kernels.columns import found_units
 from reconciliation.planning import RECORD_BYTES_MAX, Finding, Segment, row_of_files
-from timer_store.layout import TIMER_CHECK, TIMER_SLOT, TIMER_UNIT, UNIT_BYTES
+from timer_store.layout import TIMER_SLOT, TIMER_UNIT, UNIT_BYTES
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+GROUPS_FILE: Final = "config/consumerOffset.json"
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
 CHUNK_BYTES: Final = 8 << 20
 LOOK_BYTES: Final = 64 << 20  # of the log that are looked at at once for units
@@ -93,12 +94,10 @@ def read_units(table: str, segment: Segment, columns: Collection[str] = ()) -> I
     """Yield the columns of a segment, piece by piece: arrays, or one value for all rows.
 
     A file that cannot be read is one row of nothing but its place and `damage`, in tables that
-    have that column and where it is asked for.
+    have that column and where it is asked for. Elsewhere it has no rows; `findings` tells it.
 
     Args:
         columns: what is asked for: `found` takes a look at the log.
-    Raises:
-        OSError: The file cannot be read, and the table cannot say so.
     """
     try:
         for values in READERS[table](segment):
@@ -106,9 +105,8 @@ def read_units(table: str, segment: Segment, columns: Collection[str] = ()) -> I
                 values["found"] = _found(segment, values["phys_offset"])
             yield values
     except OSError:
-        if table != "consume_queue" or "damage" not in columns:
-            raise
-        yield _unreadable(segment)
+        if table == "consume_queue" and "damage" in columns:
+            yield _unreadable(segment)
 
 
 def _unreadable(segment: Segment) -> Values:
@@ -209,6 +207,8 @@ def _read_wheel(segment: Segment) -> Iterator[Values]:
 
 def _read_index(segment: Segment) -> Iterator[Values]:
     data = segment.root.read(segment.path, 0, segment.size)
+    if data.size < INDEX_HEADER.itemsize:
+        return
     header = HEADER.unpack_from(data.data)
     begin_ms, count = header[0], header[5]
     slots = find_shape(data, np.frombuffer(data[: INDEX_HEADER.itemsize], INDEX_HEADER)[0])
@@ -255,38 +255,28 @@ def to_batch(schema: pa.Schema, store: str, values: Values) -> pa.RecordBatch:
 
 
 def read_cursors(store: str, root: Root) -> Iterator[Values]:
-    """Yield a row for each position that a broker has written down.
+    """Yield a row for each position that a broker has written down; `findings` tells the others."""
+    with suppress(*BAD_INPUT):
+        levels = read_json(root, OFFSETS_FILE).get("offsetTable", {})
+        for level, offset in levels.items():
+            yield _cursor(store, "level", str(level), int(level) - 1, offset)
+    with suppress(*BAD_INPUT):
+        for name, queue_id, offset in group_offsets(read_json(root, GROUPS_FILE)):
+            yield _cursor(store, "consumer", name, queue_id, offset)
+    with suppress(*BAD_INPUT):
+        for name, value in (read_check(root) or {}).items():
+            yield _cursor(store, "timer", name, 0, value)
+
+
+def group_offsets(saved: Any) -> Iterator[tuple[str, int, int]]:
+    """Yield (topic@group, queue id, offset) of consumerOffset.json.
 
     Raises:
-        OSError, ValueError: A file cannot be read.
+        ValueError, TypeError, AttributeError: It is something else.
     """
-    levels = _json(root, "config/delayOffset.json").get("offsetTable", {})
-    for level, offset in levels.items():
-        yield _cursor(store, "level", str(level), int(level) - 1, offset)
-    groups = _json(root, "config/consumerOffset.json").get("offsetTable", {})
-    for name, queues in groups.items():
+    for name, queues in saved.get("offsetTable", {}).items():
         for queue_id, offset in queues.items():
-            yield _cursor(store, "consumer", str(name), int(queue_id), offset)
-    for segment in named_file(store, root, "config/timercheck", 0):
-        data = root.read(segment.path, 0, min(CHECKPOINT_BYTES, segment.size))
-        if data.size >= TIMER_CHECK.itemsize:
-            fields = zip(
-                TIMER_CHECK.names or (), packer(TIMER_CHECK).unpack_from(data.data), strict=True
-            )
-            for name, value in fields:
-                yield _cursor(store, "timer", name, 0, value)
-
-
-def _json(root: Root, path: str) -> Any:
-    """Return a config file, or its backup where that cannot be read."""
-    for name in (path, f"{path}.bak"):
-        text = root.text(name)
-        if text:
-            try:
-                return loads(text)
-            except ValueError:
-                continue
-    return {}
+            yield str(name), int(queue_id), int(offset)
 
 
 def _cursor(store: str, kind: str, name: str, queue_id: int, value: Any) -> Values:

@@ -29,8 +29,10 @@ from reconciliation.identity import with_origins
 from reconciliation.lean import lean_lives
 from reconciliation.lives import whole_lives
 from reconciliation.tables import (
+    CLOCK_SET_BACK,
     RARE,
     ROLE_CANDIDATE,
+    ROLE_CLOCK,
     ROLE_DECISION,
     ROLE_DELIVERY,
     ROLE_GAP,
@@ -65,7 +67,7 @@ LEAN: Final = (
     "due_ms", "out_ms", "rolls", "unit_ms", "passed",
 )  # fmt: skip
 """The columns of `messages` that the audit reads of every message."""
-RARE_MORE: Final = ("identity", "name_hash", "topic", "store")
+RARE_MORE: Final = ("identity", "name_hash", "topic", "store", "file", "file_offset", "note")
 COLUMNS: Final = tuple(dict.fromkeys((
     *LEAN, *RARE_MORE,
     "store", "phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "born_ms", "sys_flag",
@@ -122,10 +124,12 @@ def audit(
     Returns:
         store, root, leaf (log offsets), topic, queue_id, unique_id, level, store_ms, due_ms,
         delivered_phys, delivered_ms, late_ms, hops, deliveries, verdict, why;
-        and store, phys_offset, damage.
+        and store, phys_offset, damage, file, offset (in that file), note; a damage of
+        CLOCK_SET_BACK is no damage: from there on the clock was set back.
     """
     config = config or AuditConfig()
-    rare = messages((*LEAN, *RARE_MORE), range(RARE, ROLE_GAP + 1)).localCheckpoint()
+    looked_for = (*range(RARE, ROLE_GAP + 1), ROLE_CLOCK)
+    rare = messages((*LEAN, *RARE_MORE), looked_for).localCheckpoint()
     units = _lost_units(queues).localCheckpoint()
     roles = {row["role"] for row in rare.select("role").distinct().collect()}
     plain, found = _events(messages, rare, roles, config)
@@ -139,7 +143,8 @@ def audit(
         events = events.join(touched, "key")
         lives = lean_lives(others).unionByName(whole_lives(events))
     names = rare.where(F.col("role") == ROLE_TOPIC).select("topic_hash", "topic")
-    told = _judged(lives, stores, config)
+    known = stores.join(_steps(rare), "store_id", "left") if ROLE_CLOCK in roles else stores
+    told = _judged(lives, known, config)
     told = told.join(F.broadcast(names.dropDuplicates(["topic_hash"])), "topic_hash", "left")
     unique = F.lit(None).cast("string")
     if ids:
@@ -188,16 +193,33 @@ def _lost_units(queues: DataFrame) -> DataFrame:
     return lost.select(
         "store_id", "phys_offset", "damage", F.lit(ROLE_UNIT).alias("role"),
         _key("phys_offset").alias("key"), F.col("phys_offset").alias("at"),
+        F.concat(F.lit("consumequeue/"), F.col("topic")).alias("file"),
+        (F.col("queue_offset") * 20).alias("file_offset"),
+        F.lit("a queue's file cannot be read").alias("note"),
     )  # fmt: skip
 
 
 def _unread(rare: DataFrame, units: DataFrame, stores: DataFrame) -> DataFrame:
-    """Return the places that could not be read."""
-    names = ("store_id", "phys_offset", "damage")
-    gaps = rare.where(F.col("role") == ROLE_GAP).select(*names)
-    both = gaps.unionByName(units.where("damage is not null").select(*names))
+    """Return the places that could not be read, and those where the clock was set back."""
+    names = ("store_id", "phys_offset", "damage", "file", "file_offset", "note")
+    kind = F.when(F.col("role") == ROLE_CLOCK, CLOCK_SET_BACK).otherwise(F.col("damage"))
+    gaps = rare.where(F.col("role").isin(ROLE_GAP, ROLE_CLOCK)).withColumn("damage", kind)
+    both = gaps.select(*names).unionByName(units.where("damage is not null").select(*names))
     found = both.join(F.broadcast(stores.select("store_id", "store")), "store_id", "left")
-    return found.select("store", "phys_offset", "damage")
+    return found.select(
+        "store", "phys_offset", "damage", "file", F.col("file_offset").alias("offset"), "note"
+    )
+
+
+def _steps(rare: DataFrame) -> DataFrame:
+    """Return of each store where its clock was set back and by how much, and the latest time."""
+    found = rare.where(F.col("role") == ROLE_CLOCK)
+    back = F.struct(
+        F.col("phys_offset").alias("at"), (F.col("out_ms") - F.col("store_ms")).alias("ms")
+    )
+    return found.groupBy("store_id").agg(
+        F.collect_list(back).alias("steps"), F.max("out_ms").alias("newest_ms")
+    )
 
 
 def _events(
@@ -311,9 +333,22 @@ def classified(messages: DataFrame) -> DataFrame:
 # -- the verdict --------------------------------------------------------------------------------
 
 
+def _clocks(stores: DataFrame) -> DataFrame:
+    """Return what is to be known of stores; `behind`: their clock is not where it was before.
+
+    How far the timers had come then says nothing of those that were put since.
+    """
+    names = ("store_id", "store", "log_min")
+    if "steps" not in stores.columns:
+        return stores.select(*names, "last_ms", F.lit(False).alias("behind"))
+    behind = F.coalesce(F.col("newest_ms") > F.col("log_ms"), F.lit(False))
+    last_ms = F.when(behind, F.col("log_ms")).otherwise(F.col("last_ms"))
+    return stores.select(*names, last_ms.alias("last_ms"), behind.alias("behind"), "steps")
+
+
 def _judged(lives: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFrame:
     lives = lives.withColumn("store_id", F.shiftright("root", STORE_BITS).cast("int"))
-    about = stores.select("store_id", "store", "log_min", "last_ms")
+    about = _clocks(stores)
     found = lives.join(F.broadcast(about), "store_id")
     found = found.withColumn("at_root", _offset("root"))
     found = found.where(F.col("at_root") >= F.col("log_min"))  # retention took what came before
@@ -324,6 +359,10 @@ def _judged(lives: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFra
             "late_ms": F.when(F.col("held") > 0, F.col("sent_ms") - F.col("due_ms")),
         }
     )
+    between = "s -> s.at > leaf_at and s.at <= sent_at"
+    back = F.expr(f"aggregate(filter(steps, {between}), 0L, (sum, s) -> sum + s.ms)")
+    back_ms = F.coalesce(back, F.lit(0)) if "steps" in about.columns else F.lit(0)
+    found = found.withColumn("back_ms", back_ms)
     verdict, why = F.lit("ok"), F.lit("")
     for name, holds, text in reversed(_rules(config)):
         verdict = F.when(holds, F.lit(name)).otherwise(verdict)
@@ -349,7 +388,9 @@ def _rules(config: AuditConfig) -> list[Rule]:
     waits = ~sent & (c("parked") == 0) & ~c("cancelled")
     overdue = waits & (c("due_ms") + config.late_ms < c("as_of_ms"))
     gone_by = (c("passed") == 1) & (~c("is_level") | (c("due_ms") <= c("as_of_ms")))
+    gone_by = F.when(c("is_level") | ~c("behind"), gone_by)
     passed = F.coalesce(gone_by, overdue)
+    early = c("late_ms") + c("back_ms") < 0
     no_record = missing & c("has_unit")
     yet = "not delivered; nothing passed it by yet"
     return [
@@ -365,8 +406,8 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("corrupt", sent & c("hurt_sent"), "the delivered body does not match its CRC"),
         ("cancelled_but_fired", c("cancelled") & sent, "delivered after it was cancelled"),
         ("misrouted", sent & c("elsewhere"), "delivered to another topic or queue"),
-        ("moved", (c("late_ms") < 0) & c("fired"), "delivered when somebody asked for it"),
-        ("early", c("late_ms") < 0, "delivered before its time"),
+        ("moved", early & c("fired"), "delivered when somebody asked for it"),
+        ("early", early, "delivered before its time"),
         ("late", c("late_ms") > config.late_ms, "delivered late"),
         ("quarantined", c("parked") > 0, "it went to the quarantine topic"),
         ("cancelled", c("cancelled"), "cancelled in time"),
@@ -376,6 +417,7 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("late", overdue, "not delivered, and overdue"),
         ("pending", waits, yet),
         ("moved", c("moved"), "delivered at the time it was moved to"),
+        ("ok", c("late_ms") < 0, "in time; the clock was set back between put and delivery"),
     ]  # fmt: skip
 
 

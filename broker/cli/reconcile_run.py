@@ -111,6 +111,9 @@ def _print(summary: Summary) -> None:
             f"{row['verdict']:20}{where}: {row['why']} ({what})", markup=False, soft_wrap=True
         )
     print_unread(summary.unread)
+    for row in summary.clock:
+        place = f"{row['store']}/{row['file']} at byte {row['offset']}"
+        out.print(f"{'clock':20}{place}: {row['note']}", markup=False, soft_wrap=True)
     out.print(_verdict(summary), markup=False)
 
 

@@ -133,8 +133,8 @@ def role_of(record: Record, level: int) -> int:
     return tables.ROLE_CANDIDATE if had.get("REAL_TOPIC") and waited else tables.ROLE_NONE
 
 
-def naive(record: Record) -> dict[str, Any]:
-    """Return the columns of one record."""
+def naive(record: Record, base: int) -> dict[str, Any]:
+    """Return the columns of one record in the file that begins at `base`."""
     had = record.properties
     level = level_of(had)
     due_ms = due_ms_of(had, record.store_ms, 1_000)
@@ -162,6 +162,9 @@ def naive(record: Record) -> dict[str, Any]:
             "store_id": 0,
             "unit_ms": None,
             "passed": None,
+            "file": f"commitlog/{base:020d}",
+            "file_offset": record.phys_offset - base,
+            "note": None,
             "role": role_of(record, level),
             **hashes_of(record, level),
             "property_text": record.property_text,
@@ -178,7 +181,7 @@ def test_golden_records(store: GoldenStore) -> None:
         base = row["phys_offset"] // 65_536 * 65_536
         data = (root / "commitlog" / f"{base:020d}").read_bytes()
         record = decode_record(memoryview(data)[row["phys_offset"] - base :], row["phys_offset"])
-        assert row | {"unit_ms": None} == naive(record)
+        assert row | {"unit_ms": None} == naive(record, base)
         assert (row["unit_ms"] is not None) == (record.topic == SCHEDULE_TOPIC)
 
 
@@ -205,7 +208,7 @@ def test_any_properties(tmp_path_factory: Any, texts: list[list[tuple[str, str]]
     for row, (at, size) in zip(table_of(root).to_pylist(), log.places, strict=True):
         record = decode_record(memoryview(data[at : at + size].data), at)
         assert decode_properties(row["property_text"]) == record.properties
-        assert row == naive(record)
+        assert row == naive(record, 0)
 
 
 def test_only_what_is_asked_for_is_made(tmp_path: Path) -> None:

@@ -1,0 +1,206 @@
+"""A clock that was set back or forward: told with its place, and taken for no loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from message_store.layout import RECORD_HEAD
+from reconciliation import clock_steps
+from reconciliation.files import Root
+from reconciliation.planning import log_segments, plan_log
+from reconciliation.read import audit_stores
+from reconciliation.scanning import Walk
+from reconciliation.summary import Summary, summarize
+from tests.reconciliation.log_help import FILE_BYTES, START_MS, LogWriter
+from tests.timer_store.rig import TimerRig
+
+HOUR_MS = 3_600_000
+STORE_MS_AT = (RECORD_HEAD.fields or {})["store_ms"][1]
+
+
+def log_of(root: Path, times: list[int]) -> LogWriter:
+    """Write a log of records that were stored at these times, 300 bytes each."""
+    log = LogWriter(root)
+    for ms in times:
+        at = log.add(b"x" * 200)
+        log.data[at + STORE_MS_AT : at + STORE_MS_AT + 8] = (START_MS + ms).to_bytes(8, "big")
+    log.write()
+    return log
+
+
+def steps_of(root: Path, bytes_max: int) -> list[tuple[int, int, int]]:
+    """Return (log offset, time before, time at it)."""
+    store, found = Root(str(root)), []
+    for segment in log_segments("s", store, plan_log("s", store), bytes_max=bytes_max):
+        walk = Walk(segment, check=False, clock=True)
+        assert walk.open()
+        for _ in walk.chunks():
+            pass
+        assert not walk.findings
+        for step in walk.steps:
+            assert step.finding.file == f"commitlog/{step.finding.base:020d}"
+            at = step.finding.base + step.finding.offset
+            found.append((at, step.before_ms - START_MS, step.after_ms - START_MS))
+    return found
+
+
+RISING = list(range(0, 20_000, 100))  # over four files
+
+
+@pytest.mark.parametrize("bytes_max", [400, 5_000, FILE_BYTES])
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        (RISING, []),
+        (RISING[:50] + [ms - HOUR_MS for ms in RISING[50:]], [50]),
+        (RISING[:50] + [ms + HOUR_MS for ms in RISING[50:]], []),  # a pause looks the same
+        (RISING[:50] + [ms - HOUR_MS for ms in RISING[50:90]] + RISING[90:], [50]),
+        (RISING[:90] + [ms - 5_000 for ms in RISING[90:93]] + RISING[93:], []),  # a few of many
+        ([ms - 5_000 * (n // 60) for n, ms in enumerate(RISING)], [60, 120, 180]),
+        ([*RISING[:-1], 5], [len(RISING) - 1]),  # nothing follows that says otherwise
+        ([ms - 9 * (n % 2) for n, ms in enumerate([7] * 90)], []),
+    ],
+)
+def test_steps_have_their_place(
+    tmp_path: Path, times: list[int], told: list[int], bytes_max: int
+) -> None:
+    log = log_of(tmp_path, times)
+    places = [at for at, _ in log.places]
+    expected = [(places[n], times[n - 1], times[n]) for n in told]
+    assert steps_of(tmp_path, bytes_max) == expected
+
+
+def test_every_border_of_segments_and_files_is_looked_across(tmp_path: Path) -> None:
+    for cut in range(len(RISING) - 9, 0, -7):
+        root = tmp_path / str(cut)
+        times = RISING[:cut] + [ms - HOUR_MS for ms in RISING[cut:]]
+        log = log_of(root, times)
+        found = steps_of(root, 700)
+        assert [at for at, _, _ in found] == [log.places[cut][0]], cut
+
+
+def test_the_number_of_steps_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock_steps, "STEPS_MAX", 3)
+    log_of(tmp_path, [-1_000 * n for n in range(40)])
+    assert len(steps_of(tmp_path, FILE_BYTES)) == 3
+
+
+# -- what an audit says, all in one run of Spark ------------------------------------------------
+
+
+def rig_at(root: Path) -> TimerRig:
+    return TimerRig(root).open()
+
+
+def set_back(rig: TimerRig, by_ms: int) -> None:
+    """Set the clock back, and have enough written to show it."""
+    rig.clock.set_ms(rig.clock.now_ms() - by_ms)
+    chat(rig)
+
+
+def chat(rig: TimerRig) -> None:
+    for n in range(5):
+        rig.put(rig.clock.now_ms() + 10 * HOUR_MS, UNIQ_KEY=f"chat-{rig.clock.now_ms()}-{n}")
+
+
+def back_while_timers_wait(root: Path) -> dict[str, int]:
+    """The timers had come to a slot that is in the future now: what is put since waits in it."""
+    rig = rig_at(root)
+    rig.put(rig.clock.now_ms() + 2_000)
+    rig.advance(HOUR_MS)
+    rig.put(rig.clock.now_ms() + 1_000)
+    rig.advance(5_000)
+    set_back(rig, HOUR_MS)
+    rig.put(rig.clock.now_ms() + 60_000)  # before the slot that the timers had come to
+    rig.advance(1_000)
+    rig.close()
+    return {"ok": 2, "pending": 6}
+
+
+def back_and_lost(root: Path) -> dict[str, int]:
+    """What was delivered before the step and is hurt since is lost all the same."""
+    rig = rig_at(root)
+    rig.put(rig.clock.now_ms() + 2_000)
+    rig.advance(10_000)
+    chat(rig)
+    set_back(rig, 5_000)
+    rig.advance(20_000)
+    rig.close()
+    log = root / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    (record,) = (r for r in rig_records(root) if r["topic"] == "T")
+    data[record["phys_offset"] + 4] ^= 0xFF
+    log.write_bytes(bytes(data))
+    return {"lost": 1, "pending": 10}
+
+
+def back_between_claim_and_append(root: Path) -> dict[str, int]:
+    """It was due by the clock before, and is stored with the time of the clock since."""
+    rig = rig_at(root)
+    due_ms = rig.clock.now_ms() + 3_000
+    rig.put(due_ms)
+    rig.clock.set_ms(due_ms)
+    chat(rig)
+    rig.clock.set_ms(due_ms - 2_000)
+    while rig.timers.turn(due_ms):  # decided a moment before
+        pass
+    chat(rig)
+    rig.close()
+    return {"ok": 1, "pending": 10}
+
+
+def forward(root: Path) -> dict[str, int]:
+    """Set forward: what falls due at once is delivered at once, by that clock hours late."""
+    rig = rig_at(root)
+    rig.put(rig.clock.now_ms() + 60_000)
+    rig.put(rig.clock.now_ms() + 10 * HOUR_MS)
+    rig.clock.set_ms(rig.clock.now_ms() + HOUR_MS)
+    rig.work()
+    rig.close()
+    return {"late": 1, "pending": 1}
+
+
+CASES = {made.__name__: made for made in (
+    back_while_timers_wait, back_and_lost, back_between_claim_and_append, forward,
+)}  # fmt: skip
+STEPPED = set(CASES) - {"forward"}
+
+
+def rig_records(root: Path) -> list[dict[str, Any]]:
+    from tests.reconciliation.test_bad_files import read
+
+    return read(root, "messages", "topic", "phys_offset")
+
+
+@pytest.mark.spark
+def test_steps_are_no_loss(spark: Any, tmp_path: Path) -> None:
+    expected = {str(tmp_path / name): make(tmp_path / name) for name, make in CASES.items()}
+    verdicts, unread = audit_stores(spark, list(expected))
+    verdicts, unread = verdicts.persist(), unread.persist()
+    found: dict[str, dict[str, int]] = {store: {} for store in expected}
+    for row in verdicts.groupBy("store", "verdict").count().collect():
+        found[row["store"]][row["verdict"]] = row["count"]
+    assert found == expected
+    for name in CASES:
+        mine = f"store = '{tmp_path / name}'"
+        summary = summarize(verdicts.where(mine), unread.where(mine))
+        assert len(summary.clock) == int(name in STEPPED), name
+        assert summary.complete == (name != "back_and_lost")
+        assert all("set back by" in row["note"] for row in summary.clock)
+
+
+def test_a_clean_audit_with_a_step_is_clean_and_tells_it() -> None:
+    from reconciliation.report import html_report
+
+    none = {"p50": None, "p99": None, "max": None}
+    place = {"store": "/s", "phys_offset": 77, "file": "commitlog/0", "offset": 77,
+             "note": "the clock was set back by 5 ms"}  # fmt: skip
+    summary = Summary({"ok": 1}, none, clock=[place])
+    assert (summary.clean, summary.complete) == (True, True)
+    page = html_report(summary, stores=["/s"], at_ms=0)
+    assert "Every promise was kept" in page
+    assert "The clock was set back" in page
+    assert summary.to_json()["clock"] == [place]

@@ -1,0 +1,206 @@
+"""Damage beside the log: a finding with file and place, and everything else is read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from reconciliation.files import Root
+from reconciliation.source import StoreReader, wanted_of
+from reconciliation.tables import ROLE_GAP, TABLES
+from tests.golden_data import STORES, GoldenStore, golden_store
+from tests.timer_store.rig import TimerRig
+from timer_store.layout import UNIT_BYTES, WHEEL_BYTES
+
+CLEAN_5 = "apache-5.3.3-clean"
+LOG = "timerlog/00000000000000000000"
+CHECK = "config/timercheck"
+FOREIGN = bytes(range(1, 256)) * 4
+Damage = Callable[[Path], object]
+
+
+def read(path: object, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
+    """Return rows as Spark would get them."""
+    names = list(columns) or [name for name, _ in TABLES[table]]
+    reader = StoreReader(wanted_of({"path": str(path), "table": table} | options), names)
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return pa.Table.from_batches(batches).to_pylist() if batches else []
+
+
+def places(path: object) -> set[tuple[str, int, str]]:
+    return {(row["file"], row["offset"], row["kind"]) for row in read(path, "findings")}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of Apache's: every kind of file has something in it."""
+    root = tmp_path_factory.mktemp("sound") / "store"
+    shutil.copytree(golden_store(CLEAN_5), root)
+    return root
+
+
+@pytest.fixture
+def store(sound: Path, tmp_path: Path) -> Path:
+    """A copy to be damaged; the wheel, which is large, is a sparse file."""
+    root = tmp_path / "store"
+    shutil.copytree(sound, root, ignore=shutil.ignore_patterns("timerwheel"))
+    data = np.fromfile(sound / "timerwheel", np.uint8)
+    wheel = np.memmap(root / "timerwheel", np.uint8, "w+", shape=data.shape)
+    used = np.flatnonzero(data)
+    wheel[used] = data[used]
+    return root
+
+
+@pytest.mark.parametrize("store", STORES, ids=str)
+def test_sound_stores_have_no_findings(store: GoldenStore) -> None:
+    assert places(golden_store(store.name)) == set()
+
+
+def test_a_store_of_ours_has_none(tmp_path: Path) -> None:
+    rig = TimerRig(tmp_path).open()
+    for n in range(300):
+        rig.put(rig.clock.now_ms() + 500 * n, KEYS=f"key-{n}")
+    rig.advance(60_000)
+    rig.persist()
+    rig.put(rig.clock.now_ms() + 5_000)  # behind the checkpoint
+    rig.kill()
+    assert len(list((tmp_path / "timerlog").iterdir())) > 3
+    assert places(tmp_path) == set()
+
+
+def edit(path: str, at: int, data: bytes) -> Damage:
+    def do(root: Path) -> None:
+        with (root / path).open("r+b") as file:
+            file.seek(at)
+            file.write(data)
+
+    return do
+
+
+def cut(path: str, size: int) -> Damage:
+    return lambda root: os.truncate(root / path, size)
+
+
+def zero(path: str) -> Damage:
+    return lambda root: (root / path).write_bytes(bytes((root / path).stat().st_size))
+
+
+def torn(name: str) -> Damage:
+    def do(root: Path) -> None:
+        for path in (root / "config").glob(f"{name}*"):
+            path.write_bytes(path.read_bytes()[:-9])
+
+    return do
+
+
+@pytest.mark.parametrize(
+    ("damage", "place"),
+    [
+        (edit(LOG, 3 * UNIT_BYTES, bytes(UNIT_BYTES)), (LOG, 3 * UNIT_BYTES, "gap")),
+        (edit(LOG, 5 * UNIT_BYTES, FOREIGN[:60]), (LOG, 5 * UNIT_BYTES, "gap")),
+        (cut(LOG, 10 * UNIT_BYTES + 7), (LOG, 10 * UNIT_BYTES + 7, "gap")),
+        (zero(LOG), (LOG, 0, "gap")),
+        (lambda root: shutil.rmtree(root / "timerlog"), ("timerlog", 0, "gap")),
+        (lambda root: (root / LOG).with_name("notes").write_text("?"),
+         ("timerlog/notes", 0, "stray-file")),
+        (edit("timerwheel", 640, FOREIGN[:64]), ("timerwheel", 640, "gap")),
+        (cut("timerwheel", 6_400), ("timerwheel", 6_400, "gap")),
+        (cut("timerwheel", 6_411), ("timerwheel", 6_411, "gap")),
+        (lambda root: np.memmap(root / "timerwheel", np.uint8, "w+", shape=(WHEEL_BYTES,)),
+         ("timerwheel", 0, "gap")),
+        (zero(CHECK), (CHECK, 0, "unreadable")),
+        (cut(CHECK, 20), (CHECK, 0, "unreadable")),
+        (cut(CHECK, 0), (CHECK, 0, "unreadable")),
+        (edit(CHECK, 0, b"foreign bytes" * 5), (CHECK, 0, "unreadable")),
+        (torn("delayOffset.json"), ("config/delayOffset.json", 0, "unreadable")),
+        (torn("consumerOffset.json"), ("config/consumerOffset.json", 0, "unreadable")),
+    ],
+)  # fmt: skip
+def test_damage_is_told_with_its_place(
+    store: Path, damage: Damage, place: tuple[str, int, str]
+) -> None:
+    offsets = [row["phys_offset"] for row in read(store, "messages", "phys_offset")]
+    damage(store)
+    assert places(store) == {place}
+    for table in TABLES:
+        read(store, table)
+    assert [row["phys_offset"] for row in read(store, "messages", "phys_offset")] == offsets
+    (gap,) = read(store, "messages", "file", "file_offset", "damage", roles=str(ROLE_GAP))
+    assert (gap["file"], gap["file_offset"], gap["damage"]) == place
+
+
+@pytest.mark.parametrize("part", ["header", "items", "short", "zero"])
+def test_an_index_file_that_is_damaged(store: Path, part: str) -> None:
+    name = sorted(path.name for path in (store / "index").iterdir())[0]
+    path = f"index/{name}"
+    items = 40 + 50 * 4 + 20
+    damage, at = {
+        "header": (edit(path, 8, FOREIGN[:24]), 0),
+        "items": (edit(path, items + 5 * 20, b"\xff" * 40), items + 5 * 20),
+        "short": (cut(path, 17), 0),
+        "zero": (zero(path), 0),
+    }[part]
+    damage(store)
+    assert places(store) == {(path, at, "gap")}
+    for table in TABLES:
+        read(store, table)
+
+
+READ = ["timerwheel", LOG, CHECK, "config/delayOffset.json", "config/consumerOffset.json", "index/"]
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_file_that_may_not_be_read(
+    sound: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    read_file = Root.read
+
+    def refuse(self: Root, path: str, start: int, end: int) -> Any:
+        if path.startswith(name):
+            raise PermissionError(13, "Permission denied", path)
+        return read_file(self, path, start, end)
+
+    monkeypatch.setattr(Root, "read", refuse)
+    told = read(sound, "findings")
+    assert {row["kind"] for row in told} == {"unreadable"}
+    assert all(row["file"].startswith(name) and "denied" in row["text"] for row in told)
+    for table in TABLES:
+        read(sound, table)
+
+
+FOLDERS = ["timerlog", "index", "config", "consumequeue/SCHEDULE_TOPIC_XXXX"]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_directory_that_may_not_be_read(
+    sound: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    list_files = Root.files
+
+    def refuse(self: Root, below: str) -> Any:
+        if below.startswith(name):
+            raise PermissionError(13, "Permission denied", below)
+        return list_files(self, below)
+
+    monkeypatch.setattr(Root, "files", refuse)
+    told = read(sound, "findings")
+    assert told
+    assert all(row["file"].startswith(name) and "denied" in row["text"] for row in told)
+    for table in TABLES:
+        read(sound, table)
+
+
+def test_a_torn_file_with_a_backup_is_read_from_that(store: Path) -> None:
+    path = store / "config/delayOffset.json"
+    before = read(store, "cursors")
+    path.with_name(path.name + ".bak").write_bytes(path.read_bytes())
+    path.write_bytes(path.read_bytes()[:11])
+    assert read(store, "cursors") == before
+    assert places(store) == set()

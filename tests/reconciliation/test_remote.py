@@ -1,0 +1,110 @@
+"""A store in S3: the same rows as on the local disk, and what is damaged there is told."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from message_store.errors import UsageError
+from reconciliation.files import Root
+from reconciliation.tables import TABLES
+from tests.golden_data import copy_golden_store
+from tests.reconciliation.test_bad_files import read
+
+moto = pytest.importorskip("moto.server", reason="needs moto with its server, and s3fs")
+pytest.importorskip("s3fs")
+URL = "s3://stores/a"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = copy_golden_store("apache-5.3.3-clean", tmp_path_factory.mktemp("s3"))
+    shutil.rmtree(root / "index")
+    return root
+
+
+@pytest.fixture(scope="module")
+def system(endpoint: str, store: Path) -> Iterator[Any]:
+    """The bucket with the store in it, and the options that fsspec takes from its configuration."""
+    import fsspec
+    from fsspec.config import conf
+
+    conf["s3"] = {"endpoint_url": endpoint, "key": "k", "secret": "s"}
+    made = fsspec.filesystem("s3")
+    made.mkdir("stores")
+    made.put(f"{store}/", "stores/a/", recursive=True)
+    made.pipe("stores/a/commitlog/", b"")  # what consoles make to show a folder
+    yield made
+    del conf["s3"]
+    made.clear_instance_cache()
+
+
+def of(path: object, table: str) -> list[dict[str, Any]]:
+    names = [name for name, _ in TABLES[table] if name != "store"]
+    return read(path, table, *names, partitionBytes="20000")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_same_rows_as_on_the_disk(system: Any, store: Path, table: str) -> None:
+    assert of(URL, table) == of(store, table)
+
+
+def test_what_is_appended_is_seen(system: Any) -> None:
+    before = Root(URL).files("more")
+    system.pipe("stores/a/more/one", b"1")
+    assert (before, [e.size for e in Root(URL).files("more")]) == ([], [1])
+    other = type(system)(**system.storage_options, skip_instance_cache=True)
+    other.pipe("stores/a/more/two", b"22")  # by somebody else: no cache knows of it
+    assert [e.size for e in Root(URL).files("more")] == [1, 2]
+
+
+def test_an_object_that_is_gone_is_a_finding(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_files = Root.files
+
+    def keep_listing(self: Root, below: str) -> Any:
+        found = list_files(self, below)
+        gone = [e for e in found if e.name == f"{65_536:020d}" and below == "commitlog"]
+        for entry in gone:
+            if system.exists(f"stores/a/{entry.path}"):
+                system.mv(f"stores/a/{entry.path}", "stores/gone")
+        return found
+
+    monkeypatch.setattr(Root, "files", keep_listing)
+    try:
+        told = of(URL, "findings")
+    finally:
+        system.mv("stores/gone", f"stores/a/commitlog/{65_536:020d}")
+    assert ("commitlog/" + f"{65_536:020d}", "unreadable") in {(r["file"], r["kind"]) for r in told}
+
+
+def test_a_server_that_is_not_there_is_an_error_with_the_url() -> None:
+    from fsspec.config import conf
+
+    before = conf.get("s3", {})
+    conf["s3"] = {
+        "endpoint_url": "http://127.0.0.1:9", "key": "k", "secret": "s",
+        "config_kwargs": {"retries": {"max_attempts": 0}, "connect_timeout": 1},
+    }  # fmt: skip
+    try:
+        with pytest.raises(OSError, match=r"s3://stores/b"):
+            Root("s3://stores/b").files("commitlog")
+    finally:
+        conf["s3"] = before
+
+
+def test_a_scheme_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(UsageError, match="nowhere://x cannot be read"):
+        Root("nowhere://x").files("commitlog")
