@@ -1,0 +1,98 @@
+"""One log that Apache 4.9.7 began, 5.3.3 went on with, and we do: each part as it is alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from message_store import layout
+from message_store.clock import FakeClock
+from reconciliation.verdicts import COLUMNS, AuditConfig
+from tests.golden_data import LOG_FILE_BYTES, end_ms, golden_store
+from tests.reconciliation.naive import naive_audit
+from tests.reconciliation.test_bad_files import places, read
+from tests.timer_store.rig import TimerRig
+
+PARTS = ("apache-4.9.7-clean", "apache-5.3.3-clean")
+FIELDS = layout.RECORD_HEAD.fields or {}
+HOUR_MS = 3_600_000
+BLANK = layout.packer(layout.BLANK_RECORD)
+I8 = np.dtype(">i8")
+
+
+def moved(data: bytearray, row: dict[str, Any], by: int, behind: int) -> None:
+    """Have a record lie further on, in a queue that had `behind` messages before."""
+    at = row["file_offset"]
+    for name, more in (("phys_offset", by), ("queue_offset", behind)):
+        field = np.frombuffer(data, I8, 1, at + FIELDS[name][1])
+        field += more
+
+
+def mixed(root: Path) -> dict[str, int]:
+    """Write the log of all, one part behind the other; return where each begins."""
+    folder, base, lengths = root / "commitlog", 0, Counter[tuple[str, int]]()
+    folder.mkdir(parents=True)
+    begins = {}
+    for name in PARTS:
+        store, begins[name] = golden_store(name), base
+        rows = read(store, "messages")
+        files = sorted((store / "commitlog").iterdir())
+        for path in files:
+            data = bytearray(path.read_bytes())
+            mine = [row for row in rows if row["file"] == f"commitlog/{path.name}"]
+            for row in mine:
+                moved(data, row, base, lengths[row["topic"], row["queue_id"]])
+            end = mine[-1]["file_offset"] + mine[-1]["record_size"] if mine else 0
+            left = len(data) - end
+            data[end:] = BLANK.pack(left, layout.MAGIC_BLANK).ljust(left, b"\0")
+            (folder / f"{base + int(path.name):020d}").write_bytes(data)
+        base += len(files) * LOG_FILE_BYTES
+        queued = (row for row in rows if row["sys_flag"] & 0xC in (0, 8))
+        lengths.update((row["topic"], row["queue_id"]) for row in queued)
+    return begins
+
+
+def verdicts_of(store: Path) -> dict[int, str]:
+    messages = read(store, "messages", *COLUMNS)
+    found = naive_audit(
+        messages, read(store, "consume_queue"), read(store, "cursors"), AuditConfig()
+    )
+    return {root: verdict for (_, root), verdict in found.items()}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int], int]:
+    """The log of all three, opened by us: the store, where parts begin, and where ours does."""
+    root = tmp_path_factory.mktemp("mixed") / "store"
+    begins = mixed(root)
+    ours = LOG_FILE_BYTES * len(list((root / "commitlog").iterdir()))
+    rig = TimerRig(root, FakeClock(end_ms("5.3.3")))
+    rig.topics += sorted({row["real_topic"] for row in read(root, "messages") if row["real_topic"]})
+    rig.open()
+    for n in range(4):
+        rig.put(rig.clock.now_ms() + 1_000 + n * HOUR_MS, UNIQ_KEY=f"ours-{n}")
+    rig.advance(2 * HOUR_MS)
+    rig.close()
+    return root, begins, ours
+
+
+def test_each_part_has_the_verdicts_that_it_has_alone(
+    store: tuple[Path, dict[str, int], int],
+) -> None:
+    root, begins, ours = store
+    found = verdicts_of(root)
+    for name in PARTS:
+        alone = verdicts_of(golden_store(name))
+        ended = {at: verdict for at, verdict in alone.items() if verdict != "pending"}
+        assert len(ended) > 10
+        assert {at: found[at + begins[name]] for at in ended} == ended
+        levels = {row["phys_offset"] for row in read(golden_store(name), "schedule")}
+        for at in alone.keys() - ended.keys():  # our timers took theirs over; nobody the levels'
+            assert found[at + begins[name]] in (("lost",) if at in levels else ("ok", "pending"))
+    mine = [verdict for at, verdict in found.items() if at >= ours]
+    assert Counter(mine) == {"ok": 2, "pending": 2}
+    assert places(root) == set()
