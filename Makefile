@@ -46,6 +46,7 @@ bench: env
 soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/reconciliation/test_mutations.py --mutations $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/reconciliation/test_on_spark.py -k among_many --planted=1000000 $(PYTEST_ARGS)
 
 docs: env
 	$(BIN)/python -m broker.cli.reference docs/reference

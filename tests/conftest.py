@@ -28,26 +28,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--migration-books", type=Path, default=None, help="write the books of that run there"
     )
     group.addoption("--mutations", action="store_true", help="drop every condition of the audit")
+    group.addoption("--planted", type=int, default=20_000, help="messages beside planted faults")
     group.addoption("--seed", type=int, default=None, help="repeat the run with this seed")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def kills(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--kills"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def migration_kills(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--migration-kills"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def migration_books(request: pytest.FixtureRequest) -> Path | None:
     found: Path | None = request.config.getoption("--migration-books")
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def seed(request: pytest.FixtureRequest) -> int:
     chosen = request.config.getoption("--seed")
     return random.SystemRandom().randrange(1 << 32) if chosen is None else int(chosen)

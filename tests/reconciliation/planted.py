@@ -1,24 +1,56 @@
-"""A store with known faults: a timer store's own work, and what somebody did to its log."""
+"""A store with known faults: what levels, timers and a migration did, and somebody to their log.
+
+Every kind of life is planted with each of four holders, at random places among plain messages:
+
+    timer      asked for a time of its own          level     waits in a level's queue
+    drained    handed over from a level's queue     routed    its level makes timers of new ones
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from benchmarks.fill import KEY_DIGITS, KEY_HEAD, LOOPBACK, ROWS, TIME_DIGITS, key, write_digits
 from message_store import layout
 from message_store.batch import PutBatch
 from message_store.properties import encode_properties
 from message_store.quarantine import origin_of
-from tests.store_help import LOOPBACK
-from tests.timer_store.rig import TimerRig
+from message_store.waiting import Verdict
+from tests.migration.rig import MigrationRig
+from tests.reconciliation.sewn import Log
 from timer_store.names import TIMER_TOPIC
 
+Numbers = npt.NDArray[np.int64]
+Messages = list[tuple[str, bytes, bytes, int]]  # topic, body, property text, origin
 HOUR_MS = 3_600_000
-FILE_BYTES = 65_536
-HEAD = {name: layout.RECORD_HEAD.fields[name][1] for name in layout.RECORD_HEAD.names or ()}  # type: ignore[index]
+HOLDERS: Final = ("timer", "level", "drained", "routed")
+LEVELS: Final = "10s 2h 12s 3h 14s 4h"  # near and far of a level, a drained, a routed one
+NEAR_MS, SPREAD_MS, OVER_MS = 10_000, 5_000, 60_000
+QUEUES: Final = 4
+NEAR: Final = {
+    "ok": "ok", "lost": "lost", "duplicated": "duplicated", "early": "early",
+    "misrouted": "misrouted", "properties": "corrupt", "body": "corrupt", "gone": "quarantined",
+}  # fmt: skip
+FAR: Final = {
+    "pending": "pending", "unreadable": "corrupt", "moved_twice": "moved_twice", "moved": "moved",
+    "fired": "moved", "cancelled": "cancelled", "cancelled_but_fired": "cancelled_but_fired",
+}  # fmt: skip
+KINDS: Final = (*NEAR, *FAR, "late")
+VERDICTS: Final = NEAR | FAR | {"late": "late"}
+LIFE = np.dtype([("kind", "i4"), ("holder", "i4"), ("at", "i8"), ("size", "i8")])
+PLAIN_PENDING = 0.2
+MANY = 10_000  # plain messages for which a store has files of the usual size
+SIZES = {
+    "commitlog_file_bytes": 1 << 26, "queue_file_bytes": 6_000_000, "index_slots_max": 500_000,
+    "index_entries_max": 2_000_000,
+}  # fmt: skip
+SMALL_FILE_BYTES = 65_536
 
 
 @dataclass
@@ -27,7 +59,7 @@ class Planted:
 
     Attributes:
         verdicts: by log offset of the first record of each message.
-        gaps: log offsets of what is no record any more.
+        gaps: log offsets of what is no record any more, in order.
     """
 
     root: Path
@@ -35,154 +67,235 @@ class Planted:
     gaps: list[int] = field(default_factory=list)
 
 
-def plant(root: Path, each: int = 2) -> Planted:
-    """Make a store in which every verdict occurs `each` times."""
-    made = _Planting(root, each)
+def plant(root: Path, each: int = 2, plain: int = 0, seed: int = 6) -> Planted:
+    """Make a store in which every kind of life occurs `each` times with each holder.
+
+    Args:
+        plain: messages beside them with which all is well.
+    """
+    made = _Planting(root, each, plain, seed)
     made.outage()
-    made.work()
+    made.send(made.shuffled())
+    made.decide()
+    made.rig.advance(OVER_MS)
     made.append()
     made.rig.close()
     made.surgery()
-    return made.planted
+    return made.told()
 
 
 class _Planting:
-    def __init__(self, root: Path, each: int) -> None:
-        self.planted, self.each = Planted(root), each
-        self.rig = TimerRig(root).open()
-        self.at: dict[str, list[int]] = {}
+    def __init__(self, root: Path, each: int, plain: int, seed: int) -> None:
+        self.root, self.each, self.plain = root, each, plain
+        self.random = np.random.default_rng(seed)
+        many = plain >= MANY
+        timers = {"log_file_bytes": 1 << 26} if many else {}
+        self.rig = MigrationRig(root, levels=LEVELS, **timers)
+        self.rig.store_changes = dict(SIZES) if many else {}
+        self.file_bytes = SIZES["commitlog_file_bytes"] if many else SMALL_FILE_BYTES
+        self.lives = np.zeros(0, LIFE)
+        self.named: list[npt.NDArray[Any]] = []  # of records that name an origin
+        self.unexpected: list[int] = []
+        self.senders: dict[bool, _Sender] = {}
+        self.open()
+        self.rig.route(5)
+        self.rig.route(6)
 
-    def hold(self, kind: str, delay_ms: int, verdict: str = "", **more: Any) -> list[int]:
-        """Put timers; note what is to be said of them."""
-        due_ms = self.rig.clock.now_ms() + delay_ms
-        rows = [
-            self.rig.put(due_ms, body=f"{kind}/{n}".encode(), UNIQ_KEY=f"{kind}-{n}", **more)
-            for n in range(self.each)
-        ]
-        offsets = [int(batch.rows[0]["phys_offset"]) for batch in rows]
-        self.planted.verdicts |= dict.fromkeys(offsets, verdict or kind)
-        self.at[kind] = offsets
-        return offsets
+    def open(self) -> None:
+        self.rig.open()
+        self.rig.store.add_dispatcher(self._note)
+        first = self.lives.size
+        self.senders = {timer: _Sender(self.rig, first, timer=timer) for timer in (True, False)}
+
+    def _note(self, batch: PutBatch) -> None:
+        rows = batch.filled
+        rows = rows[(rows["prepared_offset"] < 0) & (rows["status"] == 0)]
+        self.named.append(rows[["phys_offset", "prepared_offset", "topic_index"]].copy())
+
+    # -- what happens ---------------------------------------------------------------------------
 
     def outage(self) -> None:
-        """Have timers fall due while nobody runs."""
-        self.hold("late", 1_500)
+        """Have messages fall due while nobody runs."""
+        late = np.zeros(self.each * len(HOLDERS), LIFE)
+        late["kind"], late["holder"] = KINDS.index("late"), np.arange(late.size) % len(HOLDERS)
+        self.send(late)
         self.rig.close()
         self.rig.clock.set_ms(self.rig.clock.now_ms() + HOUR_MS)
-        self.rig.open()
+        self.open()
 
-    def work(self) -> None:
-        """Deliver, cancel and move as the timer store does it."""
-        for kind in ("ok", "lost", "duplicated", "early", "misrouted"):
-            self.hold(kind, 1_700)
-        self.hold("properties", 1_800, "corrupt")
-        self.hold("body", 1_900, "corrupt")
-        self.hold("gone", 1_500, "quarantined", topic="Nowhere")
-        self.hold("pending", HOUR_MS)
-        self.hold("unreadable", HOUR_MS, "corrupt")
-        self.hold("moved_twice", HOUR_MS)
-        moved = self.hold("moved", 60_000)
-        fired = self.hold("fired", 80_000, "moved")
-        cancelled = self.hold("cancelled", 70_000) + self.hold("cancelled_but_fired", 70_000)
-        self.rig.work()
-        decisions = self.rig.timers.decisions
+    def shuffled(self) -> npt.NDArray[Any]:
+        """Return all other lives in random order."""
+        kinds = np.repeat(np.arange(len(NEAR) + len(FAR)), self.each)
+        faults, plain = np.zeros(kinds.size * len(HOLDERS), LIFE), np.zeros(self.plain, LIFE)
+        faults["kind"] = np.tile(kinds, len(HOLDERS))
+        faults["holder"] = np.repeat(np.arange(len(HOLDERS)), kinds.size)
+        waits = self.random.random(self.plain) < PLAIN_PENDING
+        plain["kind"] = np.where(waits, KINDS.index("pending"), KINDS.index("ok"))
+        plain["holder"] = self.random.integers(0, len(HOLDERS), self.plain)
+        return self.random.permutation(np.concatenate([faults, plain]))
+
+    def send(self, lives: npt.NDArray[Any]) -> None:
+        """Send messages, a millisecond for a batch, and hand over what is to be drained."""
+        clock, first_ms = self.rig.clock, self.rig.clock.now_ms()
+        for first in range(0, lives.size, ROWS):
+            piece = lives[first : first + ROWS]
+            clock.set_ms(clock.now_ms() + 1)
+            for timer in (True, False):
+                mine = np.flatnonzero((piece["holder"] == 0) == timer)
+                later_ms = self.random.integers(0, SPREAD_MS // 100, mine.size) * 100
+                self.senders[timer].send(piece, mine, first_ms + NEAR_MS + later_ms)
+            self.rig.work()
+        for level in (3, 4):
+            while self.rig.drain.step(level, ROWS, migration="planted").taken:
+                self.rig.work()
+            assert self.rig.drain.is_empty(level)
+        self.lives = np.concatenate([self.lives, lives])
+
+    def decide(self) -> None:
+        """Cancel, move and fire, as the timer store and the levels do it."""
         now_ms = self.rig.clock.now_ms()
-        decisions.move(np.array(moved), np.array([now_ms + 2_500] * self.each))
-        decisions.fire(np.array(fired))
-        decisions.cancel(np.array(cancelled))
-        copied = self.at["moved_twice"]
-        decisions.move(np.array(copied), np.array([now_ms + 2 * HOUR_MS] * self.each))
-        self.rig.advance(90_000)
+        for holder in HOLDERS:
+            is_level = holder == "level"
+            waiting = self.rig.waiting_levels if is_level else self.rig.waiting_timers
+            cancelled = self.places("cancelled", "cancelled_but_fired", holder=holder)
+            moved, copied = (self.places(kind, holder=holder) for kind in ("moved", "moved_twice"))
+            for decided in (
+                waiting.cancel(cancelled),
+                waiting.fire(self.places("fired", holder=holder)),
+                waiting.move(moved, np.full(moved.size, now_ms + 2_500), self.rig.run_hooks),
+                waiting.move(copied, np.full(copied.size, now_ms + HOUR_MS), self.rig.run_hooks),
+            ):
+                assert (decided.verdicts == Verdict.DONE).all(), decided.remarks
+            self.rig.work()
 
     def append(self) -> None:
         """Append records that nobody should have written."""
-        for origin in self.at["duplicated"] + self.at["cancelled_but_fired"]:
-            self.copy(origin, "T")
-        for origin in self.at["moved_twice"]:
-            self.copy(origin, TIMER_TOPIC)
-        for n in range(self.each):
-            offset = self.put("T", b"plain", {"UNIQ_KEY": f"plain-{n}"}, 0)
-            self.put("T", b"unexpected", {}, origin_of(offset))
-            self.planted.verdicts[offset] = "unexpected"
+        copies = self._of_origins(TIMER_TOPIC)
+        twice = self.places("duplicated", "cancelled_but_fired").tolist()
+        copied = self.places("moved_twice").tolist()
+        self.put([self._copy("T", at, at) for at in twice])
+        self.put([self._copy(TIMER_TOPIC, at, copies[at]) for at in copied])
+        count = self.each * len(HOLDERS)
+        self.unexpected = self.put([("T", b"plain", b"", 0)] * count)
+        self.put([("T", b"unexpected", b"", origin_of(at)) for at in self.unexpected])
 
-    def copy(self, origin: int, topic: str) -> None:
-        """Append a record made of the timer at `origin`."""
-        record = self.rig.store.read_record(origin)
-        self.put(topic, record.body, record.properties, origin_of(origin))
+    def _copy(self, topic: str, origin: int, like: int) -> tuple[str, bytes, bytes, int]:
+        record = self.rig.store.read_record(like)
+        return topic, record.body, encode_properties(record.properties), origin_of(origin)
 
-    def put(self, topic: str, body: bytes, properties: dict[str, str], origin: int) -> int:
-        store, batch = self.rig.store, PutBatch(1)
-        batch.add(
-            topic_index=store.topics.add(topic), queue_id=0, body=body,
-            properties=encode_properties(properties), born_ms=self.rig.clock.now_ms(),
-            born_host=LOOPBACK, store_host=LOOPBACK, prepared_offset=origin,
-        )  # fmt: skip
+    def put(self, messages: Messages) -> list[int]:
+        """Append messages past all hooks; return where they lie."""
+        store, batch = self.rig.store, PutBatch(len(messages))
+        for topic, body, properties, origin in messages:
+            batch.add(
+                topic_index=store.topics.add(topic), queue_id=0, body=body, properties=properties,
+                born_ms=self.rig.clock.now_ms(), born_host=LOOPBACK, store_host=LOOPBACK,
+                prepared_offset=origin,
+            )  # fmt: skip
         batch.trusted = True
         store.put(batch)
-        assert batch.rows[0]["status"] == 0
-        return int(batch.rows[0]["phys_offset"])
+        assert not batch.filled["status"].any(), batch.remarks
+        found: list[int] = batch.filled["phys_offset"].tolist()
+        return found
 
     def surgery(self) -> None:
         """Change bytes of the log."""
-        log = _Log(self.planted.root)
-        sent = log.deliveries()
-        for origin in self.at["lost"]:
-            log.set_number(sent[origin], "sys_flag", layout.SYS_ROLLBACK)
-        for origin in self.at["early"]:
-            log.set_number(sent[origin], "store_ms", log.number(sent[origin], "store_ms") - 1_000)
-        for origin in self.at["misrouted"]:
-            log.set_number(sent[origin], "queue_id", 3)
-        for origin in self.at["body"]:
-            log.flip(sent[origin] + layout.RECORD_HEAD.itemsize)
-        for origin in self.at["properties"]:
-            log.flip(log.find(b"UNIQ_KEY\x01", sent[origin]) + 12)
-        for offset in self.at["unreadable"]:
-            log.set_number(offset, "magic", 0)
-        self.planted.gaps = self.at["unreadable"][:1]  # neighbours: one gap
+        log, sent = Log(self.root, self.file_bytes), self._of_origins("T")
 
+        def deliveries(kind: str) -> Iterator[int]:
+            return (sent[at] for at in self.places(kind).tolist())
 
-class _Log:
-    """The bytes of a log on the disk."""
+        for at in deliveries("lost"):
+            log.head(at)["sys_flag"] = layout.SYS_ROLLBACK
+        for at in deliveries("early"):
+            log.head(at)["store_ms"] -= NEAR_MS // 2
+        for at in deliveries("misrouted"):
+            log.head(at)["queue_id"] = (log.head(at)["queue_id"] + 1) % QUEUES
+        for at in deliveries("body"):
+            log.flip(at + layout.RECORD_HEAD.itemsize)
+        for at in deliveries("properties"):
+            log.flip(log.find(b"UNIQ_KEY\x01", at) + 12)
+        for at in self.places("unreadable").tolist():
+            log.head(at)["magic"] = 0
+        log.close()
 
-    def __init__(self, root: Path) -> None:
-        self.folder = root / "commitlog"
-        self.packers = {n: layout.packer(np.dtype([(n, layout.RECORD_HEAD[n])])) for n in HEAD}
+    # -- what is there --------------------------------------------------------------------------
 
-    def _edit(self, at: int, data: bytes) -> None:
-        with (self.folder / f"{at // FILE_BYTES * FILE_BYTES:020d}").open("r+b") as file:
-            file.seek(at % FILE_BYTES)
-            file.write(data)
-
-    def _bytes(self, at: int, size: int) -> bytes:
-        data = (self.folder / f"{at // FILE_BYTES * FILE_BYTES:020d}").read_bytes()
-        return data[at % FILE_BYTES : at % FILE_BYTES + size]
-
-    def number(self, record: int, name: str) -> int:
-        packed = self.packers[name]
-        return int(packed.unpack(self._bytes(record + HEAD[name], packed.size))[0])
-
-    def set_number(self, record: int, name: str, value: int) -> None:
-        self._edit(record + HEAD[name], self.packers[name].pack(value))
-
-    def flip(self, at: int) -> None:
-        self._edit(at, bytes([self._bytes(at, 1)[0] ^ 1]))
-
-    def find(self, text: bytes, start: int) -> int:
-        """Return where a text stands behind `start`."""
-        return start + self._bytes(start, FILE_BYTES).index(text)
-
-    def deliveries(self) -> dict[int, int]:
-        """Return the log offset of the first delivery of each origin."""
-        found: dict[int, int] = {}
-        at, end = 0, len(list(self.folder.iterdir())) * FILE_BYTES
-        while at < end:
-            size = self.number(at, "total_size")
-            if size <= 0 or self.number(at, "magic") == layout.MAGIC_BLANK:
-                at = (at // FILE_BYTES + 1) * FILE_BYTES
-                continue
-            origin = -self.number(at, "prepared_offset") - 1
-            is_timer = TIMER_TOPIC.encode() in self._bytes(at, size)
-            if origin >= 0 and not is_timer:
-                found.setdefault(origin, at)
-            at += size
+    def places(self, *kinds: str, holder: str = "") -> Numbers:
+        """Return the log offsets of messages of some kinds."""
+        mine = np.isin(self.lives["kind"], [KINDS.index(kind) for kind in kinds])
+        if holder:
+            mine &= self.lives["holder"] == HOLDERS.index(holder)
+        found: Numbers = self.lives["at"][mine]
         return found
+
+    def _of_origins(self, topic: str) -> dict[int, int]:
+        """Return where the first record of a topic lies that was made of each origin."""
+        rows = np.concatenate(self.named)
+        rows = rows[rows["topic_index"] == self.rig.store.topics.find(topic)]
+        origins = (-rows["prepared_offset"] - 1).tolist()
+        return dict(zip(origins[::-1], rows["phys_offset"].tolist()[::-1], strict=True))
+
+    def told(self) -> Planted:
+        """Return what is to be found."""
+        verdicts = [VERDICTS[kind] for kind in KINDS]
+        told = (verdicts[kind] for kind in self.lives["kind"].tolist())
+        made = Planted(self.root, dict(zip(self.lives["at"].tolist(), told, strict=True)))
+        made.verdicts |= dict.fromkeys(self.unexpected, "unexpected")
+        gone = self.lives[self.lives["kind"] == KINDS.index("unreadable")]
+        ends = gone["at"] + gone["size"]  # of neighbours there is one gap
+        alone = ~np.isin(gone["at"], ends) | (gone["at"] % self.file_bytes == 0)
+        made.gaps = sorted(gone["at"][alone].tolist())
+        return made
+
+
+class _Sender:
+    """Sends batches made of one batch: only digits and columns are written anew.
+
+    Args:
+        first: number of its first message; timer: whether they ask for a time, or for a level.
+    """
+
+    def __init__(self, rig: MigrationRig, first: int, *, timer: bool) -> None:
+        self.rig, self.timer, self.count = rig, timer, first
+        wish = {"TIMER_DELIVER_MS": "0" * TIME_DIGITS} if timer else {"DELAY": "1"}
+        text = encode_properties({"UNIQ_KEY": key(0), "WAIT": "true"} | wish)
+        self.topics = [rig.store.topics.add(name) for name in ("T", "Nowhere")]
+        self.batch = PutBatch(ROWS)
+        for n in range(ROWS):
+            self.batch.add(
+                topic_index=self.topics[0], queue_id=n % QUEUES, body=key(0).encode(),
+                properties=text, born_ms=0, born_host=LOOPBACK, store_host=LOOPBACK,
+            )  # fmt: skip
+        self.made, self.staged = self.batch.rows.copy(), self.batch.staging_len
+        self.texts = self.batch.staging[: self.staged].reshape(ROWS, -1)
+        self.pristine = self.texts[0].copy()  # hooks write into texts, too
+        body = len(key(0))
+        self.keys_at = (len(KEY_HEAD), body + text.index(key(0).encode()) + len(KEY_HEAD))
+        name = b"TIMER_DELIVER_MS\x01" if timer else b"DELAY\x01"
+        self.wish_at = body + text.index(name) + len(name)
+
+    def send(self, lives: npt.NDArray[Any], at: Numbers, near_ms: Numbers) -> None:
+        """Send the lives at some places; `near_ms`: when those are due that wait for a time."""
+        batch, size = self.batch, at.size
+        batch.clear()
+        batch.rows[:size], batch.count, batch.staging_len = self.made[:size], size, self.staged
+        rows, texts, kinds = batch.filled, self.texts[:size], lives["kind"][at]
+        texts[:] = self.pristine
+        # numbers of timers are even, those of levels odd
+        numbers = 2 * np.arange(self.count, self.count + size) + int(not self.timer)
+        for place in self.keys_at:
+            write_digits(texts[:, place:], numbers, KEY_DIGITS, 16)
+        is_far = (kinds >= len(NEAR)) & (kinds < KINDS.index("late"))
+        if self.timer:
+            rows["timer_value"] = near_ms + np.where(is_far, 2 * HOUR_MS, 0)
+            write_digits(texts[:, self.wish_at :], rows["timer_value"], TIME_DIGITS, 10)
+        else:
+            rows["delay_level"] = 2 * lives["holder"][at] - 1 + is_far
+            write_digits(texts[:, self.wish_at :], rows["delay_level"], 1, 10)
+        rows["topic_index"] = np.where(kinds == KINDS.index("gone"), *self.topics[::-1])
+        rows["born_ms"] = self.rig.clock.now_ms()
+        self.rig.put(batch)
+        assert not rows["status"].any(), batch.remarks
+        lives["at"][at], lives["size"][at] = rows["phys_offset"], rows["record_size"]
+        self.count += size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from reconciliation.watching import Watch, WatchConfig
 from tests.migration.rig import MigrationRig
 from tests.migration.test_counting import plan_of
 from tests.migration.test_drain import fill
+from tests.reconciliation.conftest import FOR_FEW_ROWS
 from tests.reconciliation.planted import plant
 
 pytestmark = pytest.mark.spark
@@ -31,6 +33,8 @@ VERDICT = {
 }  # fmt: skip
 MINUTE_MS, DAY_MS = jobs.MINUTE_MS, jobs.DAY_MS
 START_MS = 1_700_006_400_000  # a full day
+FEW, PIECES = 100_000, 64
+FAULTS_EACH = 10_000  # messages for each fault of one kind with one holder
 PROOF = ("store", "phys_offset", "topic", "queue_offset", "level", "due_ms", "body")
 
 
@@ -233,6 +237,40 @@ def test_the_whole_run_writes_what_was_asked_for(spark: Any, tmp_path: Path) -> 
         summary.verdicts
     )
     assert json.dumps(summary.to_json())
+
+
+# -- faults among many ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def for_many_rows(spark: Any, request: pytest.FixtureRequest) -> Iterator[int]:
+    """Messages beside the faults; for more than a few Spark works as it does for users."""
+    count = int(request.config.getoption("--planted"))
+    own = {key: spark.conf.get(key) for key in FOR_FEW_ROWS}
+    if count > FEW:
+        for key in own:
+            spark.conf.unset(key)
+        spark.conf.set("spark.sql.shuffle.partitions", PIECES)
+    yield count
+    for key, value in own.items():
+        spark.conf.set(key, value)
+
+
+def test_faults_among_many_are_found_and_nothing_else(
+    spark: Any, tmp_path: Path, for_many_rows: int
+) -> None:
+    """With --planted=N: N messages, and one of each kind and holder for every 10_000."""
+    planted = plant(tmp_path, each=max(1, for_many_rows // FAULTS_EACH), plain=for_many_rows)
+    verdicts, unread = audit_stores(spark, [str(planted.root)], ids=False)
+    rows = verdicts.select("root", "verdict").toArrow()
+    found = dict(zip(rows["root"].to_pylist(), rows["verdict"].to_pylist(), strict=True))
+    assert rows.num_rows == len(found), "one row for each message"
+    wrong = [
+        (root, planted.verdicts.get(root), found.get(root)) for root in planted.verdicts | found
+        if planted.verdicts.get(root) != found.get(root)
+    ]  # fmt: skip
+    assert wrong == []
+    assert sorted(row["phys_offset"] for row in unread.collect()) == planted.gaps
 
 
 # -- the audit that goes on ---------------------------------------------------------------------
