@@ -76,6 +76,7 @@ def _silence_errors() -> None:
 
     for name in ERROR_LOGGERS:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a batch that was stopped half-way
 
 
 @contextmanager

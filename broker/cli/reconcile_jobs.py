@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.cli.exits import Exit
 from broker.cli.output import console, print_json, print_json_line, table
 from broker.cli.reconcile_run import print_unread
-from broker.cli.reconcile_spark import could_not_run, in_spark
+from broker.cli.reconcile_spark import LOOK_S, could_not_run, in_spark
 from message_store.clock import SystemClock
 from message_store.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from reconciliation.running import Wanted
     from reconciliation.where import Where
@@ -207,12 +210,30 @@ def watch(
             if not once:
                 text = f"Watching; alarms come here and to {watching.alarms}. Ctrl-C ends it."
                 console(stderr=True).print(text, markup=False, soft_wrap=True)
-            query.awaitTermination()
-        except KeyboardInterrupt:
-            for running in spark.streams.active:
-                running.stop()
+            wait_for(query)
         finally:
             spark.stop()
+
+
+def wait_for(query: StreamingQuery) -> None:
+    """Return when a query has ended, or was stopped by Ctrl-C.
+
+    Ctrl-C only sets a flag: pyspark's own handler calls Java while a call of Java may be under way.
+
+    Raises:
+        pyspark.errors.StreamingQueryException: It failed.
+    """
+    asked = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
+    try:
+        while query.isActive and not asked.wait(LOOK_S):
+            pass
+        if asked.is_set():
+            query.stop()
+        else:
+            query.awaitTermination()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _audited(spark: SparkSession, wanted: Wanted) -> tuple[DataFrame, Rows]:
