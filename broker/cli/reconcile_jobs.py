@@ -31,7 +31,6 @@ ROWS_MAX: Final = 100_000
 SHOWN_MAX: Final = 60
 REPAIR_MAX: Final = 1_000_000
 FORMAT: Final = "duemq-repair-1"
-CLOCK_SET_BACK: Final = "clock"  # the store's clock was: nothing is unread there
 
 
 def forecast(wanted: Wanted, where: Where, *, minutes: int, as_json: bool) -> None:
@@ -239,6 +238,7 @@ def wait_for(query: StreamingQuery) -> None:
 def _audited(spark: SparkSession, wanted: Wanted) -> tuple[DataFrame, Rows]:
     """Return the verdicts, and the places that could not be read."""
     from reconciliation.read import audit_stores
+    from reconciliation.tables import CLOCK_SET_BACK
 
     verdicts, unread = audit_stores(spark, wanted.stores, wanted.config)
     gone = unread.where(unread.damage != CLOCK_SET_BACK)
