@@ -31,6 +31,11 @@ class Victim:
         self.child: Child | None = None
 
     @property
+    def root(self) -> Path:
+        """Where its store lies."""
+        return self.home / "store"
+
+    @property
     def address(self) -> str:
         return f"{LOOPBACK}:{self.port}"
 
@@ -40,7 +45,7 @@ class Victim:
             "listenPort": str(self.port),
             "brokerIP1": LOOPBACK,
             "bindAddress": LOOPBACK,
-            "storePathRootDir": str(self.home / "store"),
+            "storePathRootDir": str(self.root),
             "embeddedNamesrvEnable": "false",
             "metricsPromExporterPort": "0",
             "messageDelayLevel": "1s 2s 3s",
