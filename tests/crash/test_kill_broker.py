@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from tests.crash.books import Books, send_until
+from tests.crash.left import audit_faults
 from tests.crash.victim import Victim, arrivals
 
 DELAYS_MS = (1_000, 2_000, 3_000)
@@ -30,13 +32,37 @@ async def send_and_kill(victim: Victim, books: Books) -> None:
         fuse.join()
 
 
-@pytest.mark.crash
-def test_kill_at_random_moments(tmp_path: Path, kills: int, seed: int) -> None:
-    victim = Victim(tmp_path, seed)
+@dataclass(frozen=True)
+class Killed:
+    """A run, and what a reader found wrong; behind it, one more kill left messages waiting."""
+
+    victim: Victim
+    books: Books
+    faults: list[str]
+    where: str
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory, kills: int, seed: int) -> Killed:
+    home = tmp_path_factory.mktemp("killed")
+    victim = Victim(home, seed)
     books = Books("CrashT", queues=3, delays_ms=DELAYS_MS, timers_ms=TIMERS_MS)
     for _ in range(kills):
         victim.start()
         asyncio.run(send_and_kill(victim, books))
-    arrived = arrivals(victim, books)
-    assert books.faults(arrived) == [], f"seed {seed}, {kills} kills, log {tmp_path}/broker.log"
-    assert len(books.acknowledged) >= kills, f"seed {seed}: hardly anything was sent"
+    faults = books.faults(arrivals(victim, books))
+    victim.start()
+    asyncio.run(send_and_kill(victim, books))
+    return Killed(victim, books, faults, f"seed {seed}, {kills} kills, log {home}/broker.log")
+
+
+@pytest.mark.crash
+def test_kill_at_random_moments(killed: Killed, kills: int) -> None:
+    assert killed.faults == [], killed.where
+    assert len(killed.books.acknowledged) >= kills, f"{killed.where}: hardly anything was sent"
+
+
+@pytest.mark.crash
+@pytest.mark.spark
+def test_an_audit_of_what_the_kills_left(killed: Killed, spark: Any) -> None:
+    assert audit_faults(spark, killed.victim.root, killed.books) == [], killed.where
