@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 
 from message_store.clock import Clock
+from message_store.ledger.defaults import shown_text
 from message_store.ledger.errors import LedgerError
 from migration.ledger.records import Fold, Record
 from migration.ledger.writer import Health, LedgerPlace, LedgerWriter
@@ -58,9 +59,7 @@ class Account:
     @property
     def shown_url(self) -> str:
         """The ledger's URL without a password."""
-        from message_store.ledger.engine import parse_url, shown  # SQLAlchemy: who needs it waits
-
-        return shown(parse_url(self.place.url))
+        return shown_text(self.place.url)
 
     @property
     def health(self) -> Health:

@@ -27,6 +27,10 @@ from tests.crash.victim import Victim, arrivals
 DELAYS_MS = (2_000, 4_000, 6_000)
 ACTIONS = ("start", "start", "start", "rollback", "rollback", "pause", "resume", "verify")
 WISHES_EVERY_S = (0.01, 0.15)
+LOOKS = 60  # at the states, one right after the other, behind a wish
+WANTED = ("", "routing", "draining", "verifying", "done", "rolling_back", "rolled_back")
+"""States to kill in, in turn; "": at any moment. Some last a few ms; one level in it is enough."""
+WANTED_WITHIN_S = 6.0  # else it is killed all the same
 KEYS = {
     "messageDelayLevel": " ".join(f"{delay // 1_000}s" for delay in DELAYS_MS),
     "timerRollWindowSlot": "3600",
@@ -49,11 +53,13 @@ class Seen:
     Attributes:
         told: by state, how often it was told.
         kills: by state, how many kills came when that was told last of some level.
+        wanted: the state to kill in, "": at any moment.
     """
 
     told: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
     last: set[str] = field(default_factory=set)
+    wanted: str = ""
 
     def take(self, states: list[str]) -> None:
         """Note what was told."""
@@ -66,27 +72,38 @@ class Seen:
         self.last = set()
 
 
-async def wish_at_random(victim: Victim, seen: Seen, stop: asyncio.Event) -> None:
-    """Ask for this and that until the broker is gone; note the states that levels were in."""
+async def wish_at_random(
+    victim: Victim, seen: Seen, stop: asyncio.Event, fuse: threading.Timer
+) -> None:
+    """Ask for this and that until the broker is gone; note the states that levels were in.
+
+    Once a level is in the state that is wanted, the broker is killed.
+    """
     draw = victim.random
     try:
         async with RemotingClient(victim.address) as client:
             while not stop.is_set():
                 await wish(client, draw.choice(ACTIONS), levels=[draw.randint(1, len(DELAYS_MS))])
-                status = await wish(client, "status")
-                seen.take([level["state"] for level in status["levels"]])
+                for _ in range(LOOKS if seen.wanted else 1):
+                    status = await wish(client, "status")
+                    seen.take([level["state"] for level in status["levels"]])
+                    if seen.wanted in seen.last:
+                        fuse.cancel()
+                        victim.kill()
+                        return
                 await asyncio.sleep(draw.uniform(*WISHES_EVERY_S))
     except (OSError, TimeoutError):
         return
 
 
 async def work_and_kill(victim: Victim, books: Books, seen: Seen) -> None:
-    """Send and migrate until the broker is killed at a random moment."""
+    """Send and migrate until the broker is killed, in the state that is wanted or at random."""
     stop = asyncio.Event()
-    fuse = threading.Timer(victim.random.uniform(0.1, 2.5), victim.kill)
+    longest_s = WANTED_WITHIN_S if seen.wanted else 2.5
+    fuse = threading.Timer(victim.random.uniform(0.1, longest_s), victim.kill)
     fuse.start()
     try:
-        wishing = asyncio.create_task(wish_at_random(victim, seen, stop))
+        wishing = asyncio.create_task(wish_at_random(victim, seen, stop, fuse))
         await send_until(books, victim.address, stop)
         stop.set()
         await wishing
@@ -117,7 +134,8 @@ def killed(
     victim = Victim(home, seed, **KEYS)
     books = Books("CrashM", queues=3, delays_ms=DELAYS_MS)
     seen = Seen()
-    for _ in range(migration_kills):
+    for number in range(migration_kills):
+        seen.wanted = WANTED[number % len(WANTED)]
         victim.keys["migrationRate"] = victim.random.choice(RATES)
         victim.start()
         asyncio.run(work_and_kill(victim, books, seen))
