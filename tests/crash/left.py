@@ -19,22 +19,29 @@ def audit_faults(spark: Any, root: Path, books: Books) -> list[str]:
     paths = [str(root)]
     verdicts, unread = audit_stores(spark, paths)
     rows = [row.asDict() for row in verdicts.select(*FACTS).collect()]
-    sent = read_table(spark, paths, "messages", ("unique_id",), topics=books.topic)
-    delivered = Counter(_number(row["unique_id"]) for row in sent.collect())
+    names = ("unique_id", "prepared_offset")
+    sent = read_table(spark, paths, "messages", names, topics=books.topic).collect()
+    straight = {_number(row["unique_id"]) for row in sent if row["prepared_offset"] >= 0}
+    delivered = Counter(_number(row["unique_id"]) for row in sent)
+    for number in straight:  # a timer whose time had passed when it was put waits nowhere
+        del delivered[number]
     held = f"{SCHEDULE_TOPIC},{TIMER_TOPIC}"
     records = read_table(spark, paths, "messages", ("phys_offset", "body"), topics=held)
     waiting = [row for row in rows if not row["deliveries"]]
     bodies = {row["phys_offset"]: bytes(row["body"]) for row in records.collect()}
-    found = _of_numbers(rows, books) + _of_deliveries(rows, delivered)
+    levels = sorted(n for n in straight if books.choice(n) < len(books.delays_ms))
+    found = [f"levels that never waited: {levels[:5]}"] if levels else []
+    found += _of_numbers(rows, books, straight) + _of_deliveries(rows, delivered)
     found += [text for row in waiting for text in _of_waiting(row, bodies, books)]
     return found + [f"{row['damage']} at {row['phys_offset']}" for row in unread.collect()]
 
 
-def _of_numbers(rows: list[dict[str, Any]], books: Books) -> list[str]:
-    """Each message has one row: all that were acknowledged, none that were not sent."""
+def _of_numbers(rows: list[dict[str, Any]], books: Books, straight: set[int]) -> list[str]:
+    """Each message that waited has one row: all acknowledged ones, none that were not sent."""
     told = Counter(_number(row["unique_id"]) for row in rows)
     lines = {
-        "acknowledged and unknown": books.acknowledged - told.keys(),
+        "acknowledged and unknown": books.acknowledged - told.keys() - straight,
+        "waited, and did not": told.keys() & straight,
         "told twice": {number for number, count in told.items() if count > 1},
         "never sent": {number for number in told if not 0 <= number < books.attempted},
     }
