@@ -16,7 +16,7 @@ from tests.migration.rig import MigrationRig
 VERSION = "5.3.3"
 ALL_KEYS = timer_work.KEYS | KEYS | {"timerRollWindowSlot": "3600"}
 PAST_S = 60.0
-LATE_MS = 10_000  # behind its time, or behind Apache's start; Apache's wheel takes up to two seconds
+LATE_MS = 10_000  # behind its time, or behind Apache's start: its wheel takes up to two seconds
 
 
 def opened(root: Path) -> MigrationRig:
