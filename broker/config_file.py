@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -109,7 +110,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     return value
 
 
-class Saved:
+class Saved(ABC):
     """A table that lives in memory and is written to a configuration file when it has changed.
 
     Subclasses set `_dirty` at each change and say how the file is to look.
@@ -119,9 +120,9 @@ class Saved:
         self._file = file
         self._dirty = False
 
+    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Return the file's content."""
-        raise NotImplementedError
 
     def persist(self) -> None:
         """Write the file if it does not hold the table yet.
