@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.interop.needs import in_ci
+
 FOR_FEW_ROWS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
@@ -22,6 +24,8 @@ FOR_FEW_ROWS = {
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        if in_ci():
+            pytest.fail("Spark needs Java 17 or newer; CI must have it")
         pytest.skip("Spark needs Java 17 or newer")
     from reconciliation.session import local_session
 
