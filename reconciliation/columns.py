@@ -359,13 +359,15 @@ class _Chunk:
         standing, rows = self._made.standing, self._rows
         found = np.full(rows.size, UNKNOWN, np.int8)
         timers = (self.kinds == 2) & (self.out_ms != ABSENT)
-        found[timers] = standing.of_timers(self.out_ms[timers])
+        found[timers] = standing.of_timers(
+            self.out_ms[timers], rows["queue_offset"][timers], rows["phys_offset"][timers]
+        )
         levels = self.kinds == 1
         times = np.where(np.abs(self.unit_times) >= TIME_MIN, self.unit_times, rows["store_ms"])
         for queue_id in np.unique(rows["queue_id"][levels]).tolist():
             mine = levels & (rows["queue_id"] == queue_id)
             found[mine] = standing.of_level(
-                queue_id, rows["queue_offset"][mine], times[mine], self._precision_ms
+                queue_id, rows["queue_offset"][mine], times[mine], rows["phys_offset"][mine]
             )
         return pa.array(found.astype(np.int32), mask=found == UNKNOWN)
 

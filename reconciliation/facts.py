@@ -2,7 +2,8 @@
 
     config/delayOffset.json   which units of a level's queue were delivered or decided on
     marks in the log          which of them belong to the timers (docs/decisions/0019)
-    config/timercheck         the slot that the timers had come to
+    config/timercheck         the slot that the timers had come to, and what they had taken in
+    timerlog                  what they took in behind its own time (`late_units`)
 
 Read once when a job is planned; workers get it with their part. A message whose holder went by
 its time (`Standing.passed`) and that was not delivered is lost; otherwise it still waits.
@@ -24,13 +25,13 @@ from message_store.marks import MARK_QUEUE, MARK_TOPIC, Giveback, Marked, Owners
 from message_store.ranges import Range, minus, plus
 from message_store.record import decode_record
 from reconciliation.files import Root
+from reconciliation.late_units import NOTHING, find_late_units
 from reconciliation.planning import Finding, LogPlan, row_of_files
 from timer_store.layout import TIMER_CHECK
 
 Offsets = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.int8]
 AHEAD, PASSED, UNKNOWN = 0, 1, -1
-SLACK_SLOTS: Final = 2  # timers taken over late are in a slot of then
 OFFSETS_FILE, TIMER_FILE = "config/delayOffset.json", "config/duemq.timers.json"
 CHECK_FILE: Final = "config/timercheck"
 BAD_INPUT: Final = (OSError, ValueError, TypeError, AttributeError, LookupError)
@@ -43,12 +44,11 @@ class Owned:
     """A piece of a level's queue that the timers own.
 
     Attributes:
-        mark_ms: when it was handed over; taken: the timers' checkpoint knows it.
+        taken: the timers' checkpoint knows it.
     """
 
     first: int
     end: int
-    mark_ms: int
     taken: bool
 
 
@@ -61,6 +61,8 @@ class Standing:
         levels: queue id to the queue offsets that its level is done with; None: nobody says.
         owned: queue id to what the timers own; promised: its due times that its queue lacks.
         read_ms: the timers' slot; None: nobody says.
+        taken_to: units of the timers' queue before this offset were taken in.
+        late: (n,) sorted log offsets of timers that wait in a later slot than their own.
     """
 
     number: int = 0
@@ -68,10 +70,10 @@ class Standing:
     owned: Mapping[int, tuple[Owned, ...]] = field(default_factory=dict)
     promised: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     read_ms: int | None = None
+    taken_to: int = 0
+    late: Offsets = field(default_factory=NOTHING.copy)
 
-    def of_level(
-        self, queue_id: int, offsets: Offsets, due_ms: Offsets, precision_ms: int
-    ) -> Flags:
+    def of_level(self, queue_id: int, offsets: Offsets, due_ms: Offsets, at: Offsets) -> Flags:
         """Return AHEAD, PASSED or UNKNOWN for units of a level's queue."""
         found = np.full(offsets.size, UNKNOWN, np.int8)
         if self.levels is not None:
@@ -82,15 +84,15 @@ class Standing:
             mine = (offsets >= piece.first) & (offsets < piece.end)
             found[mine] = UNKNOWN if self.read_ms is None else AHEAD
             if piece.taken and self.read_ms is not None:
-                slot_ms = np.maximum(due_ms, piece.mark_ms) + SLACK_SLOTS * precision_ms
-                found[mine & (slot_ms < self.read_ms)] = PASSED
+                found[mine & (due_ms <= self.read_ms) & ~np.isin(at, self.late)] = PASSED
         return found
 
-    def of_timers(self, out_ms: Offsets) -> Flags:
-        """Return the same for timers by the end of their slot."""
+    def of_timers(self, out_ms: Offsets, offsets: Offsets, at: Offsets) -> Flags:
+        """Return the same for timers by their slot, their place in the queue and in the log."""
         if self.read_ms is None:
             return np.full(out_ms.size, UNKNOWN, np.int8)
-        return (out_ms < self.read_ms).astype(np.int8)
+        passed = (out_ms < self.read_ms) & (offsets < self.taken_to)
+        return np.asarray(passed & ~np.isin(at, self.late), np.int8)
 
 
 def read_standing(number: int, root: Root, plan: LogPlan) -> tuple[Standing, list[Finding]]:
@@ -112,7 +114,15 @@ def read_standing(number: int, root: Root, plan: LogPlan) -> tuple[Standing, lis
     marked = told(f"consumequeue/{MARK_TOPIC}", lambda: list(read_marks(root, plan))) or []
     levels = told(OFFSETS_FILE, lambda: _levels(saved or {}, marked))
     owned, promised = _owned(marked, taken_to or 0)
-    return Standing(number, levels, owned, promised, read_ms), findings
+    nobody = Standing(number, levels, owned, promised)
+    if not check or read_ms is None:
+        return nobody, findings
+    try:
+        late = find_late_units(root, read_ms)
+    except OSError:  # whoever looks at the timer log tells it (`beside`)
+        return nobody, findings
+    taken_in = check["queue_offset"]
+    return Standing(number, levels, owned, promised, read_ms, taken_in, late), findings
 
 
 def read_json(root: Root, path: str) -> Any:
@@ -177,11 +187,11 @@ def _owned(
     marked: list[Marked], taken_to: int
 ) -> tuple[dict[int, tuple[Owned, ...]], dict[int, Mapping[int, int]]]:
     """Return what the timers own, by queue id, and the due times that marks promise."""
-    fold, times = Ownership(), {step.at: step.store_ms for step in marked}
+    fold = Ownership()
     for step in marked:
         fold.fold(step)
     owned = {
-        level - 1: tuple(Owned(first, end, times[at], at < taken_to) for first, end, at in pieces)
+        level - 1: tuple(Owned(first, end, at < taken_to) for first, end, at in pieces)
         for level, pieces in fold.pieces.items()
         if pieces
     }

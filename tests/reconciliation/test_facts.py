@@ -13,12 +13,13 @@ from reconciliation.facts import AHEAD, PASSED, UNKNOWN, Owned, Standing, read_s
 from reconciliation.files import Root
 from reconciliation.planning import plan_log
 from reconciliation.source import StoreReader, wanted_of
-from reconciliation.tables import ROLE_LEVEL, TABLES
+from reconciliation.tables import ROLE_LEVEL, ROLE_TIMER, TABLES
 from reconciliation.unit_times import NONE, UnitTimes
 from tests.migration.rig import MigrationRig
 
 HOUR_MS = 3_600_000
 LEVEL, QUEUE = 4, 3  # "1m"
+BLOCKED_MS = 5_000
 
 
 def read(root: Path, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
@@ -72,17 +73,48 @@ def test_what_the_timers_took_over_late_still_waits(tmp_path: Path) -> None:
     rig = rig_with(tmp_path, 4)
     rig.work()
     rig.close()
-    rig.clock.set_ms(rig.clock.now_ms() + HOUR_MS)
-    found = Standing(0, {QUEUE: ((0, 4),)}, {QUEUE: (Owned(0, 4, rig.clock.now_ms(), True),)})
-    due_ms = np.full(4, rig.clock.now_ms() - HOUR_MS + 60_000)
-    offsets = np.arange(4)
-    for read_ms, told in (
-        (None, UNKNOWN),
-        (rig.clock.now_ms(), AHEAD),
-        (rig.clock.now_ms() + 5_000, PASSED),
+    now_ms = rig.clock.now_ms() + HOUR_MS
+    owned = {QUEUE: (Owned(0, 4, True),)}
+    due_ms = np.full(4, now_ms - HOUR_MS + 60_000)
+    offsets, at = np.arange(4), np.arange(4) * 100
+    for read_ms, late, told in (
+        (None, [], [UNKNOWN] * 4),
+        (now_ms, [100, 300], [PASSED, AHEAD, PASSED, AHEAD]),
+        (int(due_ms[0]) - 1, [], [AHEAD] * 4),
+        (int(due_ms[0]), [], [PASSED] * 4),
     ):
-        standing = Standing(0, found.levels, found.owned, {}, read_ms)
-        assert standing.of_level(QUEUE, offsets, due_ms, 1_000).tolist() == [told] * 4
+        standing = Standing(0, {QUEUE: ((0, 4),)}, owned, {}, read_ms, 0, np.array(late, int))
+        assert standing.of_level(QUEUE, offsets, due_ms, at).tolist() == told
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_timers_put_while_the_timers_were_behind_still_wait(tmp_path: Path, taken: bool) -> None:
+    """The slot of their time is delivered when they are taken in: they wait in the one of now."""
+    rig = MigrationRig(tmp_path, stop_enqueue=not taken).open()
+    rig.send([(0, "T", 0, b"first")], TIMER_DELAY_MS="900000")
+    rig.work()
+    rig.advance(BLOCKED_MS)
+    stored_ms = rig.clock.now_ms()
+    rig.clock.set_ms(stored_ms - BLOCKED_MS)  # what is sent now was stored while nothing was done
+    rig.send([(0, "T", 0, b"late")] * 3, TIMER_DELAY_MS="30")
+    rig.clock.set_ms(stored_ms)
+    assert rig.persist_timers(last=True)
+    rig.kill()
+    rows = read(tmp_path, "messages", "role", "passed", "out_ms")
+    read_ms = rig.timers.position.read_ms
+    told = [(row["out_ms"] < read_ms, row["passed"]) for row in rows if row["role"] == ROLE_TIMER]
+    assert told == [(False, 0), *[(True, 0)] * 3]
+
+
+def test_timers_that_left_the_timer_log_are_passed(tmp_path: Path) -> None:
+    """As with an Apache broker that put the read time on disk before the messages."""
+    rig = MigrationRig(tmp_path).open()
+    rig.send([(0, "T", 0, b"body")] * 2, TIMER_DELAY_MS="30")
+    rig.work()
+    rig.advance(BLOCKED_MS)
+    rig.close()
+    rows = read(tmp_path, "messages", "role", "passed")
+    assert [row["passed"] for row in rows if row["role"] == ROLE_TIMER] == [1, 1]
 
 
 def test_what_was_given_back_waits_with_its_level_again(tmp_path: Path) -> None:
