@@ -5,7 +5,8 @@
     index/*               a header that fits its items, items one after the other
     config/*.json         JSON, or a backup that is
 
-What is damaged is a finding with its file and place. Behind the checkpoint nothing is looked at.
+What is damaged is a finding with its file and place. Behind the checkpoint nothing is looked at,
+and what a kill leaves is no damage: files without a byte, a wheel that was being made anew.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from message_store.verify.index import find_shape
 from reconciliation import units
 from reconciliation.facts import BAD_INPUT, read_check, read_json
 from reconciliation.files import Entry, Root
+from reconciliation.late_units import any_waits
 from reconciliation.planning import OFFSET_MAX, Finding, LogPlan, Segment, row_of_files
 from timer_store.layout import (
     MAGIC_MAX,
@@ -47,12 +49,15 @@ class Look:
     """A piece of a file to look at.
 
     Attributes:
-        limit: of the timer log: where its written units end.
+        limit: where the written units of the timer log end.
+        end: where its files end; read_ms: the slot that the timers had come to.
     """
 
     kind: str
     segment: Segment
     limit: int = 0
+    end: int = 0
+    read_ms: int = 0
 
 
 def plan_looks(root: Root, plan: LogPlan, bytes_max: int) -> tuple[list[Look], list[Finding]]:
@@ -96,7 +101,7 @@ def plan_looks(root: Root, plan: LogPlan, bytes_max: int) -> tuple[list[Look], l
             )  # fmt: skip
             looks.append(Look("timerlog", part, written))
     for part in told(WHEEL, lambda: units.named_file(store, root, WHEEL, OFFSET_MAX)) or ():
-        looks.append(Look("timerwheel", part, end))
+        looks.append(Look("timerwheel", part, written, end, check["read_ms"] if check else 0))
     for part in told("index", lambda: units.named_files(store, root, "index", OFFSET_MAX)) or ():
         looks.append(Look("index", part))
     return looks, findings
@@ -165,13 +170,13 @@ def _wheel(look: Look, data: Bytes) -> Iterator[Place]:
     used = (slots["tick"] != 0) | (slots["last_pos"] > 0) | (slots["num"] != 0)
     if data.size != WHEEL_BYTES:
         yield data.size, max(WHEEL_BYTES - data.size, 0), f"a wheel has {WHEEL_BYTES} bytes"
-    elif look.limit > 0 and not used.any():
-        yield 0, data.size, "no slot was ever used, though the timer log has units"
+    elif not used.any() and any_waits(look.segment.root, look.read_ms, look.limit):
+        yield 0, data.size, "no slot was ever used, though the timer log has timers that wait"
     here = np.flatnonzero(used)
     mine = slots[here]
     good = (mine["tick"] > 0) & (mine["tick"] % WHEEL_SLOTS == here)
-    good &= (mine["first_pos"] >= -1) & (mine["last_pos"] < look.limit + GROWTH_BYTES)
-    good &= (mine["last_pos"] >= -1) & (mine["first_pos"] < look.limit + GROWTH_BYTES)
+    good &= (mine["first_pos"] >= -1) & (mine["last_pos"] < look.end + GROWTH_BYTES)
+    good &= (mine["last_pos"] >= -1) & (mine["first_pos"] < look.end + GROWTH_BYTES)
     bad = np.zeros(slots.size, np.bool_)
     bad[here[~good]] = True
     yield from _runs(bad, TIMER_SLOT.itemsize, 0, "slots of this wheel")

@@ -10,17 +10,19 @@ log is read backward from its end until units are older than that.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from message_store.layout import native_columns
-from reconciliation.files import Entry, Root
+from reconciliation.files import Root
 from reconciliation.planning import row_of_files
 from timer_store.layout import MAGIC_DELETE, MAGIC_MAX, TIMER_UNIT, UNIT_BYTES
 
 Offsets = npt.NDArray[np.int64]
+Units = npt.NDArray[Any]
 BLOCK_UNITS: Final = 65_536
 LEAD_MS: Final = 60_000  # the write time is rounded, and clocks are set back a little
 NOTHING: Final = np.empty(0, np.int64)
@@ -36,22 +38,41 @@ def find_late_units(root: Root, read_ms: int) -> Offsets:
     Raises:
         OSError: The timer log cannot be read.
     """
-    found = []
+    found = [NOTHING]
+    for _, rows in _backward(root):
+        late = (rows["due_ms"] <= read_ms) & (rows["due_ms"] > 0)
+        found.append(rows["phys_offset"][late & (_slots_ms(rows) >= read_ms)])
+        if rows.size and int(rows["write_ms"].max()) < read_ms - LEAD_MS:
+            break
+    return np.unique(np.concatenate(found))
+
+
+def any_waits(root: Root, read_ms: int, end: int) -> bool:
+    """Tell whether a unit before a position of the timer log waits in a slot from `read_ms` on.
+
+    Raises:
+        OSError: The timer log cannot be read.
+    """
+    for pos, rows in _backward(root):
+        waits = (pos < end) & (rows["due_ms"] >= 0) & (_slots_ms(rows) >= read_ms)
+        if waits.any():
+            return True
+    return False
+
+
+def _slots_ms(rows: Units) -> Offsets:
+    return np.asarray(rows["write_ms"] + rows["delay_ms"])
+
+
+def _backward(root: Root) -> Iterator[tuple[Offsets, Units]]:
+    """Yield positions and units of timers, not of markers, in pieces; the last piece first."""
     files, _ = row_of_files(root.url, root.files("timerlog"))
     for entry in reversed(files):
         for end in range(entry.size // UNIT_BYTES, 0, -BLOCK_UNITS):
-            rows = _units(root, entry, max(end - BLOCK_UNITS, 0), end)
-            slot_ms = rows["write_ms"] + rows["delay_ms"]
-            waits = (slot_ms >= read_ms) & (rows["due_ms"] <= read_ms) & (rows["due_ms"] > 0)
-            found.append(rows["phys_offset"][waits])
-            if rows.size and int(rows["write_ms"].max()) < read_ms - LEAD_MS:
-                return np.unique(np.concatenate(found))
-    return np.unique(np.concatenate(found)) if found else NOTHING
-
-
-def _units(root: Root, entry: Entry, first: int, end: int) -> npt.NDArray[np.void]:
-    """Return those of a piece of a file that are units of timers, not of markers."""
-    data = root.read(entry.path, first * UNIT_BYTES, end * UNIT_BYTES)
-    rows = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], TIMER_UNIT)
-    rows = native_columns(rows[(rows["size"] == UNIT_BYTES) & (rows["magic"] <= MAGIC_MAX)])
-    return np.asarray(rows[(rows["magic"] > 0) & (rows["magic"] & MAGIC_DELETE == 0)])
+            first = max(end - BLOCK_UNITS, 0)
+            data = root.read(entry.path, first * UNIT_BYTES, end * UNIT_BYTES)
+            rows = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], TIMER_UNIT)
+            sound = (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0)
+            sound &= (rows["magic"] <= MAGIC_MAX) & (rows["magic"] & MAGIC_DELETE == 0)
+            here = np.flatnonzero(sound)
+            yield int(entry.name) + (first + here) * UNIT_BYTES, native_columns(rows[here])

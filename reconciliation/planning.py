@@ -98,12 +98,15 @@ def plan_log(store: str, root: Root) -> LogPlan:
 
 
 def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], list[Finding]]:
-    """Return the files that belong to a row, in order, and what is wrong with the others."""
+    """Return the files that belong to a row, in order, and what is wrong with the others.
+
+    A file without a byte was being made when a broker died; nothing is said of it.
+    """
     kept = [e for e in entries if is_offset(e.name) and e.size]
     findings = [
         Finding(store, e.path, 0, e.size, "stray-file", "it is no file of this row: not read")
         for e in entries
-        if e not in kept
+        if not is_offset(e.name)
     ]
     sizes = Counter(entry.size for entry in kept)
     usual = max(sizes, key=lambda size: (sizes[size], size), default=0)

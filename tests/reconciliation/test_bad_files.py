@@ -75,6 +75,23 @@ def test_a_store_of_ours_has_none(tmp_path: Path) -> None:
     assert places(tmp_path) == set()
 
 
+def test_what_a_kill_leaves_is_no_damage(tmp_path: Path) -> None:
+    """A wheel that was cleared to be made anew, and files that were just being made."""
+    rig = TimerRig(tmp_path).open()
+    rig.put(rig.clock.now_ms() + 500)
+    rig.advance(2_000)
+    rig.put(rig.clock.now_ms() + 60_000)  # behind the checkpoint: the wheel need not know it
+    rig.kill()
+    np.memmap(tmp_path / "timerwheel", np.uint8, "w+", shape=(WHEEL_BYTES,))
+    for below in ("commitlog", "timerlog", "consumequeue/T/0"):
+        last = max((tmp_path / below).iterdir())
+        (last.with_name(f"{int(last.name) + last.stat().st_size:020d}")).touch()
+    (tmp_path / "index" / "20261122000000000").touch()
+    assert places(tmp_path) == set()
+    (tmp_path / "timerwheel").write_bytes(b"")
+    assert places(tmp_path) == set()
+
+
 def edit(path: str, at: int, data: bytes) -> Damage:
     def do(root: Path) -> None:
         with (root / path).open("r+b") as file:
