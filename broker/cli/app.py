@@ -130,6 +130,11 @@ def send(
     from broker.cli.send_file import send_file
 
     if from_file is not None:
+        if topic or body is not None:
+            raise UsageError(
+                f"{from_file} names topics and bodies itself: leave out TOPIC and BODY to put its "
+                "messages again, or --from to send one of your own"
+            )
         send_file(from_file, namesrv=namesrv, broker=broker, really=yes, as_json=as_json)
         return
     if not topic or body is None:

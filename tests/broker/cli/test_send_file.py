@@ -146,3 +146,14 @@ def test_a_message_needs_a_topic_and_a_body() -> None:
     ran = duemq("send", "T")
     assert ran.returncode == 2
     assert "name a topic and a body, or --from FILE" in ran.stderr
+
+
+@pytest.mark.parametrize("words", [("T",), ("T", "body"), ("", "body"), ("T", "-")])
+def test_a_file_and_a_message_of_ones_own_are_not_sent_together(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    file = written(tmp_path / "lost.jsonl")
+    ran = duemq("send", *words, "--from", str(file), "--yes", "--broker", "127.0.0.1:1")
+    assert ran.returncode == 2
+    said = " ".join(ran.stderr.split())
+    assert "leave out TOPIC and BODY to put its messages again, or --from to send one" in said
