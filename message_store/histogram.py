@@ -66,11 +66,14 @@ class Lateness:
         return int(self.buckets.sum())
 
     def quantile_ms(self, share: float) -> int | None:
-        """Return an upper bound of the lateness of `share` of the deliveries; None without any."""
+        """Return an upper bound of the lateness of `share` of the deliveries; None without any.
+
+        It is the bound of a bucket, or the latest delivery where that was earlier.
+        """
         if not self.count:
             return None
         at = int(np.searchsorted(np.cumsum(self.buckets), share * self.count))
-        return int(BOUNDS_MS[at]) if at < BOUNDS_MS.size else self.max_ms
+        return min(int(BOUNDS_MS[at]), self.max_ms) if at < BOUNDS_MS.size else self.max_ms
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for views."""

@@ -31,10 +31,10 @@ def test_buckets_against_a_loop(pairs):
 
 @pytest.mark.parametrize(
     ("late", "share", "wanted"),
-    [([], 0.5, None), ([0], 0.99, 0), ([3], 0.5, 5), ([1, 1, 1, 90], 0.5, 1),
-     ([1, 1, 1, 90], 0.99, 100), ([10**8], 0.5, 10**8)],
+    [([], 0.5, None), ([0], 0.99, 0), ([-4], 0.99, 0), ([3], 0.5, 3), ([3, 3, 3, 90], 0.5, 5),
+     ([1, 1, 1, 90], 0.5, 1), ([1, 1, 1, 90], 0.99, 90), ([10**8], 0.5, 10**8)],
 )  # fmt: skip
-def test_quantiles_are_upper_bounds(late, share, wanted):
+def test_quantiles_are_upper_bounds_and_at_most_the_latest(late, share, wanted):
     lateness = Lateness()
     lateness.note(np.zeros(len(late), np.int64), np.array(late, np.int64))
     assert lateness.quantile_ms(share) == wanted

@@ -61,7 +61,7 @@ def test_views_are_plain_data(tmp_path):
             assert (view["mode"], view["pending"]) == ("sync", 2)
             first, second, third, _ = view["levels"]
             assert (first["pending"], first["delivered"], first["offset"]) == (0, 3, 3)
-            assert (first["lateness_ms"]["p50"], first["lateness_ms"]["max"]) == (5, 3)
+            assert (first["lateness_ms"]["p50"], first["lateness_ms"]["max"]) == (3, 3)
             assert (second["pending"], second["delay_ms"]) == (2, 5_000)
             assert second["next_due_ms"] == rig.clock.now_ms() + 5_000 - 1_003
             assert (third["pending"], third["next_due_ms"]) == (0, None)
