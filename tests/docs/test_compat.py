@@ -9,12 +9,25 @@ from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import pytest
+
+from broker.apache_keys import WITHOUT_EFFECT
 from broker.broker import Broker
 from broker.plugins import Installed
 from broker.remoting.codes import RequestCode
 from broker.remoting.ingest import SEND_CODES
+from broker.settings import key_notices, settings_from
+from message_store.config import (
+    Option,
+    Properties,
+    from_properties,
+    options,
+    to_properties,
+    value_text,
+)
 from message_store.plugin import ENTRY_POINT_GROUP
 from tests.broker.running import small
+from timer_store.config import TimerConfig
 
 TESTS = Path(__file__).resolve().parents[1]
 TEXT = (TESTS.parent / "docs" / "compat.md").read_text()
@@ -24,6 +37,7 @@ PLUGINS = [
     for name in ("migration", "reconciliation", "schedule_service", "timer_store")
 ]
 OUR_CODES = frozenset(range(9_000, 10_000))
+TIMER_KEYS = dict(re.findall(r"`(timer[A-Z]\w+|mappedFileSizeTimerLog)(?:=([^`]+))?`", TEXT))
 
 
 @cache
@@ -95,3 +109,25 @@ def test_the_request_codes_are_those_served(tmp_path: Path) -> None:
     assert told == ours & OUR_CODES
     assert codes_told("Broker") == ours - OUR_CODES
     assert codes_told("Name server") == namesrv
+
+
+def test_the_timer_keys_are_found() -> None:
+    assert set(TIMER_KEYS) >= {"timerCongestNumEachSlot", "timerPrecisionMs", "timerWheelEnable"}
+
+
+def value_of(item: Option) -> str:
+    """Return the value that the page names, or another one than the default."""
+    other = not item.default if item.kind is bool else item.default // 2
+    return TIMER_KEYS[item.key] or value_text(other)
+
+
+@pytest.mark.parametrize("key", sorted(TIMER_KEYS))
+def test_a_timer_key_that_is_named_is_accepted_and_has_an_effect(key: str) -> None:
+    item = next((item for item in options(TimerConfig) if item.key == key), None)
+    assert item is not None, f"docs/compat.md names {key}, which no field of TimerConfig has"
+    assert key not in WITHOUT_EFFECT
+    properties = Properties({key: value_of(item)})
+    settings_from(properties)
+    assert key_notices(properties, [TimerConfig]) == []
+    config = from_properties(TimerConfig, properties)
+    assert to_properties(config)[key] == properties[key]
