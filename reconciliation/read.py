@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from reconciliation.source import FORMAT
+from pyspark.sql.utils import is_remote
+
+from reconciliation.source import FORMAT, Part, StoreReader, wanted_of
 from reconciliation.tables import TABLES
 from reconciliation.verdicts import SCHEDULE_TOPIC, TIMER_TOPIC, AuditConfig, audit
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 QUEUE_COLUMNS = ("topic", "phys_offset", "queue_offset", "store_id", "found", "damage")
@@ -22,13 +26,32 @@ def read_table(
     columns: Sequence[str] = (),
     **options: str | int,
 ) -> DataFrame:
-    """Return some columns of a table, all of them by default. Options: see `source`."""
+    """Return some columns of a table, all of them by default. Options: see `source`.
+
+    The log's end is that of now. Where Spark Connect is between, the server looks for it when the
+    table is used, as it does for `spark.read`.
+
+    Raises:
+        UsageError: A path has no store, or an option is wrong.
+    """
     kinds = dict(TABLES[table])
     schema = ", ".join(f"{name} {kinds[name]}" for name in columns or kinds)
-    reader = spark.read.format(FORMAT).schema(schema).option("path", ",".join(paths))
-    for key, value in (options | {"table": table}).items():
-        reader = reader.option(key, str(value))
-    return reader.load()
+    given = {"path": ",".join(paths), "table": table} | {k: str(v) for k, v in options.items()}
+    if is_remote():
+        return spark.read.format(FORMAT).schema(schema).options(**given).load()
+    reader = StoreReader(wanted_of(given), list(columns or kinds))
+    parts = tuple(reader.partitions())
+    one_each = spark.range(0, len(parts), 1, len(parts))
+    return one_each.mapInArrow(partial(_read_parts, reader, parts), schema)
+
+
+def _read_parts(
+    reader: StoreReader, parts: Sequence[Part], numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read the parts of some numbers: what a worker does."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            yield from reader.read(parts[number])
 
 
 def audit_stores(

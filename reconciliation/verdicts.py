@@ -77,9 +77,13 @@ COLUMNS: Final = tuple(dict.fromkeys((
 """The columns of `messages` for jobs that need all that an audit reads in one table."""
 PLAIN: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY)
 ENDS: Final = (ROLE_QUARANTINE, ROLE_MARK, ROLE_DECISION)
+UNIT: Final = ("key", "role", "at")
+TOUCHING: Final = frozenset({*range(RARE, ROLE_GAP), ROLE_UNIT}) - {ROLE_TOPIC}
+"""Roles of what makes a message one whose whole life is looked at."""
 IGNORED: Final = "ignored"
 STORE_BITS: Final = 48  # a key is store number << 48 | log offset
 BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold
+NAMES_MAX: Final = 8  # topics that are told apart without a join
 TIME_MIN: Final = 1 << 31  # a tags code of so few bits is a tag's hash, no time
 MS_MAX: Final = 10**18
 TRANSACTION, COMMITTED = 0x0C, 0x08
@@ -129,23 +133,30 @@ def audit(
     """
     config = config or AuditConfig()
     looked_for = (*range(RARE, ROLE_GAP + 1), ROLE_CLOCK)
-    rare = messages((*LEAN, *RARE_MORE), looked_for).localCheckpoint()
-    units = _lost_units(queues).localCheckpoint()
-    roles = {row["role"] for row in rare.select("role").distinct().collect()}
-    plain, found = _events(messages, rare, roles, config)
-    touched = _touched(found, units, roles)
+    looked = messages((*LEAN, *RARE_MORE), looked_for).unionByName(
+        _lost_units(queues), allowMissingColumns=True
+    )
+    looked = looked.localCheckpoint()
+    met, names = _met(looked)
+    rare, units = looked.where(F.col("role") != ROLE_UNIT), None
+    if ROLE_UNIT in met:
+        units = looked.where(F.col("role") == ROLE_UNIT).withColumns(
+            {"key": _key("phys_offset"), "at": F.col("phys_offset")}
+        )
+    plain, found = _events(messages, rare, met, config)
+    touched = _touched(found, units) if met & TOUCHING else None
     if touched is None:
         lives = lean_lives(plain)
     else:
         others = plain.join(touched, "key", "left_anti")
         events = plain.unionByName(found, allowMissingColumns=True)
-        events = events.unionByName(units.where("damage is null"), allowMissingColumns=True)
-        events = events.join(touched, "key")
-        lives = lean_lives(others).unionByName(whole_lives(events))
-    names = rare.where(F.col("role") == ROLE_TOPIC).select("topic_hash", "topic")
-    known = stores.join(_steps(rare), "store_id", "left") if ROLE_CLOCK in roles else stores
+        if units is not None:
+            lost = units.where("damage is null")
+            events = events.unionByName(lost.select(*UNIT), allowMissingColumns=True)
+        lives = lean_lives(others).unionByName(whole_lives(events.join(touched, "key")))
+    known = stores.join(_steps(rare), "store_id", "left") if ROLE_CLOCK in met else stores
     told = _judged(lives, known, config)
-    told = told.join(F.broadcast(names.dropDuplicates(["topic_hash"])), "topic_hash", "left")
+    told = _named(told, names)
     unique = F.lit(None).cast("string")
     if ids:
         known = messages(("store_id", "phys_offset", "unique_id"), WAITING)
@@ -155,7 +166,30 @@ def audit(
         "store", "root", "leaf", "topic", "queue_id", unique.alias("unique_id"), "level",
         "store_ms", "due_ms", "delivered_phys", "delivered_ms", "late_ms", "hops", "deliveries",
         "verdict", "why",
-    ), _unread(rare, units, stores)  # fmt: skip
+    ), _unread(looked, stores)  # fmt: skip
+
+
+def _met(looked: DataFrame) -> tuple[set[int], dict[int, str]]:
+    """Return the roles that were met, and the names of topics by their hash; an action."""
+    is_name = F.col("role") == ROLE_TOPIC
+    names = (F.when(is_name, F.col(name)).alias(name) for name in ("topic_hash", "topic"))
+    rows = looked.select("role", *names).distinct().collect()
+    return {row["role"] for row in rows}, {
+        row["topic_hash"]: row["topic"] for row in rows if row["topic_hash"] is not None
+    }
+
+
+def _named(told: DataFrame, names: dict[int, str]) -> DataFrame:
+    """Return verdicts with the topic's name; null: nobody knows it."""
+    if len(names) > NAMES_MAX:
+        known = told.sparkSession.createDataFrame(
+            list(names.items()), "topic_hash bigint, topic string"
+        )
+        return told.join(F.broadcast(known), "topic_hash", "left")
+    name = F.lit(None).cast("string")
+    for value, text in names.items():
+        name = F.when(F.col("topic_hash") == value, text).otherwise(name)
+    return told.withColumn("topic", name)
 
 
 def reader_of(messages: DataFrame) -> Reader:
@@ -192,20 +226,18 @@ def _lost_units(queues: DataFrame) -> DataFrame:
     lost = held.where(~F.col("found") | F.col("damage").isNotNull())
     return lost.select(
         "store_id", "phys_offset", "damage", F.lit(ROLE_UNIT).alias("role"),
-        _key("phys_offset").alias("key"), F.col("phys_offset").alias("at"),
         F.concat(F.lit("consumequeue/"), F.col("topic")).alias("file"),
         (F.col("queue_offset") * 20).alias("file_offset"),
         F.lit("a queue's file cannot be read").alias("note"),
     )  # fmt: skip
 
 
-def _unread(rare: DataFrame, units: DataFrame, stores: DataFrame) -> DataFrame:
+def _unread(looked: DataFrame, stores: DataFrame) -> DataFrame:
     """Return the places that could not be read, and those where the clock was set back."""
-    names = ("store_id", "phys_offset", "damage", "file", "file_offset", "note")
     kind = F.when(F.col("role") == ROLE_CLOCK, CLOCK_SET_BACK).otherwise(F.col("damage"))
-    gaps = rare.where(F.col("role").isin(ROLE_GAP, ROLE_CLOCK)).withColumn("damage", kind)
-    both = gaps.select(*names).unionByName(units.where("damage is not null").select(*names))
-    found = both.join(F.broadcast(stores.select("store_id", "store")), "store_id", "left")
+    gaps = looked.where(F.col("role").isin(ROLE_GAP, ROLE_CLOCK, ROLE_UNIT))
+    gaps = gaps.withColumn("damage", kind).where("damage is not null").drop("store")
+    found = gaps.join(F.broadcast(stores.select("store_id", "store")), "store_id", "left")
     return found.select(
         "store", "phys_offset", "damage", "file", F.col("file_offset").alias("offset"), "note"
     )
@@ -278,14 +310,17 @@ def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
     ).where("key is not null")  # fmt: skip
 
 
-def _touched(found: DataFrame, units: DataFrame, roles: set[int]) -> DataFrame | None:
+def _touched(found: DataFrame, units: DataFrame | None) -> DataFrame | None:
     """Return the keys that something rare touches, with the roots that they belong to.
 
     Returns:
         key, root, copies made of the record, and where the first of those lies; None: no keys.
     """
     roots = find_roots(found)
-    named = found.select("key").unionByName(units.where("damage is null").select("key")).distinct()
+    named = found.select("key")
+    if units is not None:
+        named = named.unionByName(units.where("damage is null").select("key"))
+    named = named.distinct()
     if roots is None:
         nothing = F.lit(None).cast("bigint")
         keys = named.select(
