@@ -11,17 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
-from reconciliation.clock_steps import Step
 from reconciliation.facts import UNKNOWN, Standing
 from reconciliation.kernels import columns as kernels
-from reconciliation.planning import Finding
 from reconciliation.scanning import Walk
 from reconciliation.tables import (
     ROLE_CANDIDATE,
-    ROLE_CLOCK,
     ROLE_DECISION,
     ROLE_DELIVERY,
-    ROLE_GAP,
     ROLE_LEVEL,
     ROLE_LEVEL_COPY,
     ROLE_MARK,
@@ -32,7 +28,6 @@ from reconciliation.tables import (
     ROLE_TIMER_COPY,
     ROLE_TOPIC,
     TABLES,
-    WAITING,
 )
 from reconciliation.unit_times import NONE, UnitTimes
 
@@ -86,6 +81,11 @@ def name_table(names: Sequence[str]) -> Words:
 
 
 KNOWN: Final = name_table(NAMES)
+GLANCED: Final = np.array(
+    [hash_text(name) for name in (b"REAL_TOPIC", b"TIMER_ROLL_TIMES", b"TIMER_DEL_UNIQKEY")],
+    np.uint64,
+)
+PLAIN: Final = frozenset({ROLE_NONE, ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY})
 KINDS: Final = {  # topics of which records are more than deliveries
     "SCHEDULE_TOPIC_XXXX": 1, "rmq_sys_wheel_timer": 2, "DUEMQ_DECISIONS": 3, "DUEMQ_QUARANTINE": 4,
 }  # fmt: skip
@@ -123,6 +123,7 @@ class MessageColumns:
         precision_ms: timerPrecisionMs of the store.
         roles: only records of these; empty: all.
         standing: how far levels and timers have come.
+        check: whether bodies are compared with their CRC, if `damage` is wanted.
     """
 
     def __init__(
@@ -131,8 +132,11 @@ class MessageColumns:
         precision_ms: int = 1_000,
         roles: frozenset[int] = frozenset(),
         standing: Standing | None = None,
+        *,
+        check: bool = True,
     ) -> None:
         self.schema = arrow_schema("messages", columns)
+        self._check = check and "damage" in columns
         self.standing = standing or Standing()
         self.precision_ms, self._roles = precision_ms, roles
         self.seen = np.zeros(2 * kernels.SEEN_MAX, np.uint64)
@@ -144,30 +148,41 @@ class MessageColumns:
         """Return the columns of (n,) SCANNED rows of a walk; None if none has a role wanted."""
         if self.units is None:
             self.units = UnitTimes(walk.segment.root, SCHEDULE_TOPIC)
-        if self._roles and ROLE_DELIVERY not in self._roles:  # those are known at a glance
+        if self._roles and not self._roles & PLAIN:
+            rows = self._odd(walk, rows)
+        elif self._roles and ROLE_DELIVERY not in self._roles:  # those are known at a glance
             chunk = _Chunk(self, walk, rows)
             rows = rows[(chunk.kinds != 0) | (rows["prepared_offset"] >= 0)]
+        if not rows.size:
+            return None
         chunk = _Chunk(self, walk, rows)
         if self._roles:
-            if ROLE_TOPIC in self._roles:
-                self._note_topics(walk, chunk)
             kept = np.isin(chunk.roles, list(self._roles))
             if not kept.any():
                 return None
             chunk = chunk if kept.all() else _Chunk(self, walk, rows[kept])
+        if self._check:
+            kernels.check(walk.data, walk.base, chunk.rows)
         arrays = [chunk.column(field.name, field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _note_topics(self, walk: Walk, chunk: _Chunk) -> None:
-        """Remember the names of the real topics of messages that wait."""
+    def _odd(self, walk: Walk, rows: Rows) -> Rows:
+        """Return the rows that may be more than plain ones; remember topics."""
+        odd, real = np.empty(rows.size, np.uint8), np.empty(rows.size, np.uint64)
+        kinds = kinds_of(walk, rows)
+        kernels.glance(walk.data, walk.base, rows, kinds, GLANCED, odd, real)
+        if ROLE_TOPIC in self._roles:
+            self._note_topics(walk, rows, real.view(np.int64))
+        return np.asarray(rows[odd != 0])
+
+    def _note_topics(self, walk: Walk, rows: Rows, hashes: Numbers) -> None:
+        """Remember the names of the real topics of messages that wait; hashes: 0: none."""
         known = np.fromiter(self._names, np.int64, len(self._names))
-        hashes = np.where(np.isin(chunk.roles, WAITING), chunk.topic_hashes.view(np.int64), 0)
         new = np.flatnonzero((hashes != 0) & ~np.isin(hashes, known))
         if new.size:
-            texts = chunk.column("real_topic", pa.string())
             values, firsts = np.unique(hashes[new], return_index=True)
-            for value, first in zip(values.tolist(), new[firsts].tolist(), strict=True):
-                self._names[value] = texts[first].as_py()
+            texts = _Chunk(self, walk, rows[new[firsts]]).column("real_topic", pa.string())
+            self._names |= dict(zip(values.tolist(), texts.to_pylist(), strict=True))
 
     def topic_rows(self, walk: Walk) -> pa.RecordBatch | None:
         """Return a row of the role ROLE_TOPIC for each topic met, if those are wanted."""
@@ -185,11 +200,17 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
+def kinds_of(walk: Walk, rows: Rows) -> npt.NDArray[np.int8]:
+    """Return what the topic of each row is, see KINDS; 0: any other."""
+    kinds = [KINDS.get(walk.topics.name(at), 0) for at in range(len(walk.topics))]
+    return np.asarray(np.array(kinds, np.int8)[rows["topic_index"]])
+
+
 class _Chunk:
     """The columns of one chunk; what several need is made once."""
 
     def __init__(self, made: MessageColumns, walk: Walk, rows: Rows) -> None:
-        self._made, self._walk, self._rows = made, walk, rows
+        self._made, self._walk, self.rows = made, walk, rows
         self._precision_ms = made.precision_ms
         self._starts = rows["phys_offset"] - walk.base
         self._sums = np.zeros(rows.size, np.uint64)
@@ -197,7 +218,7 @@ class _Chunk:
 
     def column(self, name: str, kind: pa.DataType) -> pa.Array:
         if name in OF_ROW:
-            return pa.array(np.ascontiguousarray(self._rows[OF_ROW[name]]), kind)
+            return pa.array(np.ascontiguousarray(self.rows[OF_ROW[name]]), kind)
         if name in OF_HEAD:
             return pa.array(self.heads[:, OF_HEAD[name]].astype(kind.to_pandas_dtype()), kind)
         if name in TEXTS:
@@ -217,30 +238,28 @@ class _Chunk:
 
     @cached_property
     def heads(self) -> Numbers:
-        found = np.zeros((self._rows.size, 4), np.int64)
-        kernels.heads(self._walk.data, self._walk.base, self._rows, found)
+        found = np.zeros((self.rows.size, 4), np.int64)
+        kernels.heads(self._walk.data, self._walk.base, self.rows, found)
         return found
 
     @cached_property
     def found(self) -> npt.NDArray[np.int32]:
         """(names, n, 2) spans of the values, from each record's start."""
-        size, made, walk = self._rows.size, self._made, self._walk
+        size, made, walk = self.rows.size, self._made, self._walk
         found = np.zeros((len(NAMES), size, 2), np.int32)
         kernels.spans(
-            walk.data, walk.base, self._rows, KNOWN, len(BROKERS), made.seen, found, self._sums
+            walk.data, walk.base, self.rows, KNOWN, len(BROKERS), made.seen, found, self._sums
         )
         return found
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.int8]:
-        """What the topic of each record is, see KINDS; 0: any other."""
-        topics = self._walk.topics
-        kinds = [KINDS.get(topics.name(at), 0) for at in range(len(topics))]
-        return np.asarray(np.array(kinds, np.int8)[self._rows["topic_index"]])
+        """See `kinds_of`."""
+        return kinds_of(self._walk, self.rows)
 
     @cached_property
     def roles(self) -> npt.NDArray[np.int32]:
-        rows, kinds = self._rows, self.kinds
+        rows, kinds = self.rows, self.kinds
         named = rows["prepared_offset"] < 0
         behind = named & (-rows["prepared_offset"] - 1 < rows["phys_offset"])
         rolled = ~named & (self._number("TIMER_ROLL_TIMES") != ABSENT)
@@ -288,31 +307,31 @@ class _Chunk:
     def topic_hashes(self) -> Words:
         topics = self._walk.topics
         names = [hash_text(topics.name(at).encode()) for at in range(len(topics))]
-        mine = np.array(names, np.uint64)[self._rows["topic_index"]]
+        mine = np.array(names, np.uint64)[self.rows["topic_index"]]
         if not self.waiting.any():
             return np.asarray(mine)
-        real = np.empty(self._rows.size, np.uint64)
+        real = np.empty(self.rows.size, np.uint64)
         kernels.hashes(self._walk.data, self._starts, self.found[NAMES.index("REAL_TOPIC")], real)
         return np.where(self.waiting, real, mine)
 
     @cached_property
     def unit_times(self) -> Numbers:
         """Tags codes of the units of levels' messages; NONE elsewhere."""
-        found = np.full(self._rows.size, NONE, np.int64)
+        found = np.full(self.rows.size, NONE, np.int64)
         mine = np.flatnonzero(self.kinds == 1)
         if mine.size:
             assert self._made.units is not None
-            rows = self._rows[mine]
+            rows = self.rows[mine]
             found[mine] = self._made.units.find(
                 rows["queue_id"], rows["queue_offset"], rows["phys_offset"]
             )
             for queue_id, times in self._made.standing.promised.items():
                 for at in mine[rows["queue_id"] == queue_id]:
-                    found[at] = times.get(int(self._rows[at]["queue_offset"]), found[at])
+                    found[at] = times.get(int(self.rows[at]["queue_offset"]), found[at])
         return found
 
     def _store_id(self) -> pa.Array:
-        return pa.array(np.full(self._rows.size, self._made.standing.number, np.int32))
+        return pa.array(np.full(self.rows.size, self._made.standing.number, np.int32))
 
     def _role(self) -> pa.Array:
         return pa.array(self.roles)
@@ -322,17 +341,17 @@ class _Chunk:
         return pa.array(values.view(np.int64), mask=values == 0)
 
     def _target(self) -> pa.Array:
-        queues = self._rows["queue_id"].astype(np.int64)
+        queues = self.rows["queue_id"].astype(np.int64)
         queues = np.where(self.waiting, self._number("REAL_QID"), queues)
         nowhere = (self.topic_hashes == 0) | (queues == ABSENT)
         return pa.array(mix(self.topic_hashes, queues).view(np.int64), mask=nowhere)
 
     def _identity(self) -> pa.Array:
         data, starts = self._walk.data, self._starts
-        own, topics = (np.empty(self._rows.size, np.uint64) for _ in range(2))
+        own, topics = (np.empty(self.rows.size, np.uint64) for _ in range(2))
         kernels.hashes(data, starts, self.found[NAMES.index("UNIQ_KEY")], own)
         kernels.hashes(data, starts, self.found[NAMES.index("REAL_TOPIC")], topics)
-        body = (self.heads[:, OF_HEAD["body_crc"]] << 32) + self._rows["body_len"]
+        body = (self.heads[:, OF_HEAD["body_crc"]] << 32) + self.rows["body_len"]
         value = np.where(own == 0, mix(own, body), own)
         numbers = (topics.view(np.int64), self._number("REAL_QID"), self.heads[:, 0], self.levels)
         for number in (*numbers, self.out_ms):
@@ -340,11 +359,11 @@ class _Chunk:
         return pa.array(value.view(np.int64))
 
     def _name_hash(self) -> pa.Array:
-        size = self._rows.size
+        size = self.rows.size
         names, own = np.empty(size, np.uint64), np.empty(size, np.uint64)
         unique = self.found[NAMES.index("UNIQ_KEY")]
         real, marker = (self.found[NAMES.index(n)] for n in ("REAL_TOPIC", "TIMER_DEL_UNIQKEY"))
-        scratch = np.empty(int(self._rows["prop_len"].max(initial=0)) + 16, np.uint8)
+        scratch = np.empty(int(self.rows["prop_len"].max(initial=0)) + 16, np.uint8)
         data, starts = self._walk.data, self._starts
         kernels.hash_pairs(data, starts, real, unique, scratch, names)
         kernels.hashes(data, starts, marker, own)
@@ -356,7 +375,7 @@ class _Chunk:
         return pa.array(self.unit_times, mask=self.unit_times == NONE)
 
     def _passed(self) -> pa.Array:
-        standing, rows = self._made.standing, self._rows
+        standing, rows = self._made.standing, self.rows
         found = np.full(rows.size, UNKNOWN, np.int8)
         timers = (self.kinds == 2) & (self.out_ms != ABSENT)
         found[timers] = standing.of_timers(
@@ -374,7 +393,7 @@ class _Chunk:
     def _number(self, name: str) -> npt.NDArray[np.int64]:
         out = self._numbers.get(name)
         if out is None:
-            out = self._numbers[name] = np.full(self._rows.size, ABSENT, np.int64)
+            out = self._numbers[name] = np.full(self.rows.size, ABSENT, np.int64)
             found = self.found[NAMES.index(name)]
             if found[:, 1].any():
                 kernels.numbers(self._walk.data, self._starts, found, ABSENT, out)
@@ -382,44 +401,44 @@ class _Chunk:
 
     def _text(self, found: npt.NDArray[np.int32], kind: pa.DataType) -> pa.Array:
         sizes = found[:, 1] - found[:, 0]
-        ends = np.zeros(self._rows.size + 1, np.int32)
+        ends = np.zeros(self.rows.size + 1, np.int32)
         np.cumsum(sizes, out=ends[1:])
         out = np.empty(int(ends[-1]), np.uint8)
         kernels.gather(self._walk.data, self._starts, found, ends, out)
         there = pa.py_buffer(np.packbits(sizes > 0, bitorder="little").tobytes())
         values = [there, pa.py_buffer(ends), pa.py_buffer(out)]
-        return pa.Array.from_buffers(kind, self._rows.size, values)
+        return pa.Array.from_buffers(kind, self.rows.size, values)
 
     def _part(self, name: str) -> pa.Array:
         """Return a part of each record as bytes; one without bytes is empty, not null."""
-        start = self._rows[f"{name}_pos"]
-        found = np.stack([start, start + self._rows[f"{name}_len"]], axis=1)
+        start = self.rows[f"{name}_pos"]
+        found = np.stack([start, start + self.rows[f"{name}_len"]], axis=1)
         return self._text(found, pa.binary()).fill_null(b"")
 
     def _store(self) -> pa.Array:
         return pa.array([self._walk.segment.store], pa.string()).take(
-            pa.array(np.zeros(self._rows.size, np.int32))
+            pa.array(np.zeros(self.rows.size, np.int32))
         )
 
     def _file(self) -> pa.Array:
         return pa.array([self._walk.segment.path], pa.string()).take(
-            pa.array(np.zeros(self._rows.size, np.int32))
+            pa.array(np.zeros(self.rows.size, np.int32))
         )
 
     def _file_offset(self) -> pa.Array:
-        return pa.array(self._rows["phys_offset"] - self._walk.segment.base)
+        return pa.array(self.rows["phys_offset"] - self._walk.segment.base)
 
     def _note(self) -> pa.Array:
-        return pa.nulls(self._rows.size, pa.string())
+        return pa.nulls(self.rows.size, pa.string())
 
     def _topic(self) -> pa.Array:
         topics = self._walk.topics
         names = pa.array([topics.name(at) for at in range(len(topics))], pa.string())
-        return names.take(pa.array(np.ascontiguousarray(self._rows["topic_index"])))
+        return names.take(pa.array(np.ascontiguousarray(self.rows["topic_index"])))
 
     def _damage(self) -> pa.Array:
         kinds = pa.array([None, "body-crc"], pa.string())
-        return kinds.take(pa.array((self._rows["damage"] != 0).astype(np.int32)))
+        return kinds.take(pa.array((self.rows["damage"] != 0).astype(np.int32)))
 
     def _body(self) -> pa.Array:
         return self._part("body")
@@ -437,7 +456,7 @@ class _Chunk:
     def _due_ms(self) -> pa.Array:
         """When a timer was promised to be due. Source: timer_store.due, in columns."""
         out_ms, exact_ms = self.out_ms, self._number("DUEMQ_DUE_MS")
-        stored_ms = np.clip(self._rows["store_ms"], 0, DUE_MS_MAX)
+        stored_ms = np.clip(self.rows["store_ms"], 0, DUE_MS_MAX)
         rolled = self._has("TIMER_ROLL_TIMES")
         by_slot = out_ms + self._precision_ms
         due_ms = self._or_absent(self._number("TIMER_DELIVER_MS"), by_slot)
@@ -462,37 +481,3 @@ class _Chunk:
 
 def _nullable(values: npt.NDArray[np.int64]) -> pa.Array:
     return pa.array(values, pa.int64(), mask=values == ABSENT)
-
-
-def gap_rows(
-    schema: pa.Schema, findings: Sequence[Finding], number: int = 0
-) -> pa.RecordBatch | None:
-    """Return what could not be read as rows of `messages`: a place, a size, a kind and why."""
-    if "damage" not in schema.names or not findings:
-        return None
-    facts = [
-        _place(f, number)
-        | {"role": ROLE_GAP, "damage": f.kind, "record_size": min(f.size, 0x7FFFFFFF)}
-        for f in findings
-    ]
-    rows = [{name: fact.get(name) for name in schema.names} for fact in facts]
-    return pa.RecordBatch.from_pylist(rows, schema)
-
-
-def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.RecordBatch | None:
-    """Return where the clock was set back as rows of `messages` of the role ROLE_CLOCK."""
-    facts = [
-        _place(step.finding, number)
-        | {"role": ROLE_CLOCK, "out_ms": step.before_ms, "store_ms": step.after_ms}
-        for step in steps
-    ]
-    rows = [{name: fact.get(name) for name in schema.names} for fact in facts]
-    return pa.RecordBatch.from_pylist(rows, schema) if rows else None
-
-
-def _place(found: Finding, number: int) -> dict[str, Any]:
-    at = found.base + found.offset if found.base >= 0 else None
-    return {
-        "store": found.store, "store_id": number, "phys_offset": at, "file": found.file,
-        "file_offset": found.offset, "note": found.text,
-    }  # fmt: skip

@@ -49,13 +49,12 @@ class Walk:
         steps: where the clock was set back, once all chunks were read, if `clock`.
     """
 
-    def __init__(self, segment: Segment, *, check: bool, clock: bool = False) -> None:
+    def __init__(self, segment: Segment, *, clock: bool = False) -> None:
         self.segment, self.topics = segment, TopicTable()
         self.findings: list[Finding] = []
         self.data: Bytes = np.empty(0, np.uint8)
         self.base = segment.base
         self.steps: list[Step] = []
-        self._check = check
         self._clock = ClockSteps(segment) if clock else None
 
     def open(self) -> bool:
@@ -100,7 +99,7 @@ class Walk:
         else:
             pos = self._first(pos)
         end = min(data.size, part.limit - base)
-        count, _, _ = walk(data, pos, end, base, self.topics.arrays, False, out)
+        count, _, _ = walk(data, pos, end, base, self.topics.arrays, out)
         return out[:count]
 
     def _read(self) -> Iterator[Rows]:
@@ -109,7 +108,7 @@ class Walk:
         pos = self._first(part.base + part.start - self.base)
         while pos < end:
             count, pos, stop = walk(
-                self.data, pos, self.data.size, self.base, self.topics.arrays, self._check, out
+                self.data, pos, self.data.size, self.base, self.topics.arrays, out
             )
             inside = int(np.searchsorted(out["phys_offset"][:count], self.base + end))
             if inside:

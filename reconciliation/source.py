@@ -49,9 +49,10 @@ from message_store.errors import UsageError
 from message_store.layout import RECORD_FIXED_BYTES
 from reconciliation import units
 from reconciliation.beside import Look, look_at, plan_looks
-from reconciliation.columns import MessageColumns, arrow_schema, clock_rows, gap_rows
+from reconciliation.columns import MessageColumns, arrow_schema
 from reconciliation.facts import Standing, read_standing
 from reconciliation.files import Root
+from reconciliation.place_rows import clock_rows, gap_rows
 from reconciliation.planning import (
     OFFSET_MAX,
     PARTITION_BYTES,
@@ -311,7 +312,7 @@ class StoreReader(DataSourceReader):
             if table == "messages":
                 yield from self._messages(segment, partition.standing)
             elif table == "findings":
-                walk = Walk(segment, check=False, clock=True)
+                walk = Walk(segment, clock=True)
                 for _ in walk.chunks() if walk.open() else ():
                     pass
                 steps = [step.finding for step in walk.steps]
@@ -327,9 +328,10 @@ class StoreReader(DataSourceReader):
 
     def _messages(self, segment: Segment, standing: Standing) -> Iterator[pa.RecordBatch]:
         wanted = self._wanted
-        check = wanted.check_body and "damage" in self._columns
-        columns = MessageColumns(self._columns, wanted.precision_ms, wanted.roles, standing)
-        walk = Walk(segment, check=check, clock=ROLE_CLOCK in wanted.roles)
+        columns = MessageColumns(
+            self._columns, wanted.precision_ms, wanted.roles, standing, check=wanted.check_body
+        )
+        walk = Walk(segment, clock=ROLE_CLOCK in wanted.roles)
         for rows in walk.chunks() if walk.open() else ():
             rows = wanted.keep(walk, rows)
             made = columns.batch(walk, rows) if rows.size else None

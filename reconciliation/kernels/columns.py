@@ -1,7 +1,9 @@
 """Compiled loops that turn log bytes into columns.
 
 follow      from record to record without decoding: where a chain of them leads
-walk        records one after the other, with their topics and whether their bodies are sound
+walk        records one after the other, with their topics
+glance      which records may be more than a message that waits, or its delivery
+check       whether bodies are sound
 spans       where the values of known properties lie, and one hash of all the others
 numbers     decimal values of one property
 hashes      of the values of one property; hash_pairs: of two, joined as markers name a timer
@@ -49,12 +51,10 @@ def follow(data: Bytes, pos: int, until: int, base: int, row: Any) -> Any:
 
 
 @kernel
-def walk(
-    data: Bytes, pos: int, end: int, base: int, arrays: TopicArrays, check: bool, out: Rows
-) -> Any:
+def walk(data: Bytes, pos: int, end: int, base: int, arrays: TopicArrays, out: Rows) -> Any:
     """Read records from data[pos:end] into `out`; return (count, next pos, STOP_*).
 
-    As `message_store.kernels.scan.walk`, without tags and level; data[0] is log offset `base`.
+    As `message_store.kernels.scan.walk`, without tags, level and CRC; data[0] is log offset `base`.
     """
     n = 0
     topic_index = np.int64(-1)
@@ -64,15 +64,22 @@ def walk(
         if size < 0:
             return n, pos, -1 - size
         row["damage"] = 0
-        if check and row["body_len"] > 0:
-            crc = crc32(data, pos + row["body_pos"], row["body_len"]) & 0x7FFFFFFF
-            if crc != get_i4(data, pos + 8):
-                row["damage"] = DAMAGE_BODY_CRC
         topic_index = find_topic(data, pos + row["topic_pos"], row["topic_len"], arrays)
         row["topic_index"] = topic_index
         pos += size
         n += 1
     return n, pos, STOP_FULL
+
+
+@kernel
+def check(data: Bytes, base: int, rows: Rows) -> None:
+    """Set the damage of records whose body does not match its CRC."""
+    for i in range(rows.size):
+        if rows[i]["body_len"] > 0:
+            pos = rows[i]["phys_offset"] - base
+            crc = crc32(data, pos + rows[i]["body_pos"], rows[i]["body_len"]) & 0x7FFFFFFF
+            if crc != get_i4(data, pos + 8):
+                rows[i]["damage"] = DAMAGE_BODY_CRC
 
 
 @kernel
@@ -203,6 +210,43 @@ def spans(
                     if place < SEEN_MAX:
                         seen[2 * place], seen[2 * place + 1] = name, mixed
                         count = max(count, place + 1)
+            pos = stop + 1
+
+
+@kernel
+def glance(
+    data: Bytes, base: int, rows: Rows, kinds: Any, names: Words, odd: Any, real: Words
+) -> None:
+    """Tell apart what is certainly a message that waits, or a delivery that names it.
+
+    Args:
+        kinds: (n,) of the topics, see `columns.KINDS`.
+        names: hashes of REAL_TOPIC, and of names that only odd ones of those that wait have.
+        odd: (n,) u1 out: 1: it may be anything else.
+        real: (n,) out: the hash of REAL_TOPIC where something waits, else 0.
+    """
+    for i in range(rows.size):
+        pos = rows[i]["phys_offset"] - base + rows[i]["prop_pos"]
+        end = pos + rows[i]["prop_len"]
+        named, waits = rows[i]["prepared_offset"] < 0, kinds[i] == 1 or kinds[i] == 2
+        odd[i] = kinds[i] > 2 or (waits and named)
+        real[i] = 0
+        if named and not waits:
+            continue
+        while pos < end:
+            stop = find_byte(data, pos, end, 2)
+            name_end = find_byte(data, pos, stop, 1)
+            if name_end > pos and name_end + 1 < stop:
+                name = hash_bytes(data, pos, name_end - pos)
+                if name == names[0]:
+                    if waits:
+                        real[i] = hash_bytes(data, name_end + 1, stop - name_end - 1)
+                    else:
+                        odd[i] = 1
+                elif waits:
+                    for k in range(1, names.size):
+                        if name == names[k]:
+                            odd[i] = 1
             pos = stop + 1
 
 

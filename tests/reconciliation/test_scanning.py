@@ -31,7 +31,7 @@ def read(root: Path, bytes_max: int) -> tuple[list[tuple[int, int]], list[Findin
     plan = plan_log("s", store)
     findings = list(plan.findings)
     for segment in log_segments("s", store, plan, bytes_max=bytes_max):
-        walk = Walk(segment, check=True)
+        walk = Walk(segment)
         assert walk.open()
         for rows in walk.chunks():
             first, end = segment.base + segment.start, segment.base + segment.end
@@ -147,6 +147,6 @@ def test_an_unreadable_file_is_told_and_the_others_are_read(
     monkeypatch.setattr(Root, "read", refuse)
     store = Root(str(tmp_path))
     plan = plan_log("s", store)
-    walks = [Walk(s, check=True) for s in log_segments("s", store, plan, bytes_max=FILE_BYTES)]
+    walks = [Walk(s) for s in log_segments("s", store, plan, bytes_max=FILE_BYTES)]
     assert [walk.open() for walk in walks].count(False) == 1
     assert [f.kind for walk in walks for f in walk.findings] == ["unreadable"]
