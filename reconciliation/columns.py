@@ -15,6 +15,7 @@ from reconciliation.facts import UNKNOWN, Standing
 from reconciliation.kernels import columns as kernels
 from reconciliation.scanning import Walk
 from reconciliation.tables import (
+    PLAIN,
     ROLE_CANDIDATE,
     ROLE_DECISION,
     ROLE_DELIVERY,
@@ -28,7 +29,9 @@ from reconciliation.tables import (
     ROLE_TIMER_COPY,
     ROLE_TOPIC,
     TABLES,
+    TIME_MIN,
 )
+from reconciliation.tallies import Packed, pack
 from reconciliation.unit_times import NONE, UnitTimes
 
 Rows = npt.NDArray[Any]
@@ -85,12 +88,10 @@ GLANCED: Final = np.array(
     [hash_text(name) for name in (b"REAL_TOPIC", b"TIMER_ROLL_TIMES", b"TIMER_DEL_UNIQKEY")],
     np.uint64,
 )
-PLAIN: Final = frozenset({ROLE_NONE, ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY})
 KINDS: Final = {  # topics of which records are more than deliveries
     "SCHEDULE_TOPIC_XXXX": 1, "rmq_sys_wheel_timer": 2, "DUEMQ_DECISIONS": 3, "DUEMQ_QUARANTINE": 4,
 }  # fmt: skip
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-TIME_MIN: Final = 1 << 31  # a tags code of so few bits is a tag's hash, no time
 ABSENT: Final = -(1 << 62)
 LEVEL_MAX: Final = 0x7FFFFFFF
 TEXTS: Final = {
@@ -146,9 +147,23 @@ class MessageColumns:
 
     def batch(self, walk: Walk, rows: Rows) -> pa.RecordBatch | None:
         """Return the columns of (n,) SCANNED rows of a walk; None if none has a role wanted."""
+        chunk = self._chunk(walk, rows)
+        if chunk is None:
+            return None
+        arrays = [chunk.column(field.name, field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def packed(self, walk: Walk, rows: Rows) -> Packed | None:
+        """Return what `tallies.pack` makes of them."""
+        chunk = self._chunk(walk, rows)
+        if chunk is None:
+            return None
+        return pack(lambda name: chunk.column(name, self.schema.field(name).type))
+
+    def _chunk(self, walk: Walk, rows: Rows) -> _Chunk | None:
         if self.units is None:
             self.units = UnitTimes(walk.segment.root, SCHEDULE_TOPIC)
-        if self._roles and not self._roles & PLAIN:
+        if self._roles and not self._roles & (PLAIN | {ROLE_NONE}):
             rows = self._odd(walk, rows)
         elif self._roles and ROLE_DELIVERY not in self._roles:  # those are known at a glance
             chunk = _Chunk(self, walk, rows)
@@ -163,8 +178,7 @@ class MessageColumns:
             chunk = chunk if kept.all() else _Chunk(self, walk, rows[kept])
         if self._check:
             kernels.check(walk.data, walk.base, chunk.rows)
-        arrays = [chunk.column(field.name, field.type) for field in self.schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return chunk
 
     def _odd(self, walk: Walk, rows: Rows) -> Rows:
         """Return the rows that may be more than plain ones; remember topics."""

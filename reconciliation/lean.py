@@ -1,9 +1,6 @@
 """Lives of plain messages: one held record, and deliveries that name it. One pass, numbers only.
 
-Each record adds to its key's sums; bits of `tally` count and say:
-
-    0-7 held records    8 hurt    9 no target    10 a level's    11, 12 passed: known, 1
-    32-47 deliveries    48 and up: hurt ones
+Each record adds to its key's sums; bits of `tally` count and say, see `tables`.
 
 Body, properties and target of both records cancel each other out in an exclusive or: what is left
 over is a difference. With more than one delivery that says nothing; but then it is a duplicate.
@@ -15,14 +12,24 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from reconciliation.tables import ROLE_DELIVERY, ROLE_LEVEL
+from reconciliation.tables import (
+    COUNT_MASK,
+    HURT,
+    KNOWN,
+    LEVEL,
+    NO_TARGET,
+    PASSED,
+    ROLE_DELIVERY,
+    ROLE_LEVEL,
+    SENT,
+    SENT_HURT,
+    SENT_MASK,
+    STORE_BITS,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-HURT, NO_TARGET, LEVEL, KNOWN, PASSED = 8, 9, 10, 11, 12
-SENT, SENT_HURT = 32, 48
-COUNT_MASK, SENT_MASK = 0xFF, 0xFFFF
 LIFE: Final = (
     "root", "held", "deliveries", "parked", "leaf_at", "store_ms", "level", "due_ms", "topic_hash",
     "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "elsewhere", "hurt_sent",
@@ -68,11 +75,11 @@ def lean_lives(events: DataFrame) -> DataFrame:
         of_held("queue_id").alias("held_queue"),
         F.min(F.when(sent, F.col("queue_id"))).alias("sent_queue"),
     )
-    return _told(sums)
+    return told(sums)
 
 
-def _told(sums: DataFrame) -> DataFrame:
-    """Return what sums say."""
+def told(sums: DataFrame, *more: str) -> DataFrame:
+    """Return `LIFE` of what sums say, and more of their columns."""
     no, none = F.lit(False), F.lit(0).cast("bigint")
     held = F.col("tally").bitwiseAND(F.lit(COUNT_MASK).cast("bigint"))
     return sums.select(
@@ -80,7 +87,7 @@ def _told(sums: DataFrame) -> DataFrame:
         held.alias("held"),
         F.shiftright("tally", SENT).bitwiseAND(F.lit(SENT_MASK).cast("bigint")).alias("deliveries"),
         none.alias("parked"),
-        F.col("key").bitwiseAND(F.lit((1 << 48) - 1)).alias("leaf_at"),
+        F.col("key").bitwiseAND(F.lit((1 << STORE_BITS) - 1)).alias("leaf_at"),
         "store_ms",
         "level",
         "due_ms",
@@ -102,6 +109,7 @@ def _told(sums: DataFrame) -> DataFrame:
         no.alias("fired"),
         none.alias("copies"),
         none.alias("ended_old"),
+        *more,
     )
 
 

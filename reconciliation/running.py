@@ -109,12 +109,14 @@ def run_audit(spark: SparkSession, wanted: Wanted, clock: Clock) -> Summary:
         OSError: The report cannot be written.
         pyspark.errors.PySparkException: Spark could not do it; also where `out` is there already.
     """
-    from reconciliation.read import audit_stores
+    from reconciliation.read import audit_stores, count_stores
     from reconciliation.summary import summarize, write_parquet
 
-    again = bool(wanted.out) or wanted.report is not None  # verdicts are read more than once
-    verdicts, unread = audit_stores(spark, wanted.stores, wanted.config, ids=again)
-    verdicts = verdicts.persist() if again else verdicts
+    if not wanted.out and wanted.report is None:
+        brief, unread = count_stores(spark, wanted.stores, wanted.config)
+        return summarize(brief.rest, unread, kept=brief.kept)
+    verdicts, unread = audit_stores(spark, wanted.stores, wanted.config)
+    verdicts = verdicts.persist()
     if wanted.out:
         write_parquet(verdicts, wanted.out)
     summary = summarize(verdicts, unread)

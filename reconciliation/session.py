@@ -36,7 +36,12 @@ SETTINGS: Final = {
 
 
 def local_session(
-    *, cores: int = 0, memory: str = "2g", log_level: str = "", app: str = "duemq reconcile"
+    *,
+    cores: int = 0,
+    memory: str = "2g",
+    log_level: str = "",
+    app: str = "duemq reconcile",
+    with_format: bool = True,
 ) -> SparkSession:
     """Start Spark inside this process, or return the session that runs already.
 
@@ -44,6 +49,8 @@ def local_session(
         cores: how many tasks run at once; 0: one for each core.
         memory: of the Java process.
         log_level: of Spark's own log, on standard error; empty: Java says nothing at all.
+        with_format: make `format("rocketmq-store")` known, which takes some seconds; our own jobs
+            read stores without it.
     Raises:
         UsageError: pyspark, pyarrow or Java is missing; says how to get it.
     """
@@ -68,7 +75,8 @@ def local_session(
         session: SparkSession = builder.getOrCreate()
     if not log_level:
         _silence_errors()
-    register(session)
+    if with_format:
+        register(session)
     return session
 
 

@@ -3,7 +3,7 @@
     option            meaning                                                     default
     path              a store directory or URL; several: separated by commas
     table             messages, consume_queue, schedule, timer_log, timer_wheel,  messages
-                      cursors, index, findings, stores
+                      cursors, index, findings, stores, tallies
     topics            only these, separated by commas                             all
     fromMs, untilMs   only records stored in fromMs <= time < untilMs             all
     startOffset       only records at this log offset or behind it                0
@@ -13,6 +13,8 @@
     timerPrecisionMs  of the store's timers                                       1000
     pushdown          whether filters are taken over, see below                   false
     roles             only messages of these roles (numbers, see `tables`)        all
+    lost              of consume_queue only units without a record                false
+    buckets           of tallies: how many                                        64
     tickMs            of a stream: see `stream`                                   0
 
 The schema is that of `tables`; a schema of your own with fewer columns decodes fewer columns. The
@@ -29,8 +31,11 @@ and can be relied on.
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -65,17 +70,26 @@ from reconciliation.planning import (
 )  # fmt: skip
 from reconciliation.scanning import Walk
 from reconciliation.stream import StoreStreamReader
-from reconciliation.tables import ROLE_CLOCK, ROLE_GAP, STORES, TABLES, schema_of
+from reconciliation.tables import (
+    PLAIN,
+    ROLE_CLOCK,
+    ROLE_GAP,
+    STORES,
+    TABLES,
+    schema_of,
+)
+from reconciliation.tallies import NEEDED, Buckets
 from timer_store.layout import UNIT_BYTES
 
 FORMAT: Final = "rocketmq-store"
 OPTIONS: Final = (
     "path", "table", "topics", "fromms", "untilms", "startoffset", "endoffset", "partitionbytes",
     "checkbody", "timerprecisionms", "roles", "pushdown",
-    "tickms",
+    "tickms", "lost", "buckets",
 )  # fmt: skip
 Rows = npt.NDArray[Any]
 NOBODY: Final = Standing()
+BUCKETS_MAX: Final = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,8 @@ class Wanted:
     roles: frozenset[int] = frozenset()  # empty: all
     pushdown: bool = False
     tick_ms: int = 0
+    lost: bool = False
+    buckets: int = 64
 
     def keep(self, walk: Walk, rows: Rows) -> Rows:
         """Return those rows of a walk that are wanted; offsets are kept by the segments."""
@@ -139,6 +155,8 @@ def wanted_of(options: Mapping[str, str]) -> Wanted:
         _roles(given.get("roles", "")),
         given.get("pushdown", "false").lower() == "true",
         _number(given, "tickms", 0),
+        given.get("lost", "false").lower() == "true",
+        min(max(_number(given, "buckets", 64), 1), BUCKETS_MAX),
     )
 
 
@@ -212,11 +230,47 @@ class Part(InputPartition):
     rows: tuple[tuple[Any, ...], ...] = ()
 
 
-class StoreReader(DataSourceReader):
-    """Plans the parts of a table, and reads one of them."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A store as it was at one moment.
 
-    def __init__(self, wanted: Wanted, columns: Sequence[str]) -> None:
-        self._wanted, self._columns = wanted, list(columns)
+    Attributes:
+        unread: files that say how far it has come and could not be read.
+    """
+
+    root: Root
+    plan: LogPlan
+    standing: Standing
+    unread: tuple[Finding, ...]
+
+
+def plan_store(number: int, path: str) -> Planned:
+    """Look at a store: first at how far it has come, then for its log's end.
+
+    So a message that it went by was delivered before that end.
+
+    Raises:
+        UsageError: There is no store. OSError: The directory of its log cannot be read.
+    """
+    root = Root(path.rstrip("/"))
+    plan = plan_log(root.url, root)
+    if not plan.files and not root.folders("consumequeue"):
+        raise UsageError(f"{path} is no store: it has neither commitlog nor consumequeue")
+    standing, unread = read_standing(number, root, plan)
+    return Planned(root, plan_log(root.url, root), standing, tuple(unread))
+
+
+class StoreReader(DataSourceReader):
+    """Plans the parts of a table, and reads one of them.
+
+    Args:
+        stores: the moment to read, of each path; None: that of planning.
+    """
+
+    def __init__(
+        self, wanted: Wanted, columns: Sequence[str], stores: Sequence[Planned] | None = None
+    ) -> None:
+        self._wanted, self._columns, self._stores = wanted, list(columns), stores
 
     def partitions(self) -> Sequence[Part]:
         """Return the parts.
@@ -224,28 +278,22 @@ class StoreReader(DataSourceReader):
         Raises:
             UsageError: A path has no store.
         """
-        wanted = self._wanted
-        found: list[Part] = []
-        for number, path in enumerate(wanted.paths):
-            root = Root(path.rstrip("/"))
-            plan = plan_log(root.url, root)
-            if not plan.files and not root.folders("consumequeue"):
-                raise UsageError(f"{path} is no store: it has neither commitlog nor consumequeue")
-            found += self._parts(number, root, plan)
+        stores = self._stores
+        if stores is None:
+            stores = [plan_store(number, path) for number, path in enumerate(self._wanted.paths)]
+        found = [part for store in stores for part in self._parts(store)]
         return found or [Part()]
 
-    def _parts(self, number: int, root: Root, plan: LogPlan) -> list[Part]:
-        wanted = self._wanted
+    def _parts(self, store: Planned) -> list[Part]:
+        wanted, root, plan = self._wanted, store.root, store.plan
+        standing, number = store.standing, store.standing.number
         segments, findings = self._segments(root, plan)
-        standing = Standing(number)
         telling = wanted.table == "findings" or ROLE_GAP in wanted.roles
-        if (
-            telling
-            or wanted.table == "stores"
-            or (wanted.table == "messages" and {"passed", "unit_ms"} & set(self._columns))
-        ):
-            standing, unread = read_standing(number, root, plan)
-            findings = [*findings, *unread]
+        asks = {"passed", "unit_ms"} & set(self._columns) or wanted.table == "tallies"
+        if not asks:  # what workers do not need is not sent to them
+            standing = Standing(number)
+        if telling:
+            findings = [*findings, *store.unread]
         groups = grouped(segments, wanted.partition_bytes)
         found = [Part(group, standing=standing) for group in groups]
         if telling:
@@ -255,7 +303,7 @@ class StoreReader(DataSourceReader):
         if wanted.table == "cursors":
             found.append(Part(stores=((root.url, root),)))
         if wanted.table == "stores":
-            last_ms = max(plan.last_ms, standing.read_ms or 0)
+            last_ms = max(plan.last_ms, store.standing.read_ms or 0)
             row = (number, root.url, plan.min, plan.end, last_ms, plan.last_ms)
             found.append(Part(rows=(row,)))
         if findings and wanted.table in ("findings", "messages"):
@@ -271,7 +319,7 @@ class StoreReader(DataSourceReader):
     def _segments_of(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
         wanted, store, limit = self._wanted, root.url, plan.end
         size = wanted.partition_bytes
-        if wanted.table in ("messages", "findings"):
+        if wanted.table in ("messages", "findings", "tallies"):
             found = log_segments(
                 store, root, plan, bytes_max=size, first=wanted.start, end=wanted.end
             )
@@ -293,6 +341,7 @@ class StoreReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of a part."""
         assert isinstance(partition, Part)
+        _settle_worker()
         table = self._wanted.table
         schema = arrow_schema(table, self._columns)
         if partition.findings and self._takes_gaps:
@@ -311,6 +360,8 @@ class StoreReader(DataSourceReader):
         for segment in partition.segments:
             if table == "messages":
                 yield from self._messages(segment, partition.standing)
+            elif table == "tallies":
+                yield from self._tallies(segment, partition.standing)
             elif table == "findings":
                 walk = Walk(segment, clock=True)
                 for _ in walk.chunks() if walk.open() else ():
@@ -319,8 +370,18 @@ class StoreReader(DataSourceReader):
                 yield from _told(schema, [*walk.findings, *steps], table)
             else:
                 more = {"store_id": partition.standing.number}
-                for values in units.read_units(table, segment, set(self._columns)):
+                lost = self._wanted.lost and table == "consume_queue"
+                for values in units.read_units(table, segment, set(self._columns), lost=lost):
                     yield units.to_batch(schema, segment.store, more | values)
+
+    def _tallies(self, segment: Segment, standing: Standing) -> Iterator[pa.RecordBatch]:
+        columns = MessageColumns(NEEDED, self._wanted.precision_ms, PLAIN, standing)
+        walk, buckets = Walk(segment), Buckets(self._wanted.buckets)
+        for rows in walk.chunks() if walk.open() else ():
+            packed = columns.packed(walk, self._wanted.keep(walk, rows))
+            if packed is not None:
+                yield from buckets.take(packed)
+        yield from buckets.rest()
 
     @property
     def _takes_gaps(self) -> bool:
@@ -346,6 +407,14 @@ class StoreReader(DataSourceReader):
         steps = clock_rows(columns.schema, walk.steps, standing.number)
         if steps is not None:
             yield steps
+
+
+@cache
+def _settle_worker() -> None:
+    """Spare a worker the garbage of what it imported: Spark collects it after each task."""
+    if "pyspark.worker" in sys.modules:
+        gc.collect()
+        gc.freeze()
 
 
 class PushingReader(StoreReader):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from reconciliation.brief import by_lateness
 from reconciliation.tables import CLOCK_SET_BACK
 from reconciliation.verdicts import CLEAN, VERDICTS
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
 SHOWN_MAX: Final = 20
 PERCENTILES: Final = (0.5, 0.99)
-EXACT_BITS: Final = 12  # lateness of up to 4 s is counted by the ms, longer to 1 of 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +56,16 @@ class Summary:
         return facts | asdict(self)
 
 
-def summarize(verdicts: DataFrame, unread: DataFrame, *, shown_max: int = SHOWN_MAX) -> Summary:
+def summarize(
+    verdicts: DataFrame, unread: DataFrame, *, kept: Sequence[Any] = (), shown_max: int = SHOWN_MAX
+) -> Summary:
     """Compute a summary; runs the audit, once if `verdicts` is persisted.
 
     Args:
         verdicts, unread: what `read.audit_stores` returns.
+        kept: what of others was counted, see `brief.Brief`.
     """
-    late = F.col("late_ms")
-    step = F.pow(F.lit(2), F.greatest(F.floor(F.log2(F.abs(late))) - EXACT_BITS, F.lit(0)))
-    bucket = F.when(F.abs(late) < 1 << EXACT_BITS, late).otherwise(
-        (F.floor(late / step) * step).cast("bigint")
-    )
-    found = verdicts.groupBy("verdict", bucket.alias("late")).agg(
-        F.count("*").alias("count"), F.max(late).alias("max")
-    )
-    rows = found.collect()
+    rows = [*kept, *by_lateness(verdicts).collect()]
     counts: Counter[str] = Counter()
     times: Counter[int] = Counter()
     for row in rows:

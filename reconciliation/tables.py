@@ -124,6 +124,10 @@ STORES: Final[Columns] = (
     ("last_ms", "bigint"),  # when its last record was stored; the timers' slot if that is later
     ("log_ms", "bigint"),  # when its last record was stored
 )
+TALLIES: Final[Columns] = (  # messages that wait and deliveries, packed: see `tallies`
+    ("bucket", "int"),
+    ("packed", "binary"),
+)
 TABLES: Final[Mapping[str, Columns]] = {
     "messages": MESSAGES,
     "consume_queue": CONSUME_QUEUE,
@@ -134,11 +138,13 @@ TABLES: Final[Mapping[str, Columns]] = {
     "index": INDEX,
     "findings": FINDINGS,
     "stores": STORES,
+    "tallies": TALLIES,
 }
 
 # Roles. A record of none takes no part; those from RARE on need a look at other records to tell
 # what they belong to.
 ROLE_NONE, ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY = 0, 1, 2, 3
+PLAIN: Final = frozenset({ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY})
 RARE: Final = 8
 ROLE_LEVEL_COPY, ROLE_TIMER_COPY = 8, 9  # made of another one that waited
 ROLE_QUARANTINE, ROLE_MARK, ROLE_DECISION = 10, 11, 12  # end the record that they name
@@ -147,7 +153,17 @@ ROLE_TOPIC, ROLE_GAP = 15, 16  # no records: the name of a topic; a place that c
 ROLE_UNIT = 17  # of the audit's own: a queue's unit without a record
 ROLE_CLOCK = 18  # a record from which on the clock was set back: from out_ms to store_ms
 CLOCK_SET_BACK: Final = "clock"  # the kind of that finding: nothing is unread there
+TIME_MIN: Final = 1 << 31  # a tags code of so few bits is a tag's hash, no time
+STORE_BITS: Final = 48  # a key is store number << 48 | log offset
 WAITING: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
+
+# Bits of a tally, the sum of what the records of one message say:
+#    0-7 held records    8 hurt    9 no target    10 a level's    11, 12 passed: known, 1
+#    13 its due time cannot be told    14 something rare belongs to it
+#    32-47 deliveries    48 and up: hurt ones
+HURT, NO_TARGET, LEVEL, KNOWN, PASSED, ODD, TOUCHED = 8, 9, 10, 11, 12, 13, 14
+SENT, SENT_HURT = 32, 48
+COUNT_MASK, SENT_MASK = 0xFF, 0xFFFF
 
 
 def schema_of(table: str) -> str:

@@ -90,7 +90,9 @@ def _whole(store: str, root: Root, entry: Entry, limit: int) -> Segment:
 # -- reading ------------------------------------------------------------------------------------
 
 
-def read_units(table: str, segment: Segment, columns: Collection[str] = ()) -> Iterator[Values]:
+def read_units(
+    table: str, segment: Segment, columns: Collection[str] = (), *, lost: bool = False
+) -> Iterator[Values]:
     """Yield the columns of a segment, piece by piece: arrays, or one value for all rows.
 
     A file that cannot be read is one row of nothing but its place and `damage`, in tables that
@@ -98,15 +100,24 @@ def read_units(table: str, segment: Segment, columns: Collection[str] = ()) -> I
 
     Args:
         columns: what is asked for: `found` takes a look at the log.
+        lost: only units without a record, and files that cannot be read.
     """
     try:
         for values in READERS[table](segment):
-            if "found" in columns:
+            if "found" in columns or lost:
                 values["found"] = _found(segment, values["phys_offset"])
-            yield values
+            yield _lost(values) if lost else values
     except OSError:
         if table == "consume_queue" and "damage" in columns:
             yield _unreadable(segment)
+
+
+def _lost(values: Values) -> Values:
+    there = values["found"]
+    return {
+        name: value[~there] if isinstance(value, np.ndarray) else value
+        for name, value in values.items()
+    }
 
 
 def _unreadable(segment: Segment) -> Values:
@@ -126,17 +137,17 @@ def _found(segment: Segment, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.b
     if not entries or not offsets.size:
         return found
     found[offsets >= int(entries[0].name)] = False
+    lowest, highest = int(offsets.min()), int(offsets.max())
     for entry in entries:
         base = int(entry.name)
-        mine = (offsets >= base) & (offsets < base + entry.size)
         for low in range(0, entry.size, LOOK_BYTES):
             first, end = base + low, base + min(low + LOOK_BYTES, entry.size)
-            if not (mine & (offsets >= first) & (offsets < end)).any():
+            if highest < first or lowest >= end:
                 continue
             try:
                 data = root.read(entry.path, low, min(end - base + RECORD_BYTES_MAX, entry.size))
             except OSError:
-                found[mine] = True
+                found[(offsets >= base) & (offsets < base + entry.size)] = True
                 break
             found_units(np.ascontiguousarray(offsets), data, first, end, row[0], found)
     return found

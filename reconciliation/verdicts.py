@@ -26,10 +26,12 @@ from pyspark.sql import functions as F
 
 from reconciliation.chains import find_roots
 from reconciliation.identity import with_origins
+from reconciliation.judging import judged
 from reconciliation.lean import lean_lives
 from reconciliation.lives import whole_lives
 from reconciliation.tables import (
     CLOCK_SET_BACK,
+    PLAIN,
     RARE,
     ROLE_CANDIDATE,
     ROLE_CLOCK,
@@ -41,10 +43,11 @@ from reconciliation.tables import (
     ROLE_MARK,
     ROLE_MARKER,
     ROLE_QUARANTINE,
-    ROLE_TIMER,
     ROLE_TIMER_COPY,
     ROLE_TOPIC,
     ROLE_UNIT,
+    STORE_BITS,
+    TIME_MIN,
     WAITING,
 )
 
@@ -75,16 +78,11 @@ COLUMNS: Final = tuple(dict.fromkeys((
     "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash",
 )))  # fmt: skip
 """The columns of `messages` for jobs that need all that an audit reads in one table."""
-PLAIN: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY)
 ENDS: Final = (ROLE_QUARANTINE, ROLE_MARK, ROLE_DECISION)
-UNIT: Final = ("key", "role", "at")
 TOUCHING: Final = frozenset({*range(RARE, ROLE_GAP), ROLE_UNIT}) - {ROLE_TOPIC}
 """Roles of what makes a message one whose whole life is looked at."""
-IGNORED: Final = "ignored"
-STORE_BITS: Final = 48  # a key is store number << 48 | log offset
 BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold
 NAMES_MAX: Final = 8  # topics that are told apart without a join
-TIME_MIN: Final = 1 << 31  # a tags code of so few bits is a tag's hash, no time
 MS_MAX: Final = 10**18
 TRANSACTION, COMMITTED = 0x0C, 0x08
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
@@ -111,6 +109,86 @@ class AuditConfig:
     levels_ms: tuple[int, ...] = DEFAULT_LEVELS_MS
 
 
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was looked for first: all that is rare.
+
+    Attributes:
+        stores: that table, with the steps of their clocks if there are any.
+        rare: records of rare roles, places that cannot be read, units without a record.
+        met: their roles; names: of topics, by their hash.
+        plain: messages that wait, and deliveries that name them, as `_keyed`.
+        touched: keys of messages that something rare belongs to, with their roots; None: of none.
+        events: all that belongs to those.
+    """
+
+    messages: Reader
+    stores: DataFrame
+    config: AuditConfig
+    rare: DataFrame
+    met: frozenset[int]
+    names: dict[int, str]
+    plain: DataFrame
+    touched: DataFrame | None
+    events: DataFrame | None
+
+    def others(self, plain: DataFrame) -> DataFrame:
+        """Return those of some rows with a `key` that nothing rare touches."""
+        if self.touched is None:
+            return plain
+        return plain.join(self.touched, "key", "left_anti")
+
+    def lives(self, plain: DataFrame) -> DataFrame:
+        """Return `lean.LIFE` of plain messages, and of all that something rare touches."""
+        lives = lean_lives(self.others(plain))
+        return lives if self.events is None else lives.unionByName(whole_lives(self.events))
+
+    def tell(self, lives: DataFrame, *, ids: bool) -> DataFrame:
+        """Return the verdicts about lives; see `audit`."""
+        told = _named(judged(lives, self.stores, self.config), self.names)
+        unique = F.lit(None).cast("string")
+        if ids:
+            known = self.messages(("store_id", "phys_offset", "unique_id"), WAITING)
+            known = known.select(_key("phys_offset").alias("leaf_key"), "unique_id")
+            told, unique = told.join(known, "leaf_key", "left"), F.col("unique_id")
+        return told.select(
+            "store", "root", "leaf", "topic", "queue_id", unique.alias("unique_id"), "level",
+            "store_ms", "due_ms", "delivered_phys", "delivered_ms", "late_ms", "hops",
+            "deliveries", "verdict", "why",
+        )  # fmt: skip
+
+    @property
+    def unread(self) -> DataFrame:
+        """Places that could not be read, and those where the clock was set back; see `audit`."""
+        return _unread(self.rare, self.stores)
+
+
+def look(
+    messages: Reader, queues: DataFrame, stores: DataFrame, config: AuditConfig | None = None
+) -> Looked:
+    """Look for all that is rare; an action. Arguments: see `audit`."""
+    config = config or AuditConfig()
+    looked_for = (*range(RARE, ROLE_GAP + 1), ROLE_CLOCK)
+    rare = messages((*LEAN, *RARE_MORE), looked_for).unionByName(
+        _lost_units(queues), allowMissingColumns=True
+    )
+    rare = rare.localCheckpoint()
+    met, names = _met(rare)
+    plain, found = _events(messages, rare, met, config)
+    touched, events = None, None
+    if met & TOUCHING:
+        units = rare.where((F.col("role") == ROLE_UNIT) & F.col("damage").isNull())
+        lost = units.select(
+            _key("phys_offset").alias("key"), "role", F.col("phys_offset").alias("at")
+        )
+        found = found.unionByName(lost, allowMissingColumns=True)
+        touched = _touched(found)
+    if touched is not None:
+        events = plain.unionByName(found, allowMissingColumns=True).join(touched, "key")
+    known = stores.join(_steps(rare), "store_id", "left") if ROLE_CLOCK in met else stores
+    return Looked(messages, known, config, rare, frozenset(met), names, plain, touched, events)
+
+
 def audit(
     messages: Reader,
     queues: DataFrame,
@@ -131,42 +209,8 @@ def audit(
         and store, phys_offset, damage, file, offset (in that file), note; a damage of
         CLOCK_SET_BACK is no damage: from there on the clock was set back.
     """
-    config = config or AuditConfig()
-    looked_for = (*range(RARE, ROLE_GAP + 1), ROLE_CLOCK)
-    looked = messages((*LEAN, *RARE_MORE), looked_for).unionByName(
-        _lost_units(queues), allowMissingColumns=True
-    )
-    looked = looked.localCheckpoint()
-    met, names = _met(looked)
-    rare, units = looked.where(F.col("role") != ROLE_UNIT), None
-    if ROLE_UNIT in met:
-        units = looked.where(F.col("role") == ROLE_UNIT).withColumns(
-            {"key": _key("phys_offset"), "at": F.col("phys_offset")}
-        )
-    plain, found = _events(messages, rare, met, config)
-    touched = _touched(found, units) if met & TOUCHING else None
-    if touched is None:
-        lives = lean_lives(plain)
-    else:
-        others = plain.join(touched, "key", "left_anti")
-        events = plain.unionByName(found, allowMissingColumns=True)
-        if units is not None:
-            lost = units.where("damage is null")
-            events = events.unionByName(lost.select(*UNIT), allowMissingColumns=True)
-        lives = lean_lives(others).unionByName(whole_lives(events.join(touched, "key")))
-    known = stores.join(_steps(rare), "store_id", "left") if ROLE_CLOCK in met else stores
-    told = _judged(lives, known, config)
-    told = _named(told, names)
-    unique = F.lit(None).cast("string")
-    if ids:
-        known = messages(("store_id", "phys_offset", "unique_id"), WAITING)
-        known = known.select(_key("phys_offset").alias("leaf_key"), "unique_id")
-        told, unique = told.join(known, "leaf_key", "left"), F.col("unique_id")
-    return told.select(
-        "store", "root", "leaf", "topic", "queue_id", unique.alias("unique_id"), "level",
-        "store_ms", "due_ms", "delivered_phys", "delivered_ms", "late_ms", "hops", "deliveries",
-        "verdict", "why",
-    ), _unread(looked, stores)  # fmt: skip
+    found = look(messages, queues, stores, config)
+    return found.tell(found.lives(found.plain), ids=ids), found.unread
 
 
 def _met(looked: DataFrame) -> tuple[set[int], dict[int, str]]:
@@ -216,10 +260,6 @@ def _key(offset: str) -> Column:
     return number.bitwiseOR(F.col(offset))
 
 
-def _offset(key: str) -> Column:
-    return F.col(key).bitwiseAND(F.lit((1 << STORE_BITS) - 1))
-
-
 def _lost_units(queues: DataFrame) -> DataFrame:
     """Return units that should have a held record and have none, and queues that are unreadable."""
     held = queues.where(F.col("topic").isin(SCHEDULE_TOPIC, TIMER_TOPIC))
@@ -258,7 +298,7 @@ def _events(
     messages: Reader, rare: DataFrame, roles: set[int], config: AuditConfig
 ) -> tuple[DataFrame, DataFrame]:
     """Return what plain messages are made of, and everything else, all with their key."""
-    plain, named = messages(LEAN, PLAIN), rare.where(F.col("role") < ROLE_MARKER)
+    plain, named = messages(LEAN, sorted(PLAIN)), rare.where(F.col("role") < ROLE_MARKER)
     nameless = (F.col("origin").isNull()) & F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
     plain, rare = _with_origin(plain), _with_origin(rare)
     if not roles & {ROLE_LEVEL_COPY, ROLE_TIMER_COPY, ROLE_MARKER, ROLE_CANDIDATE}:
@@ -310,17 +350,14 @@ def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
     ).where("key is not null")  # fmt: skip
 
 
-def _touched(found: DataFrame, units: DataFrame | None) -> DataFrame | None:
+def _touched(found: DataFrame) -> DataFrame | None:
     """Return the keys that something rare touches, with the roots that they belong to.
 
     Returns:
         key, root, copies made of the record, and where the first of those lies; None: no keys.
     """
     roots = find_roots(found)
-    named = found.select("key")
-    if units is not None:
-        named = named.unionByName(units.where("damage is null").select("key"))
-    named = named.distinct()
+    named = found.select("key").distinct()
     if roots is None:
         nothing = F.lit(None).cast("bigint")
         keys = named.select(
@@ -363,97 +400,6 @@ def classified(messages: DataFrame) -> DataFrame:
     )
     found = messages.where(plain & sound).withColumns({"origin": origin, "kind": kind})
     return found.where(F.col("kind").isNotNull())
-
-
-# -- the verdict --------------------------------------------------------------------------------
-
-
-def _clocks(stores: DataFrame) -> DataFrame:
-    """Return what is to be known of stores; `behind`: their clock is not where it was before.
-
-    How far the timers had come then says nothing of those that were put since.
-    """
-    names = ("store_id", "store", "log_min")
-    if "steps" not in stores.columns:
-        return stores.select(*names, "last_ms", F.lit(False).alias("behind"))
-    behind = F.coalesce(F.col("newest_ms") > F.col("log_ms"), F.lit(False))
-    last_ms = F.when(behind, F.col("log_ms")).otherwise(F.col("last_ms"))
-    return stores.select(*names, last_ms.alias("last_ms"), behind.alias("behind"), "steps")
-
-
-def _judged(lives: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFrame:
-    lives = lives.withColumn("store_id", F.shiftright("root", STORE_BITS).cast("int"))
-    about = _clocks(stores)
-    found = lives.join(F.broadcast(about), "store_id")
-    found = found.withColumn("at_root", _offset("root"))
-    found = found.where(F.col("at_root") >= F.col("log_min"))  # retention took what came before
-    as_of_ms = F.col("last_ms") if config.as_of_ms is None else F.lit(config.as_of_ms)
-    found = found.withColumns(
-        {
-            "as_of_ms": as_of_ms,
-            "late_ms": F.when(F.col("held") > 0, F.col("sent_ms") - F.col("due_ms")),
-        }
-    )
-    between = "s -> s.at > leaf_at and s.at <= sent_at"
-    back = F.expr(f"aggregate(filter(steps, {between}), 0L, (sum, s) -> sum + s.ms)")
-    back_ms = F.coalesce(back, F.lit(0)) if "steps" in about.columns else F.lit(0)
-    found = found.withColumn("back_ms", back_ms)
-    verdict, why = F.lit("ok"), F.lit("")
-    for name, holds, text in reversed(_rules(config)):
-        verdict = F.when(holds, F.lit(name)).otherwise(verdict)
-        why = F.when(holds, F.lit(text)).otherwise(why)
-    found = found.withColumns({"verdict": verdict, "why": why})
-    leaf = F.when(F.col("held") > 0, F.col("leaf_at"))
-    number = F.shiftleft(F.col("store_id").cast("bigint"), STORE_BITS)
-    return found.where(F.col("verdict") != IGNORED).select(
-        "store", F.col("at_root").alias("root"), leaf.alias("leaf"),
-        number.bitwiseOR(leaf).alias("leaf_key"), "topic_hash", "queue_id", "level", "store_ms",
-        "due_ms", F.col("sent_at").alias("delivered_phys"), F.col("sent_ms").alias("delivered_ms"),
-        "late_ms", "hops", "deliveries", "verdict", "why",
-    )  # fmt: skip
-
-
-Rule = tuple[str, "Column", str]
-
-
-def _rules(config: AuditConfig) -> list[Rule]:
-    """Return (verdict, when, why) in the order of their weight: the first that holds counts."""
-    c = F.col
-    missing, sent = c("held") == 0, c("deliveries") > 0
-    waits = ~sent & (c("parked") == 0) & ~c("cancelled")
-    overdue = waits & (c("due_ms") + config.late_ms < c("as_of_ms"))
-    gone_by = (c("passed") == 1) & (~c("is_level") | (c("due_ms") <= c("as_of_ms")))
-    gone_by = F.when(c("is_level") | ~c("behind"), gone_by)
-    passed = F.coalesce(gone_by, overdue)
-    early = c("late_ms") + c("back_ms") < 0
-    no_record = missing & c("has_unit")
-    yet = "not delivered; nothing passed it by yet"
-    return [
-        ("quarantined", no_record & (c("parked") > 0), "its record cannot be read"),
-        ("corrupt", no_record, "no record lies where its queue points"),
-        ("unexpected", missing & (sent | (c("parked") > 0)), "its origin is no scheduled message"),
-        (IGNORED, missing, "a decision about no scheduled message"),
-        ("moved_twice", c("copies") > 1, "two copies of one record"),
-        ("moved_twice", c("ended_old") > 0, "delivered, although a copy waits or was delivered"),
-        ("duplicated", c("deliveries") + c("parked") > 1, "delivered more than once"),
-        ("corrupt", sent & c("other_body"), "the delivered body is another one"),
-        ("corrupt", sent & c("other_properties"), "the delivered properties are others"),
-        ("corrupt", sent & c("hurt_sent"), "the delivered body does not match its CRC"),
-        ("cancelled_but_fired", c("cancelled") & sent, "delivered after it was cancelled"),
-        ("misrouted", sent & c("elsewhere"), "delivered to another topic or queue"),
-        ("moved", early & c("fired"), "delivered when somebody asked for it"),
-        ("early", early, "delivered before its time"),
-        ("late", c("late_ms") > config.late_ms, "delivered late"),
-        ("quarantined", c("parked") > 0, "it went to the quarantine topic"),
-        ("cancelled", c("cancelled"), "cancelled in time"),
-        ("corrupt", waits & c("hurt_held"), "its body does not match its CRC"),
-        ("corrupt", waits & c("due_ms").isNull(), "it does not say when it is due"),
-        ("lost", waits & passed, "its time was passed by, and it was not delivered"),
-        ("late", overdue, "not delivered, and overdue"),
-        ("pending", waits, yet),
-        ("moved", c("moved"), "delivered at the time it was moved to"),
-        ("ok", c("late_ms") < 0, "in time; the clock was set back between put and delivery"),
-    ]  # fmt: skip
 
 
 def counts(verdicts: DataFrame) -> dict[str, int]:

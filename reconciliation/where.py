@@ -32,15 +32,22 @@ class Where:
     submitted: bool = False
 
 
-def session_at(where: Where) -> SparkSession:
-    """Return a session that knows the format.
+def session_at(where: Where, *, with_format: bool = False) -> SparkSession:
+    """Return a session.
 
+    Args:
+        with_format: it has to know the format; one of Spark Connect does in any case.
     Raises:
         UsageError: A package or Java is missing; says how to get it.
     """
     require_packages()
     if not where.connect and not where.submitted:
-        return local_session(cores=where.cores, memory=where.memory, log_level=where.log_level)
+        return local_session(
+            cores=where.cores,
+            memory=where.memory,
+            log_level=where.log_level,
+            with_format=with_format,
+        )
     if where.connect:
         _require_connect()
     else:
@@ -54,7 +61,8 @@ def session_at(where: Where) -> SparkSession:
     for key, value in SETTINGS.items():
         if key.startswith(SESSION_KEYS):
             spark.conf.set(key, value)
-    register(spark)
+    if where.connect or with_format:
+        register(spark)
     return spark
 
 

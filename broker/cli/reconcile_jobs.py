@@ -200,7 +200,7 @@ def watch(
 
     with could_not_run(what="the watch"):
         check_stores(wanted.stores)
-        spark = session_at(where)
+        spark = session_at(where, with_format=True)
         try:
             config = WatchConfig(audit=wanted.config, delay_ms=delay_ms)
             watching = Watch(spark, home, config, SystemClock(), told)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from reconciliation import tables
-from reconciliation.columns import hash_text
+from reconciliation.brief import Tallies
+from reconciliation.columns import ARROW, hash_text
 from reconciliation.tables import TABLES
+from reconciliation.tallies import dealt, pack
 from reconciliation.verdicts import (
     DECISION_TOPIC,
     QUARANTINE_TOPIC,
@@ -89,6 +92,16 @@ class LeanTables:
         if row["topic"] == TIMER_TOPIC and read_ms is not None and row["out_ms"] is not None:
             return int(row["out_ms"] < read_ms)
         return None
+
+    def tallies(self, spark: Any, buckets: int = 3) -> Tallies:
+        """Return what `audit_briefly` takes beside."""
+        rows = [row for row in self.messages if row["role"] in tables.PLAIN]
+        kinds = dict(TABLES["messages"])
+        made = dealt(
+            pack(lambda name: pa.array([row.get(name) for row in rows], ARROW[kinds[name]])),
+            buckets,
+        )
+        return Tallies(frame(spark, "tallies", made.to_pylist()), buckets)
 
     def frames(self, spark: Any) -> tuple[Any, DataFrame, DataFrame]:
         """Return what `audit` takes: a reader of messages, queues and stores."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from reconciliation import chains, identity, lean, lives, verdicts
+from reconciliation import chains, identity, judging, lean, lives, verdicts
 from reconciliation.verdicts import AuditConfig
 from tests.reconciliation.lean_rows import LeanTables
 from tests.reconciliation.naive import naive_audit
@@ -51,7 +51,7 @@ MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
     ),
     "roots of copies": (verdicts, '"root": F.coalesce("root", "key")', '"root": F.col("key")'),
     "touched ones are not plain": (
-        verdicts, 'plain.join(touched, "key", "left_anti")', "plain",
+        verdicts, 'plain.join(self.touched, "key", "left_anti")', "plain",
     ),
     "cancels before the copy": (lives, " | (at < F.col(\"first_copy\"))", " | F.lit(True)"),
     "cancels before the end": (
@@ -61,7 +61,7 @@ MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
     "target": (lean, 'F.coalesce("target", F.lit(0)) != 0', "F.lit(False)"),
     "body": (lean, 'F.col("body") != 0', "F.lit(False)"),
     "properties": (lean, 'F.col("properties") != 0', "F.lit(False)"),
-    "retention": (verdicts, 'found.where(F.col("at_root") >= F.col("log_min"))', "found"),
+    "retention": (judging, 'found.where(F.col("at_root") >= F.col("log_min"))', "found"),
 }  # fmt: skip
 IN_CI: Final = ("deliveries by identity", "target", "cancels before the end")
 
@@ -69,7 +69,7 @@ IN_CI: Final = ("deliveries by identity", "target", "cancels before the end")
 def mutated(module: Any, old: str, new: str) -> Any:
     """Return the audit with one text of one of its modules exchanged."""
     made = {}
-    for one in (chains, identity, lean, lives, verdicts):
+    for one in (chains, identity, judging, lean, lives, verdicts):
         assert one.__file__ is not None
         with open(one.__file__, encoding="utf-8") as file:
             text = file.read()
@@ -83,7 +83,7 @@ def mutated(module: Any, old: str, new: str) -> Any:
         made[one.__name__.rpartition(".")[2]] = twin
     audit = made["verdicts"]
     audit.find_roots = made["chains"].find_roots
-    audit.with_origins = made["identity"].with_origins
+    audit.with_origins, audit.judged = made["identity"].with_origins, made["judging"].judged
     audit.lean_lives, audit.whole_lives = made["lean"].lean_lives, made["lives"].whole_lives
     return audit
 

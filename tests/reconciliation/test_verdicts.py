@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
+from reconciliation.brief import KEPT, WHOLE, audit_briefly
 from reconciliation.jobs import forecast, lateness, repair
 from reconciliation.read import audit_stores, read_table
 from reconciliation.source import FORMAT
 from reconciliation.summary import summarize, write_parquet
-from reconciliation.verdicts import CLEAN, COLUMNS, VERDICTS, AuditConfig, audit
+from reconciliation.verdicts import CLEAN, COLUMNS, VERDICTS, AuditConfig, audit, look
 from tests.golden_data import STORES, GoldenStore, golden_store, manifest_lines
 from tests.reconciliation.lean_rows import LeanTables
 from tests.reconciliation.log_help import LogWriter
@@ -49,6 +50,34 @@ def test_random_stores_as_the_naive_audit(spark: Any, seed: int) -> None:
     }
     assert not wrong, f"--seed={seed}: {dict(list(wrong.items())[:5])}"
     assert set(expected.values()) == set(VERDICTS), "every verdict occurs"
+
+
+def plain_only(row: Row) -> bool:
+    """Tell whether a store with such records can be told of briefly."""
+    lean = LeanTables([row], [], []).messages[0]
+    return lean["role"] not in WHOLE
+
+
+def test_a_brief_audit_counts_as_the_whole_one(spark: Any, seed: int) -> None:
+    stores = [RandomStore(f"s{n}", seed + n) for n in range(STORES_RANDOM // 2)]
+    messages = [row for store in stores for row in store.messages if plain_only(row)]
+    names = {row["store"] for row in messages}
+    queues = [row for store in stores for row in store.queues if row["store"] in names]
+    cursors = [row for store in stores for row in store.cursors if row["store"] in names]
+    lean = LeanTables(messages, queues, cursors)
+    looked = look(*lean.frames(spark), AuditConfig(late_ms=1_500))
+    assert not looked.met & WHOLE
+    assert looked.events is not None, "something rare touches some"
+    brief = audit_briefly(looked, lean.tallies(spark))
+    assert {row["verdict"] for row in brief.kept} == set(KEPT)
+    whole = looked.tell(looked.lives(looked.plain), ids=False)
+    mine = summarize(brief.rest, looked.unread, kept=brief.kept)
+    expected = summarize(whole, looked.unread)
+    assert (mine.verdicts, mine.lateness_ms) == (expected.verdicts, expected.lateness_ms)
+    names = ("verdict", "store", "root", "why")
+    assert [[row[n] for n in names] for row in mine.offenders] == [
+        [row[n] for n in names] for row in expected.offenders
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,106 @@
+"""What is known of a message becomes a verdict: rules in the order of their weight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from reconciliation.tables import STORE_BITS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from reconciliation.verdicts import AuditConfig
+
+IGNORED: Final = "ignored"
+
+
+def _clocks(stores: DataFrame) -> DataFrame:
+    """Return what is to be known of stores; `behind`: their clock is not where it was before.
+
+    How far the timers had come then says nothing of those that were put since.
+    """
+    names = ("store_id", "store", "log_min")
+    if "steps" not in stores.columns:
+        return stores.select(*names, "last_ms", F.lit(False).alias("behind"))
+    behind = F.coalesce(F.col("newest_ms") > F.col("log_ms"), F.lit(False))
+    last_ms = F.when(behind, F.col("log_ms")).otherwise(F.col("last_ms"))
+    return stores.select(*names, last_ms.alias("last_ms"), behind.alias("behind"), "steps")
+
+
+def judged(lives: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFrame:
+    """Return the verdicts about `lean.LIFE` of messages, with their keys and weights (1)."""
+    lives = lives.withColumn("store_id", F.shiftright("root", STORE_BITS).cast("int"))
+    about = _clocks(stores)
+    found = lives.join(F.broadcast(about), "store_id")
+    found = found.withColumn("at_root", F.col("root").bitwiseAND(F.lit((1 << STORE_BITS) - 1)))
+    found = found.where(F.col("at_root") >= F.col("log_min"))  # retention took what came before
+    as_of_ms = F.col("last_ms") if config.as_of_ms is None else F.lit(config.as_of_ms)
+    found = found.withColumns(
+        {
+            "as_of_ms": as_of_ms,
+            "late_ms": F.when(F.col("held") > 0, F.col("sent_ms") - F.col("due_ms")),
+        }
+    )
+    between = "s -> s.at > leaf_at and s.at <= sent_at"
+    back = F.expr(f"aggregate(filter(steps, {between}), 0L, (sum, s) -> sum + s.ms)")
+    back_ms = F.coalesce(back, F.lit(0)) if "steps" in about.columns else F.lit(0)
+    found = found.withColumn("back_ms", back_ms)
+    verdict, why = F.lit("ok"), F.lit("")
+    for name, holds, text in reversed(_rules(config)):
+        verdict = F.when(holds, F.lit(name)).otherwise(verdict)
+        why = F.when(holds, F.lit(text)).otherwise(why)
+    found = found.withColumns({"verdict": verdict, "why": why})
+    weight = F.col("weight") if "weight" in lives.columns else F.lit(1)
+    leaf = F.when(F.col("held") > 0, F.col("leaf_at"))
+    number = F.shiftleft(F.col("store_id").cast("bigint"), STORE_BITS)
+    return found.where(F.col("verdict") != IGNORED).select(
+        "store", F.col("root").alias("key"), F.col("at_root").alias("root"), leaf.alias("leaf"),
+        number.bitwiseOR(leaf).alias("leaf_key"), "topic_hash", "queue_id", "level", "store_ms",
+        "due_ms", F.col("sent_at").alias("delivered_phys"), F.col("sent_ms").alias("delivered_ms"),
+        "late_ms", "hops", "deliveries", "verdict", "why", weight.alias("weight"),
+    )  # fmt: skip
+
+
+Rule = tuple[str, "Column", str]
+
+
+def _rules(config: AuditConfig) -> list[Rule]:
+    """Return (verdict, when, why) in the order of their weight: the first that holds counts."""
+    c = F.col
+    missing, sent = c("held") == 0, c("deliveries") > 0
+    waits = ~sent & (c("parked") == 0) & ~c("cancelled")
+    overdue = waits & (c("due_ms") + config.late_ms < c("as_of_ms"))
+    gone_by = (c("passed") == 1) & (~c("is_level") | (c("due_ms") <= c("as_of_ms")))
+    gone_by = F.when(c("is_level") | ~c("behind"), gone_by)
+    passed = F.coalesce(gone_by, overdue)
+    early = c("late_ms") + c("back_ms") < 0
+    no_record = missing & c("has_unit")
+    yet = "not delivered; nothing passed it by yet"
+    return [
+        ("quarantined", no_record & (c("parked") > 0), "its record cannot be read"),
+        ("corrupt", no_record, "no record lies where its queue points"),
+        ("unexpected", missing & (sent | (c("parked") > 0)), "its origin is no scheduled message"),
+        (IGNORED, missing, "a decision about no scheduled message"),
+        ("moved_twice", c("copies") > 1, "two copies of one record"),
+        ("moved_twice", c("ended_old") > 0, "delivered, although a copy waits or was delivered"),
+        ("duplicated", c("deliveries") + c("parked") > 1, "delivered more than once"),
+        ("corrupt", sent & c("other_body"), "the delivered body is another one"),
+        ("corrupt", sent & c("other_properties"), "the delivered properties are others"),
+        ("corrupt", sent & c("hurt_sent"), "the delivered body does not match its CRC"),
+        ("cancelled_but_fired", c("cancelled") & sent, "delivered after it was cancelled"),
+        ("misrouted", sent & c("elsewhere"), "delivered to another topic or queue"),
+        ("moved", early & c("fired"), "delivered when somebody asked for it"),
+        ("early", early, "delivered before its time"),
+        ("late", c("late_ms") > config.late_ms, "delivered late"),
+        ("quarantined", c("parked") > 0, "it went to the quarantine topic"),
+        ("cancelled", c("cancelled"), "cancelled in time"),
+        ("corrupt", waits & c("hurt_held"), "its body does not match its CRC"),
+        ("corrupt", waits & c("due_ms").isNull(), "it does not say when it is due"),
+        ("lost", waits & passed, "its time was passed by, and it was not delivered"),
+        ("late", overdue, "not delivered, and overdue"),
+        ("pending", waits, yet),
+        ("moved", c("moved"), "delivered at the time it was moved to"),
+        ("ok", c("late_ms") < 0, "in time; the clock was set back between put and delivery"),
+    ]  # fmt: skip
