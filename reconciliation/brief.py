@@ -56,11 +56,11 @@ class Tallies:
 class Brief:
     """Attributes:
     kept: verdict, late (see `late_bucket`), count, max; of messages that are fine.
-    rest: the verdicts about all others, see `verdicts.audit`.
+    rest: the verdicts about all others, see `verdicts.audit`; None: there are no others.
     """
 
     kept: list[Any]
-    rest: DataFrame
+    rest: DataFrame | None
 
 
 def late_bucket(late: Column) -> Column:
@@ -93,9 +93,9 @@ def audit_briefly(looked: Looked, tallies: Tallies) -> Brief:
     kept = [row for row in rows if row["key"] is None]
     keys = [(row["key"],) for row in rows if row["key"] is not None]
     if not keys:
-        return Brief(
-            kept, looked.tell(looked.lives(looked.plain.limit(0)), ids=bool(looked.events))
-        )
+        if looked.events is None:
+            return Brief(kept, None)
+        return Brief(kept, looked.tell(looked.lives(looked.plain.limit(0)), ids=True))
     some = looked.plain.sparkSession.createDataFrame(keys, "key bigint")
     plain = looked.plain.join(F.broadcast(some), "key")
     return Brief(kept, looked.tell(looked.lives(plain), ids=True))

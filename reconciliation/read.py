@@ -21,7 +21,7 @@ from reconciliation.source import (
     wanted_of,
 )
 from reconciliation.tables import TABLES
-from reconciliation.verdicts import SCHEDULE_TOPIC, TIMER_TOPIC, AuditConfig, Looked, look
+from reconciliation.verdicts import PLACES, SCHEDULE_TOPIC, TIMER_TOPIC, AuditConfig, Looked, look
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PIECES_PER_CORE: Final = 8
 PIECE_BYTES_MAX: Final = 512 << 20
 BUCKET_BYTES: Final = 128 << 20  # of the log; its tallies have a sixth of that
-BUCKETS_MIN: Final = 64
+BUCKETS_REMOTE: Final = 200  # where the server alone knows how much there is
 QUEUE_COLUMNS = ("topic", "phys_offset", "queue_offset", "store_id", "found", "damage")
 
 
@@ -109,7 +109,8 @@ def look_at_stores(
     queues = table("consume_queue", QUEUE_COLUMNS, topics=held, lost="true")
     looked = look(messages, queues, table("stores"), config)
     sizes = [0] if moment is None else [store.plan.end - store.plan.min for store in moment]
-    count = min(max(sum(sizes) // BUCKET_BYTES, BUCKETS_MIN), BUCKETS_MAX)
+    least = BUCKETS_REMOTE if moment is None else 2 * spark.sparkContext.defaultParallelism
+    count = min(max(sum(sizes) // BUCKET_BYTES, least), BUCKETS_MAX)
     return looked, Tallies(table("tallies", buckets=str(count)), count)
 
 
@@ -131,10 +132,11 @@ def audit_stores(
 
 def count_stores(
     spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
-) -> tuple[Brief, DataFrame]:
+) -> tuple[Brief, DataFrame | None]:
     """Return the verdicts about stores, those that are fine counted only, and what is unread.
 
-    Several times as fast as `audit_stores` where most is fine; an action.
+    Several times as fast as `audit_stores` where most is fine; an action. None: all was read.
     """
     looked, tallies = look_at_stores(spark, paths, config)
-    return audit_briefly(looked, tallies), looked.unread
+    brief = audit_briefly(looked, tallies)
+    return brief, looked.unread if looked.met & PLACES else None

@@ -54,6 +54,11 @@ class Wanted:
     made_by: str = ""
 
     @property
+    def brief(self) -> bool:
+        """Whether nobody asks for more than counts, and what is not fine."""
+        return not self.out and self.report is None
+
+    @property
     def config(self) -> AuditConfig:
         """What the verdicts take for granted."""
         from reconciliation.verdicts import AuditConfig
@@ -112,7 +117,7 @@ def run_audit(spark: SparkSession, wanted: Wanted, clock: Clock) -> Summary:
     from reconciliation.read import audit_stores, count_stores
     from reconciliation.summary import summarize, write_parquet
 
-    if not wanted.out and wanted.report is None:
+    if wanted.brief:
         brief, unread = count_stores(spark, wanted.stores, wanted.config)
         return summarize(brief.rest, unread, kept=brief.kept)
     verdicts, unread = audit_stores(spark, wanted.stores, wanted.config)

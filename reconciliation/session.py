@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STDERR: Final = 2
 PIECES_PER_CORE: Final = 32  # small ones are joined while it runs; large ones would not fit
 
+LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ERROR_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 SETTINGS: Final = {
@@ -42,6 +43,7 @@ def local_session(
     log_level: str = "",
     app: str = "duemq reconcile",
     with_format: bool = True,
+    light: bool = False,
 ) -> SparkSession:
     """Start Spark inside this process, or return the session that runs already.
 
@@ -51,6 +53,7 @@ def local_session(
         log_level: of Spark's own log, on standard error; empty: Java says nothing at all.
         with_format: make `format("rocketmq-store")` known, which takes some seconds; our own jobs
             read stores without it.
+        light: for jobs whose work is done in Python (`brief`): Java compiles quickly and not well.
     Raises:
         UsageError: pyspark, pyarrow or Java is missing; says how to get it.
     """
@@ -61,6 +64,7 @@ def local_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # what plans and reads data sources
     cores = cores or os.cpu_count() or 1
     java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Dduemq.spark.log={log_level or 'OFF'}"
+    java += f" {LIGHT}" if light else ""
     builder = SparkSession.builder.appName(app).master(f"local[{cores}]")
     local = {
         "spark.driver.memory": memory,

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,7 +88,7 @@ def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     told = {"audit_id": account.audit_id}
     try:
         check_stores(wanted.stores)
-        spark = session_at(_where(given))
+        spark = session_at(replace(_where(given), light=wanted.brief))
         try:
             summary = run_audit(spark, wanted, SystemClock())
         finally:

@@ -57,15 +57,19 @@ class Summary:
 
 
 def summarize(
-    verdicts: DataFrame, unread: DataFrame, *, kept: Sequence[Any] = (), shown_max: int = SHOWN_MAX
+    verdicts: DataFrame | None,
+    unread: DataFrame | None,
+    *,
+    kept: Sequence[Any] = (),
+    shown_max: int = SHOWN_MAX,
 ) -> Summary:
     """Compute a summary; runs the audit, once if `verdicts` is persisted.
 
     Args:
-        verdicts, unread: what `read.audit_stores` returns.
+        verdicts, unread: what `read.audit_stores` returns; None: there are no rows.
         kept: what of others was counted, see `brief.Brief`.
     """
-    rows = [*kept, *by_lateness(verdicts).collect()]
+    rows = [*kept, *(by_lateness(verdicts).collect() if verdicts is not None else ())]
     counts: Counter[str] = Counter()
     times: Counter[int] = Counter()
     for row in rows:
@@ -74,17 +78,10 @@ def summarize(
             times[row["late"]] += row["count"]
     order = {name: place for place, name in enumerate(VERDICTS)}
     offenders = []
-    if set(counts) - CLEAN:
+    if verdicts is not None and set(counts) - CLEAN:
         bad = verdicts.where(~F.col("verdict").isin(*CLEAN)).orderBy("verdict", "store", "root")
         offenders = [row.asDict() for row in bad.limit(shown_max).collect()]
-    steps = F.col("damage") == CLOCK_SET_BACK
-    places, clock = (
-        [row.asDict() for row in found.limit(shown_max).collect()]
-        for found in (
-            unread.where(~steps).orderBy("store", "file", "offset", "phys_offset"),
-            unread.where(steps).orderBy("store", "phys_offset"),
-        )
-    )
+    places, clock = _places(unread, shown_max) if unread is not None else ([], [])
     names = [f"p{round(share * 100)}" for share in PERCENTILES]
     at = [_percentile(times, share) for share in PERCENTILES]
     latest = max((row["max"] for row in rows if row["max"] is not None), default=None)
@@ -94,6 +91,18 @@ def summarize(
         offenders,
         places,
         clock,
+    )
+
+
+def _places(unread: DataFrame, shown_max: int) -> tuple[list[dict[str, Any]], ...]:
+    """Return some places that could not be read, and some where the clock was set back."""
+    steps = F.col("damage") == CLOCK_SET_BACK
+    return tuple(
+        [row.asDict() for row in found.limit(shown_max).collect()]
+        for found in (
+            unread.where(~steps).orderBy("store", "file", "offset", "phys_offset"),
+            unread.where(steps).orderBy("store", "phys_offset"),
+        )
     )
 
 

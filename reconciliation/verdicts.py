@@ -79,6 +79,8 @@ COLUMNS: Final = tuple(dict.fromkeys((
 )))  # fmt: skip
 """The columns of `messages` for jobs that need all that an audit reads in one table."""
 ENDS: Final = (ROLE_QUARANTINE, ROLE_MARK, ROLE_DECISION)
+PLACES: Final = frozenset({ROLE_GAP, ROLE_CLOCK, ROLE_UNIT})
+"""Roles of what `Looked.unread` has."""
 TOUCHING: Final = frozenset({*range(RARE, ROLE_GAP), ROLE_UNIT}) - {ROLE_TOPIC}
 """Roles of what makes a message one whose whole life is looked at."""
 BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold

@@ -20,7 +20,7 @@ CONNECT_PACKAGES: Final = ("grpc", "pandas")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
     """Attributes:
-    cores, memory, log_level: of a Spark in this process; see `session.local_session`.
+    cores, memory, log_level, light: of a Spark in this process; see `session.local_session`.
     connect: `sc://HOST:PORT` of a Spark Connect server; submitted: take the session that
         spark-submit prepared. Both use a Spark that somebody else sized.
     """
@@ -28,6 +28,7 @@ class Where:
     cores: int = 0
     memory: str = "2g"
     log_level: str = ""
+    light: bool = False
     connect: str = ""
     submitted: bool = False
 
@@ -47,6 +48,7 @@ def session_at(where: Where, *, with_format: bool = False) -> SparkSession:
             memory=where.memory,
             log_level=where.log_level,
             with_format=with_format,
+            light=where.light,
         )
     if where.connect:
         _require_connect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broker.cli.exits import Exit
@@ -27,6 +28,7 @@ def reconcile(wanted: Wanted, where: Where, ledger: str, *, as_json: bool) -> No
     from reconciliation.running import Account, check_stores, run_audit
 
     clock, warn = SystemClock(), _warn
+    where = replace(where, light=wanted.brief)
     with could_not_run():
         require_packages()
         account = Account.begin(wanted, ledger, clock=clock, salt=os.urandom(2), warn=warn)
