@@ -96,7 +96,7 @@ def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have commands take the session of all tests, and leave it running."""
     with monkeypatch.context() as patched:
         patched.setattr(spark, "stop", lambda: None)
-        patched.setattr("reconciliation.where.session_at", lambda where: spark)
+        patched.setattr("reconciliation.where.session_at", lambda where, **_: spark)
         yield
 
 
