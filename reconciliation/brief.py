@@ -83,22 +83,22 @@ def by_lateness(verdicts: DataFrame, *more: Column) -> DataFrame:
 def audit_briefly(looked: Looked, tallies: Tallies) -> Brief:
     """Count what is fine and tell of the rest; an action."""
     if looked.met & WHOLE:
-        return Brief([], looked.tell(looked.lives(looked.plain), ids=True))
+        return Brief([], looked.tell(looked.lives(looked.plain), ids=False))
     found = judged(brief_lives(added_up(looked, tallies)), looked.stores, looked.config)
     other = F.when(~F.col("verdict").isin(*KEPT), F.col("key")).alias("key")
     first = by_lateness(found, other).orderBy(F.col("key").isNotNull()).limit(ROWS_MAX)
     rows = first.collect()
     if len(rows) == ROWS_MAX:  # much is not fine
-        return Brief([], looked.tell(looked.lives(looked.plain), ids=True))
+        return Brief([], looked.tell(looked.lives(looked.plain), ids=False))
     kept = [row for row in rows if row["key"] is None]
     keys = [(row["key"],) for row in rows if row["key"] is not None]
     if not keys:
         if looked.events is None:
             return Brief(kept, None)
-        return Brief(kept, looked.tell(looked.lives(looked.plain.limit(0)), ids=True))
+        return Brief(kept, looked.tell(looked.lives(looked.plain.limit(0)), ids=False))
     some = looked.plain.sparkSession.createDataFrame(keys, "key bigint")
     plain = looked.plain.join(F.broadcast(some), "key")
-    return Brief(kept, looked.tell(looked.lives(plain), ids=True))
+    return Brief(kept, looked.tell(looked.lives(plain), ids=False))
 
 
 def added_up(looked: Looked, tallies: Tallies) -> DataFrame:

@@ -30,6 +30,7 @@ from reconciliation.tables import (
     ROLE_TOPIC,
     TABLES,
     TIME_MIN,
+    WAITING,
 )
 from reconciliation.tallies import Packed, pack
 from reconciliation.unit_times import NONE, UnitTimes
@@ -172,6 +173,9 @@ class MessageColumns:
             return None
         chunk = _Chunk(self, walk, rows)
         if self._roles:
+            if ROLE_TOPIC in self._roles and self._roles & PLAIN:
+                waits = np.isin(chunk.roles, WAITING)
+                self._note_topics(walk, rows, np.where(waits, chunk.topic_hashes.view(np.int64), 0))
             kept = np.isin(chunk.roles, list(self._roles))
             if not kept.any():
                 return None
@@ -396,7 +400,8 @@ class _Chunk:
             self.out_ms[timers], rows["queue_offset"][timers], rows["phys_offset"][timers]
         )
         levels = self.kinds == 1
-        times = np.where(np.abs(self.unit_times) >= TIME_MIN, self.unit_times, rows["store_ms"])
+        known = (self.unit_times >= TIME_MIN) & (self.unit_times <= DUE_MS_MAX)
+        times = np.where(known, self.unit_times, DUE_MS_MAX)  # nobody went by what nobody knows
         for queue_id in np.unique(rows["queue_id"][levels]).tolist():
             mine = levels & (rows["queue_id"] == queue_id)
             found[mine] = standing.of_level(

@@ -121,7 +121,7 @@ def read_standing(number: int, root: Root, plan: LogPlan) -> tuple[Standing, lis
         late = find_late_units(root, read_ms)
     except OSError:  # whoever looks at the timer log tells it (`beside`)
         return nobody, findings
-    taken_in = check["queue_offset"]
+    taken_in = min(check["queue_offset"], check["master_queue_offset"])  # as Apache takes them
     return Standing(number, levels, owned, promised, read_ms, taken_in, late), findings
 
 

@@ -36,7 +36,7 @@ LIFE: Final = (
     "hurt_held", "passed", "is_level", "hops", "moved", "has_unit", "cancelled", "fired", "copies",
     "ended_old",
 )  # fmt: skip
-"""What is known of a message: see `verdicts._rules`. root: its key."""
+"""What is known of a message: see `judging`. root: its key."""
 
 
 def lean_lives(events: DataFrame) -> DataFrame:

@@ -100,13 +100,14 @@ def plan_log(store: str, root: Root) -> LogPlan:
 def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], list[Finding]]:
     """Return the files that belong to a row, in order, and what is wrong with the others.
 
-    A file without a byte was being made when a broker died; nothing is said of it.
+    A last file without a byte was being made when a broker died; nothing is said of it.
     """
     kept = [e for e in entries if is_offset(e.name) and e.size]
+    last = max((entry.name for entry in kept), default="~")
     findings = [
         Finding(store, e.path, 0, e.size, "stray-file", "it is no file of this row: not read")
         for e in entries
-        if not is_offset(e.name)
+        if not is_offset(e.name) or (not e.size and e.name < last)
     ]
     sizes = Counter(entry.size for entry in kept)
     usual = max(sizes, key=lambda size: (sizes[size], size), default=0)

@@ -59,7 +59,7 @@ def read_table(
     wanted, names = wanted_of(given), list(columns or kinds)
     if stores is None:
         stores = [plan_store(number, path) for number, path in enumerate(wanted.paths)]
-    if "partitionBytes" not in options:
+    if "partitionbytes" not in {key.lower() for key in options}:
         wanted = replace(wanted, partition_bytes=_piece_bytes(spark, stores))
     parts = tuple(StoreReader(wanted, names, stores).partitions())
     one_each = spark.range(0, len(parts), 1, len(parts))

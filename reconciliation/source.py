@@ -9,11 +9,13 @@
     startOffset       only records at this log offset or behind it                0
     endOffset         only records before this log offset                         the log's end
     partitionBytes    of the files that one task reads                            64 MiB
-    checkBody         whether bodies are compared with their CRC (`damage`)       true
+    checkBody         whether bodies are compared with their CRC (`damage`);      true
+                      those of tallies always are
     timerPrecisionMs  of the store's timers                                       1000
     pushdown          whether filters are taken over, see below                   false
     roles             only messages of these roles (numbers, see `tables`)        all
-    lost              of consume_queue only units without a record                false
+    lost              of consume_queue only units without a record, and files     false
+                      that cannot be read
     buckets           of tallies: how many                                        64
     tickMs            of a stream: see `stream`                                   0
 
@@ -67,6 +69,7 @@ from reconciliation.planning import (
     grouped,
     log_segments,
     plan_log,
+    row_of_files,
 )  # fmt: skip
 from reconciliation.scanning import Walk
 from reconciliation.stream import StoreStreamReader
@@ -90,6 +93,8 @@ OPTIONS: Final = (
 Rows = npt.NDArray[Any]
 NOBODY: Final = Standing()
 BUCKETS_MAX: Final = 1 << 15
+TELLING: Final = ("messages", "findings", "stores", "tallies")
+"""Tables that tell how far a store has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,20 +249,26 @@ class Planned:
     unread: tuple[Finding, ...]
 
 
-def plan_store(number: int, path: str) -> Planned:
+def plan_store(number: int, path: str, *, standing: bool = True) -> Planned:
     """Look at a store: first at how far it has come, then for its log's end.
 
-    So a message that it went by was delivered before that end.
+    So a message that it went by was delivered before that end. Without `standing` how far it has
+    come is not looked at.
 
     Raises:
         UsageError: There is no store. OSError: The directory of its log cannot be read.
     """
     root = Root(path.rstrip("/"))
-    plan = plan_log(root.url, root)
-    if not plan.files and not root.folders("consumequeue"):
+    files, _ = row_of_files(root.url, root.files("commitlog"))
+    if not files and not root.folders("consumequeue"):
         raise UsageError(f"{path} is no store: it has neither commitlog nor consumequeue")
-    standing, unread = read_standing(number, root, plan)
-    return Planned(root, plan_log(root.url, root), standing, tuple(unread))
+    told, unread = Standing(number), list[Finding]()
+    if standing and files:
+        end = int(files[-1].name) + files[-1].size
+        told, unread = read_standing(
+            number, root, LogPlan(tuple(files), int(files[0].name), end, ())
+        )
+    return Planned(root, plan_log(root.url, root), told, tuple(unread))
 
 
 class StoreReader(DataSourceReader):
@@ -280,7 +291,11 @@ class StoreReader(DataSourceReader):
         """
         stores = self._stores
         if stores is None:
-            stores = [plan_store(number, path) for number, path in enumerate(self._wanted.paths)]
+            asks = self._wanted.table in TELLING
+            stores = [
+                plan_store(number, path, standing=asks)
+                for number, path in enumerate(self._wanted.paths)
+            ]
         found = [part for store in stores for part in self._parts(store)]
         return found or [Part()]
 

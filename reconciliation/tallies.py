@@ -42,7 +42,7 @@ Numbers = npt.NDArray[np.int64]
 Packed = npt.NDArray[np.int64]
 NEEDED: Final = (
     "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
-    "damage", "properties_hash", "target", "due_ms", "out_ms", "unit_ms", "passed",
+    "damage", "properties_hash", "target", "due_ms", "unit_ms", "passed",
 )  # fmt: skip
 """Columns of `messages`."""
 TIME_BITS: Final = 47  # stores have 16
@@ -56,7 +56,7 @@ WORDS: Final = 5  # of a packed record
 ROWS: Final = 1 << 18  # dealt out at once
 SCHEMA: Final = pa.schema([("bucket", pa.int32()), ("packed", pa.binary())])
 SUMS: Final = "key bigint, tally bigint, content bigint, rest bigint, time_ms bigint, weight bigint"
-"""What `add_up` returns; weight: how many messages a row stands for, the first of which is key."""
+"""What `add_up` returns; weight: how many messages a row stands for, the last of which is key."""
 NAMES: Final = [word.split()[0] for word in SUMS.split(",")]
 PAIR: Final = (1 << SENT) + 1
 FLAGS: Final = (1 << LEVEL) | (1 << KNOWN) | (1 << PASSED)  # they say nothing of what is delivered
@@ -80,7 +80,7 @@ def pack(column: Callable[[str], pa.Array]) -> Packed:
         (_there(passed), KNOWN), (_numbers(passed) == 1, PASSED),
     )  # fmt: skip
     tally = np.where(sent, (1 << SENT) + _bits((hurt, SENT_HURT)), flags)
-    stored_ms = np.clip(_numbers(column("store_ms")), 0, TIME_MAX)
+    stored_ms = np.clip(_numbers(column("store_ms")), 0, 2 * TIME_MAX)  # then it is late for sure
     target = _words(column("target"))
     body = _words(column("body_crc")) ^ (_words(column("body_len")) * LENGTHS)
     content = ((body & LOW) << HALF) | ((target ^ (target >> HALF)) & LOW)
@@ -163,8 +163,8 @@ def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.Re
 def _counted(rows: Packed) -> Packed:
     """Return one row for each store and lateness among (n, 6) sums."""
     which = ((rows[:, 0] >> STORE_BITS) << TIME_BITS) + rows[:, 4]
-    _, at, count = np.unique(which, return_index=True, return_counts=True)
-    found = rows[at]
+    _, at, count = np.unique(which[::-1], return_index=True, return_counts=True)
+    found = rows[::-1][at]  # the newest: retention may take the others
     found[:, 5] = count
     return found
 

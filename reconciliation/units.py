@@ -144,6 +144,8 @@ def _found(segment: Segment, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.b
             first, end = base + low, base + min(low + LOOK_BYTES, entry.size)
             if highest < first or lowest >= end:
                 continue
+            if not ((offsets >= first) & (offsets < end)).any():
+                continue
             try:
                 data = root.read(entry.path, low, min(end - base + RECORD_BYTES_MAX, entry.size))
             except OSError:

@@ -35,12 +35,10 @@ from reconciliation.tables import (
     RARE,
     ROLE_CANDIDATE,
     ROLE_CLOCK,
-    ROLE_DECISION,
     ROLE_DELIVERY,
     ROLE_GAP,
     ROLE_LEVEL,
     ROLE_LEVEL_COPY,
-    ROLE_MARK,
     ROLE_MARKER,
     ROLE_QUARANTINE,
     ROLE_TIMER_COPY,
@@ -78,7 +76,6 @@ COLUMNS: Final = tuple(dict.fromkeys((
     "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash",
 )))  # fmt: skip
 """The columns of `messages` for jobs that need all that an audit reads in one table."""
-ENDS: Final = (ROLE_QUARANTINE, ROLE_MARK, ROLE_DECISION)
 PLACES: Final = frozenset({ROLE_GAP, ROLE_CLOCK, ROLE_UNIT})
 """Roles of what `Looked.unread` has."""
 TOUCHING: Final = frozenset({*range(RARE, ROLE_GAP), ROLE_UNIT}) - {ROLE_TOPIC}
@@ -86,7 +83,6 @@ TOUCHING: Final = frozenset({*range(RARE, ROLE_GAP), ROLE_UNIT}) - {ROLE_TOPIC}
 BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold
 NAMES_MAX: Final = 8  # topics that are told apart without a join
 MS_MAX: Final = 10**18
-TRANSACTION, COMMITTED = 0x0C, 0x08
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
 """Returns some columns of `messages` of some roles."""
 DEFAULT_LEVELS_S: Final = (
@@ -378,32 +374,3 @@ def _touched(found: DataFrame) -> DataFrame | None:
     if not count:
         return None
     return F.broadcast(keys) if count <= BROADCAST_MAX else keys
-
-
-# -- what each record is -------------------------------------------------------------------------
-
-
-def classified(messages: DataFrame) -> DataFrame:
-    """Return the records that matter, with `kind` and `origin` (a log offset, null: none)."""
-    plain = (F.col("sys_flag").bitwiseAND(TRANSACTION)).isin(0, COMMITTED)
-    sound = F.col("damage").isNull() | (F.col("damage") == "body-crc")
-    timer = F.col("topic") == TIMER_TOPIC
-    origin = F.when(F.col("prepared_offset") < 0, -F.col("prepared_offset") - 1)
-    looks_delivered = F.col("real_topic").isNotNull() & (
-        F.col("level").isNotNull() | F.col("out_ms").isNotNull()
-    )
-    kind = (
-        F.when(timer & F.col("cancels").isNotNull(), "cancel")
-        .when(timer | (F.col("topic") == SCHEDULE_TOPIC), "held")
-        .when((F.col("topic") == DECISION_TOPIC) & origin.isNotNull(), "cancel")
-        .when((F.col("topic") == QUARANTINE_TOPIC) & origin.isNotNull(), "quarantine")
-        .when(origin.isNotNull(), "delivery")
-        .when(looks_delivered, "candidate")
-    )
-    found = messages.where(plain & sound).withColumns({"origin": origin, "kind": kind})
-    return found.where(F.col("kind").isNotNull())
-
-
-def counts(verdicts: DataFrame) -> dict[str, int]:
-    """Return how many messages have each verdict; an action."""
-    return {row["verdict"]: row["count"] for row in verdicts.groupBy("verdict").count().collect()}

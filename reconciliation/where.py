@@ -55,6 +55,7 @@ def session_at(where: Where, *, with_format: bool = False) -> SparkSession:
     else:
         find_java()
     from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
 
     builder = SparkSession.builder.appName("duemq reconcile")
     spark: SparkSession = (
@@ -63,7 +64,7 @@ def session_at(where: Where, *, with_format: bool = False) -> SparkSession:
     for key, value in SETTINGS.items():
         if key.startswith(SESSION_KEYS):
             spark.conf.set(key, value)
-    if where.connect or with_format:
+    if with_format or is_remote():  # where Connect is between, our own jobs need it, too
         register(spark)
     return spark
 

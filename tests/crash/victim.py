@@ -78,10 +78,18 @@ class Victim:
         self.child.kill()
 
 
+def arrived(victim: Victim, books: Books) -> list[Any] | None:
+    """Return all that has arrived; None: the broker is busy and does not answer yet."""
+    try:
+        return asyncio.run(read_all(books, victim.address))
+    except TimeoutError:
+        return None
+
+
 def settled(victim: Victim, books: Books) -> bool:
     """Return whether everything acknowledged has arrived."""
-    arrived = asyncio.run(read_all(books, victim.address))
-    return books.acknowledged <= {number_of(record) for record in arrived}
+    found = arrived(victim, books)
+    return found is not None and books.acknowledged <= {number_of(record) for record in found}
 
 
 def arrivals(victim: Victim, books: Books) -> list[Any]:
@@ -96,6 +104,8 @@ def arrivals(victim: Victim, books: Books) -> list[Any]:
         )
         victim.kill()  # once more: nothing may come a second time
         victim.start()
-        return asyncio.run(read_all(books, victim.address))
+        return until(
+            lambda: arrived(victim, books), seconds=DELIVER_S, what="the broker answers", poll_s=0.5
+        )
     finally:
         victim.kill()

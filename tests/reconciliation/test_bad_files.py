@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from reconciliation.files import Root
+from reconciliation.files import Entry, Root
+from reconciliation.planning import row_of_files
 from reconciliation.source import StoreReader, wanted_of
 from reconciliation.tables import ROLE_GAP, TABLES
 from tests.golden_data import STORES, GoldenStore, golden_store
@@ -90,6 +91,17 @@ def test_what_a_kill_leaves_is_no_damage(tmp_path: Path) -> None:
     assert places(tmp_path) == set()
     (tmp_path / "timerwheel").write_bytes(b"")
     assert places(tmp_path) == set()
+
+
+@pytest.mark.parametrize(("sizes", "told"), [
+    ((0, 9, 9), 1), ((9, 0, 9), 2), ((9, 9, 0), 0), ((0,), 1), ((9, 9), 0),
+])  # fmt: skip
+def test_only_the_last_file_may_be_empty(sizes: tuple[int, ...], told: int) -> None:
+    """A row whose first files were emptied has lost what retention did not take."""
+    entries = [Entry(f"commitlog/{9 * n:020d}", size) for n, size in enumerate(sizes)]
+    kept, findings = row_of_files("s", entries)
+    assert [entry.size for entry in kept] == [size for size in sizes if size]
+    assert len(findings) == told
 
 
 def edit(path: str, at: int, data: bytes) -> Damage:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from message_store.properties import decode_properties
-from message_store.record import Record, decode_record
+from message_store.record import Record, decode_record, encode_record
 from reconciliation import tables
 from reconciliation.columns import (
     ABSENT,
@@ -33,21 +33,29 @@ from reconciliation.verdicts import (
     TIMER_TOPIC,
 )
 from tests.golden_data import STORES, GoldenStore, golden_store
-from tests.reconciliation.log_help import LogWriter
+from tests.reconciliation.log_help import HOST, START_MS, LogWriter
 from timer_store.due import due_ms_of, number_of
 
 ALL = [name for name, _ in MESSAGES]
 WORD = 1 << 64
 
 
-def table_of(root: Path, columns: list[str] = ALL) -> pa.Table:
+def table_of(
+    root: Path,
+    columns: list[str] = ALL,
+    roles: frozenset[int] = frozenset(),
+    *,
+    topics: bool = False,
+) -> pa.Table:
     """Return the messages of a store without Spark."""
     store = Root(str(root))
-    made, batches = MessageColumns(columns), []
+    made, batches = MessageColumns(columns, roles=roles), []
     for segment in log_segments("s", store, plan_log("s", store), bytes_max=1 << 20):
         walk = Walk(segment)
         assert walk.open()
-        batches += [made.batch(walk, rows) for rows in walk.chunks()]
+        found = [made.batch(walk, rows) for rows in walk.chunks()]
+        found += [made.topic_rows(walk)] if topics else []
+        batches += [batch for batch in found if batch is not None]
     return pa.Table.from_batches(batches, arrow_schema("messages", columns))
 
 
@@ -209,6 +217,36 @@ def test_any_properties(tmp_path_factory: Any, texts: list[list[tuple[str, str]]
         record = decode_record(memoryview(data[at : at + size].data), at)
         assert decode_properties(row["property_text"]) == record.properties
         assert row == naive(record, 0)
+
+
+TOPICS = ("T", SCHEDULE_TOPIC, TIMER_TOPIC, DECISION_TOPIC, QUARANTINE_TOPIC)
+records = st.tuples(st.sampled_from(TOPICS), st.sampled_from((0, -1, -10_000)), texts)
+
+
+@settings(max_examples=60)
+@given(made=st.lists(records, min_size=1, max_size=9))
+def test_what_is_rare_is_found_at_a_glance(
+    tmp_path_factory: Any, made: list[tuple[str, int, list[tuple[str, str]]]]
+) -> None:
+    """Without a look at all properties, and no others are found."""
+    folder = tmp_path_factory.mktemp("log") / "commitlog"
+    folder.mkdir()
+    data = b""
+    for topic, prepared, text in made:
+        data += encode_record(
+            topic=topic, queue_id=0, body=b"", property_text="\x02".join(
+                f"{name}\x01{value}" for name, value in text).encode(),
+            queue_offset=0, phys_offset=len(data), born_ms=START_MS, born_host=HOST,
+            store_ms=START_MS, store_host=HOST, prepared_offset=prepared,
+        )  # fmt: skip
+    (folder / f"{0:020d}").write_bytes(data.ljust(1 << 16, b"\0"))
+    rare = frozenset(range(tables.RARE, tables.ROLE_CANDIDATE + 1))
+    whole = table_of(folder.parent).to_pylist()
+    expected = [row for row in whole if row["role"] in rare]
+    assert table_of(folder.parent, roles=rare).to_pylist() == expected
+    named = table_of(folder.parent, roles=rare | {tables.ROLE_TOPIC}, topics=True).to_pylist()
+    met = {row["topic_hash"] for row in whole if row["role"] in tables.WAITING} - {None}
+    assert met <= {row["topic_hash"] for row in named if row["role"] == tables.ROLE_TOPIC}
 
 
 def test_only_what_is_asked_for_is_made(tmp_path: Path) -> None:
