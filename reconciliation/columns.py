@@ -435,14 +435,10 @@ class _Chunk:
         return self._text(found, pa.binary()).fill_null(b"")
 
     def _store(self) -> pa.Array:
-        return pa.array([self._walk.segment.store], pa.string()).take(
-            pa.array(np.zeros(self.rows.size, np.int32))
-        )
+        return pa.repeat(pa.scalar(self._walk.segment.store), self.rows.size)
 
     def _file(self) -> pa.Array:
-        return pa.array([self._walk.segment.path], pa.string()).take(
-            pa.array(np.zeros(self.rows.size, np.int32))
-        )
+        return pa.repeat(pa.scalar(self._walk.segment.path), self.rows.size)
 
     def _file_offset(self) -> pa.Array:
         return pa.array(self.rows["phys_offset"] - self._walk.segment.base)

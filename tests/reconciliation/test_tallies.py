@@ -55,7 +55,7 @@ def test_a_pair_that_agrees_is_counted() -> None:
     other = HELD | {"phys_offset": 300}, SENT_ROW | {"phys_offset": 950, "prepared_offset": -301}
     (row,) = sums(dealt(packed(HELD, *other, SENT_ROW), 1))
     assert (row["tally"] & PAIR, row["content"], row["rest"]) == (PAIR, 0, 0)
-    assert (row["key"], row["time_ms"], row["weight"]) == (100, 7, 2)
+    assert (row["key"], row["time_ms"], row["weight"]) == (300, 7, 2), "the last key"
 
 
 @pytest.mark.parametrize(
