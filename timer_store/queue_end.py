@@ -4,7 +4,8 @@ A timer that was put on, or copied, has its unit behind those of younger records
 the last one, Apache's broker takes everything behind its record in once more, and delivers it
 twice. So the last unit of a log that is left names the last record that was taken in: a unit that
 cancels nothing, as its record names no target, in the slot that is read next. It is settled at
-once: nobody who looks for the timer of that record finds it.
+once, as a unit of which there is another one: the timer of that record may wait in the same slot,
+and waits on.
 
 Source: TimerMessageStore.recover, reviseQueueOffset; TimerDequeueGetMessageService
 """
@@ -42,7 +43,7 @@ def mark_queue_end(timers: TimerStore) -> None:
     now_ms = timers.clock.now_ms()
     try:
         if timers.units.add(row, write_ms=now_ms, read_ms=position.read_ms):
-            timers.units.settle(np.array([timers.units.log.end - UNIT_BYTES]))
+            timers.units.settle(np.array([timers.units.log.end - UNIT_BYTES]), copied=True)
     except OSError as error:
         log.warning("an Apache broker would take timers in again: %s", error)
 

@@ -57,3 +57,23 @@ def test_a_log_that_ends_right_gets_no_unit_more(rig):
 def test_an_empty_store_gets_none(rig):
     assert rig.persist(last=True)
     assert rig.timers.units.log.end == 0
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_timer_in_the_slot_of_that_unit_waits_on(rig, killed):
+    """That unit is settled and names the timer's record, and the timer is not."""
+    now_ms = rig.clock.now_ms()
+    rig.put_many([(now_ms + 13_000, "T", 0, b"rolls"), (now_ms + 3_500, "T", 0, b"last")])
+    rig.advance(1_500)  # the first was put on: its unit is behind that of the last record
+    assert rig.persist(last=True)
+    waits, mark = (unit for unit in units(rig) if unit["phys_offset"] == last_in_queue(rig))
+    assert waits["slot_ms"] // 1_000 == mark["slot_ms"] // 1_000, "both in one slot"
+    if killed:
+        rig.kill()
+    else:
+        rig.close()
+    rig.open()
+    assert rig.notices == []
+    rig.advance(20_000)
+    assert rig.bodies() == [b"last", b"rolls"]
+    assert rig.timers.remade == 0, "nothing was missing in its slot"
