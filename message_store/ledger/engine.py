@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ SILENCE: Final[dict[str, Any]] = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
 }
+WAL_TRIES: Final = 10
 READ_ONLY: Final = "duemq_read_only"
 
 
@@ -86,12 +88,25 @@ def make_engine(url: URL, *, busy_ms: int = BUSY_MS) -> Engine:
         raise LedgerError(shown(url), "psycopg is not installed", remedy) from error
 
 
+def _use_wal(connection: Any) -> None:
+    """Have a file use WAL; SQLite refuses that at once, and does not wait, while others do it."""
+    for _ in range(WAL_TRIES):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+            return
+        except sqlite3.OperationalError:
+            connection.execute("BEGIN IMMEDIATE").close()  # this waits for them
+            connection.execute("ROLLBACK").close()
+    connection.execute("PRAGMA journal_mode=WAL").close()
+
+
 def _sqlite(url: URL, busy_ms: int) -> Engine:
     engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": busy_ms / 1_000})
 
     def on_connect(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # transactions begin where we say, also around DDL
-        for setting in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+        _use_wal(connection)
+        for setting in ("synchronous=NORMAL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {setting}").close()
 
     def on_begin(connection: Connection) -> None:
