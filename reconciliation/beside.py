@@ -22,7 +22,7 @@ import numpy.typing as npt
 from message_store.layout import INDEX_HEADER, INDEX_ITEM, MAGIC_BLANK, native_columns
 from message_store.verify.index import find_shape
 from reconciliation import units
-from reconciliation.facts import BAD_INPUT, read_check, read_json
+from reconciliation.facts import BAD_INPUT, TIMER_FILE, read_check, read_json
 from reconciliation.files import Entry, Root
 from reconciliation.late_units import any_waits
 from reconciliation.planning import OFFSET_MAX, Finding, LogPlan, Segment, row_of_files
@@ -86,7 +86,7 @@ def plan_looks(root: Root, plan: LogPlan, bytes_max: int) -> tuple[list[Look], l
         row, written = ([], []), 0
     findings += row[1]
     end = int(row[0][-1].name) + row[0][-1].size if row[0] else 0
-    if end < written:
+    if end < written and (row[0] or not _none_waits(root)):
         path = row[0][-1].path if row[0] else "timerlog"
         text = f"the timers' checkpoint says that it goes on to {written}"
         at = row[0][-1].size if row[0] else 0
@@ -105,6 +105,15 @@ def plan_looks(root: Root, plan: LogPlan, bytes_max: int) -> tuple[list[Look], l
     for part in told("index", lambda: units.named_files(store, root, "index", OFFSET_MAX)) or ():
         looks.append(Look("index", part))
     return looks, findings
+
+
+def _none_waits(root: Root) -> bool:
+    """Tell whether a broker of ours counted no timers: its log may have been made anew, empty."""
+    try:
+        saved = read_json(root, TIMER_FILE)
+        return "byTopic" in saved and not sum(saved["byTopic"].values())
+    except BAD_INPUT:
+        return False
 
 
 def _list_queues(root: Root, below: str) -> None:

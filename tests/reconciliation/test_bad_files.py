@@ -93,6 +93,23 @@ def test_what_a_kill_leaves_is_no_damage(tmp_path: Path) -> None:
     assert places(tmp_path) == set()
 
 
+@pytest.mark.parametrize(("waiting", "told"), [(0, set()), (1, {("timerlog", 0, "gap")})])
+def test_a_timer_log_without_files_is_no_damage_if_nothing_waits(
+    tmp_path: Path, waiting: int, told: set[Any]
+) -> None:
+    """A log made anew begins where the one before ended, without a file until a timer comes."""
+    rig = TimerRig(tmp_path).open()
+    rig.put(rig.clock.now_ms() + 500)
+    rig.advance(2_000)
+    for n in range(waiting):
+        rig.put(rig.clock.now_ms() + 60_000 + n)
+    rig.persist()
+    rig.kill()
+    for path in (tmp_path / "timerlog").iterdir():
+        path.unlink()
+    assert places(tmp_path) == told
+
+
 @pytest.mark.parametrize(("sizes", "told"), [
     ((0, 9, 9), 1), ((9, 0, 9), 2), ((9, 9, 0), 0), ((0,), 1), ((9, 9), 0),
 ])  # fmt: skip
