@@ -70,12 +70,16 @@ def test_a_pair_that_agrees_is_counted() -> None:
         ({"store_ms": NOW_MS - 1}, "time_ms"),
     ],
 )
-def test_one_that_does_not_is_told_alone(change: Row, wrong: str) -> None:
+def test_ones_that_do_not_are_told_alone(change: Row, wrong: str) -> None:
+    """Also where several are wrong in the same way: each is somebody's message."""
     pair = HELD | {"phys_offset": 300}, SENT_ROW | {"phys_offset": 950, "prepared_offset": -301}
-    rows = {row["key"]: row for row in sums(dealt(packed(HELD, *pair, SENT_ROW | change), 1))}
-    assert set(rows) == {100, 300}
-    assert rows[100][wrong] != rows[300][wrong]
-    assert rows[300]["weight"] == rows[100]["weight"] == 1
+    other = HELD | {"phys_offset": 500}, SENT_ROW | {"phys_offset": 960, "prepared_offset": -501}
+    changed = SENT_ROW | change, other[1] | change
+    found = sums(dealt(packed(HELD, *pair, other[0], *changed), 1))
+    rows = {row["key"]: row for row in found}
+    assert set(rows) == {100, 300, 500}
+    assert rows[100][wrong] == rows[500][wrong] != rows[300][wrong]
+    assert [row["weight"] for row in found] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
