@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 MARK_TOPIC: Final = "DUEMQ_MIGRATION"
 MARK_QUEUE: Final = 0
 RANGES_MAX: Final = 1_000  # in one mark; a step with more is cut
+NO_END: Final = 1 << 62
 READ_UNITS: Final = 1_024
 
 
@@ -262,15 +263,22 @@ class Ownership:
         """Take a range off."""
         self._remove(level, [(first, end)])
 
-    def of(self, level: int) -> list[Range]:
-        """Return the ranges of a level that belong to the timers, neighbours joined."""
+    def of(self, level: int, first: int = 0, end: int = NO_END) -> list[Range]:
+        """Return the ranges of first..end that belong to the timers, neighbours joined."""
+        pieces = self.pieces.get(level, [])
+        low, high = _span(pieces, first, end)
         found: list[Range] = []
-        for first, end, _ in self.pieces.get(level, ()):
-            if found and found[-1][1] == first:
-                found[-1] = (found[-1][0], end)
+        for first_piece, end_piece, _ in pieces[low:high]:
+            if found and found[-1][1] == first_piece:
+                found[-1] = (found[-1][0], end_piece)
             else:
-                found.append((first, end))
-        return found
+                found.append((first_piece, end_piece))
+        return within(found, first, end)
+
+    def bounds(self, level: int) -> Range | None:
+        """Return from where to where something of a level belongs to the timers, None: nothing."""
+        pieces = self.pieces.get(level)
+        return (pieces[0][0], pieces[-1][1]) if pieces else None
 
     def of_mark(self, marked: Marked) -> list[Range]:
         """Return what a handover made the timers' and still is."""

@@ -57,6 +57,10 @@ class GiveBack:
         found: list[Range] = self._timers.handovers.owned.of(level)
         return found
 
+    def is_over(self, level: int) -> bool:
+        """Return whether nothing of a level belongs to the timers."""
+        return self._timers.handovers.owned.bounds(level) is None
+
     def step(self, level: int, units_max: int, *, migration: str = "") -> Step:
         """Give back up to `units_max` units of a level's queue, the last ones.
 
@@ -64,8 +68,8 @@ class GiveBack:
             MarkRefused: The store takes no writes now; nothing has changed.
         """
         handovers, now_ms = self._timers.handovers, self._clock.now_ms()
-        left = self.left(level)
-        if not left:
+        left = handovers.owned.bounds(level)
+        if left is None:
             return Step()
         if handovers.behind:
             handovers.catch_up(units_max, now_ms)
@@ -75,7 +79,7 @@ class GiveBack:
                 )
         if not self._levels.handing.is_ready(level):
             return Step(waits="deliveries of the level are retried")
-        first, end = max(left[0][0], left[-1][1] - units_max), left[-1][1]
+        first, end = max(left[0], left[1] - units_max), left[1]
         names: list[Offsets] = [NO_OFFSETS]
         rows, numbers = handovers.owned_rows(level, first, end, names)
         name_at = np.concatenate(names)

@@ -162,7 +162,7 @@ class Migrations:
             if not self.is_drained(level):
                 return self._drain.step(level, units_max, migration=name)
             self._move(level, Event.EMPTIED)
-        elif self._giveback.left(level):
+        elif not self._giveback.is_over(level):
             return self._giveback.step(level, units_max, migration=name)
         elif not self._unroute.is_over(level):
             return self._unroute.step(level, units_max, migration=name)

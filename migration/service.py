@@ -75,6 +75,7 @@ class MigrationService:
         self._interval: Interval | None = None
         self._sampling: Interval | None = None
         self._turn = 0
+        self._last: dict[int, State] = {}  # what the last step of each level was for
         self._counted: Counter[int] = Counter()  # levels that rest while they are counted
 
     def reconfigure(self, config: MigrationConfig) -> None:
@@ -153,14 +154,18 @@ class MigrationService:
             return now_ms + IDLE_MS
         self._turn += 1
         level = levels[self._turn % len(levels)]
-        if self.migrations.standing(level).state is State.VERIFYING:
+        state = self.migrations.standing(level).state
+        if self._last.get(level) is not state:
+            self._last[level] = state
+            self.throttle.begin()
+        if state is State.VERIFYING:
             await self._verify_and_move(level)
             return now_ms
         allowed = self.throttle.next(now_ms)
         if not allowed.units:
             return allowed.at_ms
         step = self._step(level, allowed.units)
-        self.throttle.took(step.taken, self._clock.now_ms())
+        self.throttle.took(step.taken, now_ms, self._clock.now_ms())
         self.pace.moved += step.moved
         waiting = all(self.migrations.waits.get(n) for n in levels)
         return now_ms + AGAIN_MS if step.waits and waiting else now_ms
@@ -191,13 +196,20 @@ class MigrationService:
         Raises:
             NoSides: The broker stops.
         """
+        self.throttle.begin()
+        began_ms = self._clock.now_ms()
         for _ in pieces:
             now_ms = self._clock.now_ms()
+            self.throttle.took(0, began_ms, now_ms)
             self._observe(now_ms)
-            self.throttle.took(0, now_ms)
-            await self._rest(self.throttle.pace(now_ms).at_ms, self._stop)
-            if self._stopping:
-                raise NoSides("the broker stops: count again when it serves")
+            while True:
+                await self._rest(self.throttle.pace(now_ms).at_ms, self._stop)
+                if self._stopping:
+                    raise NoSides("the broker stops: count again when it serves")
+                now_ms = began_ms = self._clock.now_ms()
+                self._observe(now_ms)
+                if self.throttle.pace(now_ms).units:
+                    break
 
     async def verify(self, level: int) -> Verified:
         """Count both sides of a level, a piece at a time between other work; it rests meanwhile."""
@@ -238,7 +250,7 @@ class MigrationService:
         if abs(now_ms - self._observed_ms) >= OBSERVE_MS:
             self._observed_ms = now_ms
             since = self._interval.look(self.sides.lateness())
-            self.throttle.observe(since.quantile_ms(0.99))
+            self.throttle.observe(since)
         if abs(now_ms - self.pace.since_ms) >= SAMPLE_MS:
             self._sample(now_ms)
 

@@ -1,33 +1,43 @@
 """How much a migration may do: lateness first, rate second. Pure; moments are handed in.
 
-Lateness. After each interval the throttle is told the p99 of the deliveries of that interval. Those
-of intervals without a step say how late deliveries are by themselves; while something is delivered
-there is one every LISTEN_EVERY_MS, for LISTEN_MS no step is taken. The target is what an operator
-set, or less: `factor` times what deliveries are late by themselves. Above the target it gives way
-at once: the batch is halved, far above it (SEVERE times) it falls to the smallest; with the
-smallest batch it doubles the pause between two steps. At most three quarters of the target it comes
-back: the pause shrinks by a quarter; then the batch doubles until half of where it was late the
-last time, and grows by an eighth from there. As lateness follows the batch, growing by an eighth
-from three quarters does not miss the target. Between these two it stays. It never stops altogether:
-after the longest pause the smallest batch goes on, for what is late for another reason must not
+Lateness. Every interval the throttle is told how late its deliveries were. Those of intervals
+without a step say how late deliveries are by themselves; while something is delivered there is one
+every LISTEN_EVERY_MS, for LISTEN_MS no step is taken. The target is what an operator set, or less:
+`factor` times what deliveries are late by themselves. Both are medians: of the p99s of intervals,
+those at work of WINDOW_INTERVALS in a row, as one hiccup of the machine is none of its doing.
+
+    above the target        steps that take longer than it are halved (behind a long pause: than the
+                            room up to it), else the pause is doubled: a step costs much that does
+                            not depend on its size
+    up to CALM_SHARE of it  steps that take at most so much of that grow, double, near where they
+                            were late by an eighth; else the pause shrinks, by a quarter, near where
+                            it was late by an eighth
+    between the two         it stays
+
+Far above the target (SEVERE times, SEVERE_INTERVALS in a row) it gives way at once. It never stops
+altogether: after the longest pause a step goes on, for what is late for another reason must not
 hold it for ever.
 
 While something is delivered a step takes at most BATCH_BUSY: about a ms, which few notice; and at
-least PAUSE_BUSY_MS pass behind it: who never sleeps comes last when processors are handed out.
-Where nothing is, nobody waits: the batch grows by IDLE_GROWTH at a time, up to the largest.
+least PAUSE_BUSY_MS pass behind it: who never sleeps comes last when processors are handed out. Each
+kind of work begins with PAUSE_FIRST_MS: a broker that is mostly busy is overloaded by a little.
+Where nothing was delivered for IDLE_INTERVALS, nobody waits: steps grow by IDLE_GROWTH at a time,
+to the largest.
 
 Rate. A bucket that holds a quarter of a second of the rate, filled by the clock.
 
+    begin()                                        another kind of work
     next(now) --> Turn(units_max, wait until)      a step takes at most units_max, not before then
     pace(now) --> the same for work that moves nothing (counting): the rate is not asked
-    took(units, now)                               after the step
-    observe(p99)                                   after each interval
+    took(units, began, now)                        after the step
+    observe(lateness)                              after each interval
     change(limits)                                 whenever an operator says so
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -40,13 +50,18 @@ from message_store.histogram import BOUNDS_MS
 
 BATCH_MIN: Final = 256
 BATCH_FIRST: Final = 1_024
-BATCH_BUSY: Final = 2_048
+BATCH_BUSY: Final = 1_024
 BATCH_MAX: Final = 32_768
 IDLE_GROWTH: Final = 8
+IDLE_INTERVALS: Final = 10
 PAUSE_BUSY_MS: Final = 2
-PAUSE_FIRST_MS: Final = 5
+PAUSE_FIRST_MS: Final = 20
+PAUSE_LEAST_MS: Final = 4  # the shortest above none
+PAUSE_LONG_MS: Final = 40
 PAUSE_MS_MAX: Final = 100
+WINDOW_INTERVALS: Final = 8
 SEVERE: Final = 4
+SEVERE_INTERVALS: Final = 2
 CALM_SHARE: Final = 0.75
 GROWTH_PART: Final = 8
 BURST_MS: Final = 250
@@ -106,8 +121,11 @@ class Throttle:
         self.batch = min(BATCH_FIRST, batch_max) if limits.target_p99_ms else batch_max
         self.pause_ms = 0
         self._late_batch = 2 * batch_max  # where it was late the last time
-        self._busy = False  # something was delivered when it was last observed
-        self._usual: deque[int] = deque(maxlen=USUAL_INTERVALS)  # p99s without a step
+        self._late_pause_ms = 0
+        self._busy, self._silent = False, IDLE_INTERVALS  # intervals without a delivery
+        self._usual: deque[LatenessSince] = deque(maxlen=USUAL_INTERVALS)  # without a step
+        self._window: list[LatenessSince] = []
+        self._steps, self._stepped_ms = 0, 0  # of the window
         self._worked, self._listen_ms = False, now_ms + LISTEN_EVERY_MS
         self._step_end_ms = now_ms
         self._allowance, self._filled_ms = 0.0, now_ms
@@ -119,8 +137,8 @@ class Throttle:
 
     @property
     def usual_ms(self) -> float | None:
-        """The p99 of deliveries while nothing is migrated, the median of late; None: not known."""
-        return median(self._usual) if self._usual else None
+        """The p99 of deliveries while nothing is migrated, mostly; None: not known."""
+        return mostly(self._usual)
 
     @property
     def target_ms(self) -> int:
@@ -135,8 +153,18 @@ class Throttle:
         self.limits = limits
         self._allowance = min(self._allowance, self._burst)
         if limits.target_p99_ms == 0:
-            self.batch, self.pause_ms, self._busy = self.batch_max, 0, False
+            self.batch, self.pause_ms = self.batch_max, 0
+            self._busy, self._silent = False, IDLE_INTERVALS
             self._late_batch = 2 * self.batch_max
+            self._forget()
+
+    def begin(self) -> None:
+        """Take another kind of work up gently, if something is delivered meanwhile."""
+        if self._busy:
+            self.batch = min(self.batch, self.batch_busy)
+            self.pause_ms = max(self.pause_ms, PAUSE_FIRST_MS)
+            self._late_pause_ms = 0
+            self._forget()
 
     def next(self, now_ms: int) -> Turn:
         """Return how much may be done, and when."""
@@ -167,51 +195,81 @@ class Throttle:
             self._listen_ms = now_ms + LISTEN_EVERY_MS
         return now_ms >= self._listen_ms
 
-    def took(self, units: int, now_ms: int) -> None:
+    def took(self, units: int, began_ms: int, now_ms: int) -> None:
         """Count a step that ended now."""
         self._step_end_ms, self._worked = now_ms, True
+        self._steps += 1
+        self._stepped_ms += max(now_ms - began_ms, 0)
         if self.limits.rate_per_s:
             self._allowance -= units  # of what there was before the step
             self._fill(now_ms)
 
-    def observe(self, p99_ms: int | None) -> None:
-        """Learn how late deliveries were since the observation before.
-
-        Args:
-            p99_ms: None: nothing was delivered, so nothing was late.
-        """
+    def observe(self, since: LatenessSince) -> None:
+        """Learn how late deliveries were since the observation before."""
         worked, self._worked = self._worked, False
         if not self.limits.target_p99_ms:
             return
-        self._busy = p99_ms is not None
-        if p99_ms is None:
-            self._come_back(IDLE_GROWTH, self.batch_max)
+        if not since.delivered:
+            self._hear_nothing()
             return
-        self.batch = min(self.batch, self.batch_busy)
+        self._silent = 0
+        if not self._busy:
+            self._busy = True
+            self.begin()
         if self.limits.factor and not worked:
-            self._usual.append(p99_ms)
+            self._usual.append(since)
             return
-        target_ms = self.target_ms
-        if p99_ms > target_ms:
-            self._give_way(severe=p99_ms > SEVERE * target_ms)
-        elif p99_ms <= target_ms * CALM_SHARE:
-            self._come_back(2, self.batch_busy)
+        self._window.append(since)
+        self._judge()
 
-    def _give_way(self, *, severe: bool) -> None:
-        if self.batch == self.batch_min:
-            self.pause_ms = min(max(self.pause_ms * 2, PAUSE_FIRST_MS), PAUSE_MS_MAX)
-        self._late_batch = self.batch
-        self.batch = self.batch_min if severe else max(self.batch // 2, self.batch_min)
+    def _hear_nothing(self) -> None:
+        self._silent += 1
+        if self._silent >= IDLE_INTERVALS:
+            self._busy, self.pause_ms = False, 0
+            self.batch = min(self.batch * IDLE_GROWTH, self.batch_max)
+            self._forget()
 
-    def _come_back(self, growth: int, batch_max: int) -> None:
-        if self.pause_ms:
-            self.pause_ms -= max(self.pause_ms // 4, 1)
-            return
-        if growth > 2 or self.batch < self._late_batch // 2:
-            wanted = self.batch * growth
+    def _judge(self) -> None:
+        target_ms, late = self.target_ms, self._window
+        if all(_p99_ms(each) > SEVERE * target_ms for each in late[-SEVERE_INTERVALS:]):
+            if len(late) >= SEVERE_INTERVALS:
+                self._give_way(target_ms, severe=True)
+        elif len(late) >= WINDOW_INTERVALS:
+            p99_ms = mostly(late) or 0
+            if p99_ms > target_ms:
+                self._give_way(target_ms, severe=False)
+            elif p99_ms <= target_ms * CALM_SHARE:
+                self._come_back(target_ms)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._window, self._steps, self._stepped_ms = [], 0, 0
+
+    def _give_way(self, target_ms: int, *, severe: bool) -> None:
+        if self._is_long(target_ms) and self.batch > self.batch_min:
+            self._late_batch = self.batch
+            self.batch = max(self.batch // 2, self.batch_min)
         else:
-            wanted = self.batch + max(self.batch // GROWTH_PART, 1)
-        self.batch = min(wanted, batch_max)
+            self._late_pause_ms = self.pause_ms
+            least_ms = PAUSE_FIRST_MS if severe else PAUSE_LEAST_MS
+            self.pause_ms = min(max(self.pause_ms * 2, least_ms), PAUSE_MS_MAX)
+        self._forget()
+
+    def _come_back(self, target_ms: int) -> None:
+        if self.batch < self.batch_busy and not self._is_long(target_ms, share=CALM_SHARE):
+            doubled = self.batch < self._late_batch // 2
+            wanted = self.batch + (self.batch if doubled else max(self.batch // GROWTH_PART, 1))
+            self.batch = min(wanted, self.batch_busy)
+        elif self.pause_ms:
+            part = 4 if self.pause_ms > 2 * self._late_pause_ms else GROWTH_PART
+            self.pause_ms -= max(self.pause_ms // part, 1)
+
+    def _is_long(self, target_ms: int, *, share: float = 1.0) -> bool:
+        """Return whether steps take long; behind a long pause nothing else can be what is late."""
+        allowed_ms: float = target_ms
+        if self.pause_ms >= PAUSE_LONG_MS:
+            allowed_ms = max(target_ms - (self.usual_ms or 0), target_ms / 2)
+        return self._stepped_ms > self._steps * allowed_ms * share
 
     @property
     def _burst(self) -> float:
@@ -262,3 +320,16 @@ class LatenessSince:
             return None
         at = int(np.searchsorted(np.cumsum(self.buckets), share * self.delivered))
         return int(BOUNDS_MS[min(at, BOUNDS_MS.size - 1)])
+
+
+def mostly(intervals: Iterable[LatenessSince]) -> float | None:
+    """Return the median of the p99s of several intervals, ms; None without any.
+
+    One moment in which the machine did something else would decide about a p99 of all of them.
+    """
+    found = [_p99_ms(each) for each in intervals]
+    return median(found) if found else None
+
+
+def _p99_ms(since: LatenessSince) -> int:
+    return since.quantile_ms(0.99) or 0

@@ -212,7 +212,7 @@ class Handovers:
         promised = self.owned.promised.get(level, {})
         found, numbers = [np.empty(0, layout.TIMED)], [NO_OFFSETS]
         first = max(first, self.records.bounds(level)[0])
-        for low, high in within(self.owned.of(level), first, end):
+        for low, high in self.owned.of(level, first, end):
             while low < high:
                 rows, following = self.records.read(level, low, high, promised, names=names)
                 if rows.size == following - low:

@@ -31,7 +31,7 @@ def test_buckets_against_a_loop(pairs):
 
 @pytest.mark.parametrize(
     ("late", "share", "wanted"),
-    [([], 0.5, None), ([0], 0.99, 0), ([-4], 0.99, 0), ([3], 0.5, 3), ([3, 3, 3, 90], 0.5, 5),
+    [([], 0.5, None), ([0], 0.99, 0), ([-4], 0.99, 0), ([3], 0.5, 3), ([11, 11, 11, 90], 0.5, 12),
      ([1, 1, 1, 90], 0.5, 1), ([1, 1, 1, 90], 0.99, 90), ([10**8], 0.5, 10**8)],
 )  # fmt: skip
 def test_quantiles_are_upper_bounds_and_at_most_the_latest(late, share, wanted):

@@ -20,8 +20,9 @@ from message_store.marks import Route, StateMark
 from message_store.plugin import ENTRY_POINT_GROUP
 from migration.requests import MIGRATE
 from migration.sides import NoSides
-from migration.throttle import BATCH_MIN, PAUSE_MS_MAX
+from migration.throttle import BATCH_BUSY, PAUSE_MS_MAX
 from tests.broker.running import Asker, running, small
+from tests.migration.lateness import delivered
 
 PLUGINS = [
     Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
@@ -347,10 +348,10 @@ def test_a_count_gives_way_to_deliveries_and_ends_with_the_broker(tmp_path: Path
         await bench.send(60, 5)
         service = bench.broker.plugins.plugins["migration"]._running.service
         service.need()
-        for _ in range(8):
-            service.throttle.took(1, bench.clock.now_ms())
-            service.throttle.observe(1_000)  # deliveries are late
-        assert (service.piece(), service.throttle.pause_ms) == (BATCH_MIN, PAUSE_MS_MAX)
+        for _ in range(12):
+            service.throttle.took(1, bench.clock.now_ms(), bench.clock.now_ms())
+            service.throttle.observe(delivered(1_000))  # late, all of them
+        assert (service.piece(), service.throttle.pause_ms) == (BATCH_BUSY, PAUSE_MS_MAX)
         began_ms = bench.clock.now_ms()
 
         def pieces() -> Iterator[int]:
