@@ -48,7 +48,10 @@ def main(words: list[str]) -> int:
 def measured(scale: float, ballast: int) -> dict[str, Any]:
     """Return lateness alone, beside audits, and alone again."""
     about, wireload = machine.describe(), go_program(WIRELOAD)
-    with tempfile.TemporaryDirectory(prefix="audit-beside-") as home, machine.others_busy() as busy:
+    with (
+        tempfile.TemporaryDirectory(prefix="audit-beside-") as home,
+        machine.shared_with_others() as shared,
+    ):
         server = SERVERS[OURS](Path(home), parse([]))
         with server:
             bench = Bench(server, wireload, scale)
@@ -58,7 +61,7 @@ def measured(scale: float, ballast: int) -> dict[str, Any]:
             with audits(store_of(Path(home))) as ended:
                 beside = late(bench)
             again = late(bench)
-    about["work of others, cores"] = f"{busy[0]:.2f}"
+    about |= shared.as_text()
     quiet = max(alone["p99"], again["p99"], 1)
     return {
         "what": f"lateness at the store of timers sent at {TRICKLE_PER_S}/s, ms",

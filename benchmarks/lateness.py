@@ -51,7 +51,7 @@ def measured(scale: float) -> dict[str, Any]:
     """Return what both brokers came to, one right after the other, and where."""
     about, wireload = machine.describe(), go_program(WIRELOAD)
     found: dict[str, Found] = {}
-    with machine.others_busy() as busy:
+    with machine.shared_with_others() as shared:
         for name in (APACHE, OURS):
             print(f"{name} ...", flush=True)
             with tempfile.TemporaryDirectory(prefix=f"lateness-{name}-") as home:
@@ -61,7 +61,7 @@ def measured(scale: float) -> dict[str, Any]:
                     bench.warm_up()
                     found[name] = summary(trickled(bench)[0])
     about["load after"] = machine.load()
-    about["work of others, cores"] = f"{busy[0]:.2f}"
+    about |= shared.as_text()
     return {
         "what": f"lateness at the store of timers sent at {TRICKLE_PER_S}/s, due 3 s later, ms",
         "command": "python -m benchmarks.lateness",
@@ -111,8 +111,10 @@ def draw(numbers: dict[str, Any], folder: Path) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), frameon=False)
     axes.set_title(f"Timers at {TRICKLE_PER_S}/s: how late they are stored", loc="left")
     about = numbers["machine"]
-    busy = about["work of others, cores"]
-    axes.set_title(f"{about['cores']} cores, {busy} busy with other work", loc="right", fontsize=8)
+    busy, stolen = about["work of others, cores"], about.get("stolen by the host, cores")
+    told = f"{about['cores']} cores, {busy} busy with other work"
+    told += f", {stolen} stolen by the host" if stolen else ""
+    axes.set_title(told, loc="right", fontsize=8)
     figure.tight_layout()
     figure.savefig(folder / f"{NAME}.svg", metadata={"Date": None})
     figure.savefig(folder / f"{NAME}.png", dpi=130, metadata={"Software": None})

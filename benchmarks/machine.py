@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -42,24 +43,47 @@ def load() -> str:
     return " ".join(f"{each:.2f}" for each in os.getloadavg())
 
 
+@dataclass(slots=True)
+class Shared:
+    """Who else had the processors during a block, set at its end, as cores that were kept busy.
+
+    Attributes:
+        others: other programs of this machine.
+        stolen: the host that this virtual machine runs on: for others, and not told when.
+    """
+
+    others: float = 0.0
+    stolen: float = 0.0
+
+    def as_text(self) -> dict[str, str]:
+        """Return it as facts about the machine."""
+        return {
+            "work of others, cores": f"{self.others:.2f}",
+            "stolen by the host, cores": f"{self.stolen:.2f}",
+        }
+
+
 @contextmanager
-def others_busy() -> Iterator[list[float]]:
-    """Measure how many cores work of others kept busy during the block; appended at its end.
+def shared_with_others() -> Iterator[Shared]:
+    """Measure who else had the processors during the block.
 
     Ours are this process and its children that have ended by then. Linux only.
     """
-    found: list[float] = []
-    start, busy, ours = time.monotonic(), _busy_s(), _ours_s()
+    found, start = Shared(), time.monotonic()
+    (busy, stolen), ours = _busy_s(), _ours_s()
     yield found
     seconds = max(time.monotonic() - start, 1e-3)
-    found.append(max((_busy_s() - busy) - (_ours_s() - ours), 0.0) / seconds)
+    busy_then, stolen_then = _busy_s()
+    found.others = max((busy_then - busy) - (_ours_s() - ours), 0.0) / seconds
+    found.stolen = (stolen_then - stolen) / seconds
 
 
-def _busy_s() -> float:
-    """Return the processor time of everything on this machine, stolen time included."""
-    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-    idle, waiting = int(fields[3]), int(fields[4])
-    return (sum(map(int, fields)) - idle - waiting) / os.sysconf("SC_CLK_TCK")
+def _busy_s() -> tuple[float, float]:
+    """Return the processor time of everything on this machine, and what its host took from it."""
+    fields = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    user, nice, system, _, _, irq, softirq, stolen = fields
+    ticks = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + softirq) / ticks, stolen / ticks
 
 
 def _ours_s() -> float:

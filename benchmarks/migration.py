@@ -28,6 +28,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 LIVE, TRAFFIC, OFFLINE, BY_HAND = (
     "migrate-live", "migrate-traffic", "migrate-offline", "migrate-by-hand",
 )  # fmt: skip
+LOADS, SERVERS = (LIVE, TRAFFIC, OFFLINE, BY_HAND), (run.OURS, run.APACHE)
 MIB, MB = 1 << 20, 1_000_000
 BUSY_CORES = 0.3
 Found = dict[str, Any]
@@ -123,19 +124,16 @@ def figures(found: Found, load: str, server: str = run.OURS) -> dict[str, tuple[
 
 def _about(name: str, found: Found) -> str:
     machine = found["machine"]
-    busy = [
-        figures(found, load, server)["work of others"][0]
-        for load in (LIVE, TRAFFIC, OFFLINE, BY_HAND)
-        for server in (run.OURS, run.APACHE)
-        if "work of others" in figures(found, load, server)
-    ]
+    busy = _cores("work of others", found)
+    stolen = _cores("stolen by the host", found)
+    took = f", the host took up to {max(stolen):.1f}" if stolen else ""
     text = (
         f"`{found['command']}` at commit {machine['commit']}: {machine['cores']} cores of "
         f"{machine['cpu']}, {machine['memory']}, {machine['kernel']}; other programs kept "
-        f"{min(busy, default=0):.1f} to {max(busy, default=0):.1f} cores busy. All of it: "
+        f"{min(busy, default=0):.1f} to {max(busy, default=0):.1f} cores busy{took}. All of it: "
         f"[{name}](../../benchmarks/results/{name})."
     )
-    if max(busy, default=0) > BUSY_CORES:
+    if max([*busy, *stolen], default=0) > BUSY_CORES:
         text += "\n\n**The machine was busy**: read ratios and processor times, not times."
     if found["scale"] != 1.0:
         text += (
@@ -143,6 +141,12 @@ def _about(name: str, found: Found) -> str:
             " start, and times say little."
         )
     return text
+
+
+def _cores(name: str, found: Found) -> list[float]:
+    """Return how many cores were kept busy so, in each load."""
+    known = [figures(found, load, server) for load in LOADS for server in SERVERS]
+    return [each[name][0] for each in known if name in each]
 
 
 def _goals(found: Found) -> str:

@@ -76,10 +76,11 @@ def main(words: list[str]) -> int:
 def try_once(outcome: Outcome, options: Options, wireload: Path) -> None:
     """Add one run to the outcome, or the reason why there is none."""
     try:
-        with machine.others_busy() as busy:
+        with machine.shared_with_others() as shared:
             found = measure(outcome.load, outcome.server, options, wireload)
-        others = Metric(name="work of others", value=busy[0], unit="cores", better="less")
-        outcome.runs.append([*found, others])
+        named = {"work of others": shared.others, "stolen by the host": shared.stolen}
+        found += [Metric(name=n, value=v, unit="cores", better="less") for n, v in named.items()]
+        outcome.runs.append(found)
     except Exception as error:  # one load that fails must not cost the others
         outcome.error = f"{type(error).__name__}: {error}"
         print(outcome.error, file=sys.stderr)
