@@ -135,6 +135,12 @@ def send(
                 f"{from_file} names topics and bodies itself: leave out TOPIC and BODY to put its "
                 "messages again, or --from to send one of your own"
             )
+        own = {"--level": level, "--at": at, "--tag": tag, "--key": key}
+        own |= {"--count": count > 1, "--queue": queue >= 0}
+        if named := [name for name, value in own.items() if value]:
+            raise UsageError(
+                f"{from_file} names what its messages are sent with: leave out {', '.join(named)}"
+            )
         send_file(from_file, namesrv=namesrv, broker=broker, really=yes, as_json=as_json)
         return
     if not topic or body is None:

@@ -157,3 +157,22 @@ def test_a_file_and_a_message_of_ones_own_are_not_sent_together(
     assert ran.returncode == 2
     said = " ".join(ran.stderr.split())
     assert "leave out TOPIC and BODY to put its messages again, or --from to send one" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--at", "+90s"), "--at"),
+        (("--level", "3", "--tag", "A"), "--level, --tag"),
+        (("--key", "k"), "--key"),
+        (("--count", "2", "--queue", "0"), "--count, --queue"),
+    ],
+)
+def test_what_a_file_names_cannot_be_said_otherwise(
+    tmp_path: Path, words: tuple[str, ...], named: str
+) -> None:
+    file = written(tmp_path / "lost.jsonl")
+    ran = duemq("send", *words, "--from", str(file), "--yes", "--broker", "127.0.0.1:1")
+    assert ran.returncode == 2
+    said = " ".join(ran.stderr.split())
+    assert f"names what its messages are sent with: leave out {named}" in said
