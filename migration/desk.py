@@ -19,11 +19,12 @@ from migration.counting import Count
 from migration.ledger.records import LIVE, MigrationRecord
 from migration.plan import Plan, check, from_json, new_id, to_json
 from migration.plan_files import PlanFiles
-from migration.rehearsal import rehearse
 from migration.requests import SYSTEM_ERROR, Done, Wish, wish_of
 from migration.service import MigrationService, difference, plain
 from migration.states import MOVES, ROLL_BACK_MEANS, WORKING, Event, State
 from migration.views import status_view
+
+STEPPING = ("plan", "start", "verify", "rollback")
 
 
 class Desk:
@@ -55,7 +56,8 @@ class Desk:
             if wish.action == "status":
                 return Response(body=msgspec.json.encode(status_view(self._service)))
             self._service.need()
-            await asyncio.to_thread(rehearse)  # at once, but for the first time
+            if wish.action in STEPPING:
+                await self._service.rehearse()
             # A level rests while it is counted, so a pause need not wait for that.
             counts = wish.action == "verify"
             async with nullcontext() if counts else self._one_at_a_time:

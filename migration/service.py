@@ -25,6 +25,7 @@ from migration.config import MigrationConfig
 from migration.drain import Step
 from migration.ledger.records import SampleRecord, VerificationRecord
 from migration.moves import Migrations
+from migration.rehearsal import rehearse
 from migration.sides import NoSides, Sides
 from migration.states import State
 from migration.throttle import Interval, LatenessSince, Throttle
@@ -74,8 +75,8 @@ class MigrationService:
         self._observed_ms = now_ms
         self._interval: Interval | None = None
         self._sampling: Interval | None = None
-        self._turn = 0
-        self._last: dict[int, State] = {}  # what the last step of each level was for
+        self._turn, self._rehearsed = 0, False
+        self._last: dict[int, State] = {}  # what levels at work are in, as it was seen last
         self._counted: Counter[int] = Counter()  # levels that rest while they are counted
 
     def reconfigure(self, config: MigrationConfig) -> None:
@@ -124,12 +125,23 @@ class MigrationService:
 
     async def run(self) -> None:
         """Work until stopped."""
+        if self.migrations.folded.levels:
+            await self.rehearse()
         while not self._stopping:
             self._wake.clear()
             at_ms = await self.turn()
             if self._stopping:
                 return
             await self._rest(at_ms, self._wake)
+
+    async def rehearse(self) -> None:
+        """Have the kernels of a first step loaded; without them it only takes longer."""
+        if not self._rehearsed:
+            self._rehearsed = True
+            try:
+                await asyncio.to_thread(rehearse)
+            except Exception:
+                log.exception("the kernels of migration are not loaded ahead")
 
     async def _rest(self, at_ms: int, signal: asyncio.Event) -> None:
         """Let others work until a moment, or until something is signalled."""
@@ -150,20 +162,22 @@ class MigrationService:
         self._heal()
         self._observe(now_ms)
         levels = [n for n in self.migrations.at_work if self.is_open and not self._counted[n]]
+        self._last = {n: state for n, state in self._last.items() if n in levels}
         if not levels:
             return now_ms + IDLE_MS
-        self._turn += 1
         level = levels[self._turn % len(levels)]
         state = self.migrations.standing(level).state
         if self._last.get(level) is not state:
             self._last[level] = state
             self.throttle.begin()
         if state is State.VERIFYING:
+            self._turn += 1
             await self._verify_and_move(level)
             return now_ms
         allowed = self.throttle.next(now_ms)
         if not allowed.units:
             return allowed.at_ms
+        self._turn += 1
         step = self._step(level, allowed.units)
         self.throttle.took(step.taken, now_ms, self._clock.now_ms())
         self.pace.moved += step.moved
@@ -201,15 +215,19 @@ class MigrationService:
         for _ in pieces:
             now_ms = self._clock.now_ms()
             self.throttle.took(0, began_ms, now_ms)
-            self._observe(now_ms)
+            at_ms = self.throttle.pace(now_ms).at_ms
+            if any(not self._counted[level] for level in self.migrations.at_work):
+                at_ms += at_ms - now_ms  # a step of another level is first
             while True:
-                await self._rest(self.throttle.pace(now_ms).at_ms, self._stop)
+                await self._rest(at_ms, self._stop)
                 if self._stopping:
                     raise NoSides("the broker stops: count again when it serves")
                 now_ms = began_ms = self._clock.now_ms()
                 self._observe(now_ms)
-                if self.throttle.pace(now_ms).units:
+                allowed = self.throttle.pace(now_ms)
+                if allowed.units:
                     break
+                at_ms = allowed.at_ms
 
     async def verify(self, level: int) -> Verified:
         """Count both sides of a level, a piece at a time between other work; it rests meanwhile."""

@@ -9,9 +9,8 @@ those at work of WINDOW_INTERVALS in a row, as one hiccup of the machine is none
     above the target        steps that take longer than it are halved (behind a long pause: than the
                             room up to it), else the pause is doubled: a step costs much that does
                             not depend on its size
-    up to CALM_SHARE of it  steps that take at most so much of that grow, double, near where they
-                            were late by an eighth; else the pause shrinks, by a quarter, near where
-                            it was late by an eighth
+    up to CALM_SHARE of it  steps that take at most so much of that grow by an eighth; else the
+                            pause shrinks, by a quarter, near where it was late by an eighth
     between the two         it stays
 
 Far above the target (SEVERE times, SEVERE_INTERVALS in a row) it gives way at once. It never stops
@@ -53,7 +52,7 @@ BATCH_FIRST: Final = 1_024
 BATCH_BUSY: Final = 1_024
 BATCH_MAX: Final = 32_768
 IDLE_GROWTH: Final = 8
-IDLE_INTERVALS: Final = 10
+IDLE_INTERVALS: Final = 50  # well above a tick of timers of whole seconds
 PAUSE_BUSY_MS: Final = 2
 PAUSE_FIRST_MS: Final = 20
 PAUSE_LEAST_MS: Final = 4  # the shortest above none
@@ -120,7 +119,6 @@ class Throttle:
         self.batch_busy = min(BATCH_BUSY, batch_max)
         self.batch = min(BATCH_FIRST, batch_max) if limits.target_p99_ms else batch_max
         self.pause_ms = 0
-        self._late_batch = 2 * batch_max  # where it was late the last time
         self._late_pause_ms = 0
         self._busy, self._silent = False, IDLE_INTERVALS  # intervals without a delivery
         self._usual: deque[LatenessSince] = deque(maxlen=USUAL_INTERVALS)  # without a step
@@ -129,11 +127,6 @@ class Throttle:
         self._worked, self._listen_ms = False, now_ms + LISTEN_EVERY_MS
         self._step_end_ms = now_ms
         self._allowance, self._filled_ms = 0.0, now_ms
-
-    @property
-    def held_back(self) -> bool:
-        """Whether lateness keeps it below its largest step."""
-        return self.pause_ms > 0 or self.batch < self.batch_busy
 
     @property
     def usual_ms(self) -> float | None:
@@ -155,12 +148,11 @@ class Throttle:
         if limits.target_p99_ms == 0:
             self.batch, self.pause_ms = self.batch_max, 0
             self._busy, self._silent = False, IDLE_INTERVALS
-            self._late_batch = 2 * self.batch_max
             self._forget()
 
     def begin(self) -> None:
         """Take another kind of work up gently, if something is delivered meanwhile."""
-        if self._busy:
+        if self._busy and (self.batch > self.batch_busy or self.pause_ms < PAUSE_FIRST_MS):
             self.batch = min(self.batch, self.batch_busy)
             self.pause_ms = max(self.pause_ms, PAUSE_FIRST_MS)
             self._late_pause_ms = 0
@@ -216,7 +208,7 @@ class Throttle:
         if not self._busy:
             self._busy = True
             self.begin()
-        if self.limits.factor and not worked:
+        if not worked:
             self._usual.append(since)
             return
         self._window.append(since)
@@ -247,7 +239,6 @@ class Throttle:
 
     def _give_way(self, target_ms: int, *, severe: bool) -> None:
         if self._is_long(target_ms) and self.batch > self.batch_min:
-            self._late_batch = self.batch
             self.batch = max(self.batch // 2, self.batch_min)
         else:
             self._late_pause_ms = self.pause_ms
@@ -257,9 +248,7 @@ class Throttle:
 
     def _come_back(self, target_ms: int) -> None:
         if self.batch < self.batch_busy and not self._is_long(target_ms, share=CALM_SHARE):
-            doubled = self.batch < self._late_batch // 2
-            wanted = self.batch + (self.batch if doubled else max(self.batch // GROWTH_PART, 1))
-            self.batch = min(wanted, self.batch_busy)
+            self.batch = min(self.batch + max(self.batch // GROWTH_PART, 1), self.batch_busy)
         elif self.pause_ms:
             part = 4 if self.pause_ms > 2 * self._late_pause_ms else GROWTH_PART
             self.pause_ms -= max(self.pause_ms // part, 1)

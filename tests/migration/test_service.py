@@ -19,8 +19,9 @@ from message_store.clock import FakeClock
 from message_store.marks import Route, StateMark
 from message_store.plugin import ENTRY_POINT_GROUP
 from migration.requests import MIGRATE
+from migration.service import MigrationService
 from migration.sides import NoSides
-from migration.throttle import BATCH_BUSY, PAUSE_MS_MAX
+from migration.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
 from tests.broker.running import Asker, running, small
 from tests.migration.lateness import delivered
 
@@ -37,6 +38,12 @@ class Bench:
 
     def __init__(self, broker: Broker, asker: Asker, clock: FakeClock) -> None:
         self.broker, self.asker, self.clock = broker, asker, clock
+
+    @property
+    def service(self) -> MigrationService:
+        """What runs the migrations."""
+        found: MigrationService = self.broker.plugins.plugins["migration"]._running.service
+        return found
 
     async def wish(self, action: str, **more: Any) -> Any:
         """Return the answer of a wish, which must be granted."""
@@ -315,6 +322,47 @@ def test_the_rate_is_kept_and_changes_while_it_runs(tmp_path: Path) -> None:
     with_broker(tmp_path, work, migrationRate="10")
 
 
+def test_levels_come_in_turn_between_pauses(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        for level in (4, 5):
+            await bench.send(20, level)
+        throttle = bench.service.throttle
+        throttle.batch = 1
+        await bench.wish("start", levels=[4, 5])
+        bench.service.need()
+        throttle.observe(delivered(0))  # from now on each step has a pause behind it
+        assert throttle.pause_ms == PAUSE_FIRST_MS
+        seen = []
+        for _ in range(200):
+            bench.clock.advance(5)
+            moved = [(await bench.level(level))["moved"] for level in (4, 5)]
+            assert abs(moved[0] - moved[1]) <= 2, moved
+            seen.append(tuple(moved))
+        assert len(set(seen)) > 10
+
+    with_broker(tmp_path, work)
+
+
+def test_what_begins_again_begins_gently(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(20, 5)
+        throttle = bench.service.throttle
+        throttle.batch = 1
+        await bench.wish("start", levels=[5])
+        await bench.until(5, "draining", step_ms=1)
+        await bench.wish("pause", levels=[5])
+        throttle.observe(delivered(0))
+        throttle.pause_ms = 0
+        for _ in range(20):
+            bench.clock.advance(100)
+            await bench.level(5)
+        await bench.wish("resume", levels=[5])
+        await bench.level(5)
+        assert throttle.pause_ms == PAUSE_FIRST_MS
+
+    with_broker(tmp_path, work)
+
+
 def test_a_level_rests_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("migration.service.COUNT_UNITS", 1)
 
@@ -346,7 +394,7 @@ def test_a_level_rests_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.M
 def test_a_count_gives_way_to_deliveries_and_ends_with_the_broker(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         await bench.send(60, 5)
-        service = bench.broker.plugins.plugins["migration"]._running.service
+        service = bench.service
         service.need()
         for _ in range(12):
             service.throttle.took(1, bench.clock.now_ms(), bench.clock.now_ms())

@@ -99,7 +99,7 @@ def test_an_idle_broker_is_soon_at_full_speed() -> None:
     assert broker.throttle.batch == BATCH_FIRST
     broker.run(2)
     assert broker.throttle.batch == BATCH_MAX
-    assert not broker.throttle.held_back
+    assert broker.throttle.pause_ms == 0
 
 
 def test_the_first_delivery_makes_steps_short() -> None:
@@ -185,7 +185,6 @@ def test_one_hiccup_changes_nothing() -> None:
     observed(throttle, 500, intervals=1)
     observed(throttle, 20, intervals=WINDOW_INTERVALS)
     assert (throttle.batch, throttle.pause_ms) == (BATCH_BUSY, PAUSE_FIRST_MS)
-    assert not throttle.held_back or throttle.pause_ms == PAUSE_FIRST_MS
 
 
 def test_it_comes_back_gently() -> None:
@@ -193,7 +192,7 @@ def test_it_comes_back_gently() -> None:
     observed(throttle, 1_000, intervals=5 * SEVERE_INTERVALS)
     assert (throttle.batch, throttle.pause_ms) == (BATCH_BUSY, PAUSE_MS_MAX)
     pauses = [PAUSE_MS_MAX]
-    while throttle.held_back:
+    while throttle.pause_ms:
         observed(throttle, 0, intervals=WINDOW_INTERVALS)
         pauses.append(throttle.pause_ms)
     assert all(0.7 * before <= after < before for before, after in pairwise(pauses) if before > 4)
@@ -233,26 +232,46 @@ def test_what_is_late_for_another_reason_does_not_hold_it_for_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p99_ms", "step_ms", "batch", "pause_ms"),
+    ("p99_ms", "step_ms", "pause_ms", "after"),
     [
-        (15, 15, 600, 39),
-        (15, 16, 512, 30),
-        (20, 10, 512, 39),
-        (25, 20, 512, 78),
-        (25, 21, 256, 39),
-        (20 * SEVERE, 5, 512, 78),
+        (15, 15, 39, (576, 39)),
+        (15, 16, 39, (512, 30)),
+        (15, 16, 0, (512, 0)),
+        (20, 10, 39, (512, 39)),
+        (25, 20, 39, (512, 78)),
+        (25, 20, 1, (512, 4)),
+        (25, 20, 0, (512, 4)),
+        (25, 21, 39, (256, 39)),
+        (70, 5, 1, (512, 4)),
+        (25, 20, 80, (512, 100)),
     ],
 )
-def test_one_window(p99_ms: int, step_ms: int, batch: int, pause_ms: int) -> None:
+def test_one_window(p99_ms: int, step_ms: int, pause_ms: int, after: tuple[int, int]) -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     observed(throttle, p99_ms, intervals=WINDOW_INTERVALS - 1, step_ms=step_ms)
-    throttle.batch, throttle.pause_ms, throttle._late_batch = 512, 39, 600
+    throttle.batch, throttle.pause_ms = 512, pause_ms
     observed(throttle, p99_ms, intervals=1, step_ms=step_ms)
-    if batch == 600:
-        assert 512 < throttle.batch < 600
-    else:
-        assert throttle.batch == batch
-    assert throttle.pause_ms == pause_ms
+    assert (throttle.batch, throttle.pause_ms) == after
+
+
+def test_near_where_it_was_late_the_pause_shrinks_by_an_eighth() -> None:
+    throttle = Throttle(ALONE, now_ms=START_MS)
+    observed(throttle, 0, intervals=1)
+    throttle.pause_ms = 32
+    observed(throttle, 25, intervals=2 * WINDOW_INTERVALS)
+    assert throttle.pause_ms == PAUSE_MS_MAX
+    pauses = []
+    for _ in range(4):
+        observed(throttle, 0, intervals=WINDOW_INTERVALS)
+        pauses.append(throttle.pause_ms)
+    assert pauses == [88, 77, 68, 60]
+
+
+def test_what_is_late_before_the_first_step_is_not_its_doing() -> None:
+    throttle = Throttle(ALONE, now_ms=START_MS)
+    for _ in range(3 * WINDOW_INTERVALS):
+        throttle.observe(delivered(500))
+    assert throttle.pause_ms == PAUSE_FIRST_MS
 
 
 def test_a_pause_begins_behind_the_step() -> None:
