@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.utils import is_remote
 
 from reconciliation.brief import Brief, Tallies, audit_briefly
+from reconciliation.levels import kept_levels_ms
 from reconciliation.planning import PARTITION_BYTES
 from reconciliation.source import (
     BUCKETS_MAX,
@@ -21,7 +22,15 @@ from reconciliation.source import (
     wanted_of,
 )
 from reconciliation.tables import TABLES
-from reconciliation.verdicts import PLACES, SCHEDULE_TOPIC, TIMER_TOPIC, AuditConfig, Looked, look
+from reconciliation.verdicts import (
+    DEFAULT_LEVELS_MS,
+    PLACES,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    AuditConfig,
+    Looked,
+    look,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,6 +104,9 @@ def look_at_stores(
     Raises:
         UsageError: A path has no store.
     """
+    config = config or AuditConfig()
+    if config.levels_ms == DEFAULT_LEVELS_MS and (kept := kept_levels_ms(paths)):
+        config = replace(config, levels_ms=kept)
     moment = None
     if not is_remote():
         moment = [plan_store(number, path) for number, path in enumerate(paths)]

@@ -7,7 +7,6 @@ The session is made by whoever calls: here, on a cluster, or behind Spark Connec
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 CLEAN, FINDINGS, COULD_NOT_RUN = 0, 1, 2
 CURVE_ROWS_MAX: Final = 100_000
-UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LEVEL: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +35,7 @@ class Wanted:
         stores: directories or URLs.
         late_ms: so late is still ok.
         as_of_ms: due by then; None: the newest record.
-        levels_ms: delays of levels 1, 2, ...; empty: Apache's.
+        levels_ms: delays of levels 1, 2, ...; empty: what the stores say, else Apache's.
         out: where verdicts go as Parquet, "" nowhere; report: where the page goes.
         capacity_per_s: what a broker delivers at most, for the forecast.
         made_by: who asked for it.
@@ -92,18 +89,6 @@ def _is_store(path: Path) -> bool:
 
     root = Root(str(path))
     return bool(root.folders("consumequeue") or root.files("commitlog"))
-
-
-def levels_ms_of(text: str) -> tuple[int, ...]:
-    """Return the delays of levels 1, 2, ... of a `messageDelayLevel`.
-
-    Raises:
-        UsageError: It cannot be understood.
-    """
-    found = [_LEVEL.fullmatch(word) for word in text.split()]
-    if not all(found):
-        raise UsageError(f"{text!r} are no levels: write them as `1s 5s 1m 2h 1d`")
-    return tuple(int(one[1]) * UNITS_MS[one[2]] for one in found if one)
 
 
 def run_audit(spark: SparkSession, wanted: Wanted, clock: Clock) -> Summary:

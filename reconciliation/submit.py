@@ -24,13 +24,13 @@ from typing import Any, Final
 
 from message_store.clock import SystemClock
 from message_store.errors import DueMQError
+from reconciliation.levels import levels_ms_of
 from reconciliation.running import (
     COULD_NOT_RUN,
     Account,
     Wanted,
     check_stores,
     is_sparks,
-    levels_ms_of,
     reason_of,
     run_audit,
 )
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     add("stores", nargs="+", help="store directories or URLs that every worker sees")
     add("--late", type=int, default=2_000, metavar="MS", help="so late is still ok")
     add("--as-of", type=int, metavar="MS", help="due by then, since the epoch")
-    add("--levels", default="", help="messageDelayLevel, where queues are lost")
+    add("--levels", default="", help="messageDelayLevel, where queues and the store do not tell")
     add("--out", default="", metavar="URL", help="write the verdicts there, as Parquet")
     add("--report", type=Path, metavar="FILE", help="write a report there, as HTML")
     add("--ledger", default="", metavar="URL", help="of the row of this run; none: no row")

@@ -199,7 +199,8 @@ def _wanted(
     stores: list[str], late: int = 2_000, as_of: str = "", levels: str = "", **more: Any
 ) -> Wanted:
     from broker.cli.reconcile_run import as_of_ms, user
-    from reconciliation.running import Wanted, levels_ms_of
+    from reconciliation.levels import levels_ms_of
+    from reconciliation.running import Wanted
 
     return Wanted(
         stores=tuple(stores), late_ms=late, as_of_ms=as_of_ms(as_of),

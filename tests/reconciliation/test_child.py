@@ -13,7 +13,7 @@ import pytest
 from message_store.errors import UsageError
 from reconciliation.child import COULD_NOT_RUN, Result, command_of, result_of, run
 from reconciliation.config import ReconcileConfig
-from reconciliation.running import levels_ms_of
+from reconciliation.levels import levels_ms_of
 from reconciliation.submit import main, parser
 
 TOLD = {"exit_code": 1, "audit_id": "a", "verdicts": {"lost": 2}, "complete": True, "more": [1]}

@@ -1,0 +1,44 @@
+"""The delays of levels: of a `messageDelayLevel`, and of what stores say of themselves.
+
+A level message whose queue has lost its unit tells its level, not when it is due. DueMQ keeps the
+levels of a store beside it (config/delayLevels.json); Apache's broker does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from message_store.errors import UsageError
+from reconciliation.facts import BAD_INPUT, read_json
+from reconciliation.files import Root
+
+LEVELS_FILE: Final = "config/delayLevels.json"
+UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LEVEL: Final = re.compile(r"(\d{1,9})([smhd])")
+
+
+def levels_ms_of(text: str) -> tuple[int, ...]:
+    """Return the delays of levels 1, 2, ... of a `messageDelayLevel`.
+
+    Raises:
+        UsageError: It cannot be understood.
+    """
+    found = [_LEVEL.fullmatch(word) for word in text.split()]
+    if not all(found):
+        raise UsageError(f"{text!r} are no levels: write them as `1s 5s 1m 2h 1d`")
+    return tuple(int(one[1]) * UNITS_MS[one[2]] for one in found if one)
+
+
+def kept_levels_ms(paths: Iterable[str]) -> tuple[int, ...]:
+    """Return the delays that stores had last; empty: none tells, or they do not agree."""
+    told = {levels for levels in map(_kept, paths) if levels}
+    return told.pop() if len(told) == 1 else ()
+
+
+def _kept(path: str) -> tuple[int, ...]:
+    try:
+        return levels_ms_of(str(read_json(Root(path), LEVELS_FILE)["history"][-1]["levels"]))
+    except (*BAD_INPUT, UsageError):
+        return ()
