@@ -104,12 +104,11 @@ def look_at_stores(
     Raises:
         UsageError: A path has no store.
     """
-    config = config or AuditConfig()
-    if config.levels_ms == DEFAULT_LEVELS_MS and (kept := kept_levels_ms(paths)):
-        config = replace(config, levels_ms=kept)
-    moment = None
+    config, moment = config or AuditConfig(), None
     if not is_remote():
         moment = [plan_store(number, path) for number, path in enumerate(paths)]
+        if config.levels_ms == DEFAULT_LEVELS_MS and (kept := kept_levels_ms(paths)):
+            config = replace(config, levels_ms=kept)
 
     def table(name: str, columns: Sequence[str] = (), **options: str) -> DataFrame:
         return read_table(spark, paths, name, columns, stores=moment, **options)

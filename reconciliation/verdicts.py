@@ -100,7 +100,8 @@ class AuditConfig:
         as_of_ms: what is due until then should be delivered; None: when the store's last record
             was stored, or the slot that its timers had come to, if that is later.
         levels_ms: delays of levels 1, 2, ...: where a queue does not tell when a message is due.
-            Instead of Apache's default what the stores say of themselves is taken, if they agree.
+            Instead of Apache's default what the stores say is taken, if they agree (not behind
+            Spark Connect: the client may not see them).
     """
 
     late_ms: int = 2_000

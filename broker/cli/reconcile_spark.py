@@ -28,7 +28,10 @@ AsOf = Annotated[
     str, typer.Option("--as-of", metavar="TIME", help="Due by then; default: newest record.")
 ]
 Levels = Annotated[
-    str, typer.Option(metavar="LEVELS", help="messageDelayLevel; needed if queues are lost.")
+    str,
+    typer.Option(
+        metavar="LEVELS", help="messageDelayLevel, if queues are lost and the store is Apache's."
+    ),
 ]
 Cores = Annotated[int, typer.Option(help="Tasks at once; 0: one for each core.", min=0)]
 Memory = Annotated[str, typer.Option(help="Of the Java process.")]
