@@ -246,7 +246,7 @@ class _Work:
             service.need()
             moved = {level: await self._one(service, level, run) for level in levels}
         finally:
-            await self.sides.keeper.persist(last=True)
+            await self.sides.keeper.leave()
             service.migrations.cover()
             await level_keeper.persist()
             await self.store.wait_durable(self.store.max_offset, always=True)

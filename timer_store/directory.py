@@ -190,7 +190,7 @@ class TimerDirectory:
             finally:
                 stop.set()
                 await checkpoints
-        await self._keeper.persist(last=True)
+        await self._keeper.leave()
         self.timers.close()
         if self._failure:
             raise RuntimeError(f"the timer service could not go on: {self._failure}")

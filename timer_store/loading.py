@@ -190,9 +190,9 @@ class SlotLoader:
         rows = rows[np.sort(firsts)]
         keep = np.ones(rows.size, np.bool_)
         if begun.after is not None:
-            keep &= _is_after(rows, begun.after)
+            keep &= is_after(rows, begun.after)
         if loaded.last is not None:
-            keep &= ~_is_after(rows, loaded.last)
+            keep &= ~is_after(rows, loaded.last)
         return rows[keep]
 
 
@@ -243,7 +243,8 @@ def _staged(units: Rows) -> Rows:
     return rows
 
 
-def _is_after(rows: Rows, key: Key) -> npt.NDArray[np.bool_]:
+def is_after(rows: Rows, key: Key) -> npt.NDArray[np.bool_]:
+    """Return which of (n,) `layout.STAGED` come after the last timer of a part."""
     due_ms, phys_offset = key
     later = rows["due_ms"] > due_ms
     return np.asarray(later | ((rows["due_ms"] == due_ms) & (rows["phys_offset"] > phys_offset)))

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from timer_store.leaving import settle_delivered
 from timer_store.queue_end import mark_queue_end
 from timer_store.snapshot import Snapshot, SnapshotFiles
 from timer_store.store import TimerStore
@@ -77,37 +78,57 @@ class TimerKeeper:
             last: write it also if nothing happened.
         """
         async with self._one_at_a_time:
-            timers = self._timers
-            if not timers.odd.settled(timers.clock.now_ms()):
-                return False
-            if last:
-                mark_queue_end(timers)
-            snapshot = self._snapshot()
-            if not last and self._written is not None and is_same(snapshot, self._written):
-                return False
-            if self._remade != timers.remade:  # what was known of places in the log is void
-                self._remade, self._passed = timers.remade, NO_PLACES
-                self._passed_later = NO_PLACES
-            pages, claims = timers.units.wheel.capture(), timers.claims.taken()
-            returned = timers.claims.taken_returned()
-            passed, needed = timers.delivery.take_passed(), timers.first_needed
-            needed_from = timers.log_cleaning.needed_from(snapshot.read_ms)
-            timers.writing = True
-            try:
-                done = await self._write(Capture(snapshot, pages, claims, self._passed, returned))
-            finally:
-                timers.writing = False
-            if not done:
-                timers.units.wheel.give_back(pages)
-                self._passed_later = np.concatenate([self._passed_later, passed])
-                return False
-            timers.claims.written(claims, len(returned))
-            self._passed = np.concatenate([self._passed_later, passed])
-            self._passed_later = NO_PLACES
-            self._written, self._failed = snapshot, False
-            timers.held_from = needed
-            timers.log_cleaning.remove_before(needed_from)
-            return True
+            return await self._persist(last=last)
+
+    async def leave(self) -> bool:
+        """Write the last checkpoint before the store is closed; return whether it is on the disk.
+
+        Whoever opens the store next, an Apache broker too, finds no unit whose timer has left.
+        """
+        async with self._one_at_a_time:
+            self._forget_remade()
+            self._passed = np.concatenate([self._passed, settle_delivered(self._timers)])
+            done = await self._persist(last=True)
+            if done and self._passed.size:  # units of timers that were put on since the one before
+                done = await self._persist(last=True)
+            return done
+
+    async def _persist(self, *, last: bool) -> bool:
+        timers = self._timers
+        if not timers.odd.settled(timers.clock.now_ms()):
+            return False
+        if last:
+            mark_queue_end(timers)
+        snapshot = self._snapshot()
+        if not last and self._written is not None and is_same(snapshot, self._written):
+            return False
+        self._forget_remade()
+        pages, claims = timers.units.wheel.capture(), timers.claims.taken()
+        returned = timers.claims.taken_returned()
+        passed, needed = timers.delivery.take_passed(), timers.first_needed
+        needed_from = timers.log_cleaning.needed_from(snapshot.read_ms)
+        timers.writing = True
+        try:
+            done = await self._write(Capture(snapshot, pages, claims, self._passed, returned))
+        finally:
+            timers.writing = False
+        if not done:
+            timers.units.wheel.give_back(pages)
+            self._passed_later = np.concatenate([self._passed_later, passed])
+            return False
+        timers.claims.written(claims, len(returned))
+        self._passed = np.concatenate([self._passed_later, passed])
+        self._passed_later = NO_PLACES
+        self._written, self._failed = snapshot, False
+        timers.held_from = needed
+        timers.log_cleaning.remove_before(needed_from)
+        return True
+
+    def _forget_remade(self) -> None:
+        """Forget what was known of places in the log, if the log was made anew."""
+        if self._remade != self._timers.remade:
+            self._remade = self._timers.remade
+            self._passed = self._passed_later = NO_PLACES
 
     async def _write(self, capture: Capture) -> bool:
         if not await self._timers.store.wait_durable(capture.snapshot.log_offset, always=True):

@@ -153,7 +153,7 @@ class TimerPlugin(PluginBase):
                 self._host.scheduler.remove_job(PERSIST_JOB)
                 self._host.metrics.unregister(collector)
         self._running = None
-        await keeper.persist(last=True)
+        await keeper.leave()
         timers.close()
 
     def _every(self, interval_ms: int, work: Callable[[], Awaitable[Any]], name: str) -> None:

@@ -79,6 +79,8 @@ class TimerLog:
     def load(self) -> None:
         """Open every file that is there. `end` is set to the end of the last file.
 
+        The next `sync` waits for all of them: a process that was killed may not have waited.
+
         Raises:
             CorruptStore: A file of another size, a stray name, a gap between files.
         """
@@ -87,6 +89,8 @@ class TimerLog:
             self.files.append(UnitFile(path, int(path.name), self.file_bytes, create=False))
         if self.files:
             self.end = self.files[-1].base + self.file_bytes
+        with self._changed_lock:
+            self._changed.update(file.base for file in self.files)
 
     def _check(self, path: Path) -> None:
         size = path.stat().st_size

@@ -68,7 +68,7 @@ def _use(root: Path, clock: FakeClock, *, crash: bool) -> None:
             while timers.turn(clock.now_ms()):
                 pass
         if not crash:
-            asyncio.run(keeper.persist(last=True))
+            asyncio.run(keeper.leave())
             settled_by_others(timers, UNKNOWN, _no_bar)
         timers.close()
 

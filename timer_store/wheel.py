@@ -18,6 +18,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -84,6 +85,7 @@ class TimerWheel:
             os.close(self._fd)
             raise
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self._durable = False  # a process that was killed may not have waited for the disk
 
     def _check_size(self) -> None:
         size = os.fstat(self._fd).st_size
@@ -189,14 +191,14 @@ class TimerWheel:
             OSError: The disk refused it; the next capture has these pages again.
         """
         pages, data = captured
-        if not pages.size:
+        if not pages.size and self._durable:
             return
-        edges = np.flatnonzero(np.diff(pages) != 1) + 1
-        starts, ends = [0, *edges.tolist()], [*edges.tolist(), pages.size]
+        edges = [0, *(np.flatnonzero(np.diff(pages) != 1) + 1).tolist(), int(pages.size)]
         try:
-            for start, end in zip(starts, ends, strict=True):
+            for start, end in pairwise(edges if pages.size else ()):
                 _write_all(self._fd, data[start:end].data.cast("B"), int(pages[start]) * PAGE_BYTES)
             os.fdatasync(self._fd)
+            self._durable = True
         except OSError:
             self.give_back(captured)
             raise

@@ -83,6 +83,22 @@ def test_apache_delivers_what_waits_in_our_store(end: End, tmp_path: Path) -> No
         ledger.check(apache)
 
 
+def test_apache_delivers_nothing_again_of_the_second_in_which_we_stopped(tmp_path: Path) -> None:
+    """Half of its timers have come, others were put on from a slot that is loaded."""
+    ledger = TimerLedger()
+    ours = DueMQ(tmp_path / "ours", keys=KEYS)
+    with ours:
+        ours.create_topic(TOPIC)
+        for second in range(5, 15):  # 120 of 7 ms: every moment of 10 s has one
+            ledger.send(ours, f"in-{second}", 120, delay_ms=second * 1_000, kind="TIMER_DELIVER_MS")
+        ledger.wait(ours, ["in-6-60"])
+        assert len(ledger.came(ours)) < len(ledger.wanted), "it is stopped in the middle"
+    with Apache(VERSION, tmp_path / "apache", store_dir=ours.store_dir, keys=KEYS) as apache:
+        ledger.wait(apache)
+        ledger.wait_past()
+        ledger.check(apache)
+
+
 def test_a_store_with_timers_goes_from_apache_to_us_and_back_and_to_us(tmp_path: Path) -> None:
     ledger = TimerLedger()
     apache = Apache(VERSION, tmp_path / "apache", keys=KEYS)

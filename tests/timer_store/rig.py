@@ -6,10 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from tests.schedule_service.rig import crash
 from tests.store_help import add_message, open_store
+from timer_store import layout
 from timer_store.config import TimerConfig
 from timer_store.hook import TimerHook
 from timer_store.names import TIMER_TOPIC
@@ -18,6 +21,21 @@ from timer_store.store import TimerStore
 
 LOG_FILE_BYTES = 2_600  # 49 units
 TURNS_MAX = 100_000
+
+
+def assert_each_once_for_apache(timers: TimerStore) -> None:
+    """Assert that a broker that reads slots from the read time on finds what waits, once each.
+
+    Source: TimerMessageStore.dequeue: units that cancel deliver nothing.
+    """
+    found = [np.empty(0, np.int64)]
+    for rows in timers.units.scan():
+        cancels = (rows["magic"] & layout.MAGIC_DELETE) != 0
+        read = rows["slot_ms"] >= timers.position.read_ms
+        found.append(rows["phys_offset"][read & ~cancels])
+    units = np.concatenate(found)
+    assert np.unique(units).size == units.size, "an Apache broker would deliver some twice"
+    assert units.size == timers.books.total, "an Apache broker would deliver what has left"
 
 
 class TimerRig:
@@ -30,6 +48,7 @@ class TimerRig:
         self.topics = ["T", "U"]
         self.notices: list[str] = []
         self.is_open = False
+        self.is_sound = True  # no unit was damaged
 
     def open(self) -> TimerRig:
         """Recover, and deliver what is due."""
@@ -56,7 +75,9 @@ class TimerRig:
 
     def close(self) -> None:
         """End as a broker does in order."""
-        assert self.persist(last=True)
+        assert asyncio.run(self.keeper.leave())
+        if self.is_sound:
+            assert_each_once_for_apache(self.timers)
         self.timers.close()
         self.store.__exit__(None, None, None)
         self.is_open = False

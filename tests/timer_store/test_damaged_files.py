@@ -93,6 +93,7 @@ TOLD = [name for name in TIMER_UNIT.names if name not in (*UNTOLD, "topic_hash")
 def damage_unit(rig, unit, column):
     dtype, offset = TIMER_UNIT.fields[column][:2]
     change(rig.root / LOG, unit * UNIT_BYTES + offset, b"\x5a" * dtype.itemsize)
+    rig.is_sound = False
 
 
 @pytest.mark.parametrize("stage", STAGES)

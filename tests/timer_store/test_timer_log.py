@@ -243,6 +243,17 @@ def test_only_changed_files_up_to_a_position_are_synced(tmp_path, monkeypatch):
     assert found[3:] == [second]
 
 
+def test_what_a_killed_process_may_not_have_waited_for_is_synced(tmp_path, monkeypatch):
+    log = open_log(tmp_path)
+    write_units(log, FILE_UNITS + 1)
+    log.close()
+    log, found = open_log(tmp_path), synced(monkeypatch)
+    log.sync()
+    assert found == inodes(log)
+    log.sync()
+    assert found == inodes(log), "once"
+
+
 def test_a_sync_that_fails_is_done_again(tmp_path, monkeypatch):
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS + 1)

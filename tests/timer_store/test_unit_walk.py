@@ -63,6 +63,7 @@ def test_damage_is_passed_over(rig):
     far = put(rig, 60, FAR_MS)
     file = rig.timers.units.log.files[0]
     file.write(3 * UNIT_BYTES, bytes(UNIT_BYTES))
+    rig.is_sound = False
     assert walked(rig) == far[:3] + far[4:]
     file.write(3 * UNIT_BYTES, file.data[2 * UNIT_BYTES : 3 * UNIT_BYTES].tobytes())
 

@@ -157,6 +157,15 @@ def test_pages_that_a_full_disk_refused_are_captured_again(wheel, monkeypatch, w
     assert wheel.capture().pages.tolist() == before.pages.tolist()
 
 
+def test_what_a_killed_process_may_not_have_waited_for_is_synced(wheel, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    wheel.write(wheel.capture())
+    assert len(synced) == 1, "nothing was changed by this process"
+    wheel.write(wheel.capture())
+    assert len(synced) == 1, "once"
+
+
 def test_a_capture_that_never_got_there_is_given_back(wheel):
     put(wheel, NOW_MS)
     captured = wheel.capture()
