@@ -15,7 +15,8 @@ from message_store.clock import Clock
 from message_store.ledger.defaults import shown_text
 from message_store.ledger.errors import LedgerError
 from migration.ledger.records import Fold, Record
-from migration.ledger.writer import Health, LedgerPlace, LedgerWriter
+from migration.ledger.scribe import AnyScribe, LedgerPlace, Scribe
+from migration.ledger.writer import Health, LedgerWriter
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +24,21 @@ log = logging.getLogger(__name__)
 class Account:
     """Tells one ledger. Belongs to the event loop's thread.
 
+    Args:
+        scribe: makes who holds the ledger: `Scribe`, or `ScribeProcess` beside deliveries.
     Attributes:
         refusal: why the ledger cannot be used at all, empty if it can.
     """
 
-    def __init__(self, place: LedgerPlace, *, clock: Clock, fold: Callable[[], Fold]) -> None:
-        self.place, self._clock, self._fold = place, clock, fold
+    def __init__(
+        self,
+        place: LedgerPlace,
+        *,
+        clock: Clock,
+        fold: Callable[[], Fold],
+        scribe: Callable[[LedgerPlace], AnyScribe] = Scribe,
+    ) -> None:
+        self.place, self._clock, self._fold, self._scribe = place, clock, fold, scribe
         self.refusal = ""
         self._wanted, self._looked, self._stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._writer: LedgerWriter | None = None
@@ -37,9 +47,7 @@ class Account:
         """Have records written soon; never waits, never fails."""
         if not records or self.refusal:
             return
-        if self._writer is None:
-            self._writer = LedgerWriter(self.place, clock=self._clock, fold=self._fold)
-        self._writer.note(*records)
+        self._hold().note(*records)
         self._wanted.set()
 
     async def opened(self) -> None:
@@ -49,12 +57,19 @@ class Account:
             LedgerError: It is not this store's, or of a later version.
         """
         if not self.refusal:
-            if self._writer is None:
-                self._writer = LedgerWriter(self.place, clock=self._clock, fold=self._fold)
+            self._hold()
             self._wanted.set()
             await self._looked.wait()
         if self.refusal:
             raise LedgerError(self.place.url, self.refusal, "Nothing was started")
+
+    def _hold(self) -> LedgerWriter:
+        if self._writer is None:
+            scribe = self._scribe(self.place)
+            self._writer = LedgerWriter(
+                self.place, clock=self._clock, fold=self._fold, scribe=scribe
+            )
+        return self._writer
 
     @property
     def shown_url(self) -> str:

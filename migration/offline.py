@@ -33,7 +33,7 @@ from migration.account import Account
 from migration.config import MigrationConfig
 from migration.counting import Count
 from migration.ledger.records import OFFLINE, Fold, MigrationRecord
-from migration.ledger.writer import LedgerPlace
+from migration.ledger.scribe import LedgerPlace
 from migration.moves import Migrations
 from migration.plan import Plan, check, new_id
 from migration.plan_files import DIRECTORY as PLANS

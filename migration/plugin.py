@@ -31,7 +31,7 @@ from migration.collector import MigrationCollector
 from migration.config import MigrationConfig
 from migration.desk import Desk
 from migration.ledger.records import Fold
-from migration.ledger.writer import LedgerPlace
+from migration.ledger.scribe import LedgerPlace, ScribeProcess
 from migration.moves import Migrations
 from migration.requests import MIGRATE, SYSTEM_ERROR
 from migration.router import Router
@@ -137,7 +137,8 @@ class MigrationPlugin(PluginBase):
         def fold() -> Fold:
             return migrations.told.fold()
 
-        account = Account(self._place(store), clock=clock, fold=fold)
+        place = self._place(store)
+        account = Account(place, clock=clock, fold=fold, scribe=ScribeProcess)
         if not account.place.store_id:
             account.refusal = "the store has no name: see the log of the start"
         migrations = Migrations(store, clock, router, tell=account.tell)

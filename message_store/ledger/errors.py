@@ -12,6 +12,7 @@ DueMQError
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from message_store.errors import DueMQError
 
@@ -22,6 +23,16 @@ class LedgerError(DueMQError):
     def __init__(self, where: str, why: str, remedy: str) -> None:
         self.where, self.why, self.remedy = where, why, remedy
         super().__init__(f"ledger {where}: {why}. {remedy}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go to another process as it is, whatever its arguments were."""
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(kind: type[LedgerError], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(named)
+    return error
 
 
 class LedgerUnavailable(LedgerError):

@@ -1,6 +1,6 @@
 """Writes the ledger beside the event loop. A ledger in trouble never stops or slows a migration.
 
-    note(records) --> waiting, one per key --one thread--> Ledger.write, one transaction a batch
+    note(records) --> waiting, one per key --one thread--> Scribe.write, one transaction a batch
                           |  full: samples go first, then whatever is oldest
                           +-- trouble: kept, tried again later
 
@@ -16,10 +16,10 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from message_store.clock import Clock
-from message_store.ledger.defaults import BUSY_MS
+from message_store.ledger.defaults import shown_text
 from message_store.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
 from migration.ledger.records import (
     EventRecord,
@@ -31,9 +31,7 @@ from migration.ledger.records import (
     VerificationRecord,
     renewed,
 )
-
-if TYPE_CHECKING:
-    from migration.ledger.store import Ledger
+from migration.ledger.scribe import AnyScribe, LedgerPlace, Scribe
 
 log = logging.getLogger(__name__)
 WAITING_MAX: Final = 10_000
@@ -60,21 +58,12 @@ class Health:
     dropped: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerPlace:
-    """Which ledger, and whose."""
-
-    url: str
-    store_id: str
-    store_path: str
-    busy_ms: int = BUSY_MS
-
-
 class LedgerWriter:
-    """Takes records on the event loop and writes them in a thread of its own.
+    """Takes records on the event loop and has them written in a thread of its own.
 
     Args:
         fold: returns what the log says; called on the event loop, before the ledger is opened.
+        scribe: who holds the ledger; default: this process.
     """
 
     def __init__(
@@ -83,13 +72,15 @@ class LedgerWriter:
         *,
         clock: Clock,
         fold: Callable[[], Fold],
+        scribe: AnyScribe | None = None,
         waiting_max: int = WAITING_MAX,
     ) -> None:
-        self._place, self._clock, self._fold = place, clock, fold
+        self._where, self._clock, self._fold = shown_text(place.url), clock, fold
+        self._scribe: AnyScribe = scribe or Scribe(place)
         self._waiting_max = waiting_max
         self._waiting: dict[Hashable, Record] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
-        self._ledger: Ledger | None = None
+        self._is_open = False
         self._incomplete = False  # something was dropped that the fold knows
         self._due, self._stop = asyncio.Event(), asyncio.Event()
         self._trouble, self._since_ms, self._dropped = "", clock.now_ms(), 0
@@ -133,7 +124,7 @@ class LedgerWriter:
                     self._stop.set()
                     self._due.set()
         finally:
-            await self._in_thread(self._close)
+            await self._in_thread(self._scribe.end)
             self._thread.shutdown(wait=False)
 
     async def _refuse_or_open(self) -> None:
@@ -157,27 +148,27 @@ class LedgerWriter:
     async def flush(self) -> bool:
         """Write what waits; return whether the ledger took all of it."""
         try:
-            if self._ledger is None or self._incomplete:
+            if not self._is_open or self._incomplete:
                 await self._open()
             while self._waiting:
                 await self._write_some()
         except LedgerError as error:
             self._say(error)
-            await self._in_thread(self._close)
+            await self._close()
             return False
         self._due.clear()
         self._well()
         return True
 
     async def _open(self) -> None:
-        self._incomplete = False
-        await self._in_thread(self._open_and_rebuild, self._fold(), self._clock.now_ms())
+        self._incomplete = self._is_open = False
+        await self._in_thread(self._scribe.open, self._fold(), self._clock.now_ms())
+        self._is_open = True
 
     async def _write_some(self) -> None:
         batch = dict(list(self._waiting.items())[:BATCH_RECORDS_MAX])
-        assert self._ledger is not None
         try:
-            await self._in_thread(self._ledger.write, list(batch.values()))
+            await self._in_thread(self._scribe.write, list(batch.values()))
         except LedgerError as error:
             if type(error) is not LedgerError:
                 raise
@@ -187,25 +178,9 @@ class LedgerWriter:
             if self._waiting.get(key) is record:  # none newer came meanwhile
                 del self._waiting[key]
 
-    def _open_and_rebuild(self, fold: Fold, now_ms: int) -> None:
-        from migration.ledger.store import Ledger  # SQLAlchemy, Alembic: only who needs them waits
-
-        self._close()
-        place = self._place
-        ledger = Ledger.open(
-            place.url,
-            store_id=place.store_id,
-            store_path=place.store_path,
-            now_ms=now_ms,
-            busy_ms=place.busy_ms,
-        )
-        ledger.rebuild(fold)
-        self._ledger = ledger
-
-    def _close(self) -> None:
-        if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
+    async def _close(self) -> None:
+        self._is_open = False
+        await self._in_thread(self._scribe.close)
 
     async def _in_thread(self, function: Callable[..., None], *arguments: Any) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
@@ -225,8 +200,7 @@ class LedgerWriter:
 
     def _well(self) -> None:
         if self._trouble:
-            assert self._ledger is not None
-            log.info("ledger %s is written again", self._ledger.where)
+            log.info("ledger %s is written again", self._where)
             self._trouble, self._since_ms = "", self._clock.now_ms()
 
 

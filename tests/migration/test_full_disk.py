@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from migration.ledger.scribe import Scribe
 from tests.migration.test_service import Bench, with_broker
 from tests.timer_store.faults import Disk
 
@@ -134,6 +135,7 @@ def test_a_ledger_without_room_is_told_and_caught_up(
     def limit(connection: Any, record: Any) -> None:
         connection.execute(f"PRAGMA max_page_count={pages_max[0]}").close()
 
+    monkeypatch.setattr("migration.plugin.ScribeProcess", Scribe)  # where the limit holds
     event.listen(Engine, "connect", limit)
 
     async def work(bench: Bench) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import create_engine, text
 
 from message_store.ledger.engine import parse_url
 from migration.ledger.records import Run
+from migration.ledger.scribe import Scribe
 from migration.ledger.store import Ledger
 from migration.states import State
 from tests.migration.test_service import Bench, with_broker
@@ -78,7 +80,11 @@ def test_a_run_is_told_from_plan_to_rollback(url: str, tmp_path: Path) -> None:
     assert {event.who for event in run.events} == {"", "anna", "ben"}
 
 
-def test_a_ledger_lost_in_the_middle_is_made_again_of_the_log(url: str, tmp_path: Path) -> None:
+def test_a_ledger_lost_in_the_middle_is_made_again_of_the_log(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("migration.plugin.ScribeProcess", Scribe)  # no time passes beside the clock
+
     async def work(bench: Bench) -> None:
         await bench.send(60, 5)
         runs.append((await bench.wish("start", levels=[5], who="anna"))["migration"])
