@@ -80,6 +80,7 @@ class TimerWheel:
         try:
             self._check_size()
             self._map = mmap.mmap(self._fd, WHEEL_BYTES, access=mmap.ACCESS_COPY)
+            self._map.madvise(mmap.MADV_RANDOM)  # no reading ahead of holes: some ms, at first
             self.pages: npt.NDArray[np.uint8] = _used_pages(self._fd)
         except (OSError, CorruptStore):
             os.close(self._fd)
