@@ -3,8 +3,9 @@
 Lateness. Every interval the throttle is told how late its deliveries were. Those of intervals
 without a step say how late deliveries are by themselves; while something is delivered there is one
 every LISTEN_EVERY_MS, for LISTEN_MS no step is taken. The target is what an operator set, or less:
-`factor` times what deliveries are late by themselves. Both are medians: of the p99s of intervals,
-those at work of WINDOW_INTERVALS in a row, as one hiccup of the machine is none of its doing.
+`factor` times what deliveries are late by themselves. Both are p99s of many intervals together: at
+work of WINDOW_INTERVALS in a row, which is longer than a checkpoint's turn, without a step of the
+last USUAL_INTERVALS. So what a machine does now and then weighs the same in both.
 
     above the target        steps that take longer than it are halved (behind a long pause: than the
                             room up to it), else the pause is doubled: a step costs much that does
@@ -36,9 +37,8 @@ Rate. A bucket that holds a quarter of a second of the rate, filled by the clock
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -58,7 +58,7 @@ PAUSE_FIRST_MS: Final = 20
 PAUSE_LEAST_MS: Final = 4  # the shortest above none
 PAUSE_LONG_MS: Final = 40
 PAUSE_MS_MAX: Final = 100
-WINDOW_INTERVALS: Final = 8
+WINDOW_INTERVALS: Final = 16
 SEVERE: Final = 4
 SEVERE_INTERVALS: Final = 2
 CALM_SHARE: Final = 0.75
@@ -129,9 +129,9 @@ class Throttle:
         self._allowance, self._filled_ms = 0.0, now_ms
 
     @property
-    def usual_ms(self) -> float | None:
-        """The p99 of deliveries while nothing is migrated, mostly; None: not known."""
-        return mostly(self._usual)
+    def usual_ms(self) -> int | None:
+        """The p99 of deliveries while nothing is migrated; None: not known."""
+        return together(self._usual)
 
     @property
     def target_ms(self) -> int:
@@ -227,7 +227,7 @@ class Throttle:
             if len(late) >= SEVERE_INTERVALS:
                 self._give_way(target_ms, severe=True)
         elif len(late) >= WINDOW_INTERVALS:
-            p99_ms = mostly(late) or 0
+            p99_ms = together(late) or 0
             if p99_ms > target_ms:
                 self._give_way(target_ms, severe=False)
             elif p99_ms <= target_ms * CALM_SHARE:
@@ -311,13 +311,11 @@ class LatenessSince:
         return int(BOUNDS_MS[min(at, BOUNDS_MS.size - 1)])
 
 
-def mostly(intervals: Iterable[LatenessSince]) -> float | None:
-    """Return the median of the p99s of several intervals, ms; None without any.
-
-    One moment in which the machine did something else would decide about a p99 of all of them.
-    """
-    found = [_p99_ms(each) for each in intervals]
-    return median(found) if found else None
+def together(intervals: Collection[LatenessSince]) -> int | None:
+    """Return the p99 of several intervals as one, ms; None without any."""
+    if not intervals:
+        return None
+    return _p99_ms(LatenessSince(np.sum([each.buckets for each in intervals], axis=0)))
 
 
 def _p99_ms(since: LatenessSince) -> int:

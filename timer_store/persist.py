@@ -189,8 +189,8 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
     """
     places = np.fromiter(capture.claims.values(), np.int64, len(capture.claims))
     timers.units.bury(np.concatenate([places[places >= 0], capture.passed]))
-    for returned in capture.returned:
-        timers.units.bury(returned[returned >= 0], copied=True)
+    returned = np.concatenate([NO_PLACES, *capture.returned])
+    timers.units.bury(returned[returned >= 0], copied=True)
     timers.units.log.sync(capture.snapshot.log_pos)
     timers.units.wheel.write(capture.pages)
     files.write(capture.snapshot)

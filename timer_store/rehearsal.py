@@ -31,7 +31,7 @@ NO_OFFSETS = np.empty(0, np.int64)
 
 def rehearse() -> None:
     """Use every kernel between a slot and a batch, with the types of the real thing."""
-    load_kept(put.hold, fetch.from_put, units.link)  # of a send
+    load_kept(put.hold, fetch.from_put, units.link, units.bury)  # of a send, and a checkpoint
     data = np.zeros(layout.UNIT_BYTES, np.uint8)
     data.flags.writeable = False  # as a mapped file
     walk = np.full(chain.WALK_SIZE, -1, np.int64)

@@ -5,8 +5,8 @@
 
 A file is closed with a blank record of 16 bytes when less than a unit and a blank fit. What a unit
 says of itself never changes, but for three numbers: `due_ms` turns negative and `magic` to that of
-a marker when the timer is settled early, and `prev_pos` is corrected when a broken chain is linked
-again (`patch`).
+a marker when the timer is settled early (`bury`), and `prev_pos` is corrected when a broken chain
+is linked again (`patch`).
 
 Reads go through a shared mapping of each file; what pwrite wrote is visible there at once.
 
@@ -18,6 +18,8 @@ from __future__ import annotations
 import bisect
 import mmap
 import threading
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +31,10 @@ from message_store.errors import ConfigError, CorruptStore
 from message_store.layout import MAGIC_BLANK
 from timer_store import layout
 from timer_store.kernels import chain
+from timer_store.kernels import units as kernels
 from timer_store.layout import BLANK, TIMER_BLANK, TIMER_UNIT, UNIT_BYTES
 
+Offsets = npt.NDArray[np.int64]
 BLANK_BYTES: Final = TIMER_BLANK.itemsize
 FILE_BYTES_DEFAULT: Final = 104_857_600
 FILE_BYTES_MAX: Final = (1 << 31) - 1
@@ -38,6 +42,7 @@ SCAN_UNITS: Final = 65_536
 REMEDY: Final = "The wheel is linked again from the timer log at the next start."
 PATCH_GAP_BYTES: Final = 512  # numbers that lie closer together are written at once
 PATCH_BYTES_MAX: Final = 1 << 20
+BURY_UNITS: Final = 8_192  # at once: longer, and the loop would wait for the interpreter
 
 
 class UnitFile(LogFile):
@@ -219,9 +224,7 @@ class TimerLog:
         self.files.append(UnitFile(path, base, self.file_bytes, create=True))
         return self.files[-1]
 
-    def patch(
-        self, positions: npt.NDArray[np.int64], column: str, values: npt.NDArray[np.int64]
-    ) -> None:
+    def patch(self, positions: Offsets, column: str, values: Offsets) -> None:
         """Write a number into units that are there. A thread may do it.
 
         Args:
@@ -241,6 +244,24 @@ class TimerLog:
                 places = positions[low:high] - file.base + offset
                 _patch_file(file, places, data[low:high])
                 self._note_changed(file.base)
+
+    def bury(self, positions: Offsets, due: Offsets) -> None:
+        """Write that units are settled, a piece of each file at a time. A thread may do it.
+
+        Args:
+            positions: (n,) of the units, ascending.
+            due: (n,) their new due_ms.
+
+        Raises:
+            OSError: The disk refused it; some may be written.
+        """
+        for first in range(0, positions.size, BURY_UNITS):
+            mine, left = positions[first : first + BURY_UNITS], due[first : first + BURY_UNITS]
+            for file in list(self.files):
+                low, high = np.searchsorted(mine, [file.base, file.base + file.size]).tolist()
+                if low < high:
+                    _bury(file, mine[low:high], left[low:high])
+                    self._note_changed(file.base)
 
     def _note_changed(self, base: int) -> None:
         if base not in self._changed:
@@ -295,16 +316,26 @@ class TimerLog:
         self.files.clear()
 
 
-def _patch_file(file: UnitFile, places: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]) -> None:
+def _bury(file: UnitFile, positions: Offsets, due: Offsets) -> None:
+    for start, end in _groups(positions - file.base):
+        first, last = int(positions[start]), int(positions[end - 1])
+        block = file.data[first - file.base : last - file.base + UNIT_BYTES].copy()
+        kernels.bury(block, first, positions[start:end], due[start:end])
+        file.write(first - file.base, block.data)
+
+
+def _patch_file(file: UnitFile, places: Offsets, data: npt.NDArray[np.uint8]) -> None:
     """Write numbers, (n, bytes of one), at ascending file positions."""
     size = data.shape[1]
+    for start, end in _groups(places):
+        first, last = int(places[start]), int(places[end - 1])
+        block = file.data[first : last + size].copy()
+        block[(places[start:end] - first)[:, None] + np.arange(size)] = data[start:end]
+        file.write(first, block.data)
+
+
+def _groups(places: Offsets) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of those ascending file positions that are written at once."""
     apart = (np.diff(places) > PATCH_GAP_BYTES) | (np.diff(places // PATCH_BYTES_MAX) > 0)
     edges = (np.flatnonzero(apart) + 1).tolist()
-    at = places.tolist()
-    for start, end in zip([0, *edges], [*edges, places.size], strict=True):
-        if end - start == 1:
-            file.write(at[start], data[start].data)
-            continue
-        block = file.data[at[start] : at[end - 1] + size].copy()
-        block[(places[start:end] - at[start])[:, None] + np.arange(size)] = data[start:end]
-        file.write(at[start], block.data)
+    yield from pairwise([0, *edges, places.size])

@@ -353,7 +353,7 @@ class TimerUnits:
             CorruptStore: There is no unit at one of the positions; nothing was written.
         """
         positions, due, ticks = self._settled(positions, copied=copied)
-        self._mark(positions, due)
+        self.log.bury(positions, due)
         add_num(self.wheel.data, self.wheel.pages, ticks, -1)
         return int(np.count_nonzero(ticks))
 
@@ -376,16 +376,7 @@ class TimerUnits:
             OSError, CorruptStore: As `settle`.
         """
         positions, due, _ = self._settled(positions, copied=copied)
-        self._mark(positions, due)
-
-    def _mark(self, positions: Longs, due: Longs) -> None:
-        """Write that units are settled; an Apache broker takes them for markers and drops them.
-
-        Source: TimerDequeueGetMessageService.run
-        """
-        self.log.patch(positions, "due_ms", due)
-        markers = np.full(positions.size, layout.MAGIC_DELETE, np.int64)
-        self.log.patch(positions, "magic", markers)
+        self.log.bury(positions, due)
 
     def _settled(self, positions: Longs, *, copied: bool) -> tuple[Longs, Longs, Longs]:
         """Return (positions ascending, their new due_ms, the ticks that have one timer less)."""

@@ -179,12 +179,33 @@ def test_what_is_far_too_late_is_answered_at_once() -> None:
     assert throttle.pause_ms == 2 * PAUSE_FIRST_MS
 
 
-def test_one_hiccup_changes_nothing() -> None:
+def test_one_hiccup_costs_seconds_and_not_minutes() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
-    observed(throttle, 20, intervals=WINDOW_INTERVALS // 2)
+    observed(throttle, 10, intervals=WINDOW_INTERVALS // 2)
     observed(throttle, 500, intervals=1)
-    observed(throttle, 20, intervals=WINDOW_INTERVALS)
-    assert (throttle.batch, throttle.pause_ms) == (BATCH_BUSY, PAUSE_FIRST_MS)
+    observed(throttle, 10, intervals=WINDOW_INTERVALS - WINDOW_INTERVALS // 2 - 1)
+    assert (throttle.batch, throttle.pause_ms) == (BATCH_BUSY, 2 * PAUSE_FIRST_MS)
+    observed(throttle, 10, intervals=6 * WINDOW_INTERVALS)
+    assert (throttle.batch, throttle.pause_ms) <= (BATCH_BUSY, PAUSE_FIRST_MS)
+
+
+def test_what_is_late_now_and_then_by_itself_weighs_the_same_at_work() -> None:
+    """A machine that stops for a while once a second does so without a migration, too."""
+    throttle = Throttle(Limits(target_p99_ms=1_000), now_ms=START_MS)
+    for _ in range(4):
+        rested(throttle, 2, intervals=7)
+        rested(throttle, 60, intervals=1)
+    assert throttle.target_ms >= 2 * 60
+    for _ in range(WINDOW_INTERVALS // 8):
+        observed(throttle, 2, intervals=7)
+        observed(throttle, 60, intervals=1)
+    assert throttle.pause_ms < PAUSE_FIRST_MS, "it did not give way"
+
+
+def rested(throttle: Throttle, p99_ms: int, *, intervals: int) -> None:
+    """Let the throttle see some intervals without a step."""
+    for _ in range(intervals):
+        throttle.observe(delivered(p99_ms))
 
 
 def test_it_comes_back_gently() -> None:
@@ -258,7 +279,7 @@ def test_near_where_it_was_late_the_pause_shrinks_by_an_eighth() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     observed(throttle, 0, intervals=1)
     throttle.pause_ms = 32
-    observed(throttle, 25, intervals=2 * WINDOW_INTERVALS)
+    observed(throttle, 25, intervals=2 * WINDOW_INTERVALS - 1)
     assert throttle.pause_ms == PAUSE_MS_MAX
     pauses = []
     for _ in range(4):

@@ -14,6 +14,7 @@ from message_store.errors import ConfigError, CorruptStore
 from tests.golden_data import golden_store
 from tests.timer_store.kernels.naive_units import Unit, unpack
 from tests.timer_store.units_help import FILE_BYTES, NOW_MS
+from timer_store.layout import MAGIC_DELETE
 from timer_store.timer_log import FILE_BYTES_DEFAULT, TimerLog
 
 GOLDEN = ["apache-5.3.3-clean", "apache-5.3.3-killed"]
@@ -211,6 +212,25 @@ def test_patched_numbers(tmp_path_factory, which, column):
             at = pos % FILE_BYTES + 4
             data = log.files[pos // FILE_BYTES].data[at : at + 8].tobytes()
             assert int.from_bytes(data, "big", signed=True) == -1 - pos
+    log.close()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sets(st.integers(0, 119)), st.sampled_from([1, 7, 8_192]))
+def test_buried_units(tmp_path_factory, which, at_once):
+    log = open_log(tmp_path_factory.mktemp("log"))
+    write_units(log, 120)
+    places = [n // FILE_UNITS * FILE_BYTES + n % FILE_UNITS * WIDTH for n in range(120)]
+    positions = np.array([places[n] for n in sorted(which)], np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("timer_store.timer_log.BURY_UNITS", at_once)
+        log.bury(positions, -5 - positions)
+    for n, pos in enumerate(places):
+        found, was = log.unit(pos), unit(n)
+        buried = n in which
+        assert found["magic"] == (MAGIC_DELETE if buried else was.magic)
+        assert found["due_ms"] == (-5 - pos if buried else was.due_ms)
+        assert found["phys_offset"] == n * 100
     log.close()
 
 

@@ -2,6 +2,7 @@
 
 link     rows become units, each points at the one before it in its slot, slots point at them
 unlink   the disk refused the units: slots become what they were
+bury     units say that they are settled
 relink   the wheel is built from the units of a file, and wrong pointers are listed
 """
 
@@ -129,6 +130,22 @@ def unlink(undo: Any, count: int, wheel: Bytes, pages: Bytes) -> None:
     for i in range(count - 1, -1, -1):
         if undo[i, 0] >= 0:
             put_slot(wheel, pages, undo[i, 0], undo[i, 1], undo[i, 2], undo[i, 3], undo[i, 4])
+
+
+@kernel
+def bury(block: Bytes, base: int, positions: Any, due: Any) -> None:
+    """Have units say that they are settled; an Apache broker takes them for markers.
+
+    Args:
+        block: in and out: the log from position `base` on.
+        positions: (n,) i8 of the units.
+        due: (n,) i8: their new due_ms.
+
+    Source: TimerDequeueGetMessageService.run
+    """
+    for i in range(positions.size):
+        put_i4(block, positions[i] - base + MAGIC_AT, MAGIC_DELETE)
+        put_i8(block, positions[i] - base + DUE_AT, due[i])
 
 
 @kernel

@@ -18,13 +18,19 @@ from tests.migration.test_service import Bench, with_broker
 TURNS_MAX = 300
 
 
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have no time pass beside the clock."""
+    monkeypatch.setattr("migration.plugin.ScribeProcess", Scribe)
+
+
 async def until_written(bench: Bench) -> None:
     """Let time pass until the ledger has everything."""
     for _ in range(TURNS_MAX):
         ledger = (await bench.wish("status"))["ledger"]
         if not ledger["waiting"] and not ledger["trouble"]:
             return
-        bench.clock.advance(1_000)
+        bench.clock.advance(100)  # a database takes longer than that, and messages come due
     raise AssertionError(ledger)
 
 
@@ -80,11 +86,7 @@ def test_a_run_is_told_from_plan_to_rollback(url: str, tmp_path: Path) -> None:
     assert {event.who for event in run.events} == {"", "anna", "ben"}
 
 
-def test_a_ledger_lost_in_the_middle_is_made_again_of_the_log(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("migration.plugin.ScribeProcess", Scribe)  # no time passes beside the clock
-
+def test_a_ledger_lost_in_the_middle_is_made_again_of_the_log(url: str, tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         await bench.send(60, 5)
         runs.append((await bench.wish("start", levels=[5], who="anna"))["migration"])

@@ -148,3 +148,18 @@ def test_relink_stops_at_what_is_no_unit():
     span = (0, 0, 2 * WIDTH)
     assert kernels.relink(data, span, WHEEL, pages, (READ, 1_000, 0), none, fixes) == (WIDTH, 0)
     empty(pages)
+
+
+@given(st.sets(st.integers(0, 19)), st.integers(0, 1 << 40), st.randoms())
+def test_bury(which, base, chance):
+    """Two numbers of each unit change, and no other byte."""
+    block = np.frombuffer(chance.randbytes(20 * WIDTH), np.uint8).copy()
+    positions = np.array(sorted(which), np.int64) * WIDTH + base
+    due = -positions - 7
+    wanted = bytearray(block.tobytes())
+    for pos, value in zip(positions.tolist(), due.tolist(), strict=True):
+        at = pos - base
+        wanted[at + 12 : at + 16] = layout.MAGIC_DELETE.to_bytes(4, "big")
+        wanted[at + 44 : at + 52] = value.to_bytes(8, "big", signed=True)
+    kernels.bury(block, base, positions, due)
+    assert block.tobytes() == bytes(wanted)
