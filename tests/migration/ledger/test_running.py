@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from migration.states import State
 from tests.migration.test_service import Bench, with_broker
 
 TURNS_MAX = 300
+WRITTEN_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +27,12 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until_written(bench: Bench) -> None:
-    """Let time pass until the ledger has everything."""
-    for _ in range(TURNS_MAX):
-        ledger = (await bench.wish("status"))["ledger"]
-        if not ledger["waiting"] and not ledger["trouble"]:
-            return
-        bench.clock.advance(100)  # a database takes longer than that, and messages come due
-    raise AssertionError(ledger)
+    """Let time pass until the ledger has everything; slowly, as messages come due meanwhile."""
+    ledger: dict[str, Any] = {}
+    async with asyncio.timeout(WRITTEN_S):
+        while not ledger or ledger["waiting"] or ledger["trouble"]:
+            ledger = (await bench.wish("status"))["ledger"]
+            bench.clock.advance(10)
 
 
 def run_of(url: str, migration: str) -> Run:
