@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.interop.waiting import until
@@ -91,19 +92,34 @@ class Child:
         self._popen.wait(STOP_S)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Return resident memory of the process: `rss`, `anonymous`, `file`; Linux only."""
-        found: dict[str, int] = {}
+        """Return resident memory: `rss`, `anonymous`, `file`; with its children, Linux only."""
+        found = {"rss": 0, "anonymous": 0, "file": 0}
         names = {"VmRSS": "rss", "RssAnon": "anonymous", "RssFile": "file"}
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            key, _, rest = line.partition(":")
-            if key in names:
-                found[names[key]] = int(rest.split()[0]) * 1_024
+        for _, text in self._of_family("status"):
+            for line in text.splitlines():
+                key, _, rest = line.partition(":")
+                if key in names:
+                    found[names[key]] += int(rest.split()[0]) * 1_024
         return found
 
     def cpu_seconds(self) -> float:
-        """Return the processor time of the process so far, user and system; Linux only."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Return the processor time so far, user and system, with its children; Linux only."""
+        ticks = 0
+        for pid, text in self._of_family("stat"):
+            fields = text.rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:13]))
+            if pid == self.pid:
+                ticks += sum(map(int, fields[13:15]))  # those that have ended
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _of_family(self, name: str) -> list[tuple[int, str]]:
+        """Return (pid, text) of a file of `/proc` of the process and of the children that run."""
+        found = [(self.pid, Path(f"/proc/{self.pid}/{name}").read_text())]
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            for pid in (task / "children").read_text().split():
+                with suppress(OSError):  # it has ended
+                    found.append((int(pid), Path(f"/proc/{pid}/{name}").read_text()))
+        return found
 
 
 def wait_for_child(child: Child, probe: object, *, seconds: float, what: str) -> None:
