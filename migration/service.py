@@ -33,6 +33,7 @@ from migration.verification import Verification, Verified
 
 log = logging.getLogger(__name__)
 OBSERVE_MS: Final = 100
+RETURNED_MAX: Final = 524_288  # timers given back that wait for a checkpoint, in memory
 SAMPLE_MS: Final = 5_000
 AGAIN_MS: Final = 200
 """When a step that had to wait is tried again."""
@@ -181,6 +182,8 @@ class MigrationService:
         step = self._step(level, allowed.units)
         self.throttle.took(step.taken, now_ms, self._clock.now_ms())
         self.pace.moved += step.moved
+        if self.need().timers.claims.returned_count >= RETURNED_MAX:
+            await self.need().keeper.persist_in_turn()
         waiting = all(self.migrations.waits.get(n) for n in levels)
         return now_ms + AGAIN_MS if step.waits and waiting else now_ms
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,9 @@ from timer_store.snapshot import Snapshot, SnapshotFiles
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
-NO_PLACES: npt.NDArray[np.int64] = np.empty(0, np.int64)
+Places = npt.NDArray[np.int64]
+NO_PLACES: Places = np.empty(0, np.int64)
+PIECE_PLACES = 32_768  # buried at once
 SCAN_BYTES_MAX = 64 << 20  # of the commit log, that a start may have to look through
 
 
@@ -43,8 +46,8 @@ class Capture:
     snapshot: Snapshot
     pages: Any
     claims: dict[int, int]
-    passed: npt.NDArray[np.int64]
-    returned: list[npt.NDArray[np.int64]]
+    passed: Places
+    returned: list[Places]
 
 
 class TimerKeeper:
@@ -189,8 +192,20 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
     """
     places = np.fromiter(capture.claims.values(), np.int64, len(capture.claims))
     timers.units.bury(np.concatenate([places[places >= 0], capture.passed]))
-    returned = np.concatenate([NO_PLACES, *capture.returned])
-    timers.units.bury(returned[returned >= 0], copied=True)
+    for returned in _in_pieces(capture.returned):
+        timers.units.bury(returned[returned >= 0], copied=True)
     timers.units.log.sync(capture.snapshot.log_pos)
     timers.units.wheel.write(capture.pages)
     files.write(capture.snapshot)
+
+
+def _in_pieces(arrays: list[Places]) -> Iterator[Places]:
+    """Yield arrays of places joined to larger ones, but not to one that takes much memory."""
+    piece: list[Places] = []
+    for places in arrays:
+        piece.append(places)
+        if sum(map(len, piece)) >= PIECE_PLACES:
+            yield np.concatenate(piece)
+            piece.clear()
+    if piece:
+        yield np.concatenate(piece)

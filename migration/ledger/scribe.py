@@ -106,11 +106,19 @@ class ScribeProcess:
         if self._process is not None and self._process.poll() is not None:
             self.end()  # it was killed
         if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
+            self._process = self._started()
             self._ask("place", self._place)
         self._ask("open", fold, now_ms)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-P", "-c", COMMAND]
+        try:
+            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except OSError as error:
+            why = f"no process can be started to write it ({error.strerror})"
+            raise LedgerUnavailable(
+                shown_text(self._place.url), why, "It is tried again"
+            ) from error
 
     def write(self, records: Sequence[Record]) -> None:
         """See `Scribe.write`."""
@@ -156,7 +164,7 @@ class ScribeProcess:
 
 def serve() -> None:
     """Do what is asked at standard input until its end. The other process."""
-    _end_with(os.getppid())
+    _end_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):  # meant for the broker, which ends us
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICE)
@@ -187,14 +195,10 @@ def _done(scribe: Scribe, name: str, arguments: Any) -> LedgerError | None:
     return None
 
 
-def _end_with(parent: int) -> None:
-    """Have this process be killed with the one that started it, if the system can do that."""
-    try:
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    except (AttributeError, OSError):
-        return  # it ends at the end of its input, too
-    if os.getppid() != parent:
-        os._exit(0)
+def _end_with_parent() -> None:
+    """Have this process be killed with the one that started it, not only at its input's end."""
+    with suppress(AttributeError, OSError):  # another system
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _send(stream: IO[bytes], value: Any) -> None:

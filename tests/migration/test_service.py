@@ -24,6 +24,7 @@ from migration.sides import NoSides
 from migration.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
 from tests.broker.running import Asker, running, small
 from tests.migration.lateness import delivered
+from timer_store.claims import Claims
 
 PLUGINS = [
     Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
@@ -460,3 +461,30 @@ def test_figures_for_metrics_and_broker_status(tmp_path: Path) -> None:
         assert json.loads(bytes(answer.body)) == {"migration_5": "done,7,0"}
 
     with_broker(tmp_path, work)
+
+
+def test_what_goes_back_waits_for_no_clock_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each timer that goes back takes memory until a checkpoint has it."""
+    monkeypatch.setattr("migration.service.RETURNED_MAX", 5)
+    counts: list[int] = []
+    add = Claims.add_returned
+
+    def counted(claims: Claims, *arguments: Any) -> None:
+        add(claims, *arguments)
+        counts.append(claims.returned_count)
+
+    monkeypatch.setattr(Claims, "add_returned", counted)
+
+    async def work(bench: Bench) -> None:
+        await bench.send(60, 5)
+        await bench.wish("start", levels=[5])
+        await bench.until(5, "done")
+        await bench.wish("rollback")
+        back = await bench.until(5, "rolled_back", step_ms=1)
+        assert back["given_back"] == 60
+        assert await bench.waiting() == (60, 0)
+
+    with_broker(tmp_path, work, migrationRate="20")  # 5 at once, 20 until the next checkpoint
+    assert 5 <= max(counts) < 10

@@ -141,6 +141,17 @@ def test_one_that_was_killed_comes_again(process: ScribeProcess, tmp_path: Path)
     assert sorted(events(tmp_path / "l.sqlite")) == ["after", "before"]
 
 
+def test_one_that_cannot_be_started_is_trouble_and_no_end(
+    process: ScribeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(LedgerUnavailable, match="no process can be started"):
+        process.open(Fold(next_mark=0), 1)
+    process.close()
+    monkeypatch.undo()
+    process.open(Fold(next_mark=0), 1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_ends_the_broker_lets_it_finish(
     process: ScribeProcess, number: int, tmp_path: Path
