@@ -178,14 +178,19 @@ class MigrationService:
         allowed = self.throttle.next(now_ms)
         if not allowed.units:
             return allowed.at_ms
+        if self._is_full():
+            await self.need().keeper.persist()
+            return self._clock.now_ms() + (AGAIN_MS if self._is_full() else 0)
         self._turn += 1
         step = self._step(level, allowed.units)
         self.throttle.took(step.taken, now_ms, self._clock.now_ms())
         self.pace.moved += step.moved
-        if self.need().timers.claims.returned_count >= RETURNED_MAX:
-            await self.need().keeper.persist_in_turn()
         waiting = all(self.migrations.waits.get(n) for n in levels)
         return now_ms + AGAIN_MS if step.waits and waiting else now_ms
+
+    def _is_full(self) -> bool:
+        """Whether too many timers that went back wait for a checkpoint, in memory."""
+        return self.need().timers.claims.returned_count >= RETURNED_MAX
 
     def _heal(self) -> None:
         try:

@@ -7,7 +7,8 @@ every LISTEN_EVERY_MS, for LISTEN_MS no step is taken. The target is what an ope
 work of WINDOW_INTERVALS in a row, which is longer than a checkpoint's turn, without a step of the
 last USUAL_INTERVALS. So what a machine does now and then weighs the same in both.
 
-    above LATE_SHARE of it  steps that take longer than it are halved (behind a long pause: than the
+    above LATE_SHARE of it, and later than by themselves
+                            steps that take longer than it are halved (behind a long pause: than the
                             room up to it), else the pause is doubled: a step costs much that does
                             not depend on its size
     up to CALM_SHARE of it  steps that take at most so much of that grow by an eighth; else the
@@ -229,7 +230,7 @@ class Throttle:
                 self._give_way(target_ms, severe=True)
         elif len(late) >= WINDOW_INTERVALS:
             p99_ms = together(late) or 0
-            if p99_ms > target_ms * LATE_SHARE:
+            if p99_ms > max(target_ms * LATE_SHARE, self.usual_ms or 0):
                 self._give_way(target_ms, severe=False)
             elif p99_ms <= target_ms * CALM_SHARE:
                 self._come_back(target_ms)

@@ -9,43 +9,68 @@ Source: TimerMessageStore.dequeue, TimerDequeueGetMessageService
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from message_store.errors import CorruptStore
 from timer_store.loading import is_after
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
+log = logging.getLogger(__name__)
 Rows = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
+NO_PLACES: Offsets = np.empty(0, np.int64)
+PART_UNITS = 1 << 20  # of a slot, looked at together
 
 
 def settle_delivered(timers: TimerStore) -> Offsets:
     """Take delivered timers out of slots that are not completely delivered.
 
     Returns the places of their units, which are to be buried when their deliveries are on the disk.
+    None, where as many would not be left as wait: a turn that was cut short, or a damaged slot.
     """
     if timers.delivery.broken is not None:
-        return np.empty(0, np.int64)
-    places = np.concatenate([np.empty(0, np.int64), *_delivered(timers)])
-    timers.units.discount(places)
-    return places
+        return NO_PLACES
+    try:
+        places = np.concatenate([NO_PLACES, *_delivered(timers)])
+        left = timers.units.wheel.total(timers.position.read_ms) - places.size
+        if left == timers.books.total:
+            timers.units.discount(places)
+            return places
+        log.warning("%d timers wait, their slots would be left with %d", timers.books.total, left)
+    except CorruptStore as error:
+        log.warning("%s", error)
+    log.warning("an Apache broker would deliver again what came of the last second")
+    return NO_PLACES
 
 
 def _delivered(timers: TimerStore) -> Iterator[Offsets]:
-    """Yield by slot the places of units whose timers were loaded and wait no longer."""
+    """Yield places of units whose timers were loaded and wait no longer."""
     units, position = timers.units, timers.position
     from_ms, until_ms = position.read_ms, position.staged_ms + (position.part is not None)
     while (slot_ms := units.wheel.next_live(from_ms, until_ms)) is not None:
-        rows = units.read_slot(slot_ms, skip=timers.claims.offsets).rows
-        ends_ms = slot_ms + units.precision_ms
-        rows = rows[(rows["due_ms"] > 0) & (rows["due_ms"] <= ends_ms)]  # what passes was put on
-        if position.part is not None and slot_ms >= position.staged_ms:
-            rows = rows[~is_after(rows, position.part)]
-        waits = timers.stage.contains(rows["phys_offset"], rows["due_ms"])
-        yield rows["pos"][~waits]
-        from_ms = ends_ms
+        from_ms = slot_ms + units.precision_ms
+        for rows in _parts(timers, slot_ms):
+            leave = (rows["due_ms"] > 0) & (rows["due_ms"] <= from_ms)  # what passes was put on
+            if position.part is not None and slot_ms >= position.staged_ms:
+                leave &= ~is_after(rows, position.part)
+            leave &= ~timers.stage.contains(rows["phys_offset"], rows["due_ms"])
+            yield rows["pos"][leave]
+
+
+def _parts(timers: TimerStore, slot_ms: int) -> Iterator[Rows]:
+    """Yield the units of a slot that are not settled, many at a time."""
+    after: tuple[int, int] | None = None
+    skip = timers.claims.offsets
+    while True:
+        part = timers.units.read_slot_part(slot_ms, PART_UNITS, after=after, skip=skip)
+        yield part.rows
+        if part.complete or not part.rows.size:
+            return
+        after = int(part.rows[-1]["due_ms"]), int(part.rows[-1]["phys_offset"])

@@ -86,7 +86,8 @@ class TimerKeeper:
     async def leave(self) -> bool:
         """Write the last checkpoint before the store is closed; return whether it is on the disk.
 
-        Whoever opens the store next, an Apache broker too, finds no unit whose timer has left.
+        Whoever opens the store next, an Apache broker too, finds no unit whose timer has left,
+        unless the log says that it would (`settle_delivered`).
         """
         async with self._one_at_a_time:
             self._forget_remade()
@@ -202,10 +203,12 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
 def _in_pieces(arrays: list[Places]) -> Iterator[Places]:
     """Yield arrays of places joined to larger ones, but not to one that takes much memory."""
     piece: list[Places] = []
+    held = 0
     for places in arrays:
         piece.append(places)
-        if sum(map(len, piece)) >= PIECE_PLACES:
+        held += places.size
+        if held >= PIECE_PLACES:
             yield np.concatenate(piece)
-            piece.clear()
+            piece, held = [], 0
     if piece:
         yield np.concatenate(piece)

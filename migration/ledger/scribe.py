@@ -20,6 +20,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Timer
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 from message_store.ledger.defaults import BUSY_MS, shown_text
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 LENGTH_BYTES: Final = 8
 NICE: Final = 19  # behind whoever delivers
-END_S: Final = 30.0
+ANSWER_S: Final = 60.0
+END_S: Final = 10.0
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 COMMAND: Final = "from migration.ledger.scribe import serve; serve()"
 
@@ -141,7 +143,7 @@ class ScribeProcess:
             process.stdin.close()
         try:
             process.wait(END_S)
-        except subprocess.TimeoutExpired:  # a database that answers no more; the log has all of it
+        except subprocess.TimeoutExpired:  # the log has all of it
             process.kill()
             process.wait()
         process.stdout.close()
@@ -151,13 +153,18 @@ class ScribeProcess:
         assert process is not None, "it is open"
         assert process.stdin is not None
         assert process.stdout is not None
+        patience = Timer(ANSWER_S, process.kill)  # a disk or a server that answers no more
+        patience.daemon = True
+        patience.start()
         try:
             _send(process.stdin, (name, arguments))
             answer = _receive(process.stdout)
         except (EOFError, OSError) as error:
             where = shown_text(self._place.url)
-            why = f"the process that writes it has ended ({type(error).__name__})"
+            why = f"the process that writes it has ended, or did not answer for {ANSWER_S:.0f} s"
             raise LedgerUnavailable(where, why, "Another one is started") from error
+        finally:
+            patience.cancel()
         if answer is not None:
             raise answer
 
@@ -181,22 +188,27 @@ def serve() -> None:
             [place] = arguments
             scribe = Scribe(place)
         else:
-            answer = _done(scribe, name, arguments)
+            answer = _done(scribe, name, arguments, shown_text(place.url))
         _send(answers, answer)
     if scribe is not None:
         scribe.close()
 
 
-def _done(scribe: Scribe, name: str, arguments: Any) -> LedgerError | None:
+def _done(scribe: Scribe, name: str, arguments: Any, where: str) -> LedgerError | None:
     try:
         getattr(scribe, name)(*arguments)
     except LedgerError as error:
         return error
+    except Exception as error:  # a batch that cannot be written must not come again and again
+        return LedgerError(where, f"{type(error).__name__}: {error}", "Please report this")
     return None
 
 
 def _end_with_parent() -> None:
-    """Have this process be killed with the one that started it, not only at its input's end."""
+    """Have this process be killed with the thread that started it, not only at its input's end.
+
+    That thread is the writer's own: it lives until `end`, or as long as its process.
+    """
     with suppress(AttributeError, OSError):  # another system
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

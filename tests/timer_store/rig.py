@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
@@ -23,17 +24,21 @@ LOG_FILE_BYTES = 2_600  # 49 units
 TURNS_MAX = 100_000
 
 
-def assert_each_once_for_apache(timers: TimerStore) -> None:
-    """Assert that a broker that reads slots from the read time on finds what waits, once each.
+def waiting_units(timers: TimerStore) -> npt.NDArray[np.int64]:
+    """Return the records of units that a broker finds which reads slots from the read time on.
 
     Source: TimerMessageStore.dequeue: units that cancel deliver nothing.
     """
     found = [np.empty(0, np.int64)]
     for rows in timers.units.scan():
         cancels = (rows["magic"] & layout.MAGIC_DELETE) != 0
-        read = rows["slot_ms"] >= timers.position.read_ms
-        found.append(rows["phys_offset"][read & ~cancels])
-    units = np.concatenate(found)
+        found.append(rows["phys_offset"][(rows["slot_ms"] >= timers.position.read_ms) & ~cancels])
+    return np.concatenate(found)
+
+
+def assert_each_once_for_apache(timers: TimerStore) -> None:
+    """Assert that an Apache broker finds what waits, once each."""
+    units = waiting_units(timers)
     assert np.unique(units).size == units.size, "an Apache broker would deliver some twice"
     assert units.size == timers.books.total, "an Apache broker would deliver what has left"
 

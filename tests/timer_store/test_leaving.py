@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.timer_store.rig import TimerRig, assert_each_once_for_apache
+from tests.timer_store.rig import TimerRig, assert_each_once_for_apache, waiting_units
 
 
 @pytest.fixture
@@ -130,3 +130,36 @@ def test_without_it_an_apache_broker_would_find_them(rig):
     assert rig.persist(last=True)
     with pytest.raises(AssertionError, match="what has left"):
         assert_each_once_for_apache(rig.timers)
+
+
+def test_a_turn_that_was_cut_short_leaves_every_unit_as_it_is(rig, monkeypatch, caplog):
+    """What was taken for delivery and did not leave is neither staged nor delivered."""
+
+    def fail(*_):
+        raise MemoryError
+
+    put(rig, *DELAYS_MS)
+    rig.advance(2_250)
+    left = rig.timers.books.total
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.timers.carrier, "carry", fail)
+        with pytest.raises(MemoryError):
+            rig.advance(400)
+    assert asyncio.run(rig.keeper.leave())
+    assert "would deliver again" in caplog.text
+    assert waiting_units(rig.timers).size == len(DELAYS_MS) > left
+    rig.kill()
+    rig.open()
+    rig.advance(2_000)
+    assert came(rig) == list(DELAYS_MS)
+
+
+def test_a_large_slot_is_looked_at_in_parts(rig, monkeypatch):
+    monkeypatch.setattr("timer_store.leaving.PART_UNITS", 3)
+    put(rig, *DELAYS_MS)
+    rig.advance(2_500)
+    rig.close()
+    rig.open()
+    rig.advance(2_000)
+    assert came(rig) == list(DELAYS_MS)
+    assert rig.notices == []

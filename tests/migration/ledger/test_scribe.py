@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +140,32 @@ def test_one_that_was_killed_comes_again(process: ScribeProcess, tmp_path: Path)
     process.write([event("after")])
     process.end()
     assert sorted(events(tmp_path / "l.sqlite")) == ["after", "before"]
+
+
+def test_one_that_does_not_answer_is_ended(
+    process: ScribeProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    process.open(Fold(next_mark=0), 1)
+    monkeypatch.setattr("migration.ledger.scribe.ANSWER_S", 0.2)
+    os.kill(pid_of(process), signal.SIGSTOP)
+    with pytest.raises(LedgerUnavailable, match="did not answer"):
+        process.write([RUN, event("lost")])
+    monkeypatch.undo()
+    process.open(Fold(next_mark=0), 2)
+    process.write([RUN, event("after")])
+    process.end()
+    assert events(tmp_path / "l.sqlite") == ["after"]
+
+
+def test_what_it_cannot_do_is_told_and_it_goes_on(process: ScribeProcess, tmp_path: Path) -> None:
+    process.open(Fold(next_mark=0), 1)
+    odd: Any = object()
+    with pytest.raises(LedgerError, match="Please report this") as refusal:
+        process.write([odd])
+    assert type(refusal.value) is LedgerError
+    process.write([RUN, event("after")])
+    process.end()
+    assert events(tmp_path / "l.sqlite") == ["after"]
 
 
 def test_one_that_cannot_be_started_is_trouble_and_no_end(
