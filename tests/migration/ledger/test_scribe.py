@@ -160,9 +160,10 @@ def test_one_that_does_not_answer_is_ended(
 def test_what_it_cannot_do_is_told_and_it_goes_on(process: ScribeProcess, tmp_path: Path) -> None:
     process.open(Fold(next_mark=0), 1)
     odd: Any = object()
-    with pytest.raises(LedgerError, match="Please report this") as refusal:
-        process.write([odd])
-    assert type(refusal.value) is LedgerError
+    for name in ("write", "nothing_that_it_has"):
+        with pytest.raises(LedgerError, match="(?i)please report this") as refusal:
+            process._ask(name, [odd])
+        assert type(refusal.value) is LedgerError
     process.write([RUN, event("after")])
     process.end()
     assert events(tmp_path / "l.sqlite") == ["after"]
