@@ -161,7 +161,7 @@ def test_what_it_cannot_do_is_told_and_it_goes_on(process: ScribeProcess, tmp_pa
     process.open(Fold(next_mark=0), 1)
     odd: Any = object()
     for name in ("write", "nothing_that_it_has"):
-        with pytest.raises(LedgerError, match="(?i)please report this") as refusal:
+        with pytest.raises(LedgerError, match=r"(?i)please report this") as refusal:
             process._ask(name, [odd])
         assert type(refusal.value) is LedgerError
     process.write([RUN, event("after")])
