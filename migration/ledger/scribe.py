@@ -160,6 +160,8 @@ class ScribeProcess:
             _send(process.stdin, (name, arguments))
             answer = _receive(process.stdout)
         except (EOFError, OSError) as error:
+            process.kill()  # if it has not ended, it is of no use either
+            process.wait()
             where = shown_text(self._place.url)
             why = f"the process that writes it has ended, or did not answer for {ANSWER_S:.0f} s"
             raise LedgerUnavailable(where, why, "Another one is started") from error
