@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
-Rows = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
 NO_PLACES: Offsets = np.empty(0, np.int64)
-PART_UNITS = 1 << 20  # of a slot, looked at together
 
 
 def settle_delivered(timers: TimerStore) -> Offsets:
@@ -56,21 +54,9 @@ def _delivered(timers: TimerStore) -> Iterator[Offsets]:
     from_ms, until_ms = position.read_ms, position.staged_ms + (position.part is not None)
     while (slot_ms := units.wheel.next_live(from_ms, until_ms)) is not None:
         from_ms = slot_ms + units.precision_ms
-        for rows in _parts(timers, slot_ms):
+        for rows in units.read_parts(slot_ms, skip=timers.claims.offsets):
             leave = (rows["due_ms"] > 0) & (rows["due_ms"] <= from_ms)  # what passes was put on
             if position.part is not None and slot_ms >= position.staged_ms:
                 leave &= ~is_after(rows, position.part)
             leave &= ~timers.stage.contains(rows["phys_offset"], rows["due_ms"])
             yield rows["pos"][leave]
-
-
-def _parts(timers: TimerStore, slot_ms: int) -> Iterator[Rows]:
-    """Yield the units of a slot that are not settled, many at a time."""
-    after: tuple[int, int] | None = None
-    skip = timers.claims.offsets
-    while True:
-        part = timers.units.read_slot_part(slot_ms, PART_UNITS, after=after, skip=skip)
-        yield part.rows
-        if part.complete or not part.rows.size:
-            return
-        after = int(part.rows[-1]["due_ms"]), int(part.rows[-1]["phys_offset"])

@@ -23,7 +23,7 @@ from message_store import marks
 from message_store.errors import CorruptStore
 from timer_store import adoption, layout
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
-from timer_store.placing import candidates
+from timer_store.placing import candidates, slot_times
 from timer_store.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def restore(
     position.rolled_ms = snapshot.staged_ms
     timers.books.restore(snapshot.by_topic, snapshot.by_file)
     timers.handovers.restore(snapshot.handover_offset, snapshot.handover_unit)
+    bury_put_on(timers)
     start, middle = snapshot.scan_from, snapshot.log_offset
     before = origins(timers.store, start, middle)
     bury(timers, before, counted=False)
@@ -116,6 +117,24 @@ def restore(
             return False
     take_in(timers, np.union1d(before, settled), progress)
     return True
+
+
+def bury_put_on(timers: TimerStore) -> None:
+    """Put tombstones on units that were put on into later slots, before slots are counted again.
+
+    They get them a checkpoint later than their successors; their slots count them no more.
+    """
+    units, position = timers.units, timers.position
+    for slots in units.wheel.live_parts(position.read_ms, position.rolled_ms + 1):
+        for tick in slots["tick"].tolist():
+            slot_ms = tick * units.precision_ms
+            for rows in units.read_parts(slot_ms):
+                ends_ms = slot_ms + units.precision_ms
+                rolls = rows[rows["due_ms"] > ends_ms]
+                due_ms, window_ms = rolls["due_ms"], timers.config.window_ms
+                later_ms = slot_times(due_ms, position.read_ms, ends_ms, window_ms)
+                put_on = units.find(rolls["phys_offset"], later_ms) >= 0
+                units.bury(rolls["pos"][put_on])
 
 
 def adds_up(timers: TimerStore) -> bool:

@@ -10,6 +10,8 @@ import pytest
 
 from tests.timer_store.rig import TimerRig, assert_each_once_for_apache, waiting_units
 
+NO_PLACES = np.empty(0, np.int64)
+
 
 @pytest.fixture
 def rig(tmp_path: Path):
@@ -124,6 +126,29 @@ def test_a_kill_between_that_checkpoint_and_the_next_start(rig):
     assert came(rig) == list(DELAYS_MS)
 
 
+@pytest.mark.parametrize("after_ms", range(1_000, 13_000, 500))
+@pytest.mark.parametrize("end", ["persist", "between", "late"])
+def test_a_kill_while_others_were_put_on_makes_nothing_anew(rig, after_ms, end, monkeypatch):
+    """Units that were put on get tombstones a checkpoint later, and are not counted until then."""
+    delays_ms = list(range(2_050, 25_000, 300))
+    put(rig, *delays_ms)
+    rig.advance(after_ms)
+    if end == "between":  # the two checkpoints of the end
+        with monkeypatch.context() as patch:
+            patch.setattr(rig.timers.delivery, "take_passed", lambda: NO_PLACES)
+            assert asyncio.run(rig.keeper.leave())
+    else:
+        assert rig.persist()
+    if end == "late":
+        rig.advance(700)
+    rig.kill()
+    rig.open()
+    assert rig.notices == []
+    rig.advance(25_000)
+    assert came(rig) == delays_ms
+    assert rig.timers.remade == 0
+
+
 def test_without_it_an_apache_broker_would_find_them(rig):
     put(rig, *DELAYS_MS)
     rig.advance(2_500)
@@ -155,7 +180,7 @@ def test_a_turn_that_was_cut_short_leaves_every_unit_as_it_is(rig, monkeypatch, 
 
 
 def test_a_large_slot_is_looked_at_in_parts(rig, monkeypatch):
-    monkeypatch.setattr("timer_store.leaving.PART_UNITS", 3)
+    monkeypatch.setattr("timer_store.units.PART_UNITS", 3)
     put(rig, *DELAYS_MS)
     rig.advance(2_500)
     rig.close()
