@@ -55,8 +55,8 @@ def _delivered(timers: TimerStore) -> Iterator[Offsets]:
     while (slot_ms := units.wheel.next_live(from_ms, until_ms)) is not None:
         from_ms = slot_ms + units.precision_ms
         for rows in units.read_parts(slot_ms, skip=timers.claims.offsets):
-            leave = (rows["due_ms"] > 0) & (rows["due_ms"] <= from_ms)  # what passes was put on
+            gone = (rows["due_ms"] > 0) & (rows["due_ms"] <= from_ms)  # what passes was put on
             if position.part is not None and slot_ms >= position.staged_ms:
-                leave &= ~is_after(rows, position.part)
-            leave &= ~timers.stage.contains(rows["phys_offset"], rows["due_ms"])
-            yield rows["pos"][leave]
+                gone &= ~is_after(rows, position.part)
+            gone &= ~timers.stage.contains(rows["phys_offset"], rows["due_ms"])
+            yield rows["pos"][gone]
