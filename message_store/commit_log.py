@@ -188,8 +188,12 @@ class CommitLog:
         self.end = file.base + file.size
 
     def truncate(self, end: int) -> None:
-        """Drop everything from `end` on; later bytes read as zeros, later files are removed."""
-        while self.files and self.files[-1].base >= end and self.files[-1].base > 0:
+        """Drop everything from `end` on; later bytes read as zeros, later files are removed.
+
+        The last file that is left stays, also if nothing in it does: its name says where the log
+        goes on.
+        """
+        while len(self.files) > 1 and self.files[-1].base >= end:
             self._remove(self.files.pop())
         self.end = end
         if self.files and end < self.files[-1].base + self.file_bytes:

@@ -10,9 +10,10 @@ queue offset x 20, which changes nothing where the unit was there already.
 Where the walk may start, in this order:
     1. our recovery mark, if the record it names still ends where it says; after a kill on the
        same boot what was written counts, after a power cut only what was synced;
-    2. Apache's way: after a clean stop the third-last file; after a crash the newest file whose
-       first record is not younger than the checkpoint's smaller timestamp; but never behind the
-       last record that has a unit, so that removed queues come back.
+    2. Apache's way: after a clean stop the third-last file; after a crash the newest file that
+       neither begins with a record younger than the checkpoint's smaller timestamp nor lies behind
+       one that does; but never behind the last record that has a unit, so that removed queues
+       come back.
 Unlike Apache a record must name its own position (a stale one is never revived), a record with a
 bad body CRC does not end the log, nor does damage with records behind it (`gaps`), and bytes cut
 off the end are kept in a file.
@@ -116,13 +117,19 @@ def third_last_file(log: CommitLog) -> int:
 
 
 def file_before(log: CommitLog, time_ms: int) -> int:
-    """Return the base of the newest file whose first record is not younger than `time_ms`."""
+    """Return the base of the last file up to which no file begins with a record after `time_ms`.
+
+    Apache takes the newest file that begins at or before `time_ms`; a clock that was set back
+    between two files makes that one pass records that are younger. Without such, both are one.
+    """
     row = np.zeros(1, layout.SCANNED)
-    for file in reversed(log.files):
+    base = log.files[0].base
+    for file in log.files:
         size = scan.read_frame(file.data, 0, file.size, file.base, row[0])
-        if size > 0 and 0 < int(row[0]["store_ms"]) <= time_ms:
-            return file.base
-    return log.files[0].base
+        if size <= 0 or not 0 < int(row[0]["store_ms"]) <= time_ms:
+            break
+        base = file.base
+    return base
 
 
 def record_ends_at(log: CommitLog, record: int, end: int) -> bool:

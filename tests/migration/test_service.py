@@ -32,6 +32,7 @@ PLUGINS = [
 ]
 LEVELS = "1s 5s 10s 1m 2m"
 TURNS_MAX = 2_000
+WRITING_S_MAX = 240  # machine code may have to be made first
 
 
 class Bench:
@@ -70,8 +71,15 @@ class Bench:
             found = await self.level(level)
             if found["state"] == state:
                 return found
+            await self.written()
             self.clock.advance(step_ms)
         raise AssertionError(f"level {level} is not {state}: {found}")
+
+    async def written(self) -> None:
+        """Wait for a checkpoint that is being written: no clock moved by hand waits for a disk."""
+        async with asyncio.timeout(WRITING_S_MAX):
+            while self.service.sides is not None and self.service.sides.timers.writing:
+                await asyncio.sleep(0.001)
 
     async def waiting(self) -> tuple[int, int]:
         """Return how many messages wait with the levels, and with the timers."""

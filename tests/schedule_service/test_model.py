@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -333,3 +333,45 @@ TestLevels.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+
+@pytest.fixture
+def machine() -> Iterator[LevelsMachine]:
+    """The model, started, without Hypothesis."""
+    found = LevelsMachine()
+    found.start(asynchronous=False, batch=1)
+    try:
+        yield found
+    finally:
+        found.teardown()
+
+
+def check(machine: LevelsMachine) -> None:
+    machine.never_twice_never_early_never_lost()
+    machine.the_books_are_exact()
+    machine.a_level_keeps_its_order()
+
+
+def test_the_one_record_behind_retention_is_torn(machine: LevelsMachine) -> None:
+    machine.send_and_go_on(count=18, level=1, size=10, step_ms=0)
+    machine.send_and_go_on(count=20, level=1, size=3_000, step_ms=0)
+    machine.disturb(["oldest"])
+    assert len(machine.sent) == 1
+    for _ in range(2):
+        machine.crash(cut=1, lost="")
+        check(machine)
+        bounds = machine.rig.store.queue_bounds("SCHEDULE_TOPIC_XXXX", 0)
+        assert bounds == (37, 37)
+    machine.send_and_go_on(count=1, level=1, size=10, step_ms=5_000)
+    check(machine)
+    assert len(machine.got) == 1
+
+
+def test_a_queue_and_the_mark_are_lost_after_a_clock_was_set_back(machine: LevelsMachine) -> None:
+    machine.send_and_go_on(count=1, level=1, size=10, step_ms=0)
+    machine.disturb(["restart"])
+    machine.send_and_go_on(count=1, level=1, size=10, step_ms=-20_000)
+    machine.send_and_go_on(count=20, level=1, size=3_000, step_ms=5_000)
+    machine.crash(cut=50, lost="queue")
+    check(machine)
+    assert len(machine.sent) == 22
