@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from message_store.errors import CorruptStore
 from timer_store.leaving import settle_delivered
 from timer_store.queue_end import mark_queue_end
 from timer_store.snapshot import Snapshot, SnapshotFiles
@@ -139,7 +140,7 @@ class TimerKeeper:
             return False
         try:
             await asyncio.to_thread(write, self._timers, self._files, capture)
-        except OSError as error:
+        except (OSError, CorruptStore) as error:
             self._complain(error)
             return False
         return True
@@ -166,7 +167,7 @@ class TimerKeeper:
             version_ms=timers.clock.now_ms(),
         )
 
-    def _complain(self, error: OSError) -> None:
+    def _complain(self, error: OSError | CorruptStore) -> None:
         if not self._failed:
             log.error("the timers' checkpoint cannot be written, it is tried again: %s", error)
         self._failed = True
@@ -190,6 +191,7 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
 
     Raises:
         OSError: The disk refused it; the last checkpoint still holds.
+        CorruptStore: What was known of a unit's place is wrong; the same.
     """
     places = np.fromiter(capture.claims.values(), np.int64, len(capture.claims))
     timers.units.bury(np.concatenate([places[places >= 0], capture.passed]))

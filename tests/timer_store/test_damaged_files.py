@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import numpy as np
 import pytest
 
 from message_store.json_dialect import backup_path
@@ -134,4 +137,16 @@ def test_a_number_of_a_slot_is_damaged(column, stage, tmp_path):
 def test_a_number_of_timercheck_is_damaged(stage, at, tmp_path):
     rig, due_ms = prepared(tmp_path, stage)
     change(tmp_path / CHECK, at, b"\0\0\x5a\x5a\x5a\x5a\x5a\x5a")
+    check_all(rig, due_ms)
+
+
+@pytest.mark.parametrize("place", [13, 10_000_000])
+def test_a_wrong_place_costs_a_checkpoint_and_no_stop(tmp_path, caplog, place):
+    rig, due_ms = prepared(tmp_path, "later")
+    rig.open()
+    rig.keeper._passed = np.array([place], np.int64)
+    assert not rig.persist(last=True)
+    assert "there is no unit" in caplog.text
+    assert not asyncio.run(rig.keeper.leave())
+    rig.kill()
     check_all(rig, due_ms)

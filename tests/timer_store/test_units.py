@@ -253,6 +253,14 @@ def test_scan_gives_every_unit_as_columns(tmp_path):
     assert units.read(rows["pos"][::-7])["phys_offset"].tolist() == list(range(119, -1, -7))
 
 
+def test_a_full_file_ends_with_a_row_that_has_no_unit(tmp_path):
+    units = open_units(tmp_path)
+    rows = [timer(NOW_MS + 1, n) for n in range(49)]
+    model = fill(units, [[*rows, Timer(NOW_MS + 1, NOW_MS, 7, kind=TIMED_BROKEN)]])
+    assert units.log.end == FILE_BYTES
+    same_log(units, model)
+
+
 # -- single timers ------------------------------------------------------------------------------
 
 

@@ -89,6 +89,7 @@ class Model:
         write_ms, read_ms = write_ms // p * p, read_ms // p * p
         taken = 0
         for timer in timers:
+            self.end = self.place()  # a full file ends with whatever comes next
             if timer.kind != layout.TIMED_BROKEN:
                 slot_ms = max(timer.slot_ms, read_ms)
                 tick = slot_ms // p
