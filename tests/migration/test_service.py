@@ -77,9 +77,9 @@ class Bench:
 
     async def written(self) -> None:
         """Wait for a checkpoint that is being written: no clock moved by hand waits for a disk."""
-        async with asyncio.timeout(WRITING_S_MAX):
-            while self.service.sides is not None and self.service.sides.timers.writing:
-                await asyncio.sleep(0.001)
+        if self.service.sides is not None:
+            async with asyncio.timeout(WRITING_S_MAX), self.service.sides.keeper._one_at_a_time:
+                pass
 
     async def waiting(self) -> tuple[int, int]:
         """Return how many messages wait with the levels, and with the timers."""
