@@ -116,8 +116,11 @@ class Child:
         """Return (pid, text) of a file of `/proc` of the process and of the children that run."""
         found = [(self.pid, Path(f"/proc/{self.pid}/{name}").read_text())]
         for task in Path(f"/proc/{self.pid}/task").iterdir():
-            for pid in (task / "children").read_text().split():
-                with suppress(OSError):  # it has ended
+            children = ""
+            with suppress(OSError):  # the thread has ended
+                children = (task / "children").read_text()
+            for pid in children.split():
+                with suppress(OSError):  # the process has ended
                     found.append((int(pid), Path(f"/proc/{pid}/{name}").read_text()))
         return found
 
