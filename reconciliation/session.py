@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from reconciliation import register
+from reconciliation.class_archive import QUIET, ClassArchive
 from reconciliation.needs import find_java, require_packages
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def local_session(
     app: str = "duemq reconcile",
     with_format: bool = True,
     light: bool = False,
+    archive_to: Path | None = None,
 ) -> SparkSession:
     """Start Spark inside this process, or return the session that runs already.
 
@@ -54,17 +56,22 @@ def local_session(
         with_format: make `format("rocketmq-store")` known, which takes some seconds; our own jobs
             read stores without it.
         light: for jobs whose work is done in Python (`brief`): Java compiles quickly and not well.
+        archive_to: Java writes the classes that it loaded there when it ends (`class_archive`).
     Raises:
         UsageError: pyspark, pyarrow or Java is missing; says how to get it.
     """
     require_packages()
-    find_java()
+    archive = ClassArchive.of(find_java())
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # what plans and reads data sources
     cores = cores or os.cpu_count() or 1
     java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Dduemq.spark.log={log_level or 'OFF'}"
     java += f" {LIGHT}" if light else ""
+    if archive_to is not None:
+        java += f" {QUIET} -XX:ArchiveClassesAtExit={archive_to}"
+    elif archive is not None:
+        java += f" {archive.options}"
     builder = SparkSession.builder.appName(app).master(f"local[{cores}]")
     local = {
         "spark.driver.memory": memory,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+os.environ.setdefault("DUEMQ_CLASS_ARCHIVE", "off")  # no test leaves a process behind
 settings.register_profile("duemq", deadline=None)
 settings.register_profile("duemq-ci", deadline=None, derandomize=True)  # the same on every run
 settings.load_profile("duemq-ci" if os.environ.get("DUEMQ_CI") else "duemq")

@@ -144,8 +144,30 @@ def first(folder: Path, scale: float) -> list[Metric]:
     store = folder / "store"
     fill(store, max(1_000, int(10_000 * scale)))
     command = [sys.executable, "-m", "broker.cli", "reconcile", "run", str(store), "--json"]
-    took = min(run_child(command, folder)[0] for _ in range(3))
-    return [Metric(name="first result", value=took, unit="s", better="less")]
+    found = []
+    for name, value in (("before there is a class archive", "off"), ("", str(folder / "java"))):
+        env = {**os.environ, "DUEMQ_CLASS_ARCHIVE": value}
+        if value != "off":
+            making = [sys.executable, "-m", "reconciliation.class_archive"]
+            subprocess.run(making, env=env, check=True, capture_output=True)
+        seconds = sorted(_first_output_s(command, env) for _ in range(3))
+        for which, took in (("", seconds[0]), ("slowest of 3", seconds[-1])):
+            title = ", ".join(filter(None, ("first result", name, which)))
+            found.append(Metric(name=title, value=took, unit="s", better="less"))
+    return found
+
+
+def _first_output_s(words: list[str], env: dict[str, str]) -> float:
+    """Return after how many seconds a program said what it has to say."""
+    begin = time.perf_counter()
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+        assert run.stdout is not None
+        said = run.stdout.read(1)
+        took = time.perf_counter() - begin
+        run.stdout.read()
+    if not said:
+        raise RuntimeError(f"{words[-2:]} ended with {run.returncode} and said nothing")
+    return took
 
 
 TOOL = "benchmarks.audit_ways"

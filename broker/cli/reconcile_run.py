@@ -24,6 +24,7 @@ AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findi
 
 def reconcile(wanted: Wanted, where: Where, ledger: str, *, as_json: bool) -> None:
     """Audit, print, and exit 0 (clean), 1 (findings) or 2 (could not run)."""
+    from reconciliation.class_archive import ClassArchive, make_later
     from reconciliation.needs import find_java, require_packages
     from reconciliation.running import Account, check_stores, run_audit
 
@@ -44,6 +45,8 @@ def reconcile(wanted: Wanted, where: Where, ledger: str, *, as_json: bool) -> No
         print_json({"audit_id": account.audit_id, **summary.to_json()})
     else:
         _print(summary)
+    if not where.connect:
+        make_later(ClassArchive.of(find_java()))
     if code:
         raise SystemExit(int(Exit.FOUND_FAULT))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
@@ -76,15 +77,16 @@ def could_not_run(
 
 
 def in_spark(where: Where, what: str, work: Callable[[SparkSession], T], *, shown: bool) -> T:
-    """Return what `work` returns; a line on standard error says how far it is."""
+    """Return what `work` returns; a line on standard error says how far it is.
+
+    Spark ends with this process, which takes it a second: nobody waits for that to see the result.
+    """
     from reconciliation.where import session_at
 
     with _Progress(shown=shown) as progress:
         spark = progress.run("starting Spark", lambda: session_at(where))
-        try:
-            return progress.run(what, lambda: work(spark), spark)
-        finally:
-            spark.stop()
+        atexit.register(spark.stop)
+        return progress.run(what, lambda: work(spark), spark)
 
 
 class _Progress:
