@@ -279,7 +279,7 @@ class _Chunk:
     def roles(self) -> npt.NDArray[np.int32]:
         rows, kinds = self.rows, self.kinds
         named = rows["prepared_offset"] < 0
-        behind = named & (-rows["prepared_offset"] - 1 < rows["phys_offset"])
+        behind = named & (~rows["prepared_offset"] < rows["phys_offset"])
         rolled = ~named & (self._number("TIMER_ROLL_TIMES") != ABSENT)
         marker, copied = self._has("TIMER_DEL_UNIQKEY"), behind | rolled
         waited = (self.levels > 0) | (self.out_ms != ABSENT)

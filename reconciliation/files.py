@@ -5,6 +5,8 @@ Nothing here writes, and nothing is opened before a worker reads: a `Root` is a 
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,18 @@ from message_store.verify.files import map_file
 
 Bytes = npt.NDArray[np.uint8]
 FSSPEC = "fsspec is not installed, which reads {url}: pip install fsspec and what brings its scheme"
+
+
+ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f])")
+
+
+def told(name: str) -> str:
+    """Return a file's name as text; bytes of it that are none as `\\xff`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _byte(found: re.Match[bytes]) -> bytes:
+    return bytes([int(found[1], 16)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +59,12 @@ class Root:
         """Whether the operating system reads it."""
         return "://" not in self.url or self.url.startswith("file://")
 
-    @property
-    def _path(self) -> Path:
-        return Path(self.url.removeprefix("file://"))
+    def _at(self, path: str) -> Path:
+        """Return where a path below the root lies; bytes that are no text are told as `told`."""
+        found = Path(self.url.removeprefix("file://")) / path
+        if "\\x" in path and not found.exists():
+            return Path(os.fsdecode(ESCAPED.sub(_byte, os.fsencode(found))))
+        return found
 
     def _remote(self) -> tuple[Any, str]:
         try:
@@ -69,14 +86,14 @@ class Root:
         if not self.is_local:
             found = [Entry(f"{below}/{name}", size) for name, size in self._listed(below, True)]
             return sorted(found, key=lambda entry: entry.path)
-        directory = self._path / below
+        directory = self._at(below)
         if not directory.is_dir():
             return []
         kept = []
         for path in sorted(directory.iterdir()):
             try:
                 if path.is_file():
-                    kept.append(Entry(f"{below}/{path.name}", path.stat().st_size))
+                    kept.append(Entry(f"{below}/{told(path.name)}", path.stat().st_size))
             except FileNotFoundError:  # retention removed it meanwhile
                 continue
         return kept
@@ -89,10 +106,10 @@ class Root:
         """
         if not self.is_local:
             return sorted(name for name, _ in self._listed(below, False))
-        directory = self._path / below
+        directory = self._at(below)
         if not directory.is_dir():
             return []
-        return sorted(path.name for path in directory.iterdir() if path.is_dir())
+        return sorted(told(path.name) for path in directory.iterdir() if path.is_dir())
 
     def _listed(self, below: str, are_files: bool) -> list[tuple[str, int]]:
         """Return (name, size) of files or of directories, as they are now."""
@@ -118,7 +135,7 @@ class Root:
             OSError: It cannot be read.
         """
         if self.is_local:
-            return map_file(self._path / path)[start:end]
+            return map_file(self._at(path))[start:end]
         if end <= start:
             return np.empty(0, np.uint8)
         system, top = self._remote()

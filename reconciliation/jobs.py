@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from message_store.marks import MARK_TOPIC
 from reconciliation.marks import owned_by_timers
-from reconciliation.verdicts import CLEAN
+from reconciliation.verdicts import CLEAN, origin
 from timer_store.layout import UNIT_BYTES
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def backfill_plan(
     rows = schedule.join(F.broadcast(at), ["store", "level"], "left")
     rows = rows.where(F.col("queue_offset") >= F.coalesce("cursor", F.lit(0)))
     ended = messages.where(_plain() & (F.col("prepared_offset") < 0))
-    ended = ended.select("store", (-F.col("prepared_offset") - 1).alias("phys_offset")).distinct()
+    ended = ended.select("store", origin().alias("phys_offset")).distinct()
     rows = rows.join(ended, ["store", "phys_offset"], "left_anti")
     owned = owned_by_timers(schedule, messages.where(F.col("topic") == MARK_TOPIC))
     rows = rows.join(owned, ["store", "level", "queue_offset"], "left_anti")

@@ -29,6 +29,7 @@ from reconciliation.tables import (
     NO_TARGET,
     ODD,
     PASSED,
+    PLACE_MAX,
     ROLE_DELIVERY,
     ROLE_LEVEL,
     SENT,
@@ -71,7 +72,8 @@ def pack(column: Callable[[str], pa.Array]) -> Packed:
     column = cache(column)
     sent = _numbers(column("role")) == ROLE_DELIVERY
     at, prepared = _numbers(column("phys_offset")), _numbers(column("prepared_offset"))
-    key = np.where(sent, -prepared - 1, at) | (_numbers(column("store_id")) << STORE_BITS)
+    place = np.where(sent, np.minimum(~prepared, PLACE_MAX), at)
+    key = place | (_numbers(column("store_id")) << STORE_BITS)
     hurt = _there(column("damage"))
     due_ms, odd = _due_ms(column, sent)
     level, passed = _numbers(column("role")) == ROLE_LEVEL, column("passed")

@@ -31,6 +31,7 @@ from reconciliation.lean import lean_lives
 from reconciliation.lives import whole_lives
 from reconciliation.tables import (
     CLOCK_SET_BACK,
+    PLACE_MAX,
     PLAIN,
     RARE,
     ROLE_CANDIDATE,
@@ -318,11 +319,15 @@ def _events(
     return _keyed(plain, config), _keyed(rest, config)
 
 
+def origin() -> Column:
+    """Return the log offset that a record names as its origin; null: none."""
+    prepared = F.col("prepared_offset")
+    return F.when(prepared < 0, F.least(F.bitwise_not(prepared), F.lit(PLACE_MAX)))
+
+
 def _with_origin(rows: DataFrame) -> DataFrame:
     """Return rows with `origin`, the log offset of what each was made of."""
-    return rows.withColumn(
-        "origin", F.when(F.col("prepared_offset") < 0, -F.col("prepared_offset") - 1)
-    )
+    return rows.withColumn("origin", origin())
 
 
 def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from message_store.clock import Clock
 from reconciliation.source import FORMAT
 from reconciliation.tables import TABLES
-from reconciliation.verdicts import CLEAN, COLUMNS, AuditConfig, audit, reader_of
+from reconciliation.verdicts import CLEAN, COLUMNS, AuditConfig, audit, origin, reader_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -175,8 +175,7 @@ def _records_of(rows: DataFrame, lives: DataFrame) -> DataFrame:
     )
     places = places.where(F.col("place").isNotNull()).distinct()
     whom = F.coalesce(F.substring_index("cancels", "+", -1), F.col("unique_id"))
-    of = F.when(F.col("prepared_offset") < 0, -F.col("prepared_offset") - 1)
-    keyed = rows.withColumns({"_name": whom, "_origin": of})
+    keyed = rows.withColumns({"_name": whom, "_origin": origin()})
     by_name = keyed.join(
         named.select(F.col("store"), F.col("unique_id").alias("_name")), ["store", "_name"],
         "left_semi",

@@ -58,7 +58,7 @@ class _Store:
         self.rows.sort(key=lambda row: row["phys_offset"])
         for row in self.rows:
             named = row["prepared_offset"] < 0
-            row["origin"] = -row["prepared_offset"] - 1 if named else None
+            row["origin"] = min(~row["prepared_offset"], (1 << 48) - 1) if named else None
             row["kind"] = _kind(row)
         self.held = {r["phys_offset"]: r for r in self.rows if r["kind"] == "held"}
         self._name_rolls()

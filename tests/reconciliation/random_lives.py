@@ -15,6 +15,7 @@ from reconciliation.verdicts import (
 Row = dict[str, Any]
 START_MS = 1_700_000_000_000
 STEP_MS = 400
+FAR = [(1 << 48) - 1, (1 << 48) + 10_100, (1 << 63) - 1]  # no log is so long
 
 
 class RandomStore:
@@ -67,7 +68,8 @@ class RandomStore:
         kinds = [self.level, self.timer, self.copy, self.end, self.end, self.end, self.marker]
         self.random.choice(kinds)()
         if self.chance(0.05):
-            self.row("Plain", prepared_offset=-self.random.randint(1, self.at + 500))
+            origin = self.random.choice([self.random.randint(0, self.at + 500)] * 3 + FAR)
+            self.row("Plain", prepared_offset=~origin)
 
     def own(self) -> Row:
         uniques: list[str | None] = ["a", "b", "c", "d", None]

@@ -12,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from message_store import layout
 from reconciliation.files import Entry, Root
 from reconciliation.planning import row_of_files
 from reconciliation.source import StoreReader, wanted_of
-from reconciliation.tables import ROLE_GAP, TABLES
+from reconciliation.tables import ROLE_GAP, ROLE_NONE, TABLES
 from tests.golden_data import STORES, GoldenStore, golden_store
+from tests.reconciliation.log_help import LogWriter
 from tests.timer_store.rig import TimerRig
 from timer_store.layout import UNIT_BYTES, WHEEL_BYTES
 
@@ -250,3 +252,32 @@ def test_a_torn_file_with_a_backup_is_read_from_that(store: Path) -> None:
     path.write_bytes(path.read_bytes()[:11])
     assert read(store, "cursors") == before
     assert places(store) == set()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_names_that_are_no_text_are_told_as_bytes(table: str, tmp_path: Path) -> None:
+    log = LogWriter(tmp_path)
+    for _ in range(3):
+        log.add(b"x" * 20, topic="Xopic")
+    at = log.data.index(b"Xopic")
+    log.data[at : at + 1] = b"\xff"
+    log.write()
+    unit = layout.packer(layout.CQ_UNIT).pack(0, log.places[0][1], 7)
+    for name, data in (
+        (b"consumequeue/T\xff/0/" + b"0" * 20, unit),
+        (b"commitlog/\xffone", b"1"),
+        (b"index/\xffone", b"1"),
+        (b"config/\xffone", b"1"),
+    ):
+        path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    rows = read(tmp_path, table)
+    if table == "messages":
+        assert [row["topic"] for row in rows if row["role"] == ROLE_NONE] == [
+            "�opic", "Xopic", "Xopic",
+        ]  # fmt: skip
+    if table == "consume_queue":
+        assert [(row["topic"], row["tags_code"]) for row in rows] == [("T\\xff", 7)]
+    if table == "findings":
+        assert {row["file"] for row in rows} == {"commitlog/\\xffone", "index/\\xffone"}
