@@ -85,6 +85,20 @@ _SLOT_BYTES = 128
 _FILE_BYTES = 4_096
 
 
+def newest_marks(data: bytes) -> tuple[int, Marks | None, bytes]:
+    """Return (sequence, marks, boot id) of the bytes of a `duemq.mark`; None: it says nothing."""
+    best: tuple[int, Marks | None, bytes] = (0, None, b"")
+    for at in (0, _SLOT_BYTES):
+        body = data[at : at + _BODY.size]
+        crc = data[at + _BODY.size : at + _BODY.size + _CRC_BYTES]
+        if len(body) < _BODY.size or zlib.crc32(body).to_bytes(_CRC_BYTES, "little") != crc:
+            continue
+        sequence, *marks, boot_id = _BODY.unpack(body)
+        if sequence > best[0]:
+            best = (sequence, Marks(*marks), boot_id)
+    return best
+
+
 class RecoveryMark:
     """`config/duemq.mark`: two slots written in turn, each with a sequence and a CRC.
 
@@ -101,7 +115,7 @@ class RecoveryMark:
             self._map = _mapped(fd)
         finally:
             os.close(fd)
-        self._sequence, self._marks, boot_id = self._newest()
+        self._sequence, self._marks, boot_id = newest_marks(self._map[:_FILE_BYTES])
         self.same_boot = bool(self._boot_id) and boot_id.rstrip(b"\0") == self._boot_id
 
     @classmethod
@@ -112,18 +126,6 @@ class RecoveryMark:
             OSError: It cannot be opened.
         """
         return cls(path)
-
-    def _newest(self) -> tuple[int, Marks | None, bytes]:
-        best: tuple[int, Marks | None, bytes] = (0, None, b"")
-        for at in (0, _SLOT_BYTES):
-            data = self._map[at : at + _BODY.size + _CRC_BYTES]
-            body, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
-            if zlib.crc32(body).to_bytes(_CRC_BYTES, "little") != crc:
-                continue
-            sequence, *marks, boot_id = _BODY.unpack(body)
-            if sequence > best[0]:
-                best = (sequence, Marks(*marks), boot_id)
-        return best
 
     def read(self) -> Marks | None:
         """Return the marks, or None if the file says nothing."""

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from message_store.checkpoint import newest_marks
 from message_store.kernels.verify import find_record
 from message_store.layout import SCANNED
 from message_store.verify.files import is_offset
@@ -25,6 +26,7 @@ PARTITION_BYTES: Final = 64 << 20
 RECORD_BYTES_MAX: Final = (4 << 20) + (1 << 17)  # maxMessageSize and what a broker allows beside it
 BLANK: Final = -2  # what `follow` says at a blank record: -1 - STOP_BLANK
 OFFSET_MAX: Final = 1 << 62
+MARK_FILE: Final = "config/duemq.mark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +92,35 @@ def plan_log(store: str, root: Root) -> LogPlan:
     Raises:
         OSError: The directory cannot be read.
     """
+    durable = _durable(root)
     entries, findings = row_of_files(store, root.files("commitlog"))
     if not entries:
         return LogPlan((), 0, 0, tuple(findings))
     end, last_ms, found = find_log_end(store, root, entries)
+    if end < durable:
+        last = [entry for entry in entries if int(entry.name) <= end][-1]
+        base, missing = int(last.name), durable - end
+        text = f"records end here; {missing} bytes more were on the disk once, says {MARK_FILE}"
+        found.append(Finding(store, last.path, end - base, missing, "cut", text, base))
     return LogPlan(tuple(entries), int(entries[0].name), end, tuple(findings + found), last_ms)
+
+
+def _durable(root: Root) -> int:
+    """Return how far the log of a store of ours is surely on the disk, 0 where nobody says."""
+    name = MARK_FILE.rpartition("/")[2]
+    try:
+        sizes = {entry.name: entry.size for entry in root.files("config")}
+        data = root.read(MARK_FILE, 0, sizes[name]).tobytes() if sizes.get(name) else b""
+    except OSError:
+        return 0
+    _, marks, _ = newest_marks(data)
+    return 0 if marks is None else marks.durable
 
 
 def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], list[Finding]]:
     """Return the files that belong to a row, in order, and what is wrong with the others.
 
-    A last file without a byte was being made when a broker died; nothing is said of it.
+    A last file without a byte was being made when a broker died; nothing is said of it here.
     """
     kept = [e for e in entries if is_offset(e.name) and e.size]
     last = max((entry.name for entry in kept), default="~")

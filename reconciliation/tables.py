@@ -113,7 +113,7 @@ FINDINGS: Final[Columns] = (
     ("file", "string"),
     ("offset", "bigint"),  # in that file
     ("size", "bigint"),  # bytes that could not be read as what they should be
-    ("kind", "string"),  # gap, unreadable, seam, missing-file, stray-file, file-size, clock
+    ("kind", "string"),  # gap, unreadable, seam, cut, missing-file, stray-file, file-size, clock
     ("text", "string"),
 )
 STORES: Final[Columns] = (

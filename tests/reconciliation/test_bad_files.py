@@ -281,3 +281,26 @@ def test_names_that_are_no_text_are_told_as_bytes(table: str, tmp_path: Path) ->
         assert [(row["topic"], row["tags_code"]) for row in rows] == [("T\\xff", 7)]
     if table == "findings":
         assert {row["file"] for row in rows} == {"commitlog/\\xffone", "index/\\xffone"}
+
+
+@pytest.mark.parametrize("damage", ["zeros", "no-byte", "no-file"])
+def test_a_log_whose_end_is_gone(tmp_path: Path, damage: str) -> None:
+    rig = TimerRig(tmp_path).open()
+    now_ms = rig.clock.now_ms()
+    for number in range(300):
+        rig.put(now_ms + 100_000, body=b"%d" % number + b"x" * 1_000)
+    rig.close()
+    assert places(tmp_path) == set()
+    files = sorted((tmp_path / "commitlog").iterdir())
+    assert len(files) > 1
+    end = int(read(tmp_path, "stores")[0]["log_end"])
+    cut_at = int(files[-1].name)
+    if damage == "zeros":
+        files[-1].write_bytes(bytes(files[-1].stat().st_size))
+    elif damage == "no-byte":
+        files[-1].write_bytes(b"")
+    else:
+        files[-1].unlink()
+    [found] = [row for row in read(tmp_path, "findings") if row["file"].startswith("commitlog")]
+    assert (found["kind"], found["size"]) == ("cut", end - cut_at)
+    assert int(found["file"].rpartition("/")[2]) + found["offset"] == cut_at
