@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,3 +115,22 @@ def test_a_server_that_is_not_there_is_an_error_with_the_url() -> None:
 def test_a_scheme_that_nobody_knows_is_refused() -> None:
     with pytest.raises(UsageError, match="nowhere://x cannot be read"):
         Root("nowhere://x").files("commitlog")
+
+
+def test_spark_s_workers_read_it_there(endpoint: str, system: Any, store: Path) -> None:
+    """The command, with what fsspec's variables say: the same audit as of the local directory."""
+    env = os.environ | {
+        "FSSPEC_S3_ENDPOINT_URL": endpoint, "FSSPEC_S3_KEY": "k", "FSSPEC_S3_SECRET": "s",
+    }  # fmt: skip
+    found = {}
+    for path in (URL, str(store)):
+        words = ["reconcile", "run", path, "--json", "--ledger", "none", "--cores", "2"]
+        done = subprocess.run(
+            [sys.executable, "-m", "broker.cli", *words],
+            capture_output=True, text=True, timeout=600, env=env, check=False,
+        )  # fmt: skip
+        assert done.stdout, done.stderr
+        told = json.loads(done.stdout)
+        found[path] = done.returncode, told["verdicts"], told["lateness_ms"], told["complete"]
+    assert found[URL] == found[str(store)]
+    assert sum(found[URL][1].values()) > 10
