@@ -7,7 +7,7 @@ levels of a store beside it (config/delayLevels.json); Apache's broker does not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 from message_store.errors import UsageError
@@ -31,10 +31,18 @@ def levels_ms_of(text: str) -> tuple[int, ...]:
     return tuple(int(one[1]) * UNITS_MS[one[2]] for one in found if one)
 
 
-def kept_levels_ms(paths: Iterable[str]) -> tuple[int, ...]:
-    """Return the delays that stores had last; empty: none tells, or they do not agree."""
-    told = {levels for levels in map(_kept, paths) if levels}
-    return told.pop() if len(told) == 1 else ()
+def kept_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
+    """Return the delays that stores had last, and the numbers of the stores that tell them.
+
+    A store that tells none goes with the others if these agree.
+    """
+    told: dict[tuple[int, ...], list[int]] = {}
+    for number, levels in enumerate(map(_kept, paths)):
+        told.setdefault(levels, []).append(number)
+    silent = told.pop((), [])
+    if len(told) == 1:
+        told[next(iter(told))] += silent
+    return told
 
 
 def _kept(path: str) -> tuple[int, ...]:

@@ -107,8 +107,8 @@ def look_at_stores(
     config, moment = config or AuditConfig(), None
     if not is_remote():
         moment = [plan_store(number, path) for number, path in enumerate(paths)]
-        if config.levels_ms == DEFAULT_LEVELS_MS and (kept := kept_levels_ms(paths)):
-            config = replace(config, levels_ms=kept)
+        if config.levels_ms == DEFAULT_LEVELS_MS and not config.levels_of:
+            config = replace(config, levels_of=kept_levels_ms(paths))
 
     def table(name: str, columns: Sequence[str] = (), **options: str) -> DataFrame:
         return read_table(spark, paths, name, columns, stores=moment, **options)

@@ -18,8 +18,8 @@ comes behind the record that decides is there for Apache's brokers and cancels n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
@@ -101,13 +101,14 @@ class AuditConfig:
         as_of_ms: what is due until then should be delivered; None: when the store's last record
             was stored, or the slot that its timers had come to, if that is later.
         levels_ms: delays of levels 1, 2, ...: where a queue does not tell when a message is due.
-            Instead of Apache's default what the stores say is taken, if they agree (not behind
-            Spark Connect: the client may not see them).
+        levels_of: other delays, and the numbers of the stores that have them. Empty, with Apache's
+            default: what the stores say (not behind Spark Connect: the client may not see them).
     """
 
     late_ms: int = 2_000
     as_of_ms: int | None = None
     levels_ms: tuple[int, ...] = DEFAULT_LEVELS_MS
+    levels_of: Mapping[tuple[int, ...], Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,13 +331,25 @@ def _with_origin(rows: DataFrame) -> DataFrame:
     return rows.withColumn("origin", origin())
 
 
+def _delay(config: AuditConfig) -> Column:
+    """Return the delay of `level` at the store that a record lies in."""
+
+    def among(levels_ms: Sequence[int]) -> Column:
+        level = F.least(F.col("level"), F.lit(len(levels_ms)))
+        delays = F.array(*(F.lit(delay) for delay in (0, *levels_ms)))
+        return F.element_at(delays, (level + 1).cast("int"))
+
+    found = among(config.levels_ms)
+    for levels_ms, stores in config.levels_of.items():
+        found = F.when(F.col("store_id").isin(*stores), among(levels_ms)).otherwise(found)
+    return found
+
+
 def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
     """Return what lives are told from: numbers only; `due_ms` is what the record promises."""
     held = F.col("role").isin(*WAITING)
-    level = F.least(F.col("level"), F.lit(len(config.levels_ms)))
-    delays = F.array(*(F.lit(delay) for delay in (0, *config.levels_ms)))
     store_ms = F.greatest(F.least("store_ms", F.lit(MS_MAX)), F.lit(0))  # damaged ones, too
-    by_table = store_ms + F.element_at(delays, (level + 1).cast("int"))
+    by_table = store_ms + _delay(config)
     in_queue = F.when(F.col("unit_ms").between(TIME_MIN, MS_MAX), F.col("unit_ms"))
     own = F.when(F.col("out_ms").isNull(), F.col("due_ms"))
     is_level = F.col("role").isin(ROLE_LEVEL, ROLE_LEVEL_COPY)

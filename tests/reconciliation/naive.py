@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reconciliation.verdicts import (
@@ -30,15 +31,20 @@ class Life:
 
 
 def naive_audit(
-    messages: list[Row], queues: list[Row], cursors: list[Row], config: AuditConfig
+    messages: list[Row],
+    queues: list[Row],
+    cursors: list[Row],
+    config: AuditConfig,
+    levels_ms: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[tuple[str, int], str]:
-    """Return the verdict of each root of each store."""
+    """Return the verdict of each root of each store; `levels_ms`: of some stores."""
     found = {}
     for store in {row["store"] for row in messages}:
         mine = [
             [row for row in rows if row["store"] == store] for rows in (messages, queues, cursors)
         ]
-        for root, verdict in _Store(*mine, config).verdicts().items():
+        own = replace(config, levels_ms=(levels_ms or {}).get(store, config.levels_ms))
+        for root, verdict in _Store(*mine, own).verdicts().items():
             found[store, root] = verdict
     return found
 

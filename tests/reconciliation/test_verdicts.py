@@ -27,6 +27,7 @@ from tests.reconciliation.random_lives import RandomStore
 
 pytestmark = pytest.mark.spark
 STORES_RANDOM = 400
+OTHER_LEVELS_MS = [(100,), (2_900, 3_100, 90_000)]
 Row = dict[str, Any]
 
 
@@ -42,9 +43,15 @@ def test_random_stores_as_the_naive_audit(spark: Any, seed: int) -> None:
     messages = [row for store in stores for row in store.messages]
     queues = [row for store in stores for row in store.queues]
     cursors = [row for store in stores for row in store.cursors]
-    config = AuditConfig(late_ms=1_500)
-    found, _ = audit(*LeanTables(messages, queues, cursors).frames(spark), config)
-    mine, expected = verdicts_of(found), naive_audit(messages, queues, cursors, config)
+    lean = LeanTables(messages, queues, cursors)
+    levels = {f"s{n}": OTHER_LEVELS_MS[n % 3] for n in range(STORES_RANDOM) if n % 3 < 2}
+    levels_of = {
+        of: [number for name, number in lean.numbers.items() if levels.get(name) is of]
+        for of in OTHER_LEVELS_MS
+    }
+    config = AuditConfig(late_ms=1_500, levels_of=levels_of)
+    found, _ = audit(*lean.frames(spark), config)
+    mine, expected = verdicts_of(found), naive_audit(messages, queues, cursors, config, levels)
     wrong = {
         k: (mine.get(k), expected.get(k)) for k in mine | expected if mine.get(k) != expected.get(k)
     }
