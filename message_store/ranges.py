@@ -1,4 +1,4 @@
-"""Half-open ranges of queue offsets: sorted, disjoint, none of them empty. Pure arithmetic."""
+"""Offsets as half-open ranges (sorted, disjoint, none empty), and as arrays. Pure arithmetic."""
 
 from __future__ import annotations
 
@@ -70,3 +70,13 @@ def mask_of(ranges: Iterable[Range], first: int, end: int) -> npt.NDArray[np.boo
     for low, high in within(ranges, first, end):
         mask[low - first : high - first] = True
     return mask
+
+
+def is_among(
+    values: npt.NDArray[np.int64], sorted_values: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Return which values are in a sorted array (`np.isin` sorts all of it at each call)."""
+    if not sorted_values.size:
+        return np.zeros(values.size, np.bool_)
+    spots = np.minimum(np.searchsorted(sorted_values, values), sorted_values.size - 1)
+    return np.asarray(sorted_values[spots] == values)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from message_store.ranges import is_among
 from migration.ledger.told import UNIT_BYTES
 from migration.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
 from migration.sides import Sides
@@ -103,7 +104,7 @@ class Count:
                     units = self.sides.queues.units(level, first, min(units_max(), end - first))
                     if not units.size:
                         break
-                    waits = ~np.isin(np.arange(first, first + units.size), settled)
+                    waits = ~is_among(np.arange(first, first + units.size), settled)
                     due_ms = self.sides.queues.due_ms(level, units)
                     counted.add(
                         units[waits], due_ms[waits], now_ms=self.now_ms, soon_ms=soon_ms,

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from message_store import marks
 from message_store.marks import Giveback, Handover, Mark
-from message_store.ranges import Range
+from message_store.ranges import Range, is_among
 from migration.checksum import checksum, minus, plus
 from migration.fold import FoldedLevel
 from schedule_service.delivery import Level
@@ -146,9 +146,9 @@ class Verification:
         mine = Tally()
         held = self._levels.levels.get(self._level, Level.empty(self._level)).cursor
         ranges = [(s.appended, s.end) for s in held.segments if s.pending]
-        settled = list(held.settled)
+        settled = np.array(sorted(held.settled), np.int64)
         for numbers, units, due_ms in self._units(ranges):
-            kept = ~np.isin(numbers, settled)
+            kept = ~is_among(numbers, settled)
             mine = mine.plus(_tally(units["phys_offset"][kept], due_ms[kept]))
             yield int(units.size)
         return mine

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.config import INT_MAX
+from message_store.ranges import is_among
 from message_store.waiting import Decided, Verdict
 from timer_store import layout
 from timer_store.crowding import beyond, crowded
@@ -74,7 +75,7 @@ class Decisions:
         """Return which timers are not taken in yet, and not settled either."""
         ahead = rows["queue_offset"] >= self._timers.position.queue_offset
         if ahead.any():
-            ahead &= ~np.isin(rows["phys_offset"], self._timers.intake.skip)
+            ahead &= ~is_among(rows["phys_offset"], self._timers.intake.skip)
         if self._timers.handovers.behind:
             ahead |= self._timers.handovers.limbo(rows)
         return np.asarray(ahead)

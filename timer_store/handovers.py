@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from message_store import marks
 from message_store.marks import Giveback, Handover, Marked, Ownership
-from message_store.ranges import Range, minus, within
+from message_store.ranges import Range, is_among, minus, within
 from timer_store import layout
 from timer_store.layout import LOWER_Y, UPPER_Y
 from timer_store.level_records import LevelRecords
@@ -87,7 +87,7 @@ class Handovers:
         found = np.zeros(rows.size, np.bool_)
         for mine in self._not_taken():
             found |= np.isin(rows["phys_offset"], mine["phys_offset"])
-        return found & ~np.isin(rows["phys_offset"], self._timers.intake.skip)
+        return found & ~is_among(rows["phys_offset"], self._timers.intake.skip)
 
     def _not_taken(self) -> Iterator[Rows]:
         unit = self._timers.position.handover_unit
@@ -151,7 +151,7 @@ class Handovers:
         skip = self._timers.intake.skip
         if not skip.size:
             return int(self._timers.intake.take_rows(rows, now_ms))
-        left = np.flatnonzero(~np.isin(rows["phys_offset"], skip))
+        left = np.flatnonzero(~is_among(rows["phys_offset"], skip))
         taken = int(self._timers.intake.take_rows(rows[left], now_ms))
         return int(left[taken]) if taken < left.size else int(rows.size)
 
@@ -253,7 +253,7 @@ class Handovers:
                         level, low, min(high, low + READ_UNITS),
                         self.owned.promised.get(level, {}), name=UPPER_Y,
                     )  # fmt: skip
-                    rows = rows[~np.isin(rows["phys_offset"], settled)]
+                    rows = rows[~is_among(rows["phys_offset"], settled)]
                     timers.books.note(rows["topic_index"], rows["phys_offset"], -1)
                     pair = candidates(
                         rows["due_ms"], timers.position.read_ms, timers.config.window_ms

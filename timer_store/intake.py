@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.batch import PutBatch
+from message_store.ranges import is_among
 from timer_store import layout
 from timer_store.books import Books
 from timer_store.placing import place
@@ -114,7 +115,7 @@ class Intake:
             return 0
         rows, following = self._fetch.fetch_queue(before, count_max)
         if self.skip.size:
-            rows = rows[~np.isin(rows["phys_offset"], self.skip)]
+            rows = rows[~is_among(rows["phys_offset"], self.skip)]
         if rows.size:
             self.take_in(rows, now_ms)
         if not self.holding:

@@ -19,6 +19,7 @@ from message_store import layout
 from message_store.kernels import index as index_kernels
 from message_store.kernels import scan
 from message_store.kernels import verify as kernels
+from message_store.ranges import is_among
 from message_store.verify.files import Bytes, Piece, map_file, overlapping
 from message_store.verify.log import LogFacts, pieces_of
 from message_store.verify.report import Progress, Report
@@ -186,7 +187,7 @@ def _check_chains(piece: IndexPiece, after: IndexPiece | None, report: Report) -
         found = pairs[reached[1:] != 0]
         if after is not None:
             found = np.concatenate([found, _pairs(after.items(1, BLOCK_ITEMS))])
-        left_out = left_out[~_among(pairs[left_out - 1], np.sort(found))]
+        left_out = left_out[~is_among(pairs[left_out - 1], np.sort(found))]
     if left_out.size:
         first = int(left_out[0])
         text = (
@@ -285,7 +286,7 @@ class _Keys:
                 break
             self.ahead = np.concatenate([self.ahead, _pairs(block)])
             self.reach = int(block["phys_offset"].max())
-        found = _among(_pairs(keys), np.sort(self.ahead))
+        found = is_among(_pairs(keys), np.sort(self.ahead))
         edges = np.flatnonzero(np.diff(found)) + 1
         for run in np.split(np.arange(found.size), edges):
             if found[run[0]]:
@@ -309,16 +310,6 @@ class _Keys:
             f"index directory: DueMQ makes it anew from the log"
         )
         self.report.add("warning", "key-missing", piece.path, first - piece.base, text, count=count)
-
-
-def _among(
-    values: npt.NDArray[np.int64], sorted_values: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
-    """Return which values are in a sorted array (`np.isin` hashes: slow for such numbers)."""
-    if not sorted_values.size:
-        return np.zeros(values.size, np.bool_)
-    spots = np.minimum(np.searchsorted(sorted_values, values), sorted_values.size - 1)
-    return np.asarray(sorted_values[spots] == values)
 
 
 def _pairs(keys: Rows) -> npt.NDArray[np.int64]:

@@ -63,6 +63,8 @@ MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
     "properties": (lean, 'F.col("properties") != 0', "F.lit(False)"),
     "retention": (judging, 'found.where(F.col("at_root") >= F.col("log_min"))', "found"),
 }  # fmt: skip
+RULES: Final = 24
+RULE_IN_CI: Final = 13  # early
 IN_CI: Final = ("deliveries by identity", "target", "cancels before the end")
 
 
@@ -98,9 +100,11 @@ def stores(spark: Any) -> tuple[Any, dict[tuple[str, int], str]]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    every = metafunc.config.getoption("--mutations")
     if "mutation" in metafunc.fixturenames:
-        every = metafunc.config.getoption("--mutations")
         metafunc.parametrize("mutation", list(MUTATIONS) if every else IN_CI)
+    if "rule" in metafunc.fixturenames:
+        metafunc.parametrize("rule", range(RULES) if every else [RULE_IN_CI])
 
 
 def test_a_condition_dropped_is_seen(
@@ -111,3 +115,16 @@ def test_a_condition_dropped_is_seen(
     rows = [(r["store"], r["root"], r["verdict"]) for r in found.collect()]
     mine = {(store, root): verdict for store, root, verdict in rows}
     assert len(mine) < len(rows) or mine != stores[1]
+
+
+def test_a_rule_dropped_is_seen(
+    rule: int, stores: tuple[Any, dict[tuple[str, int], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = judging._rules
+    assert len(rules(AuditConfig())) == RULES
+    monkeypatch.setattr(
+        judging, "_rules", lambda config: [r for at, r in enumerate(rules(config)) if at != rule]
+    )
+    found, _ = verdicts.audit(*stores[0], AuditConfig(late_ms=1_500), ids=False)
+    rows = [(r["store"], r["root"], r["verdict"]) for r in found.collect()]
+    assert {(store, root): verdict for store, root, verdict in rows} != stores[1]

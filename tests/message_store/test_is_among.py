@@ -1,0 +1,32 @@
+"""Which offsets are in a sorted array: as NumPy says, and without a look at all of it."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from message_store.ranges import is_among
+
+OFFSETS = st.lists(st.integers(-3, 40), max_size=30)
+
+
+@given(OFFSETS, OFFSETS)
+def test_as_isin(values: list[int], others: list[int]) -> None:
+    mine, known = np.array(values, np.int64), np.array(sorted(others), np.int64)
+    assert is_among(mine, known).tolist() == np.isin(mine, known).tolist()
+
+
+def test_it_costs_no_look_at_all_of_it() -> None:
+    values = np.arange(0, 60_000, 3)
+    times = []
+    for known in (np.arange(0, 20_000, 2), np.arange(0, 20_000_000, 2)):
+        spent = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            is_among(values, known)
+            spent.append(time.perf_counter() - begin)
+        times.append(min(spent))
+    assert times[1] < 50 * times[0], "a thousand times as many"
