@@ -35,12 +35,10 @@ def find_roots(rows: DataFrame) -> Roots | None:
     """Return the roots of all copies among records; None: there are no copies.
 
     Args:
-        rows: of `verdicts._keyed`.
+        rows: of `verdicts._keyed`; a copy lies behind its origin, else it has another role.
     """
     copies = rows.where(
-        F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
-        & F.col("origin").isNotNull()
-        & (F.col("origin") < F.col("at"))
+        F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY) & F.col("origin").isNotNull()
     ).select("key", "at", (F.col("key") - F.col("at") + F.col("origin")).alias("up"))
     copies = copies.localCheckpoint()
     if copies.isEmpty():

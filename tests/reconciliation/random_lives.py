@@ -70,6 +70,10 @@ class RandomStore:
         if self.chance(0.05):
             origin = self.random.choice([self.random.randint(0, self.at + 500)] * 3 + FAR)
             self.row("Plain", prepared_offset=~origin)
+        if self.chance(0.05):
+            self.nobodys()
+        if self.chance(0.05):
+            self.early_marker()
 
     def own(self) -> Row:
         uniques: list[str | None] = ["a", "b", "c", "d", None]
@@ -133,6 +137,27 @@ class RandomStore:
         named = -old["phys_offset"] - 1 if self.chance(0.5) else 0
         own = {"prepared_offset": named, "cancels": name, "out_ms": old["out_ms"]}
         self.row(TIMER_TOPIC, **own)
+
+    def early_marker(self) -> None:
+        """Append a marker, then the timer that it names: it cancels nothing."""
+        own, times = self.own(), self.times()
+        name = f"{own['real_topic']}+{own['unique_id']}"
+        self.row(TIMER_TOPIC, cancels=name, out_ms=times["out_ms"])
+        self.held.append(self.row(TIMER_TOPIC, **times, **own))
+
+    def nobodys(self) -> None:
+        """Append what names a place without a record, which a queue may point at."""
+        place = self.at + 10
+        if self.chance(0.5):
+            self.queues.append(
+                {
+                    "store": self.name, "topic": SCHEDULE_TOPIC, "queue_id": 0,
+                    "queue_offset": 1_000 + len(self.queues), "phys_offset": place,
+                    "record_size": 100, "tags_code": self.now_ms + 1_000,
+                }
+            )  # fmt: skip
+        topic = self.random.choice([QUARANTINE_TOPIC, DECISION_TOPIC])
+        self.row(topic, prepared_offset=~place)
 
     def write_cursors(self) -> None:
         """Write down positions, or lose them."""
