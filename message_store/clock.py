@@ -17,7 +17,11 @@ class Clock(Protocol):
         ...
 
     async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
-        """Return when `event` is set or the clock reaches `until_ms` (None: never)."""
+        """Return when `event` is set or the clock reaches `until_ms` (None: never).
+
+        Also soon after the clock was set back: whoever waits has to look again. Who wanted to rest
+        for a second would rest for as long as it was set back otherwise.
+        """
         ...
 
 
@@ -70,12 +74,14 @@ class SystemClock:
         return time.monotonic()
 
     async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
+        seen_ms = 0.0
         while not event.is_set():
             if until_ms is None:
                 await event.wait()
                 return
-            left_ms = math.ceil(until_ms - time.time() * 1_000)  # event loops count whole ms:
-            if left_ms <= 0:  # less would have them go round and round
+            before_ms, seen_ms = seen_ms, time.time() * 1_000
+            left_ms = math.ceil(until_ms - seen_ms)  # event loops count whole ms:
+            if left_ms <= 0 or seen_ms < before_ms:  # less would have them go round and round
                 return
             left_s = min(left_ms, self.WAIT_MS_MAX) / 1_000
             if isinstance(event, Signal):
@@ -119,9 +125,9 @@ class FakeClock:
                 wait.cancel()
 
     def set_ms(self, now_ms: int) -> None:
-        """Step to `now_ms`, also backwards; wake whoever waits for a moment that has come."""
-        self._now_ms = now_ms
-        while self._sleepers and self._sleepers[0][0] <= now_ms:
+        """Step to `now_ms`; wake whoever waits for a moment that has come, backwards: everybody."""
+        back, self._now_ms = now_ms < self._now_ms, now_ms
+        while self._sleepers and (back or self._sleepers[0][0] <= now_ms):
             heapq.heappop(self._sleepers)[2].set()
 
     def advance(self, step_ms: int) -> None:

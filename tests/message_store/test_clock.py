@@ -66,3 +66,36 @@ def test_a_signal_is_an_event_for_the_clock_of_tests() -> None:
         await waits
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("make", [asyncio.Event, Signal])
+def test_a_clock_set_back_ends_the_wait(
+    make: type[asyncio.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a rest of a second takes as long as the clock was set back."""
+    times = iter([5_000.0, 1_400.0])
+    monkeypatch.setattr("message_store.clock.time.time", lambda: next(times))
+    clock = SystemClock()
+    clock.WAIT_MS_MAX = 1  # type: ignore[misc]
+
+    async def main() -> None:
+        async with asyncio.timeout(10):
+            await clock.wait(make(), until_ms=5_001_000)
+
+    asyncio.run(main())
+    assert next(times, None) is None
+
+
+def test_the_clock_of_tests_does_so_too() -> None:
+    clock = FakeClock()
+
+    async def main() -> None:
+        waiting = asyncio.ensure_future(clock.wait(asyncio.Event(), until_ms=clock.now_ms() + 10))
+        await asyncio.sleep(0)
+        clock.advance(9)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        clock.advance(-60_000)
+        await waiting
+
+    asyncio.run(main())
