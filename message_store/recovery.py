@@ -120,15 +120,18 @@ def file_before(log: CommitLog, time_ms: int) -> int:
     """Return the base of the last file up to which no file begins with a record after `time_ms`.
 
     Apache takes the newest file that begins at or before `time_ms`; a clock that was set back
-    between two files makes that one pass records that are younger. Without such, both are one.
+    between two files makes that one pass records that are younger. Where it was not, both are one.
+    Files that begin with no record are passed over: damage must not be what a walk begins with.
     """
     row = np.zeros(1, layout.SCANNED)
     base = log.files[0].base
     for file in log.files:
         size = scan.read_frame(file.data, 0, file.size, file.base, row[0])
-        if size <= 0 or not 0 < int(row[0]["store_ms"]) <= time_ms:
+        first_ms = int(row[0]["store_ms"]) if size > 0 else 0
+        if first_ms > time_ms:
             break
-        base = file.base
+        if first_ms > 0:  # else it begins with no record, and says nothing
+            base = file.base
     return base
 
 

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from message_store import marks
 from message_store.marks import Giveback, Handover, Mark
-from message_store.ranges import Range, is_among
+from message_store.ranges import Range, is_among, is_in
 from migration.checksum import checksum, minus, plus
 from migration.fold import FoldedLevel
 from schedule_service.delivery import Level
@@ -178,7 +178,7 @@ class Verification:
                     phys_offset = units["phys_offset"].copy()
                     old = numbers < border
                     before = before.plus(_tally(phys_offset[old], due_ms[old]))
-                    left = ~np.isin(phys_offset, rows["phys_offset"])
+                    left = ~is_in(phys_offset, rows["phys_offset"])
                     gone.append((phys_offset[left], due_ms[left]))
                 yield end - first
                 first = end

@@ -29,6 +29,7 @@ OFF: Final = "off"
 QUIET: Final = "-Xlog:disable"
 CHECKED: Final = "-XX:+VerifySharedSpaces"
 END_S: Final = 300  # for Java to write it
+UNUSED_S: Final = 30 * 86_400
 MESSAGES: Final = 100
 LOOPBACK: Final = (b"\x7f\x00\x00\x01", 1)
 
@@ -50,32 +51,38 @@ class ClassArchive:
         given = environment.get(VARIABLE, "")
         if given == OFF:
             return None
-        home = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        spark, program = find_spec("pyspark"), java.resolve()
-        state = program.stat()
-        facts = (
-            str(program), state.st_mtime_ns, state.st_size,
-            spark and spark.origin, environment.get("SPARK_HOME", ""),
-        )  # fmt: skip
+        spark = find_spec("pyspark")
+        own = Path(spark.origin).parent if spark is not None and spark.origin else Path()
+        jars = Path(environment.get("SPARK_HOME") or own) / "jars"
+        try:
+            home = Path(given or environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            facts = [
+                (str(path), path.stat().st_mtime_ns, path.stat().st_size)
+                for path in (java.resolve(), jars.resolve())
+            ]
+        except (OSError, RuntimeError):  # nobody's home, or no such Spark
+            return None
         digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
-        return cls(Path(given or Path(home) / "duemq" / "java"), f"spark-{digest}")
+        folder = home if given else home / "duemq" / "java"
+        return cls(folder.absolute(), f"spark-{digest}")
 
     @property
     def file(self) -> Path | None:
         """The archive, if there is one and it is whole."""
         for path in self.folder.glob(f"{self.stem}-*.jsa"):
-            if path.name == f"{self.stem}-{path.stat().st_size}.jsa":
-                return path
+            with suppress(OSError):  # somebody removes it
+                if path.name == f"{self.stem}-{path.stat().st_size}.jsa":
+                    return path
         return None
 
     @property
     def options(self) -> str:
         """What Java is told to use it; empty: it is not there."""
         file = self.file
-        return f"{QUIET} {CHECKED} -XX:SharedArchiveFile={file}" if file else ""
+        return f'{QUIET} {CHECKED} -XX:SharedArchiveFile="{file}"' if file else ""
 
     def keep(self, made: Path) -> None:
-        """Take a file that Java has written as the archive; others are removed.
+        """Take a file that Java has written as the archive; those nobody used lately are removed.
 
         Raises:
             OSError: The disk refused it.
@@ -85,7 +92,8 @@ class ClassArchive:
         kept = self.folder / f"{self.stem}-{made.stat().st_size}.jsa"
         made.replace(kept)
         for old in self.folder.glob("spark-*.jsa"):
-            if old != kept:
+            mine = old.name.startswith(f"{self.stem}-")
+            if old != kept and (mine or old.stat().st_atime < kept.stat().st_mtime - UNUSED_S):
                 old.unlink(missing_ok=True)
 
 
@@ -97,11 +105,12 @@ def make_later(archive: ClassArchive | None) -> bool:
     if archive is None or archive.file is not None:
         return False
     nowhere = subprocess.DEVNULL
-    command = [sys.executable, "-m", "reconciliation.class_archive"]
+    command = [sys.executable, "-P", "-m", "reconciliation.class_archive"]
     with suppress(OSError):
         subprocess.Popen(
-            command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
-        )
+            command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True, cwd="/",
+            env={**os.environ, VARIABLE: str(archive.folder)},
+        )  # fmt: skip
         return True
     return False
 

@@ -22,7 +22,7 @@ from message_store.errors import RecordUnreadable
 from message_store.json_dialect import loads
 from message_store.layout import CHECKPOINT_BYTES, CQ_UNIT, native_columns, packer
 from message_store.marks import MARK_QUEUE, MARK_TOPIC, Giveback, Marked, Ownership, decode
-from message_store.ranges import Range, minus, plus
+from message_store.ranges import Range, is_among, minus, plus
 from message_store.record import decode_record
 from reconciliation.files import Root
 from reconciliation.late_units import NOTHING, find_late_units
@@ -84,7 +84,7 @@ class Standing:
             mine = (offsets >= piece.first) & (offsets < piece.end)
             found[mine] = UNKNOWN if self.read_ms is None else AHEAD
             if piece.taken and self.read_ms is not None:
-                found[mine & (due_ms <= self.read_ms) & ~np.isin(at, self.late)] = PASSED
+                found[mine & (due_ms <= self.read_ms) & ~is_among(at, self.late)] = PASSED
         return found
 
     def of_timers(self, out_ms: Offsets, offsets: Offsets, at: Offsets) -> Flags:
@@ -92,7 +92,7 @@ class Standing:
         if self.read_ms is None:
             return np.full(out_ms.size, UNKNOWN, np.int8)
         passed = (out_ms < self.read_ms) & (offsets < self.taken_to)
-        return np.asarray(passed & ~np.isin(at, self.late), np.int8)
+        return np.asarray(passed & ~is_among(at, self.late), np.int8)
 
 
 def read_standing(number: int, root: Root, plan: LogPlan) -> tuple[Standing, list[Finding]]:

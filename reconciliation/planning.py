@@ -94,14 +94,20 @@ def plan_log(store: str, root: Root) -> LogPlan:
     """
     durable = _durable(root)
     entries, findings = row_of_files(store, root.files("commitlog"))
+    text = (
+        f"{{}} bytes more were on the disk once, says {MARK_FILE}: the end of the log is gone, or "
+        f"the store was copied while its broker ran"
+    )
     if not entries:
+        if durable:
+            findings.append(Finding(store, "commitlog", 0, durable, "cut", text.format(durable), 0))
         return LogPlan((), 0, 0, tuple(findings))
     end, last_ms, found = find_log_end(store, root, entries)
-    if end < durable:
+    if end < durable and not found:  # else a file that cannot be read is told already
         last = [entry for entry in entries if int(entry.name) <= end][-1]
         base, missing = int(last.name), durable - end
-        text = f"records end here; {missing} bytes more were on the disk once, says {MARK_FILE}"
-        found.append(Finding(store, last.path, end - base, missing, "cut", text, base))
+        why = text.format(missing)
+        found.append(Finding(store, last.path, end - base, missing, "cut", why, base))
     return LogPlan(tuple(entries), int(entries[0].name), end, tuple(findings + found), last_ms)
 
 

@@ -69,7 +69,7 @@ def local_session(
     java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Dduemq.spark.log={log_level or 'OFF'}"
     java += f" {LIGHT}" if light else ""
     if archive_to is not None:
-        java += f" {QUIET} -XX:ArchiveClassesAtExit={archive_to}"
+        java += f' {QUIET} -XX:ArchiveClassesAtExit="{archive_to}"'
     elif archive is not None:
         java += f" {archive.options}"
     builder = SparkSession.builder.appName(app).master(f"local[{cores}]")

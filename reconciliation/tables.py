@@ -155,7 +155,7 @@ ROLE_CLOCK = 18  # a record from which on the clock was set back: from out_ms to
 CLOCK_SET_BACK: Final = "clock"  # the kind of that finding: nothing is unread there
 TIME_MIN: Final = 1 << 31  # a tags code of so few bits is a tag's hash, no time
 STORE_BITS: Final = 48  # a key is store number << 48 | log offset
-PLACE_MAX: Final = (1 << STORE_BITS) - 1  # no record lies there: origins behind it are that one
+PLACE_MAX: Final = (1 << STORE_BITS) - 1  # no record lies there or behind it
 WAITING: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
 
 # Bits of a tally, the sum of what the records of one message say:

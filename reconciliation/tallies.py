@@ -72,7 +72,7 @@ def pack(column: Callable[[str], pa.Array]) -> Packed:
     column = cache(column)
     sent = _numbers(column("role")) == ROLE_DELIVERY
     at, prepared = _numbers(column("phys_offset")), _numbers(column("prepared_offset"))
-    place = np.where(sent, np.minimum(~prepared, PLACE_MAX), at)
+    place = np.where(sent & (~prepared < PLACE_MAX), ~prepared, at)  # further is no log: its own
     key = place | (_numbers(column("store_id")) << STORE_BITS)
     hurt = _there(column("damage"))
     due_ms, odd = _due_ms(column, sent)

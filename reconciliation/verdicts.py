@@ -321,9 +321,13 @@ def _events(
 
 
 def origin() -> Column:
-    """Return the log offset that a record names as its origin; null: none."""
-    prepared = F.col("prepared_offset")
-    return F.when(prepared < 0, F.least(F.bitwise_not(prepared), F.lit(PLACE_MAX)))
+    """Return the log offset that a record names as its origin; null: none.
+
+    One that no log reaches is told as the record's own: nobody waits there.
+    """
+    named = F.bitwise_not(F.col("prepared_offset"))
+    far = F.when(named >= PLACE_MAX, F.col("phys_offset")).otherwise(named)
+    return F.when(F.col("prepared_offset") < 0, far)
 
 
 def _with_origin(rows: DataFrame) -> DataFrame:

@@ -28,6 +28,7 @@ from message_store.held import has_routes, without
 from message_store.key_search import HIT_UNIQUE, frames, search
 from message_store.properties import encode_properties
 from message_store.quarantine import NO_HOST, origin_of
+from message_store.ranges import distinct
 from message_store.record import Record
 from message_store.waiting import Decided, Found, Hooks, Offsets, Verdict, none_found
 from schedule_service.carrier import Carrier, target_of
@@ -226,7 +227,7 @@ class WaitingLevels:
 
     def _look(self, offsets: Offsets) -> tuple[Rows, Decided]:
         """Return records, and DONE for those that wait."""
-        assert np.unique(offsets).size == offsets.size, "each message once"
+        assert distinct(offsets).size == offsets.size, "each message once"
         rows = frames(self._store, offsets)
         verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
         for at, row in enumerate(rows):

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from message_store.json_dialect import dumps
 from message_store.marks import Giveback, Handover, Marked
-from message_store.ranges import minus, plus, within
+from message_store.ranges import distinct, minus, plus, within
 from schedule_service.cursor import (
     NEVER_MS,
     SEGMENTS_MAX,
@@ -299,10 +299,10 @@ def _origins(store: Any, scan_from: int) -> Iterator[Offsets]:
         prepared = rows["prepared_offset"]
         held.append(-(prepared[prepared < 0] + 1))
         if sum(block.size for block in held) >= ORIGINS_MAX:
-            yield np.unique(np.concatenate(held))
+            yield distinct(*held)
             held = []
     if any(block.size for block in held):
-        yield np.unique(np.concatenate(held))
+        yield distinct(*held)
 
 
 def _cursor(queues: ScheduleQueues, waiting: _Waiting) -> LevelCursor:

@@ -38,6 +38,7 @@ import numpy.typing as npt
 from message_store import layout as store_layout
 from message_store.commit_log import sync_directory
 from message_store.errors import ConfigError, CorruptStore, RecordUnreadable
+from message_store.ranges import distinct, is_in
 from message_store.recovery import file_before
 from timer_store import layout
 from timer_store.kernels import adoption as kernels
@@ -172,7 +173,7 @@ def near_units(directory: Path, check: Check) -> Offsets | None:
         units.end = units.find_end(0)
         if units.end < check.log_pos:
             return None
-        return np.unique(np.concatenate([NO_OFFSETS, *_units_from(units, check.read_ms)]))
+        return distinct(NO_OFFSETS, *_units_from(units, check.read_ms))
     finally:
         units.close()
 
@@ -269,12 +270,12 @@ def settled_by_others(timers: TimerStore, reach: Reach, progress: Progress) -> O
     for units in _units(timers, offset):
         rows = _identify(timers, units["phys_offset"], copies=False)
         found.append(_passed(timers, units, rows, offset, reach))
-        rows = rows[~np.isin(rows["phys_offset"], found[-1])]
+        rows = rows[~is_in(rows["phys_offset"], found[-1])]
         settled = witnesses.copied(rows) | witnesses.cancelled(rows)
         found.append(rows["phys_offset"][settled])
         offset += int(units.size)
     found += _handed_passed(timers, reach)
-    return np.unique(np.concatenate(found))
+    return distinct(*found)
 
 
 def _handed_passed(timers: TimerStore, reach: Reach) -> Iterator[Offsets]:
@@ -290,14 +291,14 @@ def _handed_passed(timers: TimerStore, reach: Reach) -> Iterator[Offsets]:
                 rows, _ = timers.handovers.owned_rows(level, start, min(start + CHUNK_UNITS, end))
                 slot_ms = (rows["due_ms"] - 1) // width_ms * width_ms
                 offsets = rows["phys_offset"][slot_ms < reach.read_ms]
-                yield offsets[~np.isin(offsets, reach.near)]
+                yield offsets[~is_in(offsets, reach.near)]
 
 
 def _passed(timers: TimerStore, units: Rows, rows: Rows, offset: int, reach: Reach) -> Offsets:
     """Return the records that Apache took in and whose slot it has read."""
     early = units["phys_offset"][: max(reach.queue_offset - offset, 0)]
     later = rows["phys_offset"][rows["out_ms"] >= reach.read_ms]
-    return early[~(np.isin(early, later) | np.isin(early, reach.near))]
+    return early[~(is_in(early, later) | is_in(early, reach.near))]
 
 
 def _scan_start(timers: TimerStore, reach: Reach) -> int:

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.config import INT_MAX
-from message_store.ranges import is_among
+from message_store.ranges import distinct, is_among
 from message_store.waiting import Decided, Verdict
 from timer_store import layout
 from timer_store.crowding import beyond, crowded
@@ -148,7 +148,7 @@ class Decisions:
     def _skip(self, rows: Rows, log_end: int) -> None:
         """Have timers that stand in the queue not be taken in."""
         intake = self._timers.intake
-        intake.skip = np.union1d(intake.skip, rows["phys_offset"])
+        intake.skip = distinct(intake.skip, rows["phys_offset"])
         self._queued.append((int(rows["queue_offset"].max()), log_end))
 
     def scan_from(self) -> int:
@@ -237,7 +237,7 @@ class Decisions:
 
     def _look(self, offsets: Offsets) -> tuple[Rows, Offsets, Decided]:
         """Return records, places, and what is told of those that do not wait."""
-        assert np.unique(offsets).size == offsets.size, "each timer once"
+        assert distinct(offsets).size == offsets.size, "each timer once"
         rows = self._timers.records.read(offsets)
         places = self.places(rows)
         verdicts = np.full(offsets.size, Verdict.DELIVERED, np.int8)

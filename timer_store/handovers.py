@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from message_store import marks
 from message_store.marks import Giveback, Handover, Marked, Ownership
-from message_store.ranges import Range, is_among, minus, within
+from message_store.ranges import Range, distinct, is_among, is_in, minus, within
 from timer_store import layout
 from timer_store.layout import LOWER_Y, UPPER_Y
 from timer_store.level_records import LevelRecords
@@ -86,7 +86,7 @@ class Handovers:
         """Return which level messages, (n,) `layout.TIMED`, are handed over and not taken in."""
         found = np.zeros(rows.size, np.bool_)
         for mine in self._not_taken():
-            found |= np.isin(rows["phys_offset"], mine["phys_offset"])
+            found |= is_in(rows["phys_offset"], mine["phys_offset"])
         return found & ~is_among(rows["phys_offset"], self._timers.intake.skip)
 
     def _not_taken(self) -> Iterator[Rows]:
@@ -260,7 +260,7 @@ class Handovers:
                     )
                     for slot_ms in pair:
                         places = timers.units.find(rows["phys_offset"], slot_ms)
-                        timers.units.settle(np.unique(places[places >= 0]), copied=True)
+                        timers.units.settle(distinct(places[places >= 0]), copied=True)
                     timers.units.recount(np.concatenate(pair))
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.errors import RecordUnreadable
+from message_store.ranges import distinct, is_in
 from message_store.text import java_hash
 from timer_store import layout
 from timer_store.chains import FAULTS
@@ -349,7 +350,7 @@ def without_seconds(rows: Rows) -> Rows:
     """Return timers slot by slot in due order; second units and settled timers are left out."""
     settled = rows["due_ms"] < 0
     if settled.any():
-        rows = rows[~settled & ~np.isin(rows["phys_offset"], rows["phys_offset"][settled])]
+        rows = rows[~settled & ~is_in(rows["phys_offset"], rows["phys_offset"][settled])]
     rows = rows[np.lexsort((rows["phys_offset"], rows["due_ms"], rows["slot_ms"]))]
     second = np.zeros(rows.size, np.bool_)
     second[1:] = rows["phys_offset"][1:] == rows["phys_offset"][:-1]
@@ -377,7 +378,7 @@ def _by_key(timers: TimerStore, query: Query) -> Page:
         np.array(timers.store.query_keys(topic, query.key, KEY_RECORDS_MAX, 0, end_ms), np.int64)
         for topic in topics
     ]
-    timed = timers.records.read(np.unique(np.concatenate(found)))
+    timed = timers.records.read(distinct(*found))
     waits = timers.decisions.places(timed) != NOWHERE
     rows = _found(timed[waits], staged=False)
     rows["staged"] = timers.stage.contains(rows["phys_offset"], rows["due_ms"])

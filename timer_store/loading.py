@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.errors import CorruptStore
+from message_store.ranges import is_in
 from timer_store import layout
 from timer_store.claims import Claims
 from timer_store.stage import Run, sorted_run
@@ -185,7 +186,7 @@ class SlotLoader:
             return rows
         rows = rows[~self._claims.has(rows["phys_offset"])]
         for known in (loaded.run.rows, loaded.rolls):  # a unit that was copied was read before
-            rows = rows[~np.isin(rows["phys_offset"], known["phys_offset"])]
+            rows = rows[~is_in(rows["phys_offset"], known["phys_offset"])]
         _, firsts = np.unique(rows["phys_offset"], return_index=True)
         rows = rows[np.sort(firsts)]
         keep = np.ones(rows.size, np.bool_)
@@ -228,8 +229,8 @@ def load(
 def _without(loaded: Loaded, settled: Offsets) -> Loaded:
     """Leave out timers that were settled while the slot was read; they are not missing."""
     held = loaded.run.rows
-    run = Run(held[~np.isin(held["phys_offset"], settled)])
-    rolls = loaded.rolls[~np.isin(loaded.rolls["phys_offset"], settled)]
+    run = Run(held[~is_in(held["phys_offset"], settled)])
+    rolls = loaded.rolls[~is_in(loaded.rolls["phys_offset"], settled)]
     return replace(loaded, run=run, rolls=rolls, num=loaded.num - int(settled.size))
 
 

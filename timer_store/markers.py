@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from message_store.errors import RecordUnreadable, StoreError
 from message_store.key_search import HIT_UNIQUE, search
+from message_store.ranges import distinct
 from timer_store import layout
 from timer_store.decisions import NOWHERE
 from timer_store.names import TIMER_TOPIC
@@ -38,7 +39,7 @@ def apply_markers(timers: TimerStore, markers: Rows) -> int:
     if not named:
         return 0
     targets = _targets(timers, named)
-    rows = timers.records.read(np.unique(targets))
+    rows = timers.records.read(distinct(targets))
     places = timers.decisions.places(rows)
     waiting = places != NOWHERE
     timers.decisions.settle(rows[waiting], places[waiting], timers.store.max_offset)

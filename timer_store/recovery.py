@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from message_store import marks
 from message_store.errors import CorruptStore
+from message_store.ranges import distinct
 from timer_store import adoption, layout
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.placing import candidates, slot_times
@@ -103,7 +104,7 @@ def restore(
     settled = origins(timers.store, middle)
     bury(timers, settled, counted=True)
     returned = timers.handovers.read_on()
-    timers.handovers.bury_returned(returned, np.union1d(before, settled))
+    timers.handovers.bury_returned(returned, distinct(before, settled))
     faults += units.check(position.read_ms)
     if faults or not adds_up(timers):
         notice(
@@ -115,7 +116,7 @@ def restore(
         )
         if linked.damaged.size or linked.too_far.size or not adds_up(timers):
             return False
-    take_in(timers, np.union1d(before, settled), progress)
+    take_in(timers, distinct(before, settled), progress)
     return True
 
 
@@ -168,7 +169,7 @@ def positions_of(
     found = timers.units.find(rows["phys_offset"], pair[0])
     again = timers.units.find(rows["phys_offset"], pair[1])
     found = np.where(found < 0, again, found)
-    return np.unique(found[found >= 0])
+    return distinct(found[found >= 0])
 
 
 def take_in(timers: TimerStore, settled: Offsets, progress: Progress | None = None) -> None:
@@ -191,7 +192,7 @@ def origins(store: Any, start: int, end: int | None = None) -> Offsets:
     for rows in store.scan(start, end):
         prepared = rows["prepared_offset"]
         held.append(-(prepared[prepared < 0] + 1))
-    return np.unique(np.concatenate(held))
+    return distinct(*held)
 
 
 def rebuild(
@@ -226,7 +227,7 @@ def _settled(timers: TimerStore, progress: Progress, reach: adoption.Reach) -> O
     first, end = timers.fetch.bounds()
     if first >= end and not timers.handovers.owned:
         return np.empty(0, np.int64)
-    return np.union1d(
+    return distinct(
         origins(timers.store, timers.store.min_offset),
         adoption.settled_by_others(timers, reach, progress),
     )

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from message_store.errors import CorruptStore
+from message_store.ranges import distinct, is_in
 from timer_store import layout, repair
 from timer_store.chains import (
     FAULTS,
@@ -216,7 +217,7 @@ class TimerUnits:
         heap = np.empty((count_max, 3), np.int64)
         walk = self._walk_least(slot_ms, after, skip, heap)
         if walk[chain.WALK_MIXED] and walk[chain.WALK_SETTLED]:  # of a record with two units?
-            skip = np.union1d(skip, self._settled_in(slot_ms))
+            skip = distinct(skip, self._settled_in(slot_ms))
             walk = self._walk_least(slot_ms, after, skip, heap)
         count = int(walk[chain.WALK_ROWS])
         heap = heap[: min(count, count_max)]
@@ -248,7 +249,7 @@ class TimerUnits:
             rows = out[out.size - int(walk[chain.WALK_ROWS]) :]
             parts.append(rows["phys_offset"][rows["state"] == layout.STAGED_SETTLED])
             walk[chain.WALK_ROWS] = 0
-        return np.unique(np.concatenate(parts))
+        return distinct(*parts)
 
     def read(self, positions: Longs) -> Rows:
         """Return the units at log positions as (n,) `layout.STAGED`, in the order asked for.
@@ -396,7 +397,7 @@ class TimerUnits:
         """Return (positions ascending, their new due_ms, the ticks that have one timer less)."""
         positions = positions[positions >= self.log.min_pos]
         if (np.diff(positions) <= 0).any():  # many come in order
-            positions = np.unique(positions)
+            positions = distinct(positions)
         due, ticks = np.zeros(positions.size, np.int64), np.zeros(positions.size, np.int64)
         if positions.size and int(positions[-1]) >= self.log.end:
             raise self.log.fault(int(positions[-1]), "there is no unit")
@@ -482,6 +483,6 @@ def _without_seconds(rows: Rows) -> Rows:
     """Return the first unit of each record; none of a record that any unit says is settled."""
     settled = rows["state"] == layout.STAGED_SETTLED
     if settled.any():
-        rows = rows[~np.isin(rows["phys_offset"], rows["phys_offset"][settled])]
+        rows = rows[~is_in(rows["phys_offset"], rows["phys_offset"][settled])]
     _, firsts = np.unique(rows["phys_offset"], return_index=True)
     return rows if firsts.size == rows.size else rows[np.sort(firsts)]

@@ -6,7 +6,7 @@ import atexit
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
@@ -85,8 +85,14 @@ def in_spark(where: Where, what: str, work: Callable[[SparkSession], T], *, show
 
     with _Progress(shown=shown) as progress:
         spark = progress.run("starting Spark", lambda: session_at(where))
-        atexit.register(spark.stop)
+        atexit.register(_stop, spark)
         return progress.run(what, lambda: work(spark), spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    """End Spark; its Java may have died."""
+    with suppress(Exception):
+        spark.stop()
 
 
 class _Progress:

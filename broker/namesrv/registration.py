@@ -170,8 +170,9 @@ class Link:
                 self._wake.clear()
                 await self._attempt()
                 wait_ms = interval_ms if self.registered else RETRY_MS
-                await self._clock.wait(self._wake, until_ms=started_ms + wait_ms)
-                await self._clock.wait(self._stop, until_ms=started_ms + PAUSE_MS_MIN)
+                for event, ms in ((self._wake, wait_ms), (self._stop, PAUSE_MS_MIN)):
+                    since_ms = min(started_ms, self._clock.now_ms())  # it may have been set back
+                    await self._clock.wait(event, until_ms=since_ms + ms)
             await self._unregister()
         finally:
             await self._client.close()

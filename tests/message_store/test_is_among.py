@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from message_store.ranges import is_among
+from message_store.ranges import distinct, is_among, is_in
 
 OFFSETS = st.lists(st.integers(-3, 40), max_size=30)
 
@@ -30,3 +30,29 @@ def test_it_costs_no_look_at_all_of_it() -> None:
             spent.append(time.perf_counter() - begin)
         times.append(min(spent))
     assert times[1] < 50 * times[0], "a thousand times as many"
+
+
+@given(OFFSETS, OFFSETS)
+def test_others_as_isin(values: list[int], others: list[int]) -> None:
+    mine, known = np.array(values, np.int64), np.array(others, np.int64)
+    assert is_in(mine, known).tolist() == np.isin(mine, known).tolist()
+
+
+@given(st.lists(OFFSETS, min_size=1, max_size=3))
+def test_distinct_as_unique(values: list[list[int]]) -> None:
+    arrays = [np.array(some, np.int64) for some in values]
+    assert distinct(*arrays).tolist() == np.unique(np.concatenate(arrays)).tolist()
+    assert distinct(*arrays).dtype == np.int64
+
+
+def test_offsets_are_sorted_and_not_hashed() -> None:
+    offsets = np.arange(1_000_000) * 4_096
+    times = []
+    for work in (np.sort, distinct):
+        spent = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            work(offsets)
+            spent.append(time.perf_counter() - begin)
+        times.append(min(spent))
+    assert times[1] < 20 * times[0]

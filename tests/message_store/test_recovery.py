@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from message_store.clock import FakeClock
+from message_store.commit_log import CommitLog
 from message_store.errors import CorruptStore
 from message_store.record import encode_record
+from message_store.recovery import file_before
 from message_store.store import MessageStore
 from tests.message_store.test_store import bodies
 from tests.store_help import LOOPBACK, open_store, put_one, small_config
@@ -132,3 +134,56 @@ def test_a_queue_file_that_is_missing_between_others_is_named(tmp_path, gone):
         path.unlink()
     with open_store(tmp_path) as store:
         assert bodies(store, "T") == [b"%d" % number for number in range(120)]
+
+
+MINUTE_MS = 60_000
+
+
+@pytest.mark.parametrize(
+    ("minutes", "torn", "base"),
+    [
+        ([0, 1, 2, 3], (), 2),  # as Apache
+        ([0, 5, 1, 2], (), 0),  # set back: what is younger than the moment lies in the first, too
+        ([0, 1, 9, 2], (), 1),
+        ([0, 1, 2, 9], (1,), 2),  # a file that begins with damage is passed over
+        ([0, 1, 2, 2], (1, 2), 3),
+        ([9, 0, 1, 2], (), 0),
+        ([9, 9, 9, 9], (), 0),
+    ],
+)
+def test_where_a_walk_begins(tmp_path, minutes, torn, base):
+    folder = tmp_path / "commitlog"
+    folder.mkdir()
+    for number, minute in enumerate(minutes):
+        data = encode_record(
+            topic="T", queue_id=0, queue_offset=number, body=b"x", property_text=b"",
+            phys_offset=number * FILE_BYTES, born_ms=1, store_ms=1 + minute * MINUTE_MS,
+            born_host=LOOPBACK, store_host=LOOPBACK,
+        )  # fmt: skip
+        data = bytes(len(data)) if number in torn else data
+        (folder / f"{number * FILE_BYTES:020d}").write_bytes(data.ljust(FILE_BYTES, b"\0"))
+    log = CommitLog(folder, FILE_BYTES)
+    log.load()
+    assert file_before(log, 2 * MINUTE_MS + 30_000) == base * FILE_BYTES
+    log.close()
+
+
+@pytest.mark.parametrize("torn", [(2,), (2, 3)])
+def test_damage_at_a_file_s_head_costs_no_file_behind_it(tmp_path, torn):
+    clock = FakeClock()
+    with open_store(tmp_path, clock) as store:
+        for number in range(500):
+            clock.advance(1_000)
+            put_one(store, "T", 0, b"%d" % number + b"x" * 1_000)
+        count = len(store.log.files)
+    assert count > 6
+    files = sorted((tmp_path / "commitlog").iterdir())
+    for number in torn:
+        files[number].write_bytes(bytes(files[number].stat().st_size))
+    (tmp_path / "config" / "duemq.mark").unlink()
+    (tmp_path / "abort").write_text("1")  # as Apache leaves it
+    with open_store(tmp_path, clock) as store:
+        assert len(store.log.files) == count
+        assert store.queue_bounds("T", 0)[1] == 500
+        last = store.units("T", 0, 499, 1)[0]
+        assert store.read_record(int(last["phys_offset"])).body.startswith(b"499x")

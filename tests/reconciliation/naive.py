@@ -64,7 +64,9 @@ class _Store:
         self.rows.sort(key=lambda row: row["phys_offset"])
         for row in self.rows:
             named = row["prepared_offset"] < 0
-            row["origin"] = min(~row["prepared_offset"], (1 << 48) - 1) if named else None
+            row["origin"] = ~row["prepared_offset"] if named else None
+            if named and row["origin"] >= (1 << 48) - 1:  # no log is so long
+                row["origin"] = row["phys_offset"]
             row["kind"] = _kind(row)
         self.held = {r["phys_offset"]: r for r in self.rows if r["kind"] == "held"}
         self._name_rolls()

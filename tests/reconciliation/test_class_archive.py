@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -49,6 +50,8 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_java_uses_what_a_run_of_it_has_left(tmp_path: Path) -> None:
     find_java()  # CI has it
+    tmp_path = tmp_path / "a folder"
+    tmp_path.mkdir()
     made = run(tmp_path, "-m", "reconciliation.class_archive")
     assert (made.returncode, made.stdout) == (0, ""), made.stderr
     [file] = tmp_path.glob("*.jsa")
@@ -66,7 +69,9 @@ def test_java_uses_what_a_run_of_it_has_left(tmp_path: Path) -> None:
 def test_it_is_of_one_java_and_one_spark(tmp_path: Path, archive: ClassArchive) -> None:
     where = {VARIABLE: str(archive.folder)}
     assert ClassArchive.of(tmp_path / "java", where) == archive
-    spark = ClassArchive.of(tmp_path / "java", where | {"SPARK_HOME": "/opt/spark"})
+    assert ClassArchive.of(tmp_path / "java", where | {"SPARK_HOME": "/none"}) is None
+    (tmp_path / "jars").mkdir()
+    spark = ClassArchive.of(tmp_path / "java", where | {"SPARK_HOME": str(tmp_path)})
     assert spark is not None
     assert spark.stem != archive.stem
     (tmp_path / "java").write_text("a newer program")
@@ -81,14 +86,19 @@ def test_it_is_of_one_java_and_one_spark(tmp_path: Path, archive: ClassArchive) 
 
 def test_the_newest_is_kept_alone(archive: ClassArchive) -> None:
     archive.folder.mkdir()
+    for name, days in (("spark-other-1.jsa", 1), ("spark-old-1.jsa", 40)):
+        (archive.folder / name).write_bytes(b"x")
+        at_s = time.time() - days * 86_400
+        os.utime(archive.folder / name, (at_s, at_s))
     for content in (b"first", b"second one"):
         made = archive.folder / "made.new"
         made.write_bytes(content)
         archive.keep(made)
     assert archive.file is not None
     assert archive.file.read_bytes() == b"second one"
-    assert archive.options.endswith(f"={archive.file}")
-    assert len(list(archive.folder.iterdir())) == 1
+    assert archive.options.endswith(f'="{archive.file}"')
+    names = {path.name for path in archive.folder.iterdir()}
+    assert names == {"spark-other-1.jsa", archive.file.name}
     archive.file.write_bytes(b"cut")  # Java would die of it
     assert archive.file is None
     assert archive.options == ""
@@ -131,4 +141,4 @@ def test_it_is_made_behind_an_audit_unless_it_is_there(
     (archive.folder / "made.new").write_bytes(b"classes")
     archive.keep(archive.folder / "made.new")
     assert not make_later(archive)
-    assert [words[1:] for words in started] == [["-m", "reconciliation.class_archive"]]
+    assert [words[1:] for words in started] == [["-P", "-m", "reconciliation.class_archive"]]

@@ -18,7 +18,6 @@ from reconciliation.tables import (
     LEVEL,
     ODD,
     PASSED,
-    PLACE_MAX,
     ROLE_DELIVERY,
     ROLE_LEVEL,
     ROLE_TIMER,
@@ -92,8 +91,8 @@ def test_ones_that_do_not_are_told_alone(change: Row, wrong: str) -> None:
         ([HELD | {"due_ms": None}, SENT_ROW], [100]),
         ([HELD | {"role": ROLE_LEVEL}, SENT_ROW], [100]),  # its queue does not say when it is due
         ([HELD, SENT_ROW | {"store_id": 1}], [100, (1 << STORE_BITS) + 100]),
-        ([HELD, SENT_ROW | {"prepared_offset": ~((1 << STORE_BITS) + 100)}], [100, PLACE_MAX]),
-        ([HELD, SENT_ROW | {"prepared_offset": -(1 << 63)}], [100, PLACE_MAX]),
+        ([HELD, SENT_ROW | {"prepared_offset": ~((1 << STORE_BITS) + 100)}], [100, 900]),
+        ([HELD, SENT_ROW | {"prepared_offset": -(1 << 63)}], [100, 900]),
     ],
 )
 def test_what_is_no_pair_is_told_alone(rows: list[Row], keys: list[int]) -> None:

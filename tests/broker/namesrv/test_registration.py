@@ -124,6 +124,21 @@ def test_all_topics_at_the_start_and_every_30_s() -> None:
     asyncio.run(main())
 
 
+def test_a_clock_set_back_silences_nobody() -> None:
+    async def main() -> None:
+        setting = Setting()
+        async with setting.registrar.running():
+            await settle()
+            setting.told()
+            await setting.pass_ms(-3_600_000)
+            setting.told()  # at once, or not
+            await setting.pass_ms(INTERVAL_MS)
+            await setting.pass_ms(INTERVAL_MS)
+            assert setting.told() in ([["TU"], ["TU"]], [["TU", "TU"], ["TU", "TU"]])
+
+    asyncio.run(main())
+
+
 def test_103_says_what_5_3_3_says() -> None:
     async def main() -> None:
         setting = Setting()
