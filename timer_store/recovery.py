@@ -89,7 +89,11 @@ def doubt(timers: TimerStore, snapshot: Snapshot) -> str | None:
 def restore(
     timers: TimerStore, snapshot: Snapshot, notice: Callable[[str], None], progress: Progress
 ) -> bool:
-    """Go back to a checkpoint and take in what came after it; False: it cannot be done."""
+    """Go back to a checkpoint and take in what came after it; False: it cannot be done.
+
+    Raises:
+        OSError: The disk refused the log, or what depends on it.
+    """
     units, position = timers.units, timers.position
     faults = units.repair(snapshot.log_pos)
     position.read_ms = position.staged_ms = snapshot.read_ms
@@ -97,6 +101,8 @@ def restore(
     position.rolled_ms = snapshot.staged_ms
     timers.books.restore(snapshot.by_topic, snapshot.by_file)
     timers.handovers.restore(snapshot.handover_offset, snapshot.handover_unit)
+    if timers.store.durable_offset < timers.store.max_offset:
+        timers.store.flush()  # a tombstone must not outlive the delivery that it is for
     bury_put_on(timers)
     start, middle = snapshot.scan_from, snapshot.log_offset
     before = origins(timers.store, start, middle)
