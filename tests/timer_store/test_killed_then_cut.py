@@ -7,12 +7,11 @@ must be there before a checkpoint relies on it.
 from __future__ import annotations
 
 import random
-from contextlib import suppress
 
 import pytest
 
 from tests.timer_store.faults import Death
-from tests.timer_store.test_model import Life
+from tests.timer_store.test_model import Life, TimersAgainstAList
 
 DELAYS_MS = tuple(range(110, 260, 10))
 
@@ -58,43 +57,31 @@ def test_each_timer_comes_once(steps):
         life.end()
 
 
-class LosesTheLog(random.Random):
-    """What was written is on the disk, but of the commit log only what was synced."""
+STEPS = [  # how the model found it: (what, steps, torn, cut, again)
+    ("forward", 11, 300, True, 19),
+    ("send", 14, 100, True, 2),
+    ("restart", 13, 26, True, 23),
+    ("forward", 13, 300, False, 7),
+    ("forward", 4, 100, True, 2),
+    ("send", 8, 26, True, 19),
+    ("send", 10, 300, False, 12),
+    ("send", 10, 53, False, 21),
+    ("send", 1, 53, True, 24),
+    ("persist", 6, 300, True, 13),
+    ("send", 2, 52, True, 2),
+]
 
-    synced = 0
 
-    def choice(self, seq):
-        return seq[0]
-
-    def random(self):
-        return 1.0
-
-    def randint(self, a, b):
-        return max(a, self.synced)
-
-
-@pytest.mark.parametrize("steps", range(0, 24, 2))
-def test_a_tombstone_does_not_outlive_its_delivery(steps):
-    """The second process knows of deliveries that nobody synced: it marks their units."""
-    life = Life(1, 1_024)
-    life.chance = chance = LosesTheLog()
+def test_a_tombstone_does_not_outlive_its_delivery(monkeypatch):
+    """A start knows of a delivery that nobody synced and marks its unit; then the power is cut."""
+    monkeypatch.setattr("tests.timer_store.test_model.note", print)
+    machine = TimersAgainstAList()
     try:
-        now_ms = life.clock.now_ms()
-        life.rig.put_many([(now_ms + delay, "T", 0, b"%d" % delay) for delay in DELAYS_MS])
-        assert life.rig.persist()
-        life.rig.advance(155)
-        assert life.rig.bodies()
-        chance.synced = life.rig.store.durable_offset  # a store that dies in its start knows less
-        life.die(cut=False)
-        life.disk.left = steps
-        life.disk.spared = ("commitlog/",)
-        life.rig.is_open = True
-        with suppress(Death):
-            life.rig.open()
-        life.disk.left = None
-        life.die(cut=True)
-        life.rig.open()
-        life.rig.advance(1_000)
-        assert sorted(int(body) for body in life.rig.bodies()) == list(DELAYS_MS)
+        machine.begin(seed=179, stage_max=30)
+        for what, steps, torn, cut, again in STEPS:
+            machine.die_at_a_step(what=what, steps=steps, torn=torn, cut=cut, again=again)
+            machine.everything_adds_up()
+        machine.rig.advance(5_000)
+        machine.everything_adds_up()
     finally:
-        life.end()
+        machine.teardown()
