@@ -74,6 +74,12 @@ class Level:
             records_max=config.async_pending_max, failures_max=config.async_resends_max
         )
 
+    def pause_no_more(self) -> None:
+        """Try again at once what was refused."""
+        self.hold_ms = 0
+        if self.table.failing is not None:
+            self.table.failing.retry_ms = 0
+
     def moment_ms(self, config: ScheduleConfig) -> int:
         """Return the first moment at which something can be done for this level."""
         failing = self.table.failing
@@ -170,8 +176,12 @@ class LevelService:
 
     async def run(self) -> None:
         """Deliver until stopped."""
+        now_ms = 0
         while not self._stopping:
-            now_ms = self._clock.now_ms()
+            before_ms, now_ms = now_ms, self._clock.now_ms()
+            if now_ms < before_ms:  # the clock was set back: a pause would take as long
+                for level in self.levels.values():
+                    level.pause_no_more()
             due = self._due_levels(now_ms)
             for level in due:
                 self._work(level, self._clock.now_ms())  # it may have been stepped back

@@ -106,6 +106,10 @@ class Compaction:
                 self._begin(wanted)
         return self._work is not None
 
+    def pause_no_more(self) -> None:
+        """Go on at once."""
+        self.moment_ms = self._again_ms = 0
+
     def start(self, plan: CompactionPlan) -> None:
         """Carry out what somebody asked for."""
         if self._work is None and plan.until:

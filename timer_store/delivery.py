@@ -226,6 +226,10 @@ class Delivery:
 
     # -- due ------------------------------------------------------------------------------------
 
+    def pause_no_more(self) -> None:
+        """Try again at once what was refused."""
+        self.retry_ms = self._roll_retry_ms = 0
+
     def deliver(self, now_ms: int) -> int:
         """Deliver one batch of what is due; return how many timers were settled."""
         config = self.config

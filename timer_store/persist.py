@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,7 +141,7 @@ class TimerKeeper:
             return False
         try:
             await asyncio.to_thread(write, self._timers, self._files, capture)
-        except (OSError, CorruptStore) as error:
+        except OSError as error:
             self._complain(error)
             return False
         return True
@@ -167,7 +168,7 @@ class TimerKeeper:
             version_ms=timers.clock.now_ms(),
         )
 
-    def _complain(self, error: OSError | CorruptStore) -> None:
+    def _complain(self, error: OSError) -> None:
         if not self._failed:
             log.error("the timers' checkpoint cannot be written, it is tried again: %s", error)
         self._failed = True
@@ -191,15 +192,29 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
 
     Raises:
         OSError: The disk refused it; the last checkpoint still holds.
-        CorruptStore: What was known of a unit's place is wrong; the same.
     """
     places = np.fromiter(capture.claims.values(), np.int64, len(capture.claims))
-    timers.units.bury(np.concatenate([places[places >= 0], capture.passed]))
+    _bury(timers, np.concatenate([places[places >= 0], capture.passed]))
     for returned in _in_pieces(capture.returned):
-        timers.units.bury(returned[returned >= 0], copied=True)
+        _bury(timers, returned[returned >= 0], copied=True)
     timers.units.log.sync(capture.snapshot.log_pos)
     timers.units.wheel.write(capture.pages)
     files.write(capture.snapshot)
+
+
+def _bury(timers: TimerStore, places: Places, *, copied: bool = False) -> None:
+    """Mark units as settled; a place without a unit, where nothing can come from, is passed over.
+
+    Raises:
+        OSError: The disk refused it.
+    """
+    try:
+        timers.units.bury(places, copied=copied)
+    except CorruptStore as error:
+        log.error("the timer log lacks a unit that was delivered, the others are marked: %s", error)
+        for place in places:
+            with suppress(CorruptStore):
+                timers.units.bury(np.array([place]), copied=copied)
 
 
 def _in_pieces(arrays: list[Places]) -> Iterator[Places]:

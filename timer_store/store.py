@@ -96,6 +96,7 @@ class TimerStore:
         self.compaction = Compaction(self)
         self.log_cleaning = LogCleaning(self)
         self.moment_ms = 0  # when the newest timers taken in need a look
+        self._seen_ms = 0  # by the clock, at the last turn
         self.writing = False  # a checkpoint is written in another thread
         self.remade = 0  # how often everything was made anew
         self.held_from: int | None = None  # what the last checkpoint needs of the commit log
@@ -143,6 +144,10 @@ class TimerStore:
     def turn(self, now_ms: int) -> bool:
         """Do one bounded piece of everything that can be done now; False: there is nothing."""
         moved, loaded = 0, self.delivery.parts + self.delivery.rolled
+        if now_ms < self._seen_ms:  # the clock was set back: a pause would take as long
+            self.delivery.pause_no_more()
+            self.compaction.pause_no_more()
+        self._seen_ms = now_ms
         self.intake.stopped = self.config.stop_enqueue
         if self.intake.behind and self.intake.has_room(now_ms):
             moved += self.intake.catch_up(CATCH_UP_UNITS, now_ms)

@@ -316,3 +316,19 @@ def test_sync_flush_waits_for_the_disk(tmp_path):
             assert rig.store.durable_offset == rig.store.max_offset
 
     tell(story)
+
+
+@BOTH
+def test_a_clock_set_back_prolongs_no_pause(tmp_path, mode):
+    async def story():
+        async with level_service(tmp_path, properties=mode_of(mode)) as rig:
+            rig.send(1, count=5)
+            rig.store._refusal = "the disk is full"
+            await rig.advance(10_000_000)
+            rig.store._refusal = ""
+            rig.clock.advance(-7_200_000)
+            await rig.settle()
+            await rig.advance(500)
+            assert len(rig.bodies()) == 5
+
+    tell(story)
