@@ -21,8 +21,9 @@ FAR = [(1 << 48) - 1, (1 << 48) + 10_100, (1 << 63) - 1]  # no log is so long
 class RandomStore:
     """Rows of one store. Few values for everything, so that things meet."""
 
-    def __init__(self, name: str, seed: int) -> None:
-        self.name, self.random = name, random.Random(seed)
+    def __init__(self, name: str, chance: int | random.Random) -> None:
+        self.name = name
+        self.random = random.Random(chance) if isinstance(chance, int) else chance
         self.messages: list[Row] = []
         self.queues: list[Row] = []
         self.cursors: list[Row] = []

@@ -5,11 +5,14 @@ Everything that needs the Spark session stands here, so that only one is started
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 
 from reconciliation.brief import KEPT, WHOLE, audit_briefly
@@ -57,6 +60,19 @@ def test_random_stores_as_the_naive_audit(spark: Any, seed: int) -> None:
     }
     assert not wrong, f"--seed={seed}: {dict(list(wrong.items())[:5])}"
     assert set(expected.values()) == set(VERDICTS), "every verdict occurs"
+
+
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
+@given(chance=st.randoms(use_true_random=False))
+def test_a_store_that_hypothesis_makes_as_the_naive_audit(
+    spark: Any, chance: random.Random
+) -> None:
+    """Fewer and smaller than the random ones, but what differs is made as small as can be."""
+    store = RandomStore("s", chance)
+    tables, config = (store.messages, store.queues, store.cursors), AuditConfig(late_ms=1_500)
+    if store.messages:
+        found, _ = audit(*LeanTables(*tables).frames(spark), config)
+        assert verdicts_of(found) == naive_audit(*tables, config)
 
 
 def plain_only(row: Row) -> bool:
