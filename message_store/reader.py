@@ -75,6 +75,45 @@ class StoreReader:
             raise RecordUnreadable(phys_offset, "no record starts here")
         return decode_record(file.data[pos : pos + size].data, phys_offset)
 
+    def read_queued(self, phys_offset: int) -> Record:
+        """Return the decoded record at a log offset that a consume queue unit points at.
+
+        Use it for every offset that a client names: bytes inside a body can look like a record
+        and name their own offset, but no queue points at them.
+
+        Raises:
+            RecordUnreadable: No record starts there, it is damaged, or no queue holds it.
+        """
+        if not self.is_queued(phys_offset):
+            raise RecordUnreadable(phys_offset, "no consume queue has a message here")
+        return self.read_record(phys_offset)
+
+    def is_queued(self, phys_offset: int) -> bool:
+        """Return whether the unit of a record's own queue and queue offset points at it."""
+        try:
+            file = self.log.file_of(phys_offset)
+        except RecordUnreadable:
+            return False
+        row = np.zeros(1, layout.SCANNED)
+        pos, end = phys_offset - file.base, min(file.size, self.log.end - file.base)
+        size = scan.read_frame(file.data, pos, end, phys_offset, row[0])
+        if size < 0:
+            return False
+        found = row[0]
+        start = pos + int(found["topic_pos"])
+        name = file.data[start : start + int(found["topic_len"])].tobytes()
+        topic = name.decode("utf-8", "replace")
+        units = self.units(topic, int(found["queue_id"]), int(found["queue_offset"]), 1)
+        return bool(
+            units.size
+            and units["phys_offset"][0] == phys_offset
+            and units["size"][0] == found["record_size"]
+        )
+
+    def queued(self, phys_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return (n,) which of these log offsets a consume queue unit points at."""
+        return np.array([self.is_queued(at) for at in phys_offsets.tolist()], np.bool_)
+
     def gather(self, units: npt.NDArray[Any]) -> bytes:
         """Return the records of these units back to back, without decoding them.
 

@@ -7,10 +7,12 @@ import pytest
 
 from message_store import layout
 from message_store.errors import RecordUnreadable
-from tests.store_help import open_store, put_one
+from message_store.record import encode_record
+from tests.store_help import LOOPBACK, open_store, put_one
 
 TOP = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1
+BODY_AT = 88  # of a record whose hosts are IPv4
 
 
 @pytest.fixture
@@ -74,3 +76,39 @@ def test_records_come_back_to_back(store):
 def test_units_out_of_range_are_none(store, topic, queue_id, offset, count):
     assert store.units(topic, queue_id, offset, count).size == 0
     assert store.queue_bounds("X", 0) == (0, 0)
+
+
+def planted(store, topic="T", queue_offset=0):
+    """Put a message whose body looks like a record of `topic`; return where that seems to start."""
+    at = store.max_offset + BODY_AT
+    body = encode_record(
+        topic=topic, queue_id=0, body=b"boo", property_text=b"", queue_offset=queue_offset,
+        phys_offset=at, born_ms=1, born_host=LOOPBACK, store_ms=1, store_host=LOOPBACK,
+    )  # fmt: skip
+    put_one(store, "T", 0, body)
+    return at
+
+
+@pytest.mark.finding("A4")
+@pytest.mark.parametrize(("topic", "queue_offset"), [("T", 0), ("T", 3), ("T", 99), ("other", 0)])
+def test_a_record_inside_a_body_is_no_message(store, topic, queue_offset):
+    at = planted(store, topic, queue_offset)
+    assert store.read_record(at).body == b"boo"  # its bytes say that it is one
+    assert not store.is_queued(at)
+    with pytest.raises(RecordUnreadable, match="no consume queue"):
+        store.read_queued(at)
+
+
+@pytest.mark.finding("A4")
+def test_a_record_that_its_queue_points_at_is_a_message(store):
+    offsets = store.units("T", 0, 0, 10)["phys_offset"]
+    assert [store.read_queued(at).body for at in offsets.tolist()] == [b"0", b"1", b"2"]
+    inside = planted(store)
+    asked = np.concatenate([offsets, [-1, 1, inside, store.max_offset, TOP]])
+    assert store.queued(asked).tolist() == [True] * 3 + [False] * 5
+
+
+@pytest.mark.finding("A4")
+def test_a_record_of_a_deleted_topic_is_no_message_any_more(store):
+    store.delete_topic("T")
+    assert not store.is_queued(0)
