@@ -35,7 +35,7 @@ _WITHOUT_EFFECT = {
         flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
     """,
     "recovery always checks as much as it can": "checkCRCOnRecover messageIndexSafe",
-    "names and resets are handled in one way only": "maxTopicLength useServerSideResetOffset",
+    "the length of a topic's name has one limit": "maxTopicLength",
     "there is no access control: these values only say that there need not be any": (
         "aclEnable authenticationEnabled authorizationEnabled"
     ),

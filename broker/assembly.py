@@ -214,7 +214,14 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
             count_default=around.store_config.query_count_max,
         ),
         ResetProcessor(
-            store, parts.topics, parts.groups, parts.offsets, parts.clients, parts.held, identity
+            store,
+            parts.topics,
+            parts.groups,
+            parts.offsets,
+            parts.clients,
+            parts.held,
+            identity,
+            push=lambda: not around.config().server_side_reset,
         ),
         ClientAdminProcessor(parts.clients, store, identity),
         TopicAdminProcessor(

@@ -198,6 +198,12 @@ class BrokerConfig:
         minimum=1,
         own=True,
     )
+    server_side_reset: bool = option(
+        True,
+        key="useServerSideResetOffset",
+        doc="Reset offsets at the broker only; false: also push them to the group's members.",
+        live=True,
+    )
     reject_transactions: bool = option(
         False, key="rejectTransactionMessage", doc="Refuse transactional messages.", live=True
     )

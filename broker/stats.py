@@ -7,6 +7,7 @@ BrokerStatsManager, StatsItem, StoreStatsService.
 
 from __future__ import annotations
 
+import datetime
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,7 +23,6 @@ SAMPLE_MS = 10_000
 HOUR_SAMPLE_MS = 600_000
 DAY_SAMPLE_MS = 3_600_000
 KEYS_MAX = 100_000
-DAY_MS = 86_400_000
 
 
 @dataclass(slots=True)
@@ -75,9 +75,9 @@ class BrokerStats:
 
     topics: TopicTable
     totals: Totals = field(default_factory=Totals)
-    put_today_ms: int = -1
-    puts_at_midnight: tuple[int, int] = (0, 0)  # yesterday's, today's
+    puts_at_midnight: tuple[int, int] = (0, 0)  # totals at the midnights before the last, and last
     gots_at_midnight: tuple[int, int] = (0, 0)
+    _calendar_day: int = 0  # local calendar day of the newest sample; 0: no sample yet
     _puts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((64, 2), np.int64))
     _tallies: dict[tuple[str, str, str], Tally] = field(default_factory=dict)
     _minute: deque[_Sample] = field(default_factory=lambda: deque(maxlen=7))
@@ -140,10 +140,17 @@ class BrokerStats:
         for series, period_ms in ((self._hour, HOUR_SAMPLE_MS), (self._day, DAY_SAMPLE_MS)):
             if not series or now_ms - series[-1].at_ms >= period_ms:
                 series.append(sample)
-        if now_ms // DAY_MS != self.put_today_ms:
-            self.put_today_ms = now_ms // DAY_MS
+        self._roll_day(_local_day(now_ms))
+
+    def _roll_day(self, day: int) -> None:
+        """Keep the totals at local midnight. BrokerStats.record, computeNextMorningTimeMillis
+
+        The first sample of a broker is no midnight, and a clock that is set back begins no day.
+        """
+        if self._calendar_day and day > self._calendar_day:
             self.puts_at_midnight = (self.puts_at_midnight[1], self.totals.puts)
             self.gots_at_midnight = (self.gots_at_midnight[1], self.totals.got_messages)
+        self._calendar_day = max(self._calendar_day, day)
 
     # --- answers
 
@@ -209,6 +216,10 @@ class BrokerStats:
             return int(sample.puts[index, column]), int(sample.puts[index, 0])
 
         return read
+
+
+def _local_day(now_ms: int) -> int:
+    return datetime.datetime.fromtimestamp(now_ms / 1_000).astimezone().toordinal()
 
 
 def _rates(samples: list[_Sample], read: Callable[[_Sample], tuple[int, int]]) -> Rates:

@@ -1,12 +1,14 @@
-"""Resetting a group's progress: 222 from an operator, 220 to the clients that are online.
+"""Offset resets of a consumer group: request 222, and 220 to members where configured.
 
-The broker keeps the new offsets as pending resets, so it works with nobody online; clients that
-are told drop what they hold of the topic at once. AdminBrokerProcessor, Broker2Client.
+The broker keeps the new offsets as pending resets: offset queries return them, commits are ignored,
+and the next pull of each queue is answered with the new offset. That needs no online member. With
+`useServerSideResetOffset=false` each member gets request 220 as well; Apache's Java client then
+blocks for 10 s before it resumes. AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.clients import ClientTable
@@ -26,7 +28,11 @@ ALL_QUEUES = -1
 
 
 class ResetProcessor:
-    """Answers 222."""
+    """Handler of request 222.
+
+    Args:
+        push: Returns whether members get request 220 (`useServerSideResetOffset` is false).
+    """
 
     def __init__(
         self,
@@ -37,8 +43,11 @@ class ResetProcessor:
         clients: ClientTable,
         held: HeldPulls,
         identity: Identity,
+        *,
+        push: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
+        self._push = push
         self._offsets, self._clients = offsets, clients
         self._held, self._identity = held, identity
 
@@ -46,13 +55,14 @@ class ResetProcessor:
         return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset}
 
     async def reset(self, request: Request) -> Response:
-        """Set a group's progress by time or to an offset; answer the new offsets."""
+        """Set a group's offsets by time or to a given offset; answer the new offsets."""
         topic, group = self._named(request)
         wanted = self._wanted(request, topic)
         for queue_id, offset in wanted.items():
             self._offsets.set_reset(group, topic.name, queue_id, offset)
             self._wake(topic.name, queue_id)
-        self._tell(request, topic.name, group, wanted)
+        if self._push():
+            self._push_to_members(request, topic.name, group, wanted)
         return Response(body=encode({"offsetTable": self._table(topic.name, wanted)}))
 
     def _named(self, request: Request) -> tuple[TopicView, str]:
@@ -106,7 +116,9 @@ class ResetProcessor:
         broker = self._identity.broker_name
         return queue_table({QueueKey(broker, queue, topic): at for queue, at in wanted.items()})
 
-    def _tell(self, request: Request, topic: str, group: str, wanted: Mapping[int, int]) -> None:
+    def _push_to_members(
+        self, request: Request, topic: str, group: str, wanted: Mapping[int, int]
+    ) -> None:
         members = self._clients.consumer_group(group)
         for channel in members.channels.values() if members else ():
             if channel.version < VERSION_WITH_RESET:

@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from broker.stats import HOUR_SAMPLE_MS, SAMPLE_MS, BrokerStats
@@ -70,10 +72,27 @@ def test_windows_slide():
     assert stats.windows("TOPIC_PUT_NUMS", "T")["statsHour"].sum == 12
 
 
-def test_a_new_day_remembers_the_morning():
-    store, stats = world()
-    put(store, "T", b"x")
-    stats.sample(86_400_000)
-    put(store, "T", b"x")
-    stats.sample(2 * 86_400_000)
-    assert stats.puts_at_midnight == (1, 2)
+@pytest.mark.finding("D3")
+def test_totals_at_midnight_change_at_local_midnight_only(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Shanghai")  # UTC+8
+    time.tzset()
+    try:
+        store, stats = world()
+        midnight_ms = 1_700_064_000_000  # 2023-11-16 00:00 in Shanghai, 16:00 UTC
+        put(store, "T", b"x")
+        stats.sample(midnight_ms - 7_200_000)
+        assert stats.puts_at_midnight == (0, 0)  # the first sample is no midnight
+        stats.sample(midnight_ms - SAMPLE_MS)
+        assert stats.puts_at_midnight == (0, 0)
+        stats.sample(midnight_ms)
+        assert stats.puts_at_midnight == (0, 1)
+        put(store, "T", b"x")
+        stats.sample(midnight_ms + 28_800_000)  # midnight in UTC
+        stats.sample(midnight_ms - SAMPLE_MS)  # the clock was set back
+        stats.sample(midnight_ms)
+        assert stats.puts_at_midnight == (0, 1)
+        stats.sample(midnight_ms + 86_400_000)
+        assert stats.puts_at_midnight == (1, 2)
+    finally:
+        monkeypatch.undo()
+        time.tzset()

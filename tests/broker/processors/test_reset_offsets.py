@@ -21,6 +21,7 @@ class World:
     """Topic T with two queues; queue 0 has five messages, one every second."""
 
     def __init__(self, root):
+        self.pushes = False
         self.clock = FakeClock(START_MS)
         self.store = open_store(root, self.clock).__enter__()
         for _ in range(5):
@@ -31,6 +32,7 @@ class World:
         self.processor = ResetProcessor(
             self.store, FakeTopics(FakeTopic("T", 2, 2)), self.groups, self.offsets,
             self.clients, self.held, Identity("b", "C", 0, HOST),
+            push=lambda: self.pushes,
         )  # fmt: skip
 
     def join(self, peer, language, version=479):
@@ -89,7 +91,17 @@ def test_refusals(run, world, changes, known, code):
     assert (refusal.value.code, world.offsets.resets) == (code, {})
 
 
-def test_clients_are_told_in_their_own_form(run, world):
+@pytest.mark.finding("D2")
+def test_members_get_no_request_by_default(run, world):
+    java = FakePeer("java")
+    world.join(java, "JAVA")
+    run(world.reset())
+    assert java.sent == []
+    assert world.offsets.resets
+
+
+def test_members_get_the_offsets_in_the_form_of_their_language(run, world):
+    world.pushes = True
     java, cpp, old = FakePeer("java"), FakePeer("cpp"), FakePeer("old")
     world.join(java, "JAVA")
     world.join(cpp, "CPP")
