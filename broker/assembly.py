@@ -47,6 +47,7 @@ from broker.processors.transactions import Transactions
 from broker.put_path import PutPath
 from broker.remoting.answering import SendSettings
 from broker.remoting.ingest import Ingest
+from broker.remoting.limits import body_bytes_max
 from broker.stats import BrokerStats
 from broker.timers import refuse_timers, timers_are_held
 from broker.topics import TopicManager
@@ -286,7 +287,7 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
         return SendRules(
             suffix=suffix,
             store_host=parts.identity.host,
-            body_bytes_max=parts.store.config.message_bytes_max,
+            body_bytes_max=body_bytes_max(parts.store.config.message_bytes_max),
             start_accept_ms=now.start_accept_ms,
             reject_transactions=now.reject_transactions,
         )
@@ -306,7 +307,7 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
         broker_name=parts.identity.broker_name,
         region=config.region_id,
         trace_on=config.trace_on,
-        body_bytes_max=store_config.message_bytes_max,
+        body_bytes_max=body_bytes_max(store_config.message_bytes_max),
         sync_flush=store_config.sync_flush,
     )
     return Ingest(parts.put_path, parts.store.topics, sender, settings)

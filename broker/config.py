@@ -12,6 +12,7 @@ from message_store.config import LONG_MAX, option
 from message_store.errors import ConfigError
 
 NAME_CHARS_MAX = 127
+REGION_CHARS_MAX = 127  # every message and every answer to a send carries the region
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,9 @@ class BrokerConfig:
         True, key="traceOn", doc="Tell clients that tracing is on (MSG_REGION, TRACE_ON)."
     )
     region_id: str = option(
-        "DefaultRegion", key="regionId", doc="Region that answers and traces carry."
+        "DefaultRegion",
+        key="regionId",
+        doc="Region that answers and traces carry; at most 127 characters.",
     )
     flush_consumer_offset_ms: int = option(
         5_000,
@@ -300,6 +303,7 @@ class BrokerConfig:
         _check_name("brokerClusterName", self.cluster_name)
         if self.broker_name:
             _check_name("brokerName", self.broker_name)
+        _check_region(self.region_id)
         _check_ip("brokerIP1", self.broker_ip, empty=True)
         _check_ip("bindAddress", self.bind_address)
         parse_addresses("namesrvAddr", self.namesrv_addresses)
@@ -424,6 +428,12 @@ def _check_name(key: str, name: str) -> None:
         raise ConfigError(key, name, f"must have 1 to {NAME_CHARS_MAX} characters")
     if not all(char.isascii() and (char.isalnum() or char in "%|-_.") for char in name):
         raise ConfigError(key, name, "may hold only letters, digits, and % | - _ .")
+
+
+def _check_region(text: str) -> None:
+    if len(text) > REGION_CHARS_MAX or any(not "!" <= char <= "~" or char == "@" for char in text):
+        why = f"must be at most {REGION_CHARS_MAX} printable ASCII characters without blanks and @"
+        raise ConfigError("regionId", text[:REGION_CHARS_MAX], why)
 
 
 def _check_ip(key: str, text: str, *, empty: bool = False) -> None:

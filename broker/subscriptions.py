@@ -14,6 +14,7 @@ from message_store.text import java_hash
 ALL = "*"
 TAG = "TAG"
 TAGS_MAX = 4_096
+EXPRESSION_CHARS_MAX = 1 << 17
 
 
 class ExpressionError(ValueError):
@@ -79,9 +80,16 @@ def parse_expression(
     """Return the subscription that an expression in a pull or a heartbeat stands for.
 
     Raises:
-        ExpressionError: If a tag expression names no tag, or more than TAGS_MAX.
+        ExpressionError: If a tag expression names no tag, or more than TAGS_MAX; if any
+            expression is longer than EXPRESSION_CHARS_MAX.
     Source: FilterAPI.build
     """
+    chars = len(expression or "") + len(kind or "")
+    if chars > EXPRESSION_CHARS_MAX:
+        raise ExpressionError(
+            f"topic {topic}: an expression of {chars} characters; the limit is "
+            f"{EXPRESSION_CHARS_MAX}"
+        )
     kind = kind or TAG
     if kind != TAG:
         return Subscription(topic, expression or "", kind, version=version)

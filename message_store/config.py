@@ -24,6 +24,7 @@ from message_store.errors import ConfigError
 
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
+PULL_BYTES_MAX = (16 << 20) - (64 << 10)  # a frame of 16 MiB, without room for its header
 
 T = TypeVar("T")
 
@@ -343,6 +344,7 @@ class StoreConfig:
         doc="Bytes in one answer to a pull.",
         unit="bytes",
         minimum=1,
+        maximum=PULL_BYTES_MAX,
         live=True,
     )
     pull_count_max: int = option(

@@ -13,7 +13,7 @@ import numpy as np
 
 from broker.remoting import codec, layout
 from broker.remoting.columns import answer_text, host_column
-from broker.remoting.kernels.answers import ANSWER_BYTES_MAX, WAIT_ANY, put_answers
+from broker.remoting.kernels.answers import WAIT_ANY, put_answers
 from broker.remoting.kernels.ingest import Into, take_sends
 from message_store.batch import PutBatch
 from message_store.plugin import Request
@@ -57,8 +57,9 @@ def main(count: int) -> None:
     spans = np.zeros((layout.SLOT_COUNT + 1, 3), np.int64)
     wire = np.zeros(batch.rows.size, layout.WIRE)
     into = Into(batch.rows, wire, batch.staging, suffix, home, spans, state)
-    out = np.empty(batch.rows.size * ANSWER_BYTES_MAX, np.uint8)
-    answers = answer_text(out, region="DefaultRegion", trace_on=True, broker_name="broker-a")
+    answers = answer_text(
+        batch.rows.size, region="DefaultRegion", trace_on=True, broker_name="broker-a"
+    )
 
     def take() -> None:
         state[layout.STATE_ROWS] = state[layout.STATE_STAGED] = 0

@@ -103,7 +103,7 @@ class PullProcessor:
     def _hold(self, request: Request, admitted: Admitted, outcome: Outcome) -> Response | Waiting:
         config = self._config()
         wanted = admitted.request
-        request.body = b""  # nobody needs it, and thousands may be held
+        forget_content(request)
         hold_ms = wanted.suspend_ms if config.long_polling_enable else config.short_polling_ms
         held = self._held.hold(self._slot(wanted), admitted.subscription, request.peer, hold_ms)
         if held is None:
@@ -277,6 +277,11 @@ class PullProcessor:
                 outcome = replace(outcome, units=without(units, fault.phys_offset))
         code = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
         return b"", Outcome(code, "MESSAGE_WAS_REMOVING", outcome.next_offset)
+
+
+def forget_content(request: Request) -> None:
+    """Drop what only `_admit` reads: thousands of requests may be held for minutes."""
+    request.body, request.fields, request.remark, request.language = b"", {}, None, ""
 
 
 def parse_pull(request: Request) -> PullRequest:

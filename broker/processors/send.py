@@ -288,8 +288,12 @@ class SendProcessor:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic")
         entries = client_entries(send.header.properties)
         shared = property_bytes(entries, send.rules.suffix)
+        shared_bytes = len(shared) - len(send.rules.suffix)
         topic_index, first = self._table.find(send.header.topic), batch.count
+        expanded_bytes = 0
         for entry in batch_entries(send.request.body):
+            expanded_bytes += len(entry.body) + len(entry.properties) + shared_bytes
+            _check_expanded(expanded_bytes, send.rules.body_bytes_max)
             row = _add(
                 send, batch, topic_index=topic_index, queue_id=send.queue_id, body=entry.body,
                 properties=entry.properties + shared, flag=entry.flag,
@@ -342,6 +346,19 @@ def _check_body(body: bytes, bytes_max: int) -> None:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"the message is illegal: a body of {len(body)} bytes, maxMessageSize is {bytes_max}",
+        )
+
+
+def _check_expanded(expanded_bytes: int, bytes_max: int) -> None:
+    """Refuse a batch whose messages, each with the batch's properties, are too long together.
+
+    Source: 4.9.7 CommitLog.MessageExtBatchEncoder, "message size exceeded"
+    """
+    if expanded_bytes > bytes_max:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the batch is illegal: its messages have over {bytes_max} bytes when each carries the "
+            "properties of the batch; maxMessageSize is the limit: send smaller batches",
         )
 
 

@@ -24,7 +24,6 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.columns import answer_text, refusal_fields, send_fields
 from broker.remoting.connection import Connection
 from broker.remoting.kernels.answers import (
-    ANSWER_BYTES_MAX,
     WAIT_ANY,
     WAIT_NO,
     WAIT_YES,
@@ -133,10 +132,9 @@ class Answering:
 
     def use(self, rows_max: int) -> None:
         """Make room for the answers of so many rows."""
-        out = np.empty(rows_max * ANSWER_BYTES_MAX, np.uint8)
         settings = self._settings
         self._text = answer_text(
-            out, region=settings.region, trace_on=settings.trace_on,
+            rows_max, region=settings.region, trace_on=settings.trace_on,
             broker_name=settings.broker_name,
         )  # fmt: skip
 

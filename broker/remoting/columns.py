@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.remoting import codec, layout
-from broker.remoting.kernels.answers import SCRATCH_BYTES, AnswerText
+from broker.remoting.kernels.answers import SCRATCH_BYTES, VARIABLE_BYTES_MAX, AnswerText
 from message_store.plugin import Response
 
 CONNECTIONS_MAX = 32_768  # of one turn
@@ -44,14 +44,16 @@ def refusal_fields(*, region: str, trace_on: bool) -> dict[str, str]:
     return {"TRACE_ON": "true" if trace_on else "false", "MSG_REGION": region}
 
 
-def answer_text(
-    out: npt.NDArray[np.uint8], *, region: str, trace_on: bool, broker_name: str
-) -> AnswerText:
-    """Return the constant pieces of a send's answer, cut from one that the codec encoded."""
+def answer_text(rows_max: int, *, region: str, trace_on: bool, broker_name: str) -> AnswerText:
+    """Return the constant pieces of a send's answer, and room for `rows_max` answers.
+
+    The pieces are cut from an answer that the codec encoded.
+    """
     pieces = _pieces(region, trace_on, _PIECE_MARK)
     pieces.append(_pieces(region, trace_on, None)[3])
     cuts = np.cumsum([0, *map(len, pieces)]).astype(np.int64)
     text = np.frombuffer(b"".join(pieces), np.uint8).copy()
+    out = np.empty(rows_max * (text.size + VARIABLE_BYTES_MAX), np.uint8)
     broker = np.frombuffer(broker_name.encode(), np.uint8).copy()
     scratch, ends = np.zeros(SCRATCH_BYTES, np.uint8), np.zeros(CONNECTIONS_MAX, np.int64)
     return AnswerText(text, cuts, broker, scratch, out, ends)

@@ -6,6 +6,17 @@ from dataclasses import dataclass
 
 from broker.remoting.codec import FRAME_BYTES_MAX
 
+RECORD_REST_BYTES = 128 << 10  # of a message in an answer beside its body: properties, topic, heads
+
+
+def body_bytes_max(configured: int) -> int:
+    """Return the longest body of a message that still fits into the answer to a pull.
+
+    Args:
+        configured: maxMessageSize, which may exceed a frame.
+    """
+    return min(configured, FRAME_BYTES_MAX - RECORD_REST_BYTES)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotingLimits:

@@ -40,6 +40,10 @@ def test_a_malformed_address_is_refused(text: str) -> None:
         ("listenPort", "65536"),
         ("listenPort", "-1"),
         ("brokerId", "1"),
+        pytest.param("regionId", "R" * 128, marks=pytest.mark.finding("A15")),
+        ("regionId", "a b"),
+        ("regionId", "a@b"),
+        ("regionId", "a\x02b"),
     ],
 )
 def test_what_the_broker_refuses(key: str, value: str) -> None:

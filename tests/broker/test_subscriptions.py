@@ -29,6 +29,13 @@ def test_an_expression_without_a_tag_is_refused(expression):
         parse_expression("T", expression)
 
 
+@pytest.mark.finding("A10")
+@pytest.mark.parametrize("kind", ["TAG", "SQL92"])
+def test_a_long_expression_is_refused(kind):
+    with pytest.raises(ExpressionError, match="the limit is 131072"):
+        parse_expression("T", "a" * (1 << 18), kind)
+
+
 def test_the_low_32_bits_decide():
     code = np.array([java_hash("a") + (1 << 40)], np.int64)
     assert parse_expression("T", "a").mask(code).tolist() == [True]

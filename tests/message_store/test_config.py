@@ -17,6 +17,8 @@ from message_store.config import (
 )
 from message_store.errors import ConfigError
 
+BEYOND_A_FRAME = pytest.mark.finding("E5")  # such an answer cannot be sent at all
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -104,6 +106,7 @@ def test_hours_of_deletion(text: str, hours: tuple[int, ...]) -> None:
         {"storePathCommitLog": "/a,/b"},
         {"flushDiskType": "SYNC"},
         {"mappedFileSizeCommitLog": "4294967296"},
+        pytest.param({"maxTransferBytesOnMessageInMemory": "16711681"}, marks=BEYOND_A_FRAME),
     ],
 )
 def test_the_store_refuses(properties: dict[str, str]) -> None:

@@ -21,13 +21,14 @@ from message_store.kernels.kernel import kernel
 from message_store.layout import PROP_WAIT_FALSE, SYS_STORE_IPV6
 
 WAIT_ANY, WAIT_YES, WAIT_NO = range(3)
-ANSWER_BYTES_MAX = 2048  # room that is there before an answer is begun
+VARIABLE_BYTES_MAX = 2048  # of one answer, beside its constant pieces
 UNIQ_BYTES_MAX = 255
 HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).copy()
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 BASE64 = np.frombuffer(_BASE64, np.uint8).copy()
 HANDLE_VERSION = np.frombuffer(b"v1 ", np.uint8).copy()
 SCRATCH_BYTES = 1024
+HANDLE_REST_BYTES = 32  # of a recall handle: version, time and separators
 BLANK, PADDING = 32, 61
 
 
@@ -107,6 +108,15 @@ def put_recall_handle(
 
 
 @kernel
+def handle_fits(row: Any, topics: Any, into: AnswerText) -> bool:
+    """Return whether the scratch space holds a row's recall handle, if it has one."""
+    if row["out_ms"] < 0 or row["real_topic_index"] < 0:
+        return True
+    size = np.int64(topics[row["real_topic_index"]]["name_len"]) + into.broker.size
+    return size + np.int64(row["uniq_len"]) + HANDLE_REST_BYTES <= SCRATCH_BYTES
+
+
+@kernel
 def put_answer(
     row: Any, wire: Any, staging: Bytes, topics: Any, names: Bytes, into: AnswerText, at: int
 ) -> int:
@@ -157,10 +167,11 @@ def put_answers(
         text to ends: the members of `AnswerText`, one by one as a tuple costs some us a call.
         wait: WAIT_YES, WAIT_NO: only rows whose sender does (not) wait for the disk.
 
-    `ends` is filled up to the last connection that has a row. `out` has room for ANSWER_BYTES_MAX
-    per row; -1: a row's id is too long for that.
+    `ends` is filled up to the last connection that has a row. `out` has room for the constant
+    pieces and VARIABLE_BYTES_MAX per row; -1: it has not, or a row's id or topic is too long.
     """
     into = AnswerText(text, cuts, broker, scratch, out, ends)
+    answer_bytes_max = text.size + VARIABLE_BYTES_MAX
     at, connection, refused = np.int64(0), np.int64(0), 0
     for i in range(count):
         row, line = rows[i], wire[i]
@@ -174,7 +185,8 @@ def put_answers(
         skip = (wait == WAIT_YES and not waits) or (wait == WAIT_NO and waits)
         if skip or line["flags"] & (WIRE_ONEWAY | WIRE_PLAIN):
             continue
-        if row["uniq_len"] > UNIQ_BYTES_MAX or at + ANSWER_BYTES_MAX > out.size:
+        fits = at + answer_bytes_max <= out.size and handle_fits(row, topics, into)
+        if not fits or row["uniq_len"] > UNIQ_BYTES_MAX:
             return np.int64(-1), refused
         at = put_answer(row, line, staging, topics, names, into, at)
     ends[connection] = at

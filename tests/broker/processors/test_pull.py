@@ -62,7 +62,7 @@ class World:
             Heartbeat("c", (), (entry,)), self.peer, language="JAVA", version=479, now_ms=0
         )
 
-    async def pull(self, **changes):
+    def request(self, **changes):
         values = {
             "consumerGroup": "G",
             "topic": "T",
@@ -76,7 +76,10 @@ class World:
             "subVersion": 0,
         }
         found = {name: str(value) for name, value in (values | changes).items()}
-        return await self.processor.pull(Request(11, found, peer=self.peer))
+        return Request(11, found, peer=self.peer)
+
+    async def pull(self, **changes):
+        return await self.processor.pull(self.request(**changes))
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -204,6 +207,22 @@ def test_a_pull_commits_progress_only_when_it_says_so(run):
     assert world.offsets.table == {}
     run(world.pull(commitOffset=7, sysFlag=SUBSCRIPTION | COMMIT))
     assert world.offsets.table == {("G", "T", 0): 7}
+
+
+@pytest.mark.finding("A10")
+def test_a_held_pull_keeps_nothing_of_its_request(run, store):
+    async def scene():
+        world = World(store=store)
+        request = world.request(sysFlag=SUBSCRIPTION | SUSPEND, junk="x" * 1_000)
+        request.body, request.remark = b"b" * 1_000, "r" * 1_000
+        pull = asyncio.create_task(world.processor.pull(request))
+        await settle()
+        assert (len(world.held), request.fields, request.body) == (1, {}, b"")
+        assert not request.remark
+        put(world.store, "T", b"late")
+        assert (await pull).code == 0
+
+    run(scene())
 
 
 def test_a_held_pull_gets_the_message_that_comes(run, store):

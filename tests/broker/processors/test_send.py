@@ -238,6 +238,19 @@ def test_timers_in_a_batch_are_left_to_the_hooks_and_refused_together() -> None:
     assert not send.recallable
 
 
+@pytest.mark.finding("A9")
+@pytest.mark.parametrize(("entries", "allowed"), [(1, True), (3, True), (4, False), (4_000, False)])
+def test_a_batch_is_bounded_by_what_it_expands_to(entries: int, allowed: bool) -> None:
+    """Each message carries the properties of the batch: the limit here is 20,000 bytes."""
+    front = Front()
+    request = batch_request(*[(b"b", b"")] * entries, properties="X\x01" + "x" * 6_000 + "\x02")
+    if allowed:
+        assert plain_way(front, request)[0].count == entries
+    else:
+        error = refused(front, request)
+        assert (error.code, "maxMessageSize" in error.remark) == (13, True)
+
+
 GOOD = batch_body((b"one", b"K\x01k\x02"), (b"two", b""))
 
 

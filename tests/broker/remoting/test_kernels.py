@@ -207,8 +207,7 @@ HOSTS = [(bytes([127, 0, 0, 1]), 10_911), (bytes(range(240, 256)), 65_535)]
 )
 def test_put_answers(host: tuple[bytes, int], rows: list[Any], wait: int, region: str) -> None:
     batch, wire = PutBatch(8), np.zeros(8, layout.WIRE)
-    out = np.zeros(8 * answers.ANSWER_BYTES_MAX, np.uint8)
-    into = answer_text(out, region=region, trace_on=True, broker_name="broker-a")
+    into = answer_text(8, region=region, trace_on=True, broker_name="broker-a")
     topics = TopicTable()
     expected: dict[int, bytes] = {}
     connection = 0
@@ -244,14 +243,14 @@ def test_put_answers(host: tuple[bytes, int], rows: list[Any], wait: int, region
     start = 0
     for number in range(connection + 1):
         end = int(into.ends[number])
-        assert out[start:end].tobytes() == expected.get(number, b"")
+        assert into.out[start:end].tobytes() == expected.get(number, b"")
         start = end
 
 
 def test_put_answers_refuses_an_id_that_is_too_long() -> None:
     batch, wire = PutBatch(1), np.zeros(1, layout.WIRE)
-    out, arrays = np.zeros(answers.ANSWER_BYTES_MAX, np.uint8), TopicTable().arrays
-    into = answer_text(out, region="r", trace_on=False, broker_name="b")
+    arrays = TopicTable().arrays
+    into = answer_text(1, region="r", trace_on=False, broker_name="b")
     batch.add(
         topic_index=0, queue_id=0, body=b"b", properties=b"UNIQ_KEY\x01" + b"U" * 256 + b"\x02",
         born_ms=0, born_host=HOSTS[0], store_host=HOSTS[0],
@@ -260,6 +259,41 @@ def test_put_answers_refuses_an_id_that_is_too_long() -> None:
         batch.rows, wire, 1, batch.staging, arrays.topics, arrays.names, *into, answers.WAIT_ANY
     )
     assert size == -1
+
+
+@pytest.mark.finding("A15")
+@pytest.mark.parametrize(
+    ("region", "broker_name", "topic", "fits"),
+    [
+        ("R" * 5_000, "b", None, True),
+        ("R", "B" * 127, "T" * 255, True),
+        ("R", "B" * 5_000, "T", False),
+    ],
+)
+def test_put_answers_writes_inside_its_buffers(
+    region: str, broker_name: str, topic: str | None, fits: bool
+) -> None:
+    rows, topics, guard = 16, TopicTable(), 1 << 16
+    batch, wire = PutBatch(rows), np.zeros(rows, layout.WIRE)
+    for index in range(rows):
+        batch.add(
+            topic_index=0, queue_id=0, body=b"b", properties=b"UNIQ_KEY\x01" + b"U" * 255 + b"\x02",
+            born_ms=0, born_host=HOSTS[0], store_host=HOSTS[0],
+        )  # fmt: skip
+        if topic is not None:
+            batch.rows[index]["real_topic_index"] = topics.add(topic)
+            batch.rows[index]["out_ms"] = 1
+    into = answer_text(rows, region=region, trace_on=True, broker_name=broker_name)
+    sizes = into.out.size, into.scratch.size
+    guarded = [np.full(size + guard, 0xAB, np.uint8) for size in sizes]
+    out, scratch = (array[:size] for array, size in zip(guarded, sizes, strict=True))
+    names = (topics.arrays.topics, topics.arrays.names)
+    size, _ = answers.put_answers(
+        batch.rows, wire, rows, batch.staging, *names,
+        *into._replace(out=out, scratch=scratch), answers.WAIT_ANY,
+    )  # fmt: skip
+    assert (size >= 0) is fits
+    assert all((array[-guard:] == 0xAB).all() for array in guarded)
 
 
 def test_host_columns_are_those_of_a_batch() -> None:
