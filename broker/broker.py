@@ -5,9 +5,11 @@ plugins         created, asked for system topics and tags code rules
 store           locked, recovered
 parts           managers and processors on the store (assembly)
 name server     the embedded one, if wanted
-scheduler       APScheduler: persistence, retention, statistics, registration
+scheduler       APScheduler: persistence, statistics, the look at the disk
 plugins run     the level service delivers from here on
 listen, register, /metrics
+retention       last in, first out: log files are removed only while every plugin can answer what
+                it needs; so is the watch of the configuration file, which asks all of the above
 ...             stop(): all of it in reverse; what is in hand is finished, files are written
 
 async with Broker({"storePathRootDir": "/data/store"}) as broker: ...
@@ -36,6 +38,7 @@ from broker.remoting.codes import ResponseCode
 from broker.remoting.limits import RemotingLimits
 from broker.remoting.server import RemotingServer
 from broker.settings import SECTIONS, Settings, key_notices, resolved, settings_from
+from broker.stored_pins import stored_pins
 from message_store.clock import Clock, SystemClock
 from message_store.config import Properties, from_properties, to_properties, with_live
 from message_store.errors import DueMQError, RequestError, UsageError
@@ -54,7 +57,8 @@ VIP_PORT_DISTANCE = 2
 HA_PORT_DISTANCE = 1
 PERSIST_MS = 10_000
 STATS_MS = 10_000
-RETENTION_JOB, PERSIST_JOB, OFFSETS_JOB = "retention", "topics and groups", "consumer offsets"
+PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
+DISK_JOB, RETENTION_JOB, CONFIG_JOB = "disk", "retention", "configuration file"
 
 
 class Broker:
@@ -162,6 +166,7 @@ class Broker:
         await self._listen(stack)
         await self._register(stack)
         self._serve_metrics(stack)
+        self._add_last_jobs(stack)
         stack.push_async_callback(_ended, asyncio.create_task(asyncio.to_thread(rehearse)))
 
     def _load_plugins(self) -> PluginSet:
@@ -198,7 +203,8 @@ class Broker:
         )
 
     def _assemble(self) -> Parts:
-        for name, pin in self.plugins.log_pins().items():
+        pins = stored_pins(self.store, self.plugins.plugins) | self.plugins.log_pins()
+        for name, pin in pins.items():
             self.store.retention.add_pin(pin, owner=name)
         around = Surroundings(
             config=lambda: self.settings.broker,
@@ -299,10 +305,19 @@ class Broker:
         store = self.settings.store
         self._every(PERSIST_MS, self._persist_tables, PERSIST_JOB)
         self._every(self.config.flush_consumer_offset_ms, self.parts.offsets.save, OFFSETS_JOB)
-        self._every(store.clean_interval_ms, self._retain, RETENTION_JOB)
-        self._every(STATS_MS, self._sample, "statistics")
+        self._every(store.clean_interval_ms, self._look_at_disk, DISK_JOB)
+        self._every(STATS_MS, self._sample, STATS_JOB)
+
+    def _add_last_jobs(self, stack: AsyncExitStack) -> None:
+        """Add the jobs that need all of a running broker; the first thing a stop does is end them.
+
+        A round of retention that began before that finds pins unknown from then on.
+        """
+        self._every(self.settings.store.clean_interval_ms, self._retain, RETENTION_JOB)
+        stack.callback(self.scheduler.remove_job, RETENTION_JOB)
         if self._config_file is not None and self.config.config_watch_ms:
-            self._every(self.config.config_watch_ms, self._watch_file, "configuration file")
+            self._every(self.config.config_watch_ms, self._watch_file, CONFIG_JOB)
+            stack.callback(self.scheduler.remove_job, CONFIG_JOB)
 
     def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> None:
         self.scheduler.add_job(work, "interval", seconds=interval_ms / 1_000, id=name, name=name)
@@ -311,8 +326,10 @@ class Broker:
         self.parts.topics.persist()
         await self.parts.groups.save()
 
-    async def _retain(self) -> None:
+    async def _look_at_disk(self) -> None:
         self.store.check_disk()
+
+    async def _retain(self) -> None:
         self.store.retention.clean()
 
     async def _sample(self) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from message_store.clock import Clock, SystemClock
 from message_store.config import options
 from message_store.errors import DueMQError, PluginError
+from message_store.pins import Pin
 from message_store.plugin import (
     ENTRY_POINT_GROUP,
     BrokerPlugin,
@@ -255,8 +256,8 @@ class PluginSet:
                 why = f"reconfigure() failed: {type(error).__name__}: {error}"
                 raise PluginError(name, why) from error
 
-    def log_pins(self) -> dict[str, Callable[[], int | None]]:
-        """Return whom to ask for the first log offset that each plugin still needs."""
+    def log_pins(self) -> dict[str, Pin]:
+        """Return the pin of each plugin: what answers the first log offset that it still needs."""
         return {name: partial(self._ask_one, name, "first_pending_offset") for name in self.plugins}
 
     def recalls(self) -> Recalls | None:

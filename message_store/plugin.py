@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.clock import Clock
+from message_store.pins import FirstPending
 
 if TYPE_CHECKING:
     from message_store.batch import PutBatch
@@ -207,7 +208,7 @@ class BrokerPlugin(Protocol):
     def request_handlers(self) -> Mapping[int, RequestHandler]: ...
     def admin_views(self) -> Mapping[str, Callable[[], Any]]: ...
     def reconfigure(self, properties: Mapping[str, str]) -> None: ...
-    def first_pending_offset(self) -> int | None: ...
+    def first_pending_offset(self) -> FirstPending: ...
     def recalls(self) -> Recalls | None: ...
     def waiting(self) -> WaitingMessages | None: ...
     def running(self, store: MessageStore) -> AbstractAsyncContextManager[Any]: ...
@@ -252,8 +253,13 @@ class PluginBase:
     def reconfigure(self, properties: Mapping[str, str]) -> None:
         """Take a changed configuration."""
 
-    def first_pending_offset(self) -> int | None:
-        """Return the lowest log offset that this plugin still needs, None if there is none."""
+    def first_pending_offset(self) -> FirstPending:
+        """Return the lowest log offset that this plugin still needs, None if it needs nothing.
+
+        Asked at any time between the store's opening and its closing, so also before and after
+        `running`: a plugin that does not know then answers `message_store.pins.UNKNOWN`, and no
+        log file is removed.
+        """
         return None
 
     def recalls(self) -> Recalls | None:

@@ -1,7 +1,8 @@
 """Which log files may go: by age at the hour configured, sooner when the disk fills up.
 
-A file that a pending message still needs is never removed: `pins` tell the first log offset that
-somebody waits for. The file that is written is never removed either.
+A file that a pending message still needs is never removed: `pins` return the first log offset that
+is needed. A pin that cannot answer, because its plugin has not started, has stopped or failed,
+keeps every file. The file that is written is never removed either.
 
 Whoever pins files may ask what is `wanted`: which files would go if nobody needed them, because the
 disk fills up. Copies of what waits in them, further on in the log, make them free to go.
@@ -15,11 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from message_store.config import StoreConfig
+from message_store.pins import UNKNOWN, FirstPending, Pin, Unknown, first_pending, is_pinned
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
-
-Pin = Callable[[], int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Plan:
     """How many of the oldest files go, and why not more."""
 
     remove: int
-    pinned: bool  # the next one would go, but a pending message lies in it
+    pinned: bool  # the next one would go, but a pending message lies in it, or may do so
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def plan_removal(
     now_ms: int,
     hour: int,
     disk_percent: float,
-    pinned_from: int | None,
+    pinned_from: FirstPending,
     durable: int,
     asked_until: int = 0,
 ) -> Plan:
@@ -76,7 +76,7 @@ def plan_removal(
             break
         if count >= config.delete_files_max or file.end > durable:
             break
-        if pinned_from is not None and file.end > pinned_from:
+        if is_pinned(file.end, pinned_from):
             return Plan(count, True)
         count += 1
     return Plan(count, False)
@@ -121,22 +121,37 @@ class Retention:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._pins: list[tuple[str, Pin]] = []
+        self._failing: set[str] = set()  # owners whose pin has raised
         self._asked_until = 0
         self.removed_files = 0
         self.pinned = False
 
     def add_pin(self, pin: Pin, owner: str = "") -> None:
-        """Have `pin` asked for the first log offset that somebody still waits for."""
+        """Have `pin` asked, at each round, for the first log offset that its owner needs."""
         self._pins.append((owner, pin))
 
-    def first_pinned(self, *, but: str | None = None) -> int | None:
-        """Return the lowest offset anybody waits for, or None.
+    def first_pinned(self, *, but: str | None = None) -> FirstPending:
+        """Return the lowest offset that is needed, None without one, or `UNKNOWN`.
 
         Args:
             but: an owner that is not asked.
         """
-        asked = (pin() for owner, pin in self._pins if owner != but)
-        return min((at for at in asked if at is not None), default=None)
+        return first_pending(self._ask(owner, pin) for owner, pin in self._pins if owner != but)
+
+    def _ask(self, owner: str, pin: Pin) -> FirstPending:
+        """Return a pin's answer; one that raises is unknown."""
+        try:
+            answer = pin()
+        except Exception as error:
+            if owner not in self._failing:
+                self._failing.add(owner)
+                self._store.notice(
+                    f"no log file is removed: {owner or 'the owner of a pin'} does not answer "
+                    f"which messages are pending: {type(error).__name__}: {error}"
+                )
+            return UNKNOWN
+        self._failing.discard(owner)
+        return answer
 
     # -- what should go -------------------------------------------------------------------------
 
@@ -177,13 +192,14 @@ class Retention:
         store = self._store
         facts = self._facts()
         now_ms = store.clock.now_ms()
+        pinned_from = self.first_pinned()
         plan = plan_removal(
             facts,
             store.config,
             now_ms=now_ms,
             hour=datetime.datetime.fromtimestamp(now_ms / 1_000).astimezone().hour,
             disk_percent=store.disk_used_ratio * 100,
-            pinned_from=self.first_pinned(),
+            pinned_from=pinned_from,
             durable=store.durable_offset,
             asked_until=self._asked_until,
         )
@@ -193,7 +209,7 @@ class Retention:
             store.queues.correct_min(store.min_offset)
             store.index.remove_before(store.min_offset)
             self.removed_files += plan.remove
-        if plan.pinned and not self.pinned:
+        if plan.pinned and not self.pinned and not isinstance(pinned_from, Unknown):
             store.notice(
                 f"{store.log.files[0].path} is kept although it could go: a pending message is "
                 f"in it"

@@ -425,9 +425,10 @@ class LevelService:
         """
         self.correct_heads()
         found = []
-        for number in self.levels:
+        for number, level in self.levels.items():
             first, end = self._queues.bounds(number)
-            at = max(offsets.get(number, 0), first)
+            saved = offsets.get(number, 0)  # given back by the timers: the cursor is before it
+            at = max(min(saved, level.cursor.first_undelivered), first)
             if at < end:
                 found.append(self._queues.first_phys(number, at))
         return min((offset for offset in found if offset is not None), default=None)

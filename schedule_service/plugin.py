@@ -14,6 +14,7 @@ from message_store.batch import PutBatch
 from message_store.config import from_properties
 from message_store.errors import ConfigError, CorruptStore
 from message_store.json_dialect import load_config, read_config, write_config
+from message_store.pins import UNKNOWN, FirstPending
 from message_store.plugin import (
     Dispatcher,
     PluginBase,
@@ -122,9 +123,9 @@ class SchedulePlugin(PluginBase):
     def waiting(self) -> WaitingMessages | None:
         return None if self._running is None else self._running.waiting
 
-    def first_pending_offset(self) -> int | None:
+    def first_pending_offset(self) -> FirstPending:
         if self._running is None:
-            return None
+            return UNKNOWN
         return self._running.service.first_pending_offset(self._running.keeper.durable)
 
     def reconfigure(self, properties: Mapping[str, str]) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from message_store.pins import Unknown
 from message_store.retention import Wanted
 from timer_store import layout
 from timer_store.compaction_plan import NO_PLAN, CompactionPlan, OldFile, Waits, plan_compaction
@@ -166,6 +167,8 @@ class Compaction:
         if first is None or first >= wanted.until or self._free_bytes >= wanted.bytes:
             return wanted.until, wanted.until, ""
         others = timers.store.retention.first_pinned(but=PIN_OWNER)
+        if isinstance(others, Unknown):
+            return wanted.until, wanted.until, "another plugin does not answer what it needs"
         if others is None or others >= wanted.until:
             return first, wanted.until, ""
         why = f"the log from {others} on is needed by others: the levels, or another plugin"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from message_store.batch import PutBatch
 from message_store.config import from_properties, with_live
+from message_store.pins import UNKNOWN, FirstPending
 from message_store.plugin import (
     Dispatcher,
     PluginBase,
@@ -33,6 +34,7 @@ from timer_store.recalls import TimerRecalls
 from timer_store.service import TimerService
 from timer_store.snapshot import CHECK_BYTES, Check, SnapshotFiles, encode_check
 from timer_store.store import TimerStore
+from timer_store.stored_pin import stored_pin
 from timer_store.views import admin_views
 from timer_store.waiting import WaitingTimers
 
@@ -65,6 +67,7 @@ class TimerPlugin(PluginBase):
         self._host = host
         self.config = from_properties(TimerConfig, host.properties)
         self._running: Running | None = None
+        self._stored_pin: FirstPending = UNKNOWN  # while no timers run
         self._recalls = TimerRecalls(self._timers)
 
     # -- what the broker asks for ---------------------------------------------------------------
@@ -109,8 +112,10 @@ class TimerPlugin(PluginBase):
     def waiting(self) -> WaitingMessages | None:
         return None if self._running is None else WaitingTimers(self._running.timers)
 
-    def first_pending_offset(self) -> int | None:
-        return None if self._running is None else self._running.timers.first_pending_offset
+    def first_pending_offset(self) -> FirstPending:
+        if self._running is None:
+            return self._stored_pin
+        return self._running.timers.first_pending_offset
 
     def reconfigure(self, properties: Mapping[str, str]) -> None:
         """Take a changed configuration; what is not live keeps its value until the next start.
@@ -129,6 +134,7 @@ class TimerPlugin(PluginBase):
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
         """Recover, then deliver while the block is open; write checkpoints on the way."""
         if not self.config.enabled:
+            self._stored_pin = stored_pin(store)
             yield
             return
         clock = self._host.clock

@@ -162,7 +162,7 @@ def test_a_full_disk_refuses_sends_and_keeps_deliveries(disk: Disk) -> None:
                 clock.advance(100_000)
                 await rest(broker)
                 disk.free()
-                await broker._retain()
+                await broker._look_at_disk()
                 assert broker.store.writable
                 clock.advance(100_000)
                 await rest(broker)

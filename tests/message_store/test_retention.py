@@ -9,6 +9,7 @@ import pytest
 
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
+from message_store.pins import UNKNOWN
 from message_store.retention import FileFacts, Wanted, plan_removal, plan_wanted
 from tests.store_help import add_message, open_store, small_config
 
@@ -28,6 +29,8 @@ OLD, NEW = NOW_MS - 73 * HOUR_MS, NOW_MS - HOUR_MS
         ("a pinned file stays at the hour", [OLD, OLD, OLD], 4, 10, 150, 900, 1),
         ("a pinned file stays above 85 %", [NEW, NEW, NEW], 5, 99, 0, 900, 0),
         ("a file that is not on the disk stays", [OLD, OLD, OLD], 4, 10, None, 150, 1),
+        ("an unknown pin removes nothing at the hour", [OLD, OLD, OLD], 4, 10, UNKNOWN, 900, 0),
+        ("an unknown pin removes nothing above 85 %", [OLD, OLD, OLD], 4, 99, UNKNOWN, 900, 0),
     ],
 )
 def test_plan(rule, ages, hour, disk, pinned, durable, remove):
@@ -77,6 +80,27 @@ def test_a_pin_is_asked_unless_it_is_the_owners(tmp_path):
         s.retention.add_pin(lambda: None)
         assert s.retention.first_pinned() == 5
         assert s.retention.first_pinned(but="a") == 7
+
+
+@pytest.mark.finding("A1")
+def test_a_pin_that_raises_is_unknown_and_reported_once(tmp_path):
+    notices: list[str] = []
+    with open_store(tmp_path) as s:
+        s.notice = notices.append
+        answers = [ValueError("oh"), ValueError("oh"), 9, ValueError("oh")]
+
+        def pin():
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        s.retention.add_pin(pin, owner="levels")
+        found = [s.retention.first_pinned() for _ in range(4)]
+    assert found == [UNKNOWN, UNKNOWN, 9, UNKNOWN]
+    assert len(notices) == 2
+    assert notices[0].startswith("no log file is removed: levels does not answer")
+    assert notices[0].endswith("ValueError: oh")
 
 
 def test_a_store_asks_its_disk(tmp_path, monkeypatch):

@@ -136,6 +136,21 @@ def test_giving_back_behind_removed_messages_adds_up(rig: OldRig) -> None:
     assert Counter(r.body for r in rig.delivered() if r.body.startswith(b"4/")).total() > 50
 
 
+@pytest.mark.finding("A1")
+def test_what_was_given_back_is_pinned_before_a_table_says_so(rig: OldRig) -> None:
+    fill(rig, 20, (4,))
+    assert rig.drain.step(4, 20).moved == 20
+    rig.push()
+    rig.clean()
+    assert rig.persist_levels()
+    assert rig.offsets.durable[4] == 20  # on the disk, with a checkpoint of the timers
+    assert rig.giveback.step(4, 20).moved == 20
+    assert rig.persist_timers()
+    assert rig.timers.first_pending_offset is None
+    first = rig.queues.first_phys(4, 0)
+    assert rig.levels.first_pending_offset(rig.offsets.durable) == first
+
+
 def test_without_marks_the_fold_remembers(rig: OldRig) -> None:
     store = rig.store
     for mark in (

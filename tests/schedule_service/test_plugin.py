@@ -9,6 +9,7 @@ import pytest
 
 from message_store.errors import ConfigError
 from message_store.json_dialect import loads
+from message_store.pins import UNKNOWN
 from message_store.plugin import BrokerPlugin, Request
 from schedule_service.names import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from schedule_service.plugin import create_plugin
@@ -26,7 +27,7 @@ def test_it_is_a_broker_plugin(tmp_path):
     assert topics == {SCHEDULE_TOPIC: (18, 6), **ours}
     (rule,) = plugin.tags_code_rules()
     assert (rule.topic, rule.tables[0].delays_ms.size) == (SCHEDULE_TOPIC, 19)
-    assert plugin.first_pending_offset() is None
+    assert plugin.first_pending_offset() is UNKNOWN
     assert plugin.admin_views()["runtime"]() == {}
     assert len(plugin.admin_views()["levels"]()["levels"]) == 18
 

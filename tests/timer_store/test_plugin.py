@@ -13,6 +13,7 @@ import pytest
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.errors import ConfigError
+from message_store.pins import UNKNOWN
 from message_store.plugin import BrokerPlugin, Request
 from tests.schedule_service.rig import FakeHost
 from tests.store_help import add_message, open_store
@@ -56,7 +57,7 @@ def test_it_is_a_broker_plugin(tmp_path):
     plugin: BrokerPlugin = create_plugin(FakeHost(str(tmp_path), FakeClock(), {}))
     assert plugin.name == "timer_store"
     assert TIMER_TOPIC in [topic.name for topic in plugin.system_topics()]
-    assert plugin.first_pending_offset() is None
+    assert plugin.first_pending_offset() is UNKNOWN
     assert plugin.config_class() is type(plugin.config)
 
 

@@ -1,0 +1,41 @@
+"""The first log offset that a store's level messages need, read from its files.
+
+For a store whose level service does not run: its plugin is disabled, or not installed. Nothing is
+delivered then, so what was pending stays pending, and retention must keep it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from message_store.errors import CorruptStore
+from message_store.json_dialect import load_config
+from message_store.pins import UNKNOWN, FirstPending, first_pending
+from schedule_service.names import SCHEDULE_TOPIC
+from schedule_service.recovery import OFFSETS_FILE, Saved, decode_saved
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+
+def stored_pin(store: MessageStore) -> FirstPending:
+    """Return the log offset of the first level message that `delayOffset.json` leaves pending.
+
+    None if there is none; `UNKNOWN` if the file cannot be read.
+    """
+    try:
+        saved = load_config(store.config_path(OFFSETS_FILE), decode_saved) or Saved()
+    except CorruptStore:
+        return UNKNOWN
+    topic = store.topics.find(SCHEDULE_TOPIC)
+    if topic < 0:
+        return None
+    queues = int(store.topics.arrays.topics[topic]["slots_len"])
+    return first_pending(_first_of(store, queue, saved) for queue in range(queues))
+
+
+def _first_of(store: MessageStore, queue: int, saved: Saved) -> int | None:
+    """Return the log offset of the first pending message of a queue, None without one."""
+    first, _ = store.queue_bounds(SCHEDULE_TOPIC, queue)
+    units = store.units(SCHEDULE_TOPIC, queue, max(saved.offsets.get(queue + 1, 0), first), 1)
+    return int(units[0]["phys_offset"]) if units.size else None

@@ -1,0 +1,58 @@
+"""The first log offset that a store's timers need, read from its files.
+
+For a store whose timers do not run: `timerWheelEnable=false`, or the plugin is disabled or not
+installed. No timer is delivered or cancelled then, so what was pending stays pending, and
+retention must keep it: log files before a pending timer go again once timers run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from message_store import marks
+from message_store.marks import Handover
+from message_store.pins import FirstPending, first_pending
+from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+from timer_store.snapshot import SnapshotFiles
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+
+def stored_pin(store: MessageStore) -> FirstPending:
+    """Return where the first record lies that the last checkpoint, or what came after it, needs.
+
+    Without a checkpoint of ours (an Apache broker ran last, or it is lost) every timer that is
+    still in the queue may be pending. None: no timer is pending.
+    """
+    snapshot = SnapshotFiles(store.config_path("")).load()
+    if snapshot is None:
+        return first_pending([_first_timer(store, 0), *_handed_over(store, 0)])
+    return first_pending(
+        [
+            min(snapshot.by_file, default=None),
+            _first_timer(store, snapshot.queue_offset),
+            *_handed_over(store, snapshot.handover_offset),
+        ]
+    )
+
+
+def _first_timer(store: MessageStore, offset: int) -> int | None:
+    """Return the log offset of the first record of the timer queue at or after a queue offset."""
+    first, _ = store.queue_bounds(TIMER_TOPIC, TIMER_QUEUE)
+    return _phys_offset(store, TIMER_TOPIC, TIMER_QUEUE, max(offset, first))
+
+
+def _handed_over(store: MessageStore, offset: int) -> Iterator[int | None]:
+    """Yield where each handover begins whose ownership record is at or after a queue offset."""
+    for marked in marks.read(store, offset):
+        mark = marked.mark
+        if isinstance(mark, Handover):
+            first, _ = store.queue_bounds(SCHEDULE_TOPIC, mark.level - 1)
+            yield _phys_offset(store, SCHEDULE_TOPIC, mark.level - 1, max(mark.first, first))
+
+
+def _phys_offset(store: MessageStore, topic: str, queue: int, offset: int) -> int | None:
+    units = store.units(topic, queue, offset, 1)
+    return int(units[0]["phys_offset"]) if units.size else None
