@@ -26,7 +26,7 @@ from message_store.text import java_hash
 from timer_store import layout
 from timer_store.chains import FAULTS
 from timer_store.decisions import NOWHERE
-from timer_store.due import due_ms_of
+from timer_store.due import due_ms_of, number_of
 from timer_store.kernels import chain
 from timer_store.kernels import listing as kernels
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
@@ -408,7 +408,7 @@ def describe(timers: TimerStore, row: Any) -> dict[str, Any]:
     return {
         **told,
         "topic": properties.get("REAL_TOPIC"),
-        "queue_id": properties.get("REAL_QID"),
+        "queue_id": number_of(properties.get("REAL_QID")),
         "unique_key": properties.get("UNIQ_KEY", ""),
         "keys": properties.get("KEYS", ""),
         "tag": properties.get("TAGS", ""),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from broker.cli.exits import MEANINGS, errors_become_exits
 from broker.cli.migrate import migrate_app
@@ -23,11 +24,23 @@ from message_store.errors import UsageError
 
 _EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEANINGS.items())
 
+
+class Commands(TyperGroup):
+    """All commands: what one of them raises becomes one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        with errors_become_exits():
+            return super().invoke(ctx)
+
+
 app = typer.Typer(
     name="duemq",
+    cls=Commands,
     help="A RocketMQ-compatible broker for messages that are due later.",
     epilog=_EPILOG,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     add_completion=True,
 )
@@ -46,8 +59,7 @@ app.add_typer(kernels_app, name="kernels")
 
 def run() -> None:
     """Run the command line of this process."""
-    with errors_become_exits():
-        app()
+    app()
 
 
 @app.callback(invoke_without_command=True)

@@ -15,6 +15,7 @@ from message_store.errors import RequestError, UsageError
 from message_store.plugin import Request, Response
 
 TEMPLATE_TOPIC = "TBW102"
+NEW_TOPIC_QUEUES = 4  # what a topic that does not exist yet is asked for, as Apache's clients do
 CALL_TIMEOUT_S = 10.0
 WRITE, READ = 2, 4
 CLIENT_VERSION = 479  # 5.3.3
@@ -98,9 +99,16 @@ class Cluster:
         last: ConnectionError | None = None
         for address in self._namesrvs:
             try:
-                return await self.ask(address, code, fields)
+                answer = await self.ask(address, code, fields)
             except ConnectionError as error:
                 last = error
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise UsageError(
+                    f"{address} is no name server; if it is a broker, name it with --broker (-b) "
+                    f"{address}"
+                )
+            return answer
         raise last or UsageError("no name server was named: use --namesrv or --broker")
 
     async def brokers(self) -> list[tuple[str, str]]:
@@ -115,14 +123,14 @@ class Cluster:
     async def queues(self, topic: str, *, wanted: int) -> list[Queue]:
         """Return the queues of a topic that may be written (2) or read (4), in order.
 
-        A topic that does not exist yet has the queues of the template topic, for writing.
+        A topic that does not exist yet has as many queues as the first send makes, for writing.
 
         Raises:
             RequestError: There is no such topic.
         """
-        route = await self._route(topic)
+        route, queues_max = await self._route(topic), None
         if route is None and wanted == WRITE:
-            route = await self._route(TEMPLATE_TOPIC)
+            route, queues_max = await self._route(TEMPLATE_TOPIC), NEW_TOPIC_QUEUES
         if route is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic}")
         addresses = {
@@ -133,7 +141,7 @@ class Cluster:
             Queue(data["brokerName"], self._broker or addresses[data["brokerName"]], queue_id)
             for data in sorted(route["queueDatas"], key=lambda data: str(data["brokerName"]))
             if data["perm"] & wanted and addresses.get(data["brokerName"])
-            for queue_id in range(data[number])
+            for queue_id in range(data[number])[:queues_max]
         ]
 
     async def _route(self, topic: str) -> dict[str, Any] | None:
@@ -144,6 +152,8 @@ class Cluster:
 
     async def _route_of_broker(self, topic: str) -> dict[str, Any] | None:
         answer = await self.ask(self._broker, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestError(answer.code, no_broker(self._broker))
         if answer.code != ResponseCode.SUCCESS:
             return None
         return {
@@ -162,10 +172,18 @@ class Cluster:
         """
         answer = await self.ask(address, VIEW_REQUEST, {"view": name, **fields})
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(answer.code, f"{address} is not a DueMQ broker")
+            raise RequestError(answer.code, no_broker(address))
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "")
         return msgspec.json.decode(bytes_of(answer))
+
+
+def no_broker(address: str) -> str:
+    """Return what to do about a server that knows none of DueMQ's requests."""
+    return (
+        f"{address} is not a DueMQ broker; if it is a name server, name it with --namesrv (-n) "
+        f"{address}"
+    )
 
 
 def bytes_of(answer: Response) -> bytes:
@@ -178,7 +196,10 @@ def _loads(answer: Response) -> dict[str, Any]:
     """Return a JSON body; Apache's name servers write numbers as keys without quotes."""
     from message_store.json_dialect import loads
 
-    value = loads(bytes_of(answer).decode())
+    try:
+        value = loads(bytes_of(answer).decode())
+    except ValueError as error:
+        raise ConnectionError(f"the name server's answer is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise ConnectionError("the name server's answer is not a JSON object")
     return {str(key): _string_keys(item) for key, item in value.items()}

@@ -13,14 +13,17 @@ from typing import Any
 
 from broker.cli.client import READ, Cluster, Queue, bytes_of
 from broker.cli.messages import describe, split_records, time_text
-from broker.cli.output import print_json_line
+from broker.cli.output import print_json_line, printable
+from broker.cli.retrying import Retrying
 from broker.remoting.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError
+from message_store.plugin import Response
 from message_store.record import Record
 
 PULL_COUNT = 32
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = SUSPEND_MS / 1_000 + 10
+BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # it starts or stops
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4  # bits of a pull's sysFlag
 
 
@@ -47,6 +50,7 @@ class Reader:
         self._cluster, self._wanted, self._show = cluster, wanted, show
         self._left = wanted.count or -1
         self._enough = asyncio.Event()
+        self._retrying: dict[str, Retrying] = {}  # by address: queues of a broker go on together
         self._tags = None if wanted.tag.strip() in ("", "*") else _tags_of(wanted.tag)
 
     async def run(self) -> None:
@@ -72,13 +76,14 @@ class Reader:
 
     async def _read(self, queue: Queue) -> None:
         offset = await self._start(queue)
+        retrying = self._retrying.setdefault(queue.address, Retrying(queue.address))
         while True:
-            answer = await self._cluster.ask(
-                queue.address,
-                RequestCode.PULL_MESSAGE,
-                self._pull_fields(queue, offset),
-                timeout_s=PULL_TIMEOUT_S,
-            )
+            try:
+                answer = await self._pull(queue, offset)
+            except ConnectionError as error:
+                await retrying.pause(error)
+                continue
+            retrying.answered()
             if answer.code not in (
                 ResponseCode.SUCCESS,
                 ResponseCode.PULL_NOT_FOUND,
@@ -94,10 +99,26 @@ class Reader:
                     self._show(queue, record)
                     offset = record.queue_offset + 1 if not self._left else offset
             if records:
-                await self._commit(queue, offset)
+                await self._commit(queue, offset, retrying)
             if not self._left:
                 self._enough.set()
                 return
+
+    async def _pull(self, queue: Queue, offset: int) -> Response:
+        """Return the answer to one pull.
+
+        Raises:
+            ConnectionError: The broker does not answer, or starts or stops just now.
+        """
+        answer = await self._cluster.ask(
+            queue.address,
+            RequestCode.PULL_MESSAGE,
+            self._pull_fields(queue, offset),
+            timeout_s=PULL_TIMEOUT_S,
+        )
+        if answer.code in BUSY:
+            raise ConnectionError(answer.remark or f"{queue.address} is busy")
+        return answer
 
     async def _start(self, queue: Queue) -> int:
         fields = {
@@ -127,27 +148,30 @@ class Reader:
             "expressionType": "TAG",
         }
 
-    async def _commit(self, queue: Queue, offset: int) -> None:
+    async def _commit(self, queue: Queue, offset: int, retrying: Retrying) -> None:
         fields = {
             "consumerGroup": self._wanted.group,
             "topic": self._wanted.topic,
             "queueId": queue.queue_id,
             "commitOffset": offset,
         }
-        await self._cluster.call(queue.address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        while True:
+            try:
+                await self._cluster.call(queue.address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+                return
+            except ConnectionError as error:
+                await retrying.pause(error)
 
     def _passes(self, record: Record) -> bool:
         return self._tags is None or record.properties.get("TAGS", "") in self._tags
 
 
 def show_line(queue: Queue, record: Record) -> None:
-    """Print a message for people."""
+    """Print a message for people; control characters of its body and keys as escapes."""
     shown = describe(record)
-    print(
-        f"{time_text(record.store_ms)}  {queue.broker_name or queue.address}/"
-        f"{record.queue_id}/{record.queue_offset}  {shown['uniqueKey'] or '-'}  {shown['body']}",
-        flush=True,
-    )
+    place = f"{queue.broker_name or queue.address}/{record.queue_id}/{record.queue_offset}"
+    text = f"{place}  {shown['unique_key'] or '-'}  {shown['body']}"
+    print(f"{time_text(record.store_ms)}  {printable(text)}", flush=True)
 
 
 def show_json(queue: Queue, record: Record) -> None:

@@ -1,22 +1,23 @@
-"""A small client for messages that wait: cancel, move, fire now; and its commands.
+"""A small client for pending messages: cancel, move, fire now; and its commands.
 
     async with Deciding("127.0.0.1:9876") as waiting:
         for result in await waiting.cancel(ids=["7F00..."]):
             print(result.name, result.verdict)
 
-Every broker is asked, for nobody knows where a message waits; what one of them decided counts.
+Every broker is asked, as any of them may hold the message; what one of them decided counts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import msgspec
 
-from broker.cli.client import Cluster, bytes_of
+from broker.cli.client import Cluster, bytes_of, no_broker
 from broker.processors.decide import (
     ACTIONS,
     NAMES_MAX,
@@ -69,7 +70,7 @@ class Named:
 
 
 class Deciding:
-    """Decides about messages that wait at the brokers of a cluster. An async context manager.
+    """Decides about pending messages at the brokers of a cluster. An async context manager.
 
     Args:
         namesrv: `host:port` of name servers, separated by `;`.
@@ -127,7 +128,7 @@ class Deciding:
     async def _ask(self, address: str, code: int, body: bytes) -> list[Result]:
         answer = await self._cluster.ask(address, code, body=body, timeout_s=CALL_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(answer.code, f"{address} is not a DueMQ broker")
+            raise RequestError(answer.code, no_broker(address))
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "")
         return msgspec.json.decode(bytes_of(answer), type=Answer).results
@@ -158,35 +159,67 @@ def decide_and_show(
     broker: str,
     dry_run: bool,
     as_json: bool,
+    confirmed: bool = True,
     **more: Any,
 ) -> None:
     """Decide, print what became of each name, and leave with an exit code.
 
     0: all done; 1: some were delivered before, or are unknown; 4: some were refused.
+
+    Args:
+        confirmed: a whole topic needs no question.
     """
     from broker.cli.exits import Exit
-    from broker.cli.output import console, print_json, table
+    from broker.cli.output import plural, print_json, print_table
 
     if not (named.ids or named.keys or named.handles or named.topic):
-        raise UsageError("nobody is named: use --id, --key, --handle or --topic")
+        raise UsageError("no messages selected: give --id, --key, --handle or --topic")
 
-    async def run() -> list[Result]:
+    async def run(dry_run: bool) -> list[Result]:
         async with Deciding(namesrv, broker) as waiting:
             return await waiting.decide(action, named, dry_run=dry_run, **more)
 
-    results = asyncio.run(run())
+    if not (confirmed or dry_run or named.ids or named.keys or named.handles):
+        _confirm(action, named.topic, lambda: asyncio.run(run(True)))
+    results = asyncio.run(run(dry_run))
+    verdicts = {result.verdict for result in results}
+    for result in results:
+        result.verdict = (
+            f"would {action}" if dry_run and result.verdict == "done" else (result.verdict)
+        )
     if as_json:
         print_json({"dry_run": dry_run, "results": msgspec.to_builtins(results)})
     else:
-        done = sum(result.messages for result in results)
-        would = "would be decided on" if dry_run else "decided on"
-        title = f"{action}: {done:,} messages {would}"
-        console().print(table(title, COLUMNS, [_row(result) for result in results]))
-    verdicts = {result.verdict for result in results}
+        count = sum(result.messages for result in results)
+        title = f"{action}: {count:,} {plural(count, 'message')}"
+        title += ", dry run: nothing was changed" if dry_run else ""
+        print_table(title, COLUMNS, [_row(result) for result in results])
     if "refused" in verdicts:
         raise SystemExit(int(Exit.REFUSED))
     if verdicts - {"done"}:
         raise SystemExit(int(Exit.FOUND_FAULT))
+
+
+def _confirm(action: str, topic: str, dry_run: Callable[[], list[Result]]) -> None:
+    """Ask before something is done to all pending messages of a topic.
+
+    Raises:
+        UsageError: There is no terminal to ask at.
+        SystemExit: The answer is no.
+    """
+    from broker.cli.exits import Exit, fail
+    from broker.cli.output import plural
+
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{action} --topic {topic} takes all pending messages of the topic: add --yes, or look "
+            "at it first with --dry-run"
+        )
+    count = sum(result.messages for result in dry_run())
+    question = f"{action} {count:,} pending {plural(count, 'message')} of topic {topic}? [y/N] "
+    print(question, end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        fail("nothing was changed", Exit.FOUND_FAULT)
 
 
 def _row(result: Result) -> tuple[Any, ...]:

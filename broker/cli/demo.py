@@ -163,11 +163,11 @@ def _facts(line: Line) -> dict[str, Any]:
     return {
         "key": line.key,
         "level": line.level,
-        "sentMs": line.sent_ms,
-        "promisedMs": line.promised_ms,
-        "storedMs": line.stored_ms,
-        "arrivedMs": line.arrivals,
-        "lateMs": line.late_ms,
+        "sent_ms": line.sent_ms,
+        "promised_ms": line.promised_ms,
+        "stored_ms": line.stored_ms,
+        "arrived_ms": line.arrivals,
+        "late_ms": line.late_ms,
         "verdict": line.verdict,
     }
 

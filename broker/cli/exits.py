@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 
+from broker.cli.output import printable
 from message_store.errors import CorruptStore, DueMQError, RequestError, StoreError, UsageError
 from message_store.ledger.errors import LedgerError
 
 
 class Exit(IntEnum):
-    """What a command ends with. 130 is left to Ctrl-C."""
+    """What a command ends with; 130 and 141 as shells count signals."""
 
     DONE = 0
     FOUND_FAULT = 1  # what was asked about is missing, damaged or not as promised
@@ -22,6 +24,7 @@ class Exit(IntEnum):
     STORE = 5  # the store cannot be opened or went bad while running
     INTERNAL = 70  # a fault of ours
     INTERRUPTED = 130
+    READER_GONE = 141  # whatever read standard output has ended, as in `| head`
 
 
 MEANINGS = {
@@ -33,6 +36,7 @@ MEANINGS = {
     Exit.STORE: "the store cannot be opened, or the broker had to stop because of it",
     Exit.INTERNAL: "a fault of DueMQ's own; the traceback belongs into a report",
     Exit.INTERRUPTED: "interrupted by Ctrl-C",
+    Exit.READER_GONE: "what read the output has ended, as in `| head`",
 }
 
 
@@ -53,7 +57,7 @@ def exit_code(error: BaseException) -> Exit:
 
 def fail(text: str, code: Exit) -> None:
     """Print one line to standard error and leave with `code`."""
-    print(f"duemq: {text}", file=sys.stderr)
+    print(f"duemq: {printable(text, lines=True)}", file=sys.stderr)
     raise SystemExit(int(code))
 
 
@@ -61,7 +65,13 @@ def fail(text: str, code: Exit) -> None:
 def errors_become_exits() -> Iterator[None]:
     """Turn errors that a user can do something about into one line and an exit code."""
     try:
-        yield
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # here, where a reader that is gone has an exit code
+    except BrokenPipeError:
+        _discard_output()
+        raise SystemExit(int(Exit.READER_GONE)) from None
     except KeyboardInterrupt:
         raise SystemExit(int(Exit.INTERRUPTED)) from None
     except RequestError as error:
@@ -69,11 +79,21 @@ def errors_become_exits() -> Iterator[None]:
     except (DueMQError, OSError) as error:
         fail(_one_line(error), exit_code(error))
     except BaseExceptionGroup as group:
+        if group.subgroup(BrokenPipeError) is not None:
+            _discard_output()
+            raise SystemExit(int(Exit.READER_GONE)) from None
         known, other = group.split((DueMQError, OSError))
         if other is not None or known is None:
             raise
         first = _first(known)
         fail(_one_line(first), exit_code(first))
+
+
+def _discard_output() -> None:
+    """Send what is still buffered to nowhere, so that the interpreter's own flush is quiet."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _first(group: BaseException) -> BaseException:

@@ -1,4 +1,4 @@
-"""`duemq levels`: what waits in each level, what is due next, how late deliveries were."""
+"""`duemq levels`: pending messages by level, what is due next, how late deliveries were."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any
 from broker.cli.client import Cluster
 from broker.cli.exits import Exit, fail
 from broker.cli.messages import time_text
-from broker.cli.output import console, print_json, print_json_line, table
+from broker.cli.output import console, fitted, heading, plural, print_json, refreshing
+from broker.cli.retrying import Retrying
+from broker.cli.times import duration_text
 
 VIEW = "schedule_service.levels"
 WATCH_INTERVAL_S = 1.0
 COLUMNS = (
     "broker", "#level", "#delay", "#pending", "next due (UTC)", "#due in", "#delivered",
-    "#late p50 ms", "#p99", "#max", "#refused", "#quarantined",
+    "#late p50 ms", "#late p99", "#late max", "#refused", "#quarantined",
 )  # fmt: skip
+OPTIONAL = ("#late p50 ms", "#late p99", "broker", "next due (UTC)", "#late max", "#delay")
 
 
 def show_levels(*, namesrv: str, broker: str, watch: bool, as_json: bool) -> None:
@@ -28,27 +31,26 @@ async def _show(namesrv: str, broker: str, watch: bool, as_json: bool) -> None:
         brokers = await cluster.brokers()
         if not brokers:
             fail("the name server knows no broker", Exit.FOUND_FAULT)
-        if not watch:
-            views = await _ask(cluster, brokers)
-            if as_json:
-                print_json(views)
-            else:
-                console().print(_table(views))
-        elif as_json:
-            while True:
-                print_json_line(await _ask(cluster, brokers))
-                await asyncio.sleep(WATCH_INTERVAL_S)
+        if watch:
+            await _watch(cluster, brokers, as_json)
+            return
+        views = await _ask(cluster, brokers)
+        if as_json:
+            print_json(views)
         else:
-            await _watch(cluster, brokers)
+            console().print(_shown(views))
 
 
-async def _watch(cluster: Cluster, brokers: list[tuple[str, str]]) -> None:
-    from rich.live import Live
-
-    with Live(_table(await _ask(cluster, brokers)), console=console(), auto_refresh=False) as live:
+async def _watch(cluster: Cluster, brokers: list[tuple[str, str]], as_json: bool) -> None:
+    """Show the levels again and again, over restarts of the brokers, too."""
+    retrying = Retrying(", ".join(address for _, address in brokers))
+    views: list[dict[str, Any]] | None = await _ask(cluster, brokers)
+    with refreshing(as_json=as_json) as show:
         while True:
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            live.update(_table(await _ask(cluster, brokers)), refresh=True)
+            if views is not None:
+                show(views if as_json else _shown(views))
+                await asyncio.sleep(WATCH_INTERVAL_S)
+            views = await retrying.attempt(lambda: _ask(cluster, brokers))
 
 
 async def _ask(cluster: Cluster, brokers: list[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -58,12 +60,36 @@ async def _ask(cluster: Cluster, brokers: list[tuple[str, str]]) -> list[dict[st
     ]
 
 
-def _table(views: list[dict[str, Any]]) -> Any:
+def _shown(views: list[dict[str, Any]]) -> Any:
+    """Return the levels that something happened to, for people."""
+    from rich.console import Group
+
+    name = [view["broker"] for view in views] if len(views) > 1 else [""]
     rows = [
-        _row(view["broker"], level, view["now_ms"]) for view in views for level in view["levels"]
+        _row(broker, level, view["now_ms"])
+        for broker, view in zip(name, views, strict=True)
+        for level in view["levels"]
+        if _is_used(level)
     ]
     pending = sum(view["pending"] for view in views)
-    return table(f"{pending:,} messages wait", COLUMNS, rows)
+    empty = sum(len(view["levels"]) for view in views) - len(rows)
+    text = f"{pending:,} {plural(pending, 'message')} pending in levels"
+    parts = [heading(text)]
+    if rows:
+        parts.append(fitted(COLUMNS, rows, optional=OPTIONAL, width=console().width))
+    if empty:
+        parts.append(f"{empty} unused {plural(empty, 'level')} not shown; --json shows all")
+    return Group(*parts)
+
+
+def _is_used(level: dict[str, Any]) -> bool:
+    counts = (
+        level["pending"],
+        level["delivered"],
+        level["refused"],
+        *level["quarantined"].values(),
+    )
+    return any(counts)
 
 
 def _row(broker: str, level: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
@@ -73,7 +99,7 @@ def _row(broker: str, level: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
         level["level"],
         duration_text(level["delay_ms"]) if level["delay_ms"] is not None else "-",
         f"{level['pending']:,}",
-        time_text(due)[:23].replace("T", " ") if due is not None else "",
+        time_text(due)[:19].replace("T", " ") if due is not None else "",
         duration_text(max(due - now_ms, 0)) if due is not None else "",
         f"{level['delivered']:,}",
         *(_or_blank(late[name]) for name in ("p50", "p99", "max")),
@@ -84,17 +110,3 @@ def _row(broker: str, level: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
 
 def _or_blank(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
-
-
-def duration_text(ms: int) -> str:
-    """Return a duration as people write it: 950ms, 12.5s, 3m20s, 2h, 4d1h."""
-    if ms < 1_000:
-        return f"{ms}ms"
-    if ms < 60_000:
-        return f"{ms / 1_000:.1f}".removesuffix(".0") + "s"
-    parts, left = [], ms // 1_000
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts[:2])

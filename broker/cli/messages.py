@@ -6,20 +6,21 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from broker.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
+from broker.cli.client import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
 from broker.cli.exits import Exit, fail
-from broker.cli.output import print_json, print_json_line
-from broker.cli.times import parse_time
+from broker.cli.output import notice, print_json, print_json_line, printable
+from broker.cli.times import duration_text, parse_time
 from broker.remoting.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
-from message_store.errors import RequestError
+from message_store.errors import RequestError, UsageError
 from message_store.properties import encode_properties
 from message_store.record import Record, decode_record
 from message_store.text import decode_offset_id, encode_offset_id
+from timer_store.due import number_of
 
 PRODUCER_GROUP = "duemq_cli"
 BODY_SHOWN_CHARS_MAX = 2_000
@@ -48,7 +49,12 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Where one message was stored."""
+    """Where one message was stored, and when it is to be delivered.
+
+    Attributes:
+        due_ms: for a message with a time of its own; None: it has none, or comes by level.
+        delay_ms: of its level; the broker counts from its store time. None: not by level.
+    """
 
     status: str
     message_id: str
@@ -57,24 +63,65 @@ class Sent:
     queue_id: int
     queue_offset: int
     recall_handle: str = ""
+    due_ms: int | None = None
+    delay_ms: int | None = None
 
 
 def send_messages(outgoing: Outgoing, *, namesrv: str, broker: str, as_json: bool) -> None:
-    """Send and print one line a message."""
+    """Send and print one line a message; when it is due and how to cancel it below that."""
+    if outgoing.at and outgoing.level:
+        raise UsageError("--at and --level exclude each other: give one of them")
     asyncio.run(_send_all(outgoing, namesrv, broker, as_json))
 
 
 async def _send_all(outgoing: Outgoing, namesrv: str, broker: str, as_json: bool) -> None:
+    now_ms = SystemClock().now_ms()
+    due_ms = parse_time(outgoing.at, now_ms) if outgoing.at else None
+    if due_ms is not None and due_ms <= now_ms:
+        notice(f"{outgoing.at} has passed: the message is delivered now")
+        outgoing, due_ms = replace(outgoing, at=""), None
+    elif due_ms is not None:
+        outgoing = replace(outgoing, at=str(due_ms))  # all copies at the same time
     body = sys.stdin.buffer.read() if outgoing.body == "-" else outgoing.body.encode()
     async with Cluster(namesrv, broker) as cluster:
+        delay_ms = await _delay_of(cluster, outgoing.level) if outgoing.level else None
         async for sent in sending(cluster, outgoing, body):
+            sent = replace(sent, due_ms=due_ms, delay_ms=delay_ms)
             if as_json:
                 print_json_line(asdict(sent))
             else:
-                print(
-                    f"{sent.status}  {sent.message_id}  {sent.broker} queue {sent.queue_id} "
-                    f"offset {sent.queue_offset}  ({sent.offset_message_id})"
-                )
+                _print_sent(sent)
+
+
+def _print_sent(sent: Sent) -> None:
+    place = f"{sent.broker}/{sent.queue_id}/{sent.queue_offset}"
+    print(printable(f"{sent.status}  {sent.message_id}  {place}"))
+    print(printable(f"  offset id      {sent.offset_message_id}"))
+    if sent.due_ms is not None:
+        print(f"  due            {time_text(sent.due_ms)}")
+    if sent.delay_ms is not None:
+        print(f"  due            {duration_text(sent.delay_ms)} after it was stored")
+    if sent.recall_handle:
+        print(printable(f"  recall handle  {sent.recall_handle}"))
+
+
+async def _delay_of(cluster: Cluster, level: int) -> int | None:
+    """Return the delay of a level, None if the broker does not show its levels.
+
+    A level above the highest counts as the highest, as for every producer; the user is told.
+    """
+    for _, address in await cluster.brokers():
+        try:
+            view = await cluster.view(address, "schedule_service.levels")
+        except RequestError:
+            return None
+        delays = {one["level"]: one["delay_ms"] for one in view["levels"]}
+        highest = max((n for n, delay_ms in delays.items() if delay_ms is not None), default=0)
+        if level > highest:
+            notice(f"there is no level {level}: the broker takes the highest, {highest}")
+        found: int | None = delays.get(min(level, highest))
+        return found
+    return None
 
 
 async def sending(cluster: Cluster, outgoing: Outgoing, body: bytes) -> AsyncIterator[Sent]:
@@ -99,7 +146,7 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
         "producerGroup": PRODUCER_GROUP,
         "topic": outgoing.topic,
         "defaultTopic": TEMPLATE_TOPIC,
-        "defaultTopicQueueNums": 4,
+        "defaultTopicQueueNums": NEW_TOPIC_QUEUES,
         "queueId": queue.queue_id,
         "sysFlag": 0,
         "bornTimestamp": SystemClock().now_ms(),
@@ -191,35 +238,44 @@ def _keys(record: Record) -> set[str]:
 
 
 def describe(record: Record) -> dict[str, Any]:
-    """Return a message as plain data, times as ms and as text."""
+    """Return a message as plain data, times as ms and as text.
+
+    `due` is exact or not given: TIMER_OUT_MS is cut to a whole slot, and a level's delay counts
+    from the store time of another record.
+    """
     address, port = record.store_host
     properties = dict(record.properties)
-    due = properties.get("TIMER_OUT_MS")
+    due_ms = number_of(properties.get("DUEMQ_DUE_MS", properties.get("TIMER_DELIVER_MS")))
     origin = -record.prepared_offset - 1 if record.prepared_offset < 0 else None
     return {
-        "offsetMessageId": encode_offset_id(address, port, record.phys_offset),
-        "uniqueKey": properties.get("UNIQ_KEY"),
+        "offset_message_id": encode_offset_id(address, port, record.phys_offset),
+        "unique_key": properties.get("UNIQ_KEY"),
         "topic": record.topic,
-        "queueId": record.queue_id,
-        "queueOffset": record.queue_offset,
-        "realTopic": properties.get("REAL_TOPIC"),
-        "commitLogOffset": record.phys_offset,
+        "queue_id": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "real_topic": properties.get("REAL_TOPIC"),
+        "commit_log_offset": record.phys_offset,
         "size": record.total_size,
         "born": time_text(record.born_ms),
         "stored": time_text(record.store_ms),
-        "due": time_text(int(due)) if due and due.isdigit() else None,
-        "madeFromCommitLogOffset": origin,
-        "reconsumeTimes": record.reconsume_times,
-        "sysFlag": record.sys_flag,
+        "stored_ms": record.store_ms,
+        "due": None if due_ms is None else time_text(due_ms),
+        "due_ms": due_ms,
+        "origin_commit_log_offset": origin,
+        "reconsume_times": record.reconsume_times,
+        "sys_flag": record.sys_flag,
         "properties": properties,
         "body": _body_text(record.body),
-        "bodyBytes": len(record.body),
+        "body_bytes": len(record.body),
     }
 
 
 def time_text(ms: int) -> str:
-    """Return a moment in UTC with milliseconds."""
-    return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    """Return a time in UTC with milliseconds; as a number if no calendar has it."""
+    try:
+        return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
 
 
 def _body_text(body: bytes) -> str:
@@ -237,4 +293,4 @@ def _print_message(shown: dict[str, Any]) -> None:
         for name, value in shown.items()
         if value is not None
     ]
-    console().print(table(str(shown["uniqueKey"] or shown["offsetMessageId"]), ("", ""), rows))
+    console().print(table(str(shown["unique_key"] or shown["offset_message_id"]), ("", ""), rows))

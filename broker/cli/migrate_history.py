@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broker.cli.messages import time_text
-from broker.cli.output import console, print_json, table
+from broker.cli.output import console, print_json, print_table
 from message_store.clock import SystemClock
 from message_store.errors import UsageError
 
@@ -38,7 +38,7 @@ def history(*, store: Path | None, url: str, run_id: str, html: Path | None, as_
         elif as_json:
             print_json([asdict(item) for item in ledger.migrations()])
         else:
-            console().print(table("migrations", COLUMNS, [_row(m) for m in ledger.migrations()]))
+            print_table("migrations", COLUMNS, [_row(m) for m in ledger.migrations()])
     finally:
         ledger.close()
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from broker.cli.exits import Exit
-from broker.cli.levels import duration_text
 from broker.cli.messages import time_text
 from broker.cli.migrate_ask import Migrating, Status, run, who
-from broker.cli.output import console, print_json, table
+from broker.cli.output import console, plural, print_json, print_table
+from broker.cli.times import duration_text
 from broker.processors.runtime_info import binary_size
 from message_store.errors import UsageError
 
@@ -18,6 +18,7 @@ PLAN_COLUMNS: Final = (
     "#level", "#delay", "#messages", "#overdue", "#bytes in the log", "first due (UTC)",
     "last due (UTC)", "#timer units", "#takes about",
 )  # fmt: skip
+PLAN_OPTIONAL: Final = ("#timer units", "#bytes in the log", "first due (UTC)", "last due (UTC)")
 STATUS_COLUMNS: Final = (
     "#level", "state", "#moved", "#left", "#given back", "new ones", "remark",
 )  # fmt: skip
@@ -42,8 +43,12 @@ def print_plan(plan: dict[str, Any], *, dry_run: bool) -> None:
     """Print a plan and what is in its way."""
     saved = "not saved" if dry_run else f"saved as {plan['plan_id']}"
     total = sum(level["pending"] for level in plan["levels"])
-    title = f"{total:,} messages would become timers; {saved}"
-    console().print(table(title, PLAN_COLUMNS, [_plan_row(level) for level in plan["levels"]]))
+    title = f"{total:,} {plural(total, 'message')} would become timers; {saved}"
+    shown = [level for level in plan["levels"] if level["pending"] or len(plan["levels"]) == 1]
+    rows = [_plan_row(level) for level in shown]
+    print_table(title, PLAN_COLUMNS, rows, optional=PLAN_OPTIONAL)
+    if empty := len(plan["levels"]) - len(shown):
+        console().print(f"{empty} empty {plural(empty, 'level')} not shown; --json shows all")
     for item in plan["obstacles"]:
         where = f"level {item['level']}: " if item["level"] is not None else ""
         console().print(f"{'cannot start: ' if item['blocks'] else ''}{where}{item['text']}")
@@ -53,10 +58,14 @@ def _plan_row(level: dict[str, Any]) -> tuple[Any, ...]:
     first, last = level["first_due_ms"], level["last_due_ms"]
     return (
         level["level"], duration_text(level["delay_ms"]), f"{level['pending']:,}",
-        f"{level['overdue']:,}", binary_size(level["pending_bytes"]),
-        "" if first is None else time_text(first), "" if last is None else time_text(last),
+        f"{level['overdue']:,}" if level["overdue"] else "", binary_size(level["pending_bytes"]),
+        _when(first), _when(last),
         binary_size(level["unit_bytes"]), duration_text(level["estimate_ms"]),
     )  # fmt: skip
+
+
+def _when(time_ms: int | None) -> str:
+    return "" if time_ms is None else time_text(time_ms)[:19].replace("T", " ")
 
 
 def change(
@@ -88,9 +97,12 @@ def change(
 
 
 def _print_done(done: dict[str, Any]) -> None:
-    names = ", ".join(str(level) for level in done["levels"]) or "none"
-    would = "would be" if done["dry_run"] else "is"
-    console().print(f"{done['action']}: {would} done for levels {names} {done['migration']}")
+    levels = done["levels"]
+    names = ", ".join(str(level) for level in levels) or "no level"
+    named = f"{plural(len(levels), 'level')} {names}" if levels else names
+    would = "dry run, would apply to " if done["dry_run"] else ""
+    migration = f" (migration {done['migration']})" if done["migration"] else ""
+    console().print(f"{done['action']}: {would}{named}{migration}")
     for level, text in done["remarks"].items():
         console().print(f"level {level}: {text}")
     if "status" in done:
@@ -150,7 +162,7 @@ def show_status(*, namesrv: str, broker: str, follow: bool, as_json: bool) -> No
 def print_status(status: Status) -> None:
     """Print a status as a table and the rest as lines."""
     rows = [_status_row(item) for item in status["levels"]]
-    console().print(table("migrations, by level", STATUS_COLUMNS, rows))
+    print_table("migrations by level", STATUS_COLUMNS, rows, optional=("#given back",))
     throttle, window, ledger = status["throttle"], status["window"], status["ledger"]
     rate = f"{throttle['rate_per_s']:,}/s" if throttle["rate_per_s"] else "any rate"
     late = status["late_p99_ms"]
@@ -185,7 +197,7 @@ def verify(levels: list[int], *, namesrv: str, broker: str, as_json: bool) -> No
         print_json(done)
     else:
         columns = (
-            "#level", "#went over", "#came back", "#wait as timers", "#settled", "#removed since",
+            "#level", "#moved", "#returned", "#pending as timers", "#settled", "#removed since",
             "verdict",
         )  # fmt: skip
         rows = [
@@ -196,7 +208,7 @@ def verify(levels: list[int], *, namesrv: str, broker: str, as_json: bool) -> No
             )
             for item in done["verified"]
         ]  # fmt: skip
-        console().print(table("both sides", columns, rows))
+        print_table("both sides", columns, rows)
     if not done["right"]:
         raise SystemExit(int(Exit.FOUND_FAULT))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.exits import Exit
-from broker.cli.output import console, print_json, print_json_line, table
+from broker.cli.output import console, print_json, print_json_line, print_table
 from broker.cli.reconcile_run import print_unread
 from broker.cli.reconcile_spark import LOOK_S, could_not_run, in_spark
 from message_store.clock import SystemClock
@@ -297,7 +297,7 @@ def _table(title: str, rows: Rows) -> None:
     names: Sequence[str] = list(rows[0]) if rows else ["nothing"]
     columns = [_header(name, rows) for name in names]
     cells = [[shown_cell(name, row[name]) for name in names] for row in rows[:SHOWN_MAX]]
-    console().print(table(title, columns, cells))
+    print_table(title, columns, cells)
     if len(rows) > SHOWN_MAX:
         console().print(f"{len(rows) - SHOWN_MAX:,} more: --json prints all")
 

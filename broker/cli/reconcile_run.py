@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.cli.exits import Exit
 from broker.cli.messages import time_text
-from broker.cli.output import console, print_json, table
+from broker.cli.output import console, print_json, print_table, table
 from broker.cli.reconcile_spark import could_not_run, in_spark
 from broker.cli.times import parse_time
 from message_store.clock import SystemClock
@@ -82,7 +82,7 @@ def history(store: str, url: str, *, as_json: bool) -> None:
 
         print_json([asdict(record) | {"messages": record.messages} for record in found])
     else:
-        console().print(table("audits", AUDITS, [_row(record) for record in found]))
+        print_table("audits", AUDITS, [_row(record) for record in found])
 
 
 def _row(record: Any) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from broker.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, bytes_of
 from broker.cli.messages import PRODUCER_GROUP, STORED, split_records
-from broker.cli.output import console, print_json_line, table
+from broker.cli.output import console, print_json_line, print_table
 from broker.remoting.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
 from message_store.errors import RequestError, UsageError
@@ -106,7 +106,7 @@ def send_file(path: Path, *, namesrv: str, broker: str, really: bool, as_json: b
         NO_ID: "not sent: no id",
     }
     rows = [(said[name], f"{count:,}") for name, count in counts.items()]
-    console().print(table(str(path), ("what", "#messages"), rows))
+    print_table(str(path), ("what", "#messages"), rows)
     if not really:
         console().print("Nothing was sent: this was a dry run. Add --yes to send.")
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from broker.cli.client import Cluster, bytes_of
 from broker.cli.exits import Exit
-from broker.cli.output import console, print_json, table
+from broker.cli.output import print_json, print_table
 from broker.cli.timers_show import SUMMARY_VIEW, brokers_of
 from broker.processors.runtime_info import binary_size
 from broker.remoting.codes import ResponseCode
@@ -32,7 +32,7 @@ def compact_and_show(*, namesrv: str, broker: str, dry_run: bool, as_json: bool)
     else:
         would = "would be copied" if dry_run else "copied"
         title = f"{sum(answer['messages'] for answer in answers):,} messages {would}"
-        console().print(table(title, COLUMNS, [_row(answer) for answer in answers]))
+        print_table(title, COLUMNS, [_row(answer) for answer in answers], optional=("broker",))
     if any(answer["waits"] in CANNOT for answer in answers):
         raise SystemExit(int(Exit.REFUSED))
 

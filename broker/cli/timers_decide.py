@@ -1,4 +1,4 @@
-"""`duemq timers cancel`, `move` and `fire`: decide about messages that wait."""
+"""`duemq timers cancel`, `move` and `fire`: decide about pending messages."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ Handles = Annotated[
 IdsFile = Annotated[
     Path | None, typer.Option("--ids-from", metavar="FILE", help="File with a message id a line.")
 ]
-Topic = Annotated[
-    str, typer.Option(metavar="TOPIC", help="Only of this topic; alone: all that wait for it.")
-]
+Topic = Annotated[str, typer.Option(metavar="TOPIC", help="Only of this topic; alone: all of it.")]
 From = Annotated[
     str, typer.Option("--from", metavar="TIME", help="Due then or later: 2026-11-22T10:00, +2h, ms")
 ]
 To = Annotated[str, typer.Option("--to", metavar="TIME", help="Due before.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="A whole topic without a question.")]
 
 
 def add_commands(group: typer.Typer) -> None:
@@ -52,13 +51,14 @@ def cancel(
     from_time: From = "",
     to_time: To = "",
     dry_run: DryRun = False,
+    yes: Yes = False,
     namesrv: Namesrv = "127.0.0.1:9876",
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
-    """Have waiting messages never be delivered. Exit code 1: some do not wait; 4: some refused."""
+    """Cancel pending messages. Exit code 1: some were not pending; 4: some were refused."""
     named = _named(ids, keys, handles, ids_file, topic, from_time, to_time)
-    _decide("cancel", named, namesrv, broker, dry_run=dry_run, as_json=as_json)
+    _decide("cancel", named, namesrv, broker, dry_run=dry_run, as_json=as_json, confirmed=yes)
 
 
 def move(
@@ -73,17 +73,19 @@ def move(
         str, typer.Option("--at", metavar="TIME", help="The new time: 2026-11-22T10:00, +2h, or ms")
     ] = "",
     dry_run: DryRun = False,
+    yes: Yes = False,
     namesrv: Namesrv = "127.0.0.1:9876",
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
-    """Move waiting messages to another time. Exit code 1: some do not wait; 4: some refused."""
+    """Move pending messages to another time. Exit code 1: some not pending; 4: some refused."""
     if not at_time:
-        raise UsageError("--at is needed: when are they to come?")
+        raise UsageError("no time given: add --at, for example --at +2h")
     named = _named(ids, keys, handles, ids_file, topic, from_time, to_time)
     _decide(
-        "move", named, namesrv, broker, dry_run=dry_run, as_json=as_json, deliver_ms=_ms(at_time, 0)
-    )
+        "move", named, namesrv, broker, dry_run=dry_run, as_json=as_json, confirmed=yes,
+        deliver_ms=_ms(at_time, 0),
+    )  # fmt: skip
 
 
 def fire(
@@ -95,13 +97,14 @@ def fire(
     from_time: From = "",
     to_time: To = "",
     dry_run: DryRun = False,
+    yes: Yes = False,
     namesrv: Namesrv = "127.0.0.1:9876",
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
-    """Deliver waiting messages now. Exit code 1: some do not wait; 4: some were refused."""
+    """Deliver pending messages now. Exit code 1: some were not pending; 4: some were refused."""
     named = _named(ids, keys, handles, ids_file, topic, from_time, to_time)
-    _decide("fire", named, namesrv, broker, dry_run=dry_run, as_json=as_json)
+    _decide("fire", named, namesrv, broker, dry_run=dry_run, as_json=as_json, confirmed=yes)
 
 
 def _named(

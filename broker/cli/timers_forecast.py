@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from broker.cli.client import Cluster
-from broker.cli.output import console, print_json, table
-from broker.cli.timers_show import brokers_of, heading, when
+from broker.cli.output import console, heading, plural, print_json, table
+from broker.cli.timers_show import brokers_of, when
 from broker.cli.times import parse_time
 from message_store.clock import SystemClock
 from message_store.errors import UsageError
@@ -75,7 +75,8 @@ def _print(found: dict[str, Any]) -> None:
             rows.append((when(end_ms)[:16], f"{count:,}", bar(count, most)))
     rows.append(("later", f"{found['later']:,}", ""))
     out = console()
-    out.print(heading(f"{found['pending']:,} timers wait"))
+    pending = found["pending"]
+    out.print(heading(f"{pending:,} {plural(pending, 'timer')} pending"))
     out.print(table("", COLUMNS, rows))
 
 

@@ -1,4 +1,4 @@
-"""`duemq timers list`: waiting timers page by page, the next due first."""
+"""`duemq timers list`: pending timers page by page, the next due first."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from broker.cli.client import Cluster
 from broker.cli.exits import Exit, fail
-from broker.cli.output import console, print_json, table
-from broker.cli.timers_show import LIST_COLUMNS, LIST_VIEW, brokers_of, heading, list_row
+from broker.cli.output import console, heading, print_json, printable
+from broker.cli.timers_show import LIST_VIEW, brokers_of, list_row, listed
 from broker.cli.times import parse_time
 from message_store.clock import SystemClock
 
@@ -48,13 +48,13 @@ def list_timers(wanted: Wanted, *, namesrv: str, broker: str, as_json: bool) -> 
         )  # fmt: skip
     else:
         rows = [list_row(timer, now_ms) for timer in shown]
-        title = f"waiting timers, page {wanted.page}" + (" (there are more)" if more else "")
+        title = f"pending timers, page {wanted.page}" + (" (there are more)" if more else "")
         console().print(heading(title))
-        console().print(table("", LIST_COLUMNS, rows))
+        console().print(listed(rows))
         for why in damage:
-            console(stderr=True).print(why, markup=False, soft_wrap=True)
+            console(stderr=True).print(printable(why), markup=False, soft_wrap=True)
     if wanted.key and not shown:
-        fail(f"no timer with key {wanted.key} waits", Exit.FOUND_FAULT)
+        fail(f"no pending timer has the key {wanted.key}", Exit.FOUND_FAULT)
 
 
 async def _collect(

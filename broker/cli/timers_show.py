@@ -1,4 +1,4 @@
-"""`duemq timers` and `duemq timers follow`: what waits, what is next, how it goes."""
+"""`duemq timers` and `duemq timers follow`: pending timers, the next ones, rates, lateness."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from typing import Any
 
 from broker.cli.client import Cluster
 from broker.cli.exits import Exit, fail
-from broker.cli.levels import duration_text
 from broker.cli.messages import time_text
-from broker.cli.output import console, print_json, print_json_line, table
+from broker.cli.output import (
+    console,
+    fitted,
+    heading,
+    plural,
+    print_json,
+    refreshing,
+    table,
+)
+from broker.cli.retrying import Retrying
+from broker.cli.times import duration_text
 from broker.processors.runtime_info import binary_size
 
 SUMMARY_VIEW, LIST_VIEW = "timer_store.summary", "timer_store.list"
@@ -21,6 +30,7 @@ SPARKS = " ▁▂▃▄▅▆▇█"
 LIST_COLUMNS = (
     "due (UTC)", "#due in", "topic", "#queue", "keys", "unique key", "#bytes", "#log offset",
 )  # fmt: skip
+LIST_OPTIONAL = ("#bytes", "#log offset", "#queue", "#due in")
 
 
 async def brokers_of(cluster: Cluster) -> list[tuple[str, str]]:
@@ -51,38 +61,28 @@ def follow_timers(*, namesrv: str, broker: str, count: int, as_json: bool) -> No
 
     async def follow() -> None:
         async with Cluster(namesrv, broker) as cluster:
-            brokers = await brokers_of(cluster)
-            if as_json:
-                await _follow_lines(cluster, brokers, count)
-            else:
-                await _follow_live(cluster, brokers, count)
+            await _follow(cluster, await brokers_of(cluster), count, as_json)
 
     asyncio.run(follow())
 
 
-async def _follow_lines(cluster: Cluster, brokers: list[tuple[str, str]], count: int) -> None:
+async def _follow(
+    cluster: Cluster, brokers: list[tuple[str, str]], count: int, as_json: bool
+) -> None:
+    """Show `count` states, over restarts of the brokers, too; 0: go on."""
+    retrying = Retrying(", ".join(address for _, address in brokers))
+    views: list[dict[str, Any]] | None = await _ask(cluster, brokers, following=True)
     done = 0
-    while True:
-        print_json_line(await _ask(cluster, brokers, following=True))
-        done += 1
-        if done == count:
-            return
-        await asyncio.sleep(FOLLOW_INTERVAL_S)
-
-
-async def _follow_live(cluster: Cluster, brokers: list[tuple[str, str]], count: int) -> None:
-    from rich.live import Live
-
-    done = 0
-    with Live(console=console(), auto_refresh=False) as live:
+    with refreshing(as_json=as_json) as show:
         while True:
-            views = await _ask(cluster, brokers, following=True)
-            live.update(_grouped([part for view in views for part in _following(view)]))
-            live.refresh()
-            done += 1
-            if done == count:
-                return
-            await asyncio.sleep(FOLLOW_INTERVAL_S)
+            if views is not None:
+                parts = [] if as_json else [part for view in views for part in _following(view)]
+                show(views if as_json else _grouped(parts))
+                done += 1
+                if done == count:
+                    return
+                await asyncio.sleep(FOLLOW_INTERVAL_S)
+            views = await retrying.attempt(lambda: _ask(cluster, brokers, following=True))
 
 
 async def _ask(
@@ -107,7 +107,12 @@ def _grouped(parts: list[Any]) -> Any:
 
 def _following(view: dict[str, Any]) -> list[Any]:
     rows = [list_row(timer, view["now_ms"]) for timer in view["next"]]
-    return [summary_of(view), table("next", LIST_COLUMNS, rows)]
+    return [summary_of(view), heading("next"), listed(rows)]
+
+
+def listed(rows: list[tuple[Any, ...]]) -> Any:
+    """Return the table of some timers."""
+    return fitted(LIST_COLUMNS, rows, optional=LIST_OPTIONAL, width=console().width)
 
 
 def list_row(timer: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
@@ -127,13 +132,6 @@ def list_row(timer: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
     )
 
 
-def heading(text: str) -> Any:
-    """Return a line above a table; a table's own title is as narrow as the table."""
-    from rich.text import Text
-
-    return Text(text, style="bold")
-
-
 def when(time_ms: int | None) -> str:
     """Return a time as a table shows it."""
     if time_ms is None:
@@ -151,7 +149,7 @@ def summary_of(view: dict[str, Any]) -> Any:
     if len(topics) > TOPICS_SHOWN:
         left = sum(count for _, count in topics[TOPICS_SHOWN:])
         rows.append((f"... {len(topics) - TOPICS_SHOWN} more", f"{left:,}"))
-    title = f"{view['broker']}: {view['pending']:,} timers wait"
+    title = f"{view['broker']}: {view['pending']:,} {plural(view['pending'], 'timer')} pending"
     facts = table("", ("", ""), _facts(view))
     facts.show_header = False
     return _grouped([heading(title), table("", ("topic", "#pending"), rows), facts])
@@ -164,9 +162,9 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
         if due_ms is not None
         else ("next due", "-"),
         ("next hour, by minute", sparks(view["per_minute"]["counts"])),
-        ("taken in, delivered per s (1/10/60 s)", f"{_rates(view, 'enqueue')}, "
+        ("enqueued, delivered per s (1/10/60 s)", f"{_rates(view, 'enqueue')}, "
          f"{_rates(view, 'dequeue')}"),
-        ("behind: taking in, delivering", f"{_behind(view['enqueue'])}, "
+        ("behind: enqueue, delivery", f"{_behind(view['enqueue'])}, "
          f"{_behind(view['dequeue'])}"),
     ]  # fmt: skip
     for name, late in view["lateness_ms"].items():
@@ -176,7 +174,7 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
     facts.append(("since the start", _counts(view)))
     facts.append(("slots", _slots(view["slots"])))
     if view["compaction"]["copied"] or view["compaction"]["running"]:
-        facts.append(("out of old log files", _compaction(view["compaction"])))
+        facts.append(("copied out of old log files", _compaction(view["compaction"])))
     return facts + _troubles(view)
 
 
@@ -201,23 +199,23 @@ def _slots(slots: dict[str, Any]) -> str:
     if slots["fullest"]:
         first = slots["fullest"][0]
         told += f"; fullest {first['count']:,} at {when(first['from_ms'])}"
-    return told + (f"; {slots['congested']:,} take no more" if slots["congested"] else "")
+    return told + (f"; {slots['congested']:,} full" if slots["congested"] else "")
 
 
 def _compaction(view: dict[str, Any]) -> str:
     told = f"{view['copied']:,} copied ({binary_size(view['copied_bytes'])}), "
-    told += f"{binary_size(view['freed_bytes'])} of log made free"
+    told += f"{binary_size(view['freed_bytes'])} of the log freed"
     done, whole = view["progress"]
-    return told + (f"; at work, {done:,} of {whole:,} looked at" if view["running"] else "")
+    return told + (f"; running, {done:,} of {whole:,} read" if view["running"] else "")
 
 
 def _troubles(view: dict[str, Any]) -> list[tuple[str, str]]:
     enqueue, dequeue = view["enqueue"], view["dequeue"]
     told = [
-        ("taking in holds", enqueue["holding"]),
-        ("deliveries wait", dequeue["refusal"]),
-        ("old log files stay", view["compaction"]["why"]),
-        ("timerStopEnqueue", "nothing is taken in" if enqueue["stopped"] else ""),
+        ("enqueue is held back", enqueue["holding"]),
+        ("delivery is held back", dequeue["refusal"]),
+        ("old log files are kept", view["compaction"]["why"]),
+        ("timerStopEnqueue", "no timer is enqueued" if enqueue["stopped"] else ""),
         ("timerStopDequeue", "nothing is delivered" if dequeue["stopped"] else ""),
     ]
     return [(name, why) for name, why in told if why]

@@ -8,29 +8,48 @@ from typing import Final
 
 from message_store.errors import UsageError
 
-UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+UNIT_MS: Final = {
+    "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000,
+}  # fmt: skip
 TIME_MS_MAX: Final = 10**18 - 1
-_SPAN = re.compile(r"\+(\d{1,12})(ms|s|m|h|d)")
+_PART = re.compile(r"(\d{1,12})(ms|s|m|h|d|w)")
+_SPAN = re.compile(rf"\+({_PART.pattern} ?){{1,6}}(?<! )")
 
 
 def parse_time(text: str, now_ms: int) -> int:
     """Return a time in ms since the epoch.
 
     Args:
-        text: `+90s` (from now; ms, s, m, h, d), ms since the epoch, or ISO 8601; without a zone
-            it is UTC.
+        text: `+90s`, `+1h30m` (from now; ms, s, m, h, d, w), ms since the epoch, or ISO 8601;
+            without a zone it is UTC.
     Raises:
         UsageError: It is none of them.
     """
-    span = _SPAN.fullmatch(text)
-    if span:
-        return min(now_ms + int(span[1]) * UNIT_MS[span[2]], TIME_MS_MAX)
+    if _SPAN.fullmatch(text):
+        span_ms = sum(int(count) * UNIT_MS[unit] for count, unit in _PART.findall(text))
+        return min(now_ms + span_ms, TIME_MS_MAX)
     if text.isascii() and text.isdigit() and 11 <= len(text) <= 18:
         return int(text)
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        why = "no time: give 2026-11-22T10:00 (UTC), +90s, +5m, +2h, +3d, or ms since the epoch"
-        raise UsageError(f"{text!r} is {why}") from None
+        raise UsageError(
+            f"cannot read the time {text!r}: give 2026-11-22T10:00 (UTC), a span from now such as "
+            "+90s, +1h30m, +3d, +1w, or ms since the epoch"
+        ) from None
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     return max(round(when.timestamp() * 1_000), 0)
+
+
+def duration_text(ms: int) -> str:
+    """Return a duration as people write it: 950ms, 12.5s, 3m20s, 2h, 4d1h."""
+    if ms < 1_000:
+        return f"{ms}ms"
+    if ms < 60_000:
+        return f"{ms / 1_000:.1f}".removesuffix(".0") + "s"
+    parts, left = [], ms // 1_000
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2])

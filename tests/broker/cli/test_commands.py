@@ -108,7 +108,7 @@ def test_a_level_message_comes_when_due(broker: Running) -> None:
     )
     message = json.loads(got.stdout)
     assert message["body"] == "due"
-    assert message["madeFromCommitLogOffset"] >= 0
+    assert message["origin_commit_log_offset"] >= 0
 
 
 def test_levels_show_what_waits(broker: Running) -> None:
@@ -116,7 +116,7 @@ def test_levels_show_what_waits(broker: Running) -> None:
     [view] = json.loads(duemq("levels", "--json", *broker.where).stdout)
     assert view["levels"][1]["pending"] >= 1
     shown = duemq("levels", *broker.where)
-    assert re.search(r"messages? wait", shown.stdout)
+    assert re.search(r"messages? pending", shown.stdout)
     assert "59m" in shown.stdout or "1h" in shown.stdout
 
 
@@ -124,7 +124,7 @@ def test_message_show_by_offset_id_and_by_unique_key(broker: Running) -> None:
     sent = json.loads(duemq("send", "Show", "body", "--key", "k1", "--json", *broker.where).stdout)
     by_id = duemq("message", "show", sent["offset_message_id"], "--json", *broker.where)
     [message] = json.loads(by_id.stdout)
-    assert (message["body"], message["uniqueKey"]) == ("body", sent["message_id"])
+    assert (message["body"], message["unique_key"]) == ("body", sent["message_id"])
     by_key = duemq("message", "show", sent["message_id"], "--topic", "Show", *broker.where)
     assert by_key.returncode == 0, by_key.stderr
     assert sent["offset_message_id"] in by_key.stdout
@@ -244,6 +244,13 @@ def test_config_show_names_sources_and_unknown_keys(tmp_path: Path) -> None:
         "unknown key listenPorts (broker.conf line 2), ignored; did you mean listenPort?",
         "keys of Apache's without effect here: haListenPort",
     ]
+
+
+@pytest.mark.finding("B21")
+@pytest.mark.parametrize("words", [(), ("send",), ("timers", "cancel"), ("reconcile", "run")])
+def test_help_is_asked_for_with_h(words: tuple[str, ...]) -> None:
+    done = duemq(*words, "-h")
+    assert (done.returncode, "Usage: " in done.stdout) == (0, True), done.stderr
 
 
 def test_the_version(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from subprocess import DEVNULL
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def test_the_summary(broker: Running) -> None:
     assert (view["pending"], view["topics"]) == (2 * COUNT, {"Soon": COUNT, "Far": COUNT})
     assert sum(view["per_minute"]["counts"]) >= COUNT
     shown = duemq("timers", *broker.where)
-    assert f"{2 * COUNT} timers wait" in shown.stdout
+    assert f"{2 * COUNT} timers pending" in shown.stdout
     assert "next hour, by minute" in shown.stdout
 
 
@@ -79,7 +80,10 @@ def test_a_list_for_people(broker: Running) -> None:
 
 def test_a_key_that_nobody_has(broker: Running) -> None:
     done = duemq("timers", "list", "--key", "nobody", *broker.where)
-    assert (done.returncode, "no timer with key nobody" in done.stderr) == (Exit.FOUND_FAULT, True)
+    assert (done.returncode, "no pending timer has the key nobody" in done.stderr) == (
+        Exit.FOUND_FAULT,
+        True,
+    )
 
 
 def test_the_forecast_counts_each_where_it_is_due(broker: Running) -> None:
@@ -104,7 +108,7 @@ def test_follow_tells_again_and_again(broker: Running) -> None:
     [
         (("forecast", "--by", "year"), Exit.USAGE, "must be minute, hour, day"),
         (("forecast", "--count", "20000"), Exit.USAGE, "at most 10000"),
-        (("list", "--from", "tomorrow"), Exit.USAGE, "'tomorrow' is no time"),
+        (("list", "--from", "tomorrow"), Exit.USAGE, "cannot read the time 'tomorrow'"),
         (("--json", "list"), Exit.USAGE, "options go behind the command"),
         (("list", "--broker", "127.0.0.1:1"), Exit.UNREACHABLE, "does not answer"),
     ],
@@ -125,16 +129,35 @@ def test_wrong_usage(words: tuple[str, ...], code: Exit, text: str) -> None:
         ("1970-01-01T01:20:00+01:00", 1_200_000),
         ("1970-01-01T00:00:01.005Z", 1_005),
         ("+999999999999d", 10**18 - 1),
+        pytest.param("+1h30m", 6_400_000, marks=pytest.mark.finding("B21")),
+        pytest.param("+1w", 605_800_000, marks=pytest.mark.finding("B21")),
+        pytest.param("+1h 30m", 6_400_000, marks=pytest.mark.finding("B21")),
     ],
 )
 def test_times_as_people_type_them(text: str, time_ms: int) -> None:
     assert parse_time(text, 1_000_000) == time_ms
 
 
-@pytest.mark.parametrize("text", ["", "soon", "+5", "-5m", "12", "+5y", "2026-13-01"])
+@pytest.mark.parametrize("text", ["", "soon", "+5", "-5m", "12", "+5y", "+1h ", "+h", "2026-13-01"])
 def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="cannot read the time"):
         parse_time(text, 0)
+
+
+@pytest.mark.finding("B25")
+def test_a_queue_id_is_a_number(broker: Running) -> None:
+    [timer] = told(broker, "list", "--limit", "1")["timers"]
+    assert isinstance(timer["queue_id"], int)
+
+
+@pytest.mark.finding("B12")
+def test_a_whole_topic_is_not_cancelled_without_a_question(broker: Running) -> None:
+    refused = duemq("timers", "cancel", "--topic", "Soon", *broker.where, stdin=DEVNULL)
+    assert (refused.returncode, "add --yes" in refused.stderr) == (Exit.USAGE, True)
+    dry = duemq("timers", "cancel", "--topic", "Soon", "--dry-run", *broker.where, stdin=DEVNULL)
+    assert (dry.returncode, "would cancel" in dry.stdout) == (0, True), dry.stderr
+    [view] = told(broker)
+    assert view["pending"] == 2 * COUNT
 
 
 def test_bars() -> None:

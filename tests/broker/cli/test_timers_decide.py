@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+from contextlib import nullcontext
 
 import pytest
 from typer.testing import CliRunner
 
-from broker.cli.deciding import Deciding, combined
+from broker.cli.deciding import Deciding, Named, combined, decide_and_show
 from broker.cli.timers import timers_app
 from broker.processors.verdicts import Result
 from message_store.errors import UsageError
@@ -53,12 +56,30 @@ def test_what_is_asked_for(asked, tmp_path):
     action, named, more = asked[1]
     assert (action, list(named.ids), named.topic) == ("move", ["a", "b", "c"], "T")
     assert more == {"dry_run": True, "deliver_ms": 1_700_000_000_000}
-    assert "would be decided on" in ran.stdout
+    assert "would move" in ran.stdout
 
 
 @pytest.mark.parametrize("words", [["cancel"], ["fire"], ["move", "--id", "a"]])
 def test_nothing_named_is_a_usage_error(asked, words):
     assert isinstance(CliRunner().invoke(timers_app, words).exception, UsageError)
+
+
+@pytest.mark.finding("B12")
+@pytest.mark.parametrize(
+    ("answer", "code", "asked_for"),
+    [("y\n", 0, [True, False]), ("\n", 1, [True]), ("", 1, [True])],
+)
+def test_a_whole_topic_is_asked_about_at_a_terminal(asked, monkeypatch, answer, code, asked_for):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    named = Named(topic="T")
+    words = {"namesrv": "", "broker": "127.0.0.1:1", "dry_run": False, "as_json": True}
+    with nullcontext() if code == 0 else pytest.raises(SystemExit, match=str(code)):
+        decide_and_show("cancel", named, **words, confirmed=False)
+    assert [more["dry_run"] for _, _, more in asked[1:]] == asked_for
 
 
 @pytest.mark.parametrize(
