@@ -19,29 +19,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from broker.assembly import Parts, Surroundings, assemble, make_ingest
-from broker.config import BrokerConfig, NamesrvConfig
-from broker.config_edit import edit_file
+from broker.config import BrokerConfig
+from broker.config_edit import edited
+from broker.config_request import accepted_changes
 from broker.data_version import DataVersion
+from broker.namesrv.config import NamesrvConfig
 from broker.namesrv.registration import BrokerAddress, Registrar
 from broker.plugins import Host, Installed, PluginSet, installed_plugins
 from broker.rehearsal import rehearse
-from broker.remoting.codes import ResponseCode
+from broker.remoting.bound_socket import bind
 from broker.remoting.limits import RemotingLimits
 from broker.remoting.server import RemotingServer
-from broker.settings import SECTIONS, Settings, key_notices, resolved, settings_from
+from broker.settings import (
+    SECTIONS,
+    Settings,
+    changed_values,
+    key_notices,
+    resolved,
+    settings_from,
+)
 from broker.stored_pins import stored_pins
 from message_store.clock import Clock, SystemClock
 from message_store.config import Properties, from_properties, to_properties, with_live
-from message_store.errors import DueMQError, RequestError, UsageError
+from message_store.errors import DueMQError, UsageError
+from message_store.masking import masked
 from message_store.plugin import BrokerPlugin
 from message_store.store import MessageStore
 
@@ -98,6 +108,7 @@ class Broker:
         self._installed = plugins
         self._config_file, self._read_again = config_file, read_again
         self._file_state = _state_of(config_file) if config_file else (0, 0)
+        self._reconfiguring = asyncio.Lock()
         self._stop = asyncio.Event()
         self._stack = AsyncExitStack()
         self.started_ms = self.clock.now_ms()
@@ -212,7 +223,7 @@ class Broker:
             port=self.port,
             clock=self.clock,
             plugins=self.plugins,
-            values=self.all_properties,
+            values=self.shown_properties,
             version=lambda: self.version,
             reconfigure=self.reconfigure,
             started_ms=self.started_ms,
@@ -359,27 +370,30 @@ class Broker:
         """Read the configuration again (SIGHUP, a changed file); a bad one changes nothing."""
         if self._read_again is None:
             return
+        before = self.shown_properties()
         try:
-            properties = self._read_again()
-            self.apply(properties)
+            self.apply(self._read_again())
         except DueMQError as error:
             log.error("the configuration stays as it is: %s", error)
+            return
+        changes = changed_values(before, self.shown_properties())
+        log.info("configuration read again: %s", "; ".join(changes) or "nothing in force changed")
 
     async def reconfigure(self, changes: Mapping[str, str]) -> None:
         """Change keys while running (request 25) and keep them in the configuration file.
 
         Raises:
-            RequestError: A key may not be changed; nothing was.
+            RequestError: A key may not be changed, or the file cannot be written; nothing was.
             ConfigError: A value cannot be used; nothing was changed.
         """
-        forbidden = sorted(self.config.frozen_keys & changes.keys())
-        if forbidden:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION, f"{', '.join(forbidden)} may not be changed"
-            )
-        self.apply(self.settings.properties.merged(changes, "request 25"))
+        known = [*SECTIONS, *self.plugins.sections()]
+        changes = accepted_changes(changes, known, self.config.frozen_keys, source="request 25")
+        if not changes:
+            return
+        async with self._reconfiguring, edited(self._config_file, changes) as edit:
+            edit.undo = partial(self.apply, self.settings.properties)
+            self.apply(self.settings.properties.merged(changes, "request 25"))
         if self._config_file is not None:
-            await asyncio.to_thread(edit_file, self._config_file, changes)
             self._file_state = _state_of(self._config_file)
 
     def apply(self, properties: Properties) -> None:
@@ -391,7 +405,7 @@ class Broker:
         wanted = settings_from(properties)
         broker, waiting = with_live(self.settings.broker, resolved(wanted.broker))
         store, more = with_live(self.settings.store, wanted.store)
-        self.plugins.reconfigure(properties)
+        self.plugins.reconfigure(properties, self.settings.properties)
         self.settings = Settings(properties, broker, store)
         self.store.config = store
         self.version = self.version.next(self.clock.now_ms())
@@ -401,11 +415,15 @@ class Broker:
             log.warning("in force after a restart: %s", ", ".join(waiting + more))
 
     def all_properties(self) -> dict[str, str]:
-        """Return every key with the value in force, as request 26 answers."""
+        """Return every key with the value in force."""
         known = {**to_properties(self.settings.broker), **to_properties(self.settings.store)}
         for section in self.plugins.sections():
             known |= to_properties(from_properties(section, self.settings.properties))
         return {**self.settings.properties, **known}
+
+    def shown_properties(self) -> dict[str, str]:
+        """Return `all_properties` without passwords, as request 26 answers."""
+        return {key: masked(key, value) for key, value in self.all_properties().items()}
 
     async def _watch_file(self) -> None:
         assert self._config_file is not None
@@ -414,27 +432,6 @@ class Broker:
             self._file_state = state
             log.info("%s has changed", self._config_file)
             self.reload()
-
-
-@contextmanager
-def bind(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket that has the port but does not listen yet; port 0: any free one.
-
-    Raises:
-        UsageError: The port cannot be had.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setblocking(False)
-        try:
-            bound.bind((host, port))
-        except OSError as error:
-            raise UsageError(
-                f"cannot listen on {host}:{port}: {error.strerror}. Is another broker running? "
-                f"Set listenPort to a free port"
-            ) from error
-        yield bound
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

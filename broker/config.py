@@ -1,6 +1,6 @@
-"""The broker's and the name server's own configuration sections.
+"""The broker's own configuration section.
 
-Source: BrokerConfig, NettyServerConfig, NettySystemConfig, NamesrvConfig.
+Source: BrokerConfig, NettyServerConfig, NettySystemConfig
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ class BrokerConfig:
         minimum=0,
         maximum=7,
         live=True,
+        wire=True,
     )
     auto_create_topic: bool = option(
         True,
@@ -119,6 +120,7 @@ class BrokerConfig:
         key="autoCreateSubscriptionGroup",
         doc="Create a consumer group when it is first seen.",
         live=True,
+        wire=True,
     )
     cluster_topic_enable: bool = option(
         True, key="clusterTopicEnable", doc="The topic named like the cluster may be written."
@@ -157,6 +159,7 @@ class BrokerConfig:
         unit="ms",
         minimum=1,
         live=True,
+        wire=True,
     )
     long_polls_max: int = option(
         100_000,
@@ -206,9 +209,14 @@ class BrokerConfig:
         key="useServerSideResetOffset",
         doc="Reset offsets at the broker only; false: also push them to the group's members.",
         live=True,
+        wire=True,
     )
     reject_transactions: bool = option(
-        False, key="rejectTransactionMessage", doc="Refuse transactional messages.", live=True
+        False,
+        key="rejectTransactionMessage",
+        doc="Refuse transactional messages.",
+        live=True,
+        wire=True,
     )
     transaction_timeout_ms: int = option(
         6_000,
@@ -217,6 +225,7 @@ class BrokerConfig:
         unit="ms",
         minimum=1,
         live=True,
+        wire=True,
     )
     transaction_checks_max: int = option(
         15,
@@ -225,6 +234,7 @@ class BrokerConfig:
         unit="checks",
         minimum=1,
         live=True,
+        wire=True,
     )
     transaction_check_interval_ms: int = option(
         30_000,
@@ -233,6 +243,7 @@ class BrokerConfig:
         unit="ms",
         minimum=1,
         live=True,
+        wire=True,
     )
     property_filter_enable: bool = option(
         False,
@@ -244,12 +255,14 @@ class BrokerConfig:
         key="recallMessageEnable",
         doc="Let producers cancel a message that waits for its time, by its recall handle.",
         live=True,
+        wire=True,
     )
     recall_unwritable: bool = option(
         True,
         key="allowRecallWhenBrokerNotWriteable",
         doc="Take such cancels also while brokerPermission forbids writing.",
         live=True,
+        wire=True,
     )
     start_accept_ms: int = option(
         0,
@@ -304,8 +317,8 @@ class BrokerConfig:
         if self.broker_name:
             _check_name("brokerName", self.broker_name)
         _check_region(self.region_id)
-        _check_ip("brokerIP1", self.broker_ip, empty=True)
-        _check_ip("bindAddress", self.bind_address)
+        check_ip("brokerIP1", self.broker_ip, empty=True)
+        check_ip("bindAddress", self.bind_address)
         parse_addresses("namesrvAddr", self.namesrv_addresses)
 
     @property
@@ -323,87 +336,6 @@ class BrokerConfig:
         """Keys that request 25 may not change."""
         listed = {word.strip() for word in self.config_blacklist.split(";")}
         return frozenset(listed | {"brokerConfigPath", "rocketmqHome", "configBlackList"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamesrvConfig:
-    """The name server: where it listens and when it forgets a broker."""
-
-    listen_port: int = option(
-        9_876,
-        key="listenPort",
-        doc="Port of the name server; 0: any free port.",
-        unit="port",
-        minimum=0,
-        maximum=65_535,
-    )
-    bind_address: str = option(
-        "0.0.0.0", key="bindAddress", doc="Address to listen on.", unit="IP address"
-    )
-    kv_config_path: str = option(
-        "~/namesrv/kvConfig.json",
-        key="kvConfigPath",
-        doc="File of the key-value table.",
-        unit="path",
-    )
-    order_message_enable: bool = option(
-        False,
-        key="orderMessageEnable",
-        doc="Put the order configuration of a topic into its route.",
-        live=True,
-    )
-    return_order_config: bool = option(
-        True,
-        key="returnOrderTopicConfigToBroker",
-        doc="Answer a registration with the order configuration of all topics.",
-        live=True,
-    )
-    scan_interval_ms: int = option(
-        5_000,
-        key="scanNotActiveBrokerInterval",
-        doc="Pause between two searches for brokers that have gone.",
-        unit="ms",
-        minimum=100,
-    )
-    broker_expired_ms: int = option(
-        120_000,
-        key="brokerChannelExpiredTime",
-        doc="A broker whose registrations stop for so long is forgotten, unless it named a time.",
-        unit="ms",
-        minimum=1_000,
-        own=True,
-    )
-    channel_idle_s: int = option(
-        120,
-        key="serverChannelMaxIdleTimeSeconds",
-        doc="A connection silent for so long is closed.",
-        unit="s",
-        minimum=1,
-    )
-    socket_backlog: int = option(
-        1_024,
-        key="serverSocketBacklog",
-        doc="Connections that may wait to be accepted.",
-        unit="connections",
-        minimum=1,
-        maximum=65_535,
-    )
-    connections_max: int = option(
-        20_000,
-        key="connectionsMax",
-        doc="Connections open at one time; one more is closed at once.",
-        unit="connections",
-        minimum=1,
-        own=True,
-    )
-    config_blacklist: str = option(
-        "configBlackList;configStorePath;kvConfigPath",
-        key="configBlackList",
-        doc="Keys that a request may not change, separated by `;`.",
-    )
-
-    def __post_init__(self) -> None:
-        _check_ip("bindAddress", self.bind_address)
 
 
 def parse_addresses(key: str, text: str) -> list[tuple[str, int]]:
@@ -436,7 +368,7 @@ def _check_region(text: str) -> None:
         raise ConfigError("regionId", text[:REGION_CHARS_MAX], why)
 
 
-def _check_ip(key: str, text: str, *, empty: bool = False) -> None:
+def check_ip(key: str, text: str, *, empty: bool = False) -> None:
     if empty and not text:
         return
     try:

@@ -19,7 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from message_store.clock import Clock, SystemClock
-from message_store.config import options
+from message_store.config import from_properties, options
 from message_store.errors import DueMQError, PluginError
 from message_store.pins import Pin
 from message_store.plugin import (
@@ -241,20 +241,45 @@ class PluginSet:
             for view, function in views.items()
         }
 
-    def reconfigure(self, properties: Mapping[str, str]) -> None:
-        """Hand the new configuration to every plugin.
+    def reconfigure(
+        self, properties: Mapping[str, str], before: Mapping[str, str] | None = None
+    ) -> None:
+        """Hand the new configuration to every plugin: all of them take it, or none.
 
+        Every plugin's section is checked before the first plugin takes anything.
+
+        Args:
+            before: the configuration in force, which plugins are given again if one refuses.
         Raises:
-            ConfigError: A plugin refuses it; plugins asked before it have taken it.
+            ConfigError: A plugin refuses it.
+            PluginError: A plugin failed.
         """
-        for name, plugin in self.plugins.items():
-            try:
-                plugin.reconfigure(properties)
-            except DueMQError:
-                raise
-            except Exception as error:
-                why = f"reconfigure() failed: {type(error).__name__}: {error}"
-                raise PluginError(name, why) from error
+        for section in self.sections():
+            from_properties(section, properties)
+        asked: list[str] = []
+        try:
+            for name in self.plugins:
+                asked.append(name)
+                self._reconfigure_one(name, properties)
+        except DueMQError:
+            for name in reversed(asked) if before is not None else ():
+                self._restore(name, before or {})
+            raise
+
+    def _reconfigure_one(self, name: str, properties: Mapping[str, str]) -> None:
+        try:
+            self.plugins[name].reconfigure(properties)
+        except DueMQError:
+            raise
+        except Exception as error:
+            why = f"reconfigure() failed: {type(error).__name__}: {error}"
+            raise PluginError(name, why) from error
+
+    def _restore(self, name: str, before: Mapping[str, str]) -> None:
+        try:
+            self._reconfigure_one(name, before)
+        except DueMQError as error:
+            log.error("plugin %s did not take its former configuration again: %s", name, error)
 
     def log_pins(self) -> dict[str, Pin]:
         """Return the pin of each plugin: what answers the first log offset that it still needs."""

@@ -16,6 +16,7 @@ from broker.config import BrokerConfig
 from message_store.config import Properties, StoreConfig, from_properties, options
 
 SECTIONS: tuple[type, ...] = (BrokerConfig, StoreConfig)
+SHOWN_CHARS_MAX = 200
 _DOCUMENTATION_ADDRESS = ("192.0.2.1", 9)  # never sent to: only asks which address we would use
 
 
@@ -64,6 +65,20 @@ def own_address(bind_address: str) -> str:
         except OSError:
             return "127.0.0.1"
     return address
+
+
+def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return one text for every key whose value differs, for the log."""
+    return [
+        f"{_short(key)}={_short(after.get(key, ''))} (was {_short(before.get(key, ''))})"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key, "") != after.get(key, "")
+    ]
+
+
+def _short(text: str) -> str:
+    shown = text if text.isprintable() else ascii(text)
+    return shown if len(shown) <= SHOWN_CHARS_MAX else shown[:SHOWN_CHARS_MAX] + "..."
 
 
 def known_keys(sections: Iterable[type]) -> set[str]:

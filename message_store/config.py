@@ -3,8 +3,8 @@
     text --parse_properties--> Properties --from_properties--> StoreConfig, BrokerConfig, ...
 
 A section is a frozen dataclass whose fields are made by `option`: Apache's key, what it means,
-its unit, its limits and whether a running broker takes a new value (`live`). A component gets its
-own section and nothing else; a reload hands it a new one.
+its unit, its limits, whether a running broker takes a new value (`live`) and whether a request may
+change it (`wire`). A component gets its own section and nothing else; a reload hands it a new one.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Option:
     doc: str
     unit: str
     live: bool
+    wire: bool  # a request of the network may change it
     default: Any
     kind: type  # int, float, bool or str
     minimum: float | None
@@ -54,6 +55,7 @@ def option(
     doc: str,
     unit: str = "",
     live: bool = False,
+    wire: bool = False,
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
@@ -67,6 +69,8 @@ def option(
         doc: One sentence for the reference.
         unit: `ms`, `bytes`, `%`, ...
         live: A running broker takes a new value.
+        wire: A request (25, 318) may change it. Never for a key that names a path, an address, a
+            command or a class: the network is not trusted with those.
         minimum, maximum: Inclusive limits of a number; an int has those of its Java type anyway.
         choices: The only words allowed.
     """
@@ -75,6 +79,7 @@ def option(
         "doc": doc,
         "unit": unit,
         "live": live,
+        "wire": wire,
         "minimum": minimum,
         "maximum": maximum,
         "choices": choices,
@@ -221,6 +226,7 @@ class StoreConfig:
         minimum=1,
         maximum=256 << 20,
         live=True,
+        wire=True,
     )
     flush_disk_type: str = option(
         "ASYNC_FLUSH",
@@ -242,6 +248,7 @@ class StoreConfig:
         unit="ms",
         minimum=1,
         live=True,
+        wire=True,
     )
     sync_flush_timeout_ms: int = option(
         5_000,
@@ -250,6 +257,7 @@ class StoreConfig:
         unit="ms",
         minimum=1,
         live=True,
+        wire=True,
     )
     index_enable: bool = option(
         True, key="messageIndexEnable", doc="Keep the index of message keys and unique ids."
@@ -274,6 +282,7 @@ class StoreConfig:
         doc="Hours of the day, separated by `;`, at which expired files are deleted.",
         unit="hour",
         live=True,
+        wire=True,
     )
     file_reserved_hours: int = option(
         72,
@@ -282,6 +291,7 @@ class StoreConfig:
         unit="hours",
         minimum=0,
         live=True,
+        wire=True,
     )
     disk_used_percent_max: int = option(
         75,
@@ -291,6 +301,7 @@ class StoreConfig:
         minimum=1,
         maximum=100,
         live=True,
+        wire=True,
     )
     disk_forcible_percent: int = option(
         85,
@@ -300,6 +311,7 @@ class StoreConfig:
         minimum=1,
         maximum=100,
         live=True,
+        wire=True,
     )
     disk_warning_percent: int = option(
         90,
@@ -309,12 +321,14 @@ class StoreConfig:
         minimum=1,
         maximum=100,
         live=True,
+        wire=True,
     )
     clean_forcibly: bool = option(
         True,
         key="cleanFileForciblyEnable",
         doc="Allow deletion of files that have not expired when the disk is nearly full.",
         live=True,
+        wire=True,
     )
     delete_files_max: int = option(
         10,
@@ -323,6 +337,7 @@ class StoreConfig:
         unit="files",
         minimum=1,
         live=True,
+        wire=True,
     )
     clean_interval_ms: int = option(
         10_000,
@@ -346,6 +361,7 @@ class StoreConfig:
         minimum=1,
         maximum=PULL_BYTES_MAX,
         live=True,
+        wire=True,
     )
     pull_count_max: int = option(
         32,
@@ -354,6 +370,7 @@ class StoreConfig:
         unit="messages",
         minimum=1,
         live=True,
+        wire=True,
     )
     memory_percent_max: int = option(
         40,

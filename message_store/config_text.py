@@ -63,11 +63,15 @@ def read_properties(path: Path | str) -> Properties:
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
         raise ConfigError("configFile", str(path), why) from error
+    return parse_properties(decode_text(data)[0], source=path.name)
+
+
+def decode_text(data: bytes) -> tuple[str, str]:
+    """Return the text of a configuration file and the encoding that it is in."""
     try:
-        text = data.decode()
+        return data.decode(), "utf-8"
     except UnicodeDecodeError:
-        text = data.decode("latin-1")  # what Java reads
-    return parse_properties(text, source=path.name)
+        return data.decode("latin-1"), "latin-1"  # what Java reads
 
 
 def parse_properties(text: str, *, source: str = "") -> Properties:
@@ -121,6 +125,11 @@ def split_line(line: str) -> tuple[str, str]:
 
 
 def unescape(text: str, line: str, where: str) -> str:
+    """Return a key or a value without its escapes.
+
+    Raises:
+        ConfigError: A `\\u` escape is malformed.
+    """
     if "\\" not in text:
         return text
     out: list[str] = []
@@ -141,7 +150,14 @@ def unescape(text: str, line: str, where: str) -> str:
             index += 4
         else:
             out.append(_ESCAPES.get(char, char))
-    return "".join(out)
+    return _joined("".join(out))
+
+
+def _joined(text: str) -> str:
+    """Return text whose surrogate pairs are joined; a lone half is U+FFFD."""
+    if not any("\ud800" <= char <= "\udfff" for char in text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from message_store.masking import masked
+
 
 class DueMQError(Exception):
     """Root of the tree."""
@@ -35,7 +37,7 @@ class ConfigError(UsageError):
     def __init__(self, key: str, value: str, why: str, *, source: str = "") -> None:
         self.key, self.value, self.why, self.source = key, value, why, source
         where = f" ({source})" if source else ""
-        super().__init__(f"{key}={value}{where}: {why}")
+        super().__init__(f"{key}={masked(key, value)}{where}: {why}")
 
 
 class PluginError(UsageError):

@@ -24,6 +24,7 @@ class MigrationConfig:
         minimum=0,
         own=True,
         live=True,
+        wire=True,
     )
     factor: int = option(
         2,
@@ -33,6 +34,7 @@ class MigrationConfig:
         minimum=0,
         own=True,
         live=True,
+        wire=True,
     )
     rate_per_s: int = option(
         0,
@@ -42,6 +44,7 @@ class MigrationConfig:
         minimum=0,
         own=True,
         live=True,
+        wire=True,
     )
     window: str = option(
         "",
@@ -49,6 +52,7 @@ class MigrationConfig:
         doc="When a migration may work, as in `Mon-Fri 01:00-05:00 Europe/Berlin`; empty: always.",
         own=True,
         live=True,
+        wire=True,
     )
     ledger_url: str = option(
         "",

@@ -35,6 +35,7 @@ class ReconcileConfig:
         minimum=0,
         own=True,
         live=True,
+        wire=True,
     )
     cores: int = option(
         1,
@@ -44,6 +45,7 @@ class ReconcileConfig:
         maximum=1_024,
         own=True,
         live=True,
+        wire=True,
     )
     memory: str = option(
         "1g",
@@ -60,6 +62,7 @@ class ReconcileConfig:
         minimum=1,
         own=True,
         live=True,
+        wire=True,
     )
     report: str = option(
         "",

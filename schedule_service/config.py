@@ -19,6 +19,7 @@ class ScheduleConfig:
         key="messageDelayLevel",
         doc="Delays of levels 1, 2, ..., separated by one space; units s, m, h, d.",
         live=True,
+        wire=True,
     )
     persist_interval_ms: int = option(
         10_000,
@@ -32,12 +33,14 @@ class ScheduleConfig:
         key="enableScheduleMessageStats",
         doc="Keep the lateness histogram of every level.",
         live=True,
+        wire=True,
     )
     async_deliver: bool = option(
         False,
         key="enableScheduleAsyncDeliver",
         doc="Do not wait for a delivery to be durable before the next one of its level.",
         live=True,
+        wire=True,
     )
     async_pending_max: int = option(
         2_000,
@@ -47,6 +50,7 @@ class ScheduleConfig:
         minimum=1,
         maximum=1_000_000,
         live=True,
+        wire=True,
     )
     async_resends_max: int = option(
         3,
@@ -55,6 +59,7 @@ class ScheduleConfig:
         unit="failures",
         minimum=0,
         live=True,
+        wire=True,
     )
     version_step: int = option(
         200,
@@ -72,6 +77,7 @@ class ScheduleConfig:
         maximum=65_536,
         own=True,
         live=True,
+        wire=True,
     )
     batch_bytes_max: int = option(
         1 << 20,
@@ -81,6 +87,7 @@ class ScheduleConfig:
         minimum=1,
         own=True,
         live=True,
+        wire=True,
     )
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from broker.apache_keys import WITHOUT_EFFECT
 from broker.cli.config_show import broker_sections
 from broker.cli.reference import cli_page, configuration_page
-from broker.config import NamesrvConfig
+from broker.namesrv.config import NamesrvConfig
 from message_store.config import Properties, options, read_properties
 
 TOP = Path(__file__).resolve().parent.parent

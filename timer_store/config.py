@@ -43,6 +43,7 @@ class TimerConfig:
         minimum=0,
         maximum=DUE_MS_MAX // 1_000,
         live=True,
+        wire=True,
     )
     flush_interval_ms: int = option(
         1_000,
@@ -63,12 +64,14 @@ class TimerConfig:
         key="timerStopEnqueue",
         doc="Leave new timers in their queue for now; they are held, not delivered.",
         live=True,
+        wire=True,
     )
     stop_dequeue: bool = option(
         False,
         key="timerStopDequeue",
         doc="Deliver no timers for now.",
         live=True,
+        wire=True,
     )
     flow_control: bool = option(
         True,
@@ -76,6 +79,7 @@ class TimerConfig:
         doc="Whether timerCongestNumEachSlot and timerTopicQuota refuse messages.",
         own=True,
         live=True,
+        wire=True,
     )
     slot_timers_max: int = option(
         INT_MAX,
@@ -84,6 +88,7 @@ class TimerConfig:
         unit="messages",
         minimum=0,
         live=True,
+        wire=True,
     )
     topic_quota: int = option(
         0,
@@ -93,6 +98,7 @@ class TimerConfig:
         minimum=0,
         own=True,
         live=True,
+        wire=True,
     )
     spread_ms: int = option(
         0,
@@ -103,6 +109,7 @@ class TimerConfig:
         maximum=86_400_000,
         own=True,
         live=True,
+        wire=True,
     )
     roll_mode: str = option(
         ROLL_BY_INDEX,
@@ -111,6 +118,7 @@ class TimerConfig:
         choices=(ROLL_BY_INDEX, ROLL_BY_MESSAGE),
         own=True,
         live=True,
+        wire=True,
     )
     compact_percent: int = option(
         50,
@@ -122,6 +130,7 @@ class TimerConfig:
         maximum=90,
         own=True,
         live=True,
+        wire=True,
     )
     stage_lead_ms: int = option(
         1_000,
@@ -132,6 +141,7 @@ class TimerConfig:
         maximum=60_000,
         own=True,
         live=True,
+        wire=True,
     )
     stage_records_max: int = option(
         1 << 20,
@@ -150,6 +160,7 @@ class TimerConfig:
         maximum=65_536,
         own=True,
         live=True,
+        wire=True,
     )
     batch_bytes_max: int = option(
         2 << 20,
@@ -159,6 +170,7 @@ class TimerConfig:
         minimum=1,
         own=True,
         live=True,
+        wire=True,
     )
 
     def __post_init__(self) -> None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.apache_keys import check_refusals
-from broker.config import BrokerConfig, NamesrvConfig
+from broker.config import BrokerConfig
+from broker.namesrv.config import NamesrvConfig
 from broker.settings import SECTIONS, key_notices
 from message_store.config import Option, Properties, from_properties, options, value_text
+from message_store.masking import masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def _shown(item: Option, config: Any, properties: Properties) -> ShownKey:
     source = (properties.source(item.key) or "set") if item.key in properties else ""
     return ShownKey(
         key=item.key,
-        value=value_text(getattr(config, item.name)),
+        value=masked(item.key, value_text(getattr(config, item.name))),
         default=value_text(item.default),
         source=source,
         unit=item.unit,

@@ -128,7 +128,7 @@ def serve_namesrv(properties: Properties, logging_file: Path | None, *, as_json:
 
 
 async def _run_namesrv(properties: Properties, as_json: bool) -> None:
-    from broker.config import NamesrvConfig
+    from broker.namesrv.config import NamesrvConfig
     from broker.namesrv.server import NameServer
     from broker.settings import key_notices
     from message_store.clock import SystemClock

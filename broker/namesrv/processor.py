@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker import wire_json
-from broker.config import NamesrvConfig
 from broker.data_version import DataVersion, integer
+from broker.namesrv.config import NamesrvConfig
 from broker.namesrv.kv_config import ORDER_NAMESPACE, KVConfig
 from broker.namesrv.registration_body import crc_of, decode_body
 from broker.namesrv.route_table import LiveKey, QueueData, Registration, RouteTable
@@ -278,7 +278,7 @@ class NamesrvProcessor:
             self.config = _changed(self.config, told)
         except (ConfigError, UnicodeDecodeError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        log.info("configuration changed: %s", dict(told))
+        log.info("configuration changed by %r: %.500s", request.peer, ascii(dict(told)))
         return Response()
 
     async def get_config(self, request: Request) -> Response:
@@ -312,24 +312,26 @@ def _queues_of_route(route: Mapping[str, Any]) -> dict[str, QueueData]:
 
 
 def _changed(config: NamesrvConfig, told: Mapping[str, str]) -> NamesrvConfig:
-    """Return the configuration with the keys we know; others are ignored, as Apache does.
+    """Return the configuration with the keys that requests may change; Apache ignores unknown ones.
 
     Raises:
         RequestError: A key that no request may change.
-        ConfigError: A key that cannot change while we run, or a value that cannot be used.
+        ConfigError: A value that cannot be used.
     """
+    known = {item.key: item for item in options(NamesrvConfig)}
     frozen = {word.strip() for word in config.config_blacklist.split(";")}
-    refused = sorted((frozen | {"configBlackList", "rocketmqHome"}) & told.keys())
+    closed = frozen | {"configBlackList", "rocketmqHome"}
+    closed |= {key for key, item in known.items() if not item.wire}
+    refused = sorted(closed & told.keys())
     if refused:
-        text = f"Can not update config in black list: {', '.join(refused)}"
+        text = (
+            f"Can not update config in black list: {', '.join(refused)}. Set it in the file on the "
+            "name server's machine and restart the name server"
+        )
         raise RequestError(ResponseCode.NO_PERMISSION, text)
-    changes = {}
-    for item in options(NamesrvConfig):
-        if item.key not in told:
-            continue
-        value = parse_value(item, told[item.key], "request 318")
-        if not item.live and value != getattr(config, item.name):
-            why = "cannot change while the name server runs; edit its file and restart it"
-            raise ConfigError(item.key, told[item.key], why)
-        changes[item.name] = value
+    changes = {
+        known[key].name: parse_value(known[key], value, "request 318")
+        for key, value in told.items()
+        if key in known
+    }
     return dataclasses.replace(config, **changes)

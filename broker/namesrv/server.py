@@ -15,8 +15,8 @@ import os
 from pathlib import Path
 from typing import Self
 
-from broker.config import NamesrvConfig
 from broker.config_file import ConfigFile
+from broker.namesrv.config import NamesrvConfig
 from broker.namesrv.kv_config import KVConfig
 from broker.namesrv.processor import NamesrvProcessor
 from broker.namesrv.route_table import LiveKey, Registration, RouteTable

@@ -59,7 +59,7 @@ class ConfigProcessor:
                 await self._reconfigure(changes)
         except (ConfigError, UnicodeDecodeError) as fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"update config: {fault}") from fault
-        log.info("configuration changed by request: %s", ", ".join(sorted(changes)))
+        log.info("configuration changed by %r: %s", request.peer, ascii(sorted(changes)))
         return Response()
 
     async def show(self, request: Request) -> Response:

@@ -34,7 +34,9 @@ from message_store.plugin import PluginBase, Response, SystemTopic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountingConfig:
-    word: str = option("forbidden", key="countingWord", doc="Refused.", own=True, live=True)
+    word: str = option(
+        "forbidden", key="countingWord", doc="Refused.", own=True, live=True, wire=True
+    )
 
 
 class CountingPlugin(PluginBase):

@@ -19,8 +19,8 @@ from typing import Any
 
 from broker.assembly import make_ingest
 from broker.broker import Broker
-from broker.config import NamesrvConfig
 from broker.data_version import DataVersion
+from broker.namesrv.config import NamesrvConfig
 from broker.namesrv.route_table import Registration
 from broker.namesrv.server import NameServer
 from broker.remoting.connection import Connection

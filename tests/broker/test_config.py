@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import BrokerConfig, NamesrvConfig, parse_addresses
+from broker.config import BrokerConfig, parse_addresses
+from broker.namesrv.config import NamesrvConfig
 from message_store.config import from_properties, options
 from message_store.errors import ConfigError
 

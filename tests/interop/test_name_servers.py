@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig, NamesrvConfig
+from broker.config import BrokerConfig
 from broker.config_file import ConfigFile
+from broker.namesrv.config import NamesrvConfig
 from broker.namesrv.registration import BrokerAddress, Registrar
 from broker.namesrv.server import NameServer
 from broker.remoting.client import RemotingClient

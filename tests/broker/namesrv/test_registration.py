@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.config import NamesrvConfig
 from broker.data_version import DataVersion
+from broker.namesrv.config import NamesrvConfig
 from broker.namesrv.registration import BrokerAddress, Registrar
 from broker.namesrv.registration_body import decode_body
 from broker.namesrv.route_table import LiveKey, Registration

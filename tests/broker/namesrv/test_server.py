@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.config import NamesrvConfig
 from broker.data_version import DataVersion
+from broker.namesrv.config import NamesrvConfig
 from broker.namesrv.registration import BrokerAddress, register_request
 from broker.namesrv.route_table import LiveKey, Registration
 from broker.namesrv.server import NameServer

@@ -1,0 +1,30 @@
+"""A port that is taken before the store is touched, so that one in use is found first."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from message_store.errors import UsageError
+
+
+@contextmanager
+def bind(host: str, port: int) -> Iterator[socket.socket]:
+    """Yield a socket that has the port but does not listen yet; port 0: any free one.
+
+    Raises:
+        UsageError: The port cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setblocking(False)
+        try:
+            bound.bind((host, port))
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on {host}:{port}: {error.strerror}. Is another broker running? "
+                f"Set listenPort to a free port"
+            ) from error
+        yield bound

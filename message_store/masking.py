@@ -1,0 +1,30 @@
+"""Passwords in configuration values, replaced before a value is shown, logged or answered."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MASK: Final = "***"
+_SECRET_KEY = re.compile(r"passw|secret|token|credential|access_?key|private_?key", re.IGNORECASE)
+_USER_INFO = re.compile(r"(://[^\s/?#:@]*):\S*@")  # up to the last @: a password may hold one
+_QUERY = re.compile(r"([?&;][^=&;\s]*(?:passw|secret|token)[^=&;\s]*=)[^&;\s]*", re.IGNORECASE)
+
+
+def masked(key: str, value: str) -> str:
+    """Return a value without passwords: those of URLs, and all of a key that is one itself.
+
+    Args:
+        key: name of the configuration key.
+        value: text as it was set.
+    """
+    if value and _SECRET_KEY.search(key):
+        return MASK
+    return masked_url(value)
+
+
+def masked_url(text: str) -> str:
+    """Return text in which no URL shows a password."""
+    if "=" in text:
+        text = _QUERY.sub(rf"\1{MASK}", text)
+    return _USER_INFO.sub(rf"\1:{MASK}@", text) if "://" in text else text
