@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from message_store.errors import CorruptStore, RecordUnreadable
 from message_store.layout import BLANK_RECORD, MAGIC_BLANK, packer
+from message_store.zeroing import whole_size, zero_range
 
 NAME_DIGITS = 20
 BLANK = packer(BLANK_RECORD)
@@ -65,9 +66,12 @@ class LogFile:
             self._named = True
 
     def zero_from(self, pos: int) -> None:
-        """Make everything from file position `pos` on read as zeros."""
-        os.ftruncate(self.fd, pos)
-        os.ftruncate(self.fd, self.size)
+        """Make everything from file position `pos` on read as zeros; the file keeps its size.
+
+        Raises:
+            OSError: The disk refused it; some of it may read as zeros.
+        """
+        zero_range(self.fd, pos, self.size)
 
     def has_data(self, pos: int, end: int) -> bool:
         """Return whether any byte in pos..end is not zero; holes of the file are passed over."""
@@ -115,24 +119,27 @@ class CommitLog:
         Raises:
             CorruptStore: A file of another size, a stray name, a gap between files.
         """
-        for path in numbered_files(self.directory):
-            self._check(path)
+        paths = numbered_files(self.directory)
+        for path in paths:
+            self._check(path, last=path == paths[-1])
             self.files.append(LogFile(path, int(path.name), self.file_bytes, create=False))
         if self.files:
             self.end = self.files[-1].base + self.file_bytes
 
-    def _check(self, path: Path) -> None:
-        size = path.stat().st_size
+    def _check(self, path: Path, *, last: bool) -> None:
         if not (path.name.isdigit() and len(path.name) == NAME_DIGITS):
             raise CorruptStore(
                 path, 0, "its name is not a 20-digit log offset", "Move it out of this directory."
             )
+        proven = bool(self.files)
+        size = whole_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
         if size != self.file_bytes:
             raise CorruptStore(
                 path,
                 0,
                 f"it has {size} bytes, mappedFileSizeCommitLog says {self.file_bytes}",
-                "Set mappedFileSizeCommitLog to the size the store was written with.",
+                f"Set mappedFileSizeCommitLog to the size the store was written with. If that is "
+                f"{self.file_bytes}, restore this file from a copy.",
             )
         if self.files and int(path.name) != self.files[-1].base + self.file_bytes:
             raise CorruptStore(

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from message_store.errors import CorruptStore
 from message_store.kernels import scan
 from message_store.layout import CQ_UNIT, UNIT
+from message_store.zeroing import whole_size, zero_range
 
 UNIT_BYTES = CQ_UNIT.itemsize
 PRE_BLANK_SIZE = 0x7FFFFFFF
@@ -56,8 +57,7 @@ class FileCache:
             if not create_bytes:
                 raise
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            os.ftruncate(fd, create_bytes)
+            fd = _create(path, create_bytes)
         self._fds[path] = fd
         if len(self._fds) > self._count_max:
             os.close(self._fds.popitem(last=False)[1])
@@ -86,6 +86,22 @@ class FileCache:
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
+
+
+def _create(path: str, size: int) -> int:
+    """Return the descriptor of a new file of zeros.
+
+    Raises:
+        OSError: The disk refused it; there is no such file then, nor one of another size.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        os.ftruncate(fd, size)
+    except OSError:
+        os.close(fd)
+        os.unlink(path)
+        raise
+    return fd
 
 
 class ConsumeQueue:
@@ -134,7 +150,7 @@ class ConsumeQueue:
         if paths and paths[-1].stat().st_size == 0:
             paths.pop().unlink()
         for path in paths:
-            self._check(path)
+            self._check(path, last=path == paths[-1])
             self._bases.append(int(path.name))
         if not self._bases:
             return
@@ -144,13 +160,15 @@ class ConsumeQueue:
         last = self._bases[-1]
         self.max_offset = last // UNIT_BYTES + self._valid_in(last)
 
-    def _check(self, path: Path) -> None:
-        name, size = path.name, path.stat().st_size
+    def _check(self, path: Path, *, last: bool) -> None:
+        name = path.name
         if not (name.isascii() and name.isdigit() and len(name) == NAME_DIGITS):
             raise CorruptStore(
                 path, 0, f"its name is not a position of {NAME_DIGITS} digits",
                 "Move it out of this directory.",
             )  # fmt: skip
+        proven = bool(self._bases)
+        size = whole_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
         if size != self.file_bytes:
             raise CorruptStore(
                 path, 0, f"it has {size} bytes, mappedFileSizeConsumeQueue says {self.file_bytes}",
@@ -194,8 +212,7 @@ class ConsumeQueue:
         """Make the units from `offset` on in the last file read as zeros."""
         base = self._bases[-1]
         fd = self._files.get(self._path(base))
-        os.ftruncate(fd, max(offset * UNIT_BYTES - base, 0))
-        os.ftruncate(fd, self.file_bytes)
+        zero_range(fd, max(offset * UNIT_BYTES - base, 0), self.file_bytes)
 
     def _drop_last(self) -> None:
         self._remove(self._bases.pop())

@@ -29,6 +29,7 @@ import numpy.typing as npt
 from message_store.commit_log import NAME_DIGITS, LogFile, numbered_files
 from message_store.errors import ConfigError, CorruptStore
 from message_store.layout import MAGIC_BLANK
+from message_store.zeroing import whole_size
 from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.kernels import units as kernels
@@ -89,21 +90,23 @@ class TimerLog:
         Raises:
             CorruptStore: A file of another size, a stray name, a gap between files.
         """
-        for path in numbered_files(self.directory):
-            self._check(path)
+        paths = numbered_files(self.directory)
+        for path in paths:
+            self._check(path, last=path == paths[-1])
             self.files.append(UnitFile(path, int(path.name), self.file_bytes, create=False))
         if self.files:
             self.end = self.files[-1].base + self.file_bytes
         with self._changed_lock:
             self._changed.update(file.base for file in self.files)
 
-    def _check(self, path: Path) -> None:
-        size = path.stat().st_size
+    def _check(self, path: Path, *, last: bool) -> None:
         if not (path.name.isascii() and path.name.isdigit() and len(path.name) == NAME_DIGITS):
             raise CorruptStore(
                 path, 0, f"its name is not a position of {NAME_DIGITS} digits",
                 "Move it out of this directory.",
             )  # fmt: skip
+        proven = bool(self.files)
+        size = whole_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
         if size != self.file_bytes:
             raise CorruptStore(
                 path, 0, f"it has {size} bytes, mappedFileSizeTimerLog says {self.file_bytes}",

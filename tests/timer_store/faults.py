@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from message_store import zeroing
 from message_store.layout import CQ_UNIT
 
 SECTOR_BYTES = 512
@@ -55,6 +56,8 @@ class Disk:
         for name in CALLS:
             self._real[name] = getattr(os, name)
             patch.setattr(os, name, getattr(self, name))
+        self._punch_hole = zeroing.punch_hole
+        patch.setattr(zeroing, "punch_hole", self.punch_hole)
 
     def revive(self) -> None:
         """Begin another life."""
@@ -93,6 +96,14 @@ class Disk:
             if size < old <= 1 << 20:
                 self._keep(path, fd, size, old - size)
         self._real["ftruncate"](fd, size)
+
+    def punch_hole(self, fd: int, start: int, end: int) -> None:
+        path = self._path(fd)
+        if path is not None:
+            self._step(path)
+            if end - start <= 1 << 20:
+                self._keep(path, fd, start, end - start)
+        self._punch_hole(fd, start, end)
 
     def fdatasync(self, fd: int) -> None:
         self._sync("fdatasync", fd)

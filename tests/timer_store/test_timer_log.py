@@ -137,7 +137,7 @@ def test_positions_without_a_unit(tmp_path, pos, why):
 @pytest.mark.parametrize(
     ("name", "size", "why"),
     [
-        ("00000000000000002600", 2_599, "mappedFileSizeTimerLog says 2600"),
+        ("00000000000000002600", 2_601, "mappedFileSizeTimerLog says 2600"),
         ("00000000000000005200", 2_600, "starts at 2600"),
         ("0000000000000002600", 2_600, "20 digits"),
         ("0000000000000000260x", 2_600, "20 digits"),

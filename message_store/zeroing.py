@@ -1,0 +1,104 @@
+"""Zeros over part of a file, without a moment at which the file has another size.
+
+Cutting a file and extending it again zeroes its end, too, but in two steps: a process that dies
+between them, or a disk that refuses the second, leaves a short file that no broker opens. Versions
+before did so: the last file of a row, if it is short, is extended when it is opened.
+
+    punch_hole    one system call; blocks are freed, the size stays     ext4, xfs, btrfs, tmpfs
+    write_zeros   where the file system has no holes, or refuses it     only what is not zero
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+FALLOC_FL_KEEP_SIZE: Final = 1  # linux/falloc.h
+FALLOC_FL_PUNCH_HOLE: Final = 2
+PIECE_BYTES: Final = 1 << 20
+ZEROS: Final = bytes(PIECE_BYTES)
+CUT_TAIL_BYTES: Final = 64
+
+
+def zero_range(fd: int, start: int, end: int) -> None:
+    """Make the bytes start..end of a file read as zeros; its size does not change.
+
+    Raises:
+        OSError: The disk refused it; some of the bytes may be zeros.
+    """
+    if start >= end:
+        return
+    try:
+        punch_hole(fd, start, end)
+    except OSError:
+        write_zeros(fd, start, end)
+
+
+def punch_hole(fd: int, start: int, end: int) -> None:
+    """Give the bytes start..end of a file back to the file system.
+
+    Raises:
+        OSError: It cannot, or the disk refused it.
+    """
+    try:
+        fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+    except (AttributeError, OSError) as error:
+        raise OSError("there is no fallocate here") from error
+    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    if fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def write_zeros(fd: int, start: int, end: int) -> None:
+    """Write zeros over the bytes start..end of a file, where they are not zeros.
+
+    Raises:
+        OSError: The disk refused it.
+    """
+    while start < end:
+        try:
+            start = os.lseek(fd, start, os.SEEK_DATA)
+        except OSError:  # nothing was written from here on
+            return
+        hole = min(os.lseek(fd, start, os.SEEK_HOLE), end)
+        block = os.pread(fd, max(min(PIECE_BYTES, hole - start), 0), start)
+        if not block:
+            return
+        if block.strip(b"\0"):
+            done = 0
+            while done < len(block):
+                done += os.pwrite(fd, ZEROS[: len(block) - done], start + done)
+        start += len(block)
+
+
+def whole_size(path: Path, size: int, *, proven: bool) -> int:
+    """Return the size of the last file of a row, after extending one that was cut.
+
+    A file that ends within its data was cut; one that was written with another size in mind ends
+    in zeros, and stays as it is.
+
+    Args:
+        size: bytes of a file of this row, as configured.
+        proven: files before it have this size.
+
+    Raises:
+        OSError: The disk refused it.
+    """
+    found = path.stat().st_size
+    if not 0 < found < size:
+        return found
+    fd = os.open(path, os.O_RDWR)
+    try:
+        tail = os.pread(fd, CUT_TAIL_BYTES, max(found - CUT_TAIL_BYTES, 0))
+        if not (proven or tail.strip(b"\0")):
+            return found
+        os.ftruncate(fd, size)
+    finally:
+        os.close(fd)
+    log.warning("%s was cut to %d bytes; it has %d again, zeros at its end", path, found, size)
+    return size

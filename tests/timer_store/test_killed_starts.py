@@ -1,0 +1,73 @@
+"""A start of the timers that is killed, or refused by the disk, at any step: the next works."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from message_store.clock import FakeClock
+from tests.message_store.test_zeroing import FAULTS, Death, Steps, lives, no_holes
+from tests.store_help import open_store
+from tests.timer_store.rig import LOG_FILE_BYTES, TimerRig
+from timer_store.config import TimerConfig
+from timer_store.persist import TimerKeeper
+from timer_store.store import TimerStore
+
+COUNT, LATER = 60, 3
+HOUR_MS = 3_600_000
+
+
+def killed_timers(root: Path) -> FakeClock:
+    """Leave timers as a kill does: some were taken in after the last checkpoint."""
+    rig = TimerRig(root).open()
+    due_ms = rig.clock.now_ms() + HOUR_MS
+    for number in range(COUNT):
+        rig.put(due_ms, "T", body=b"%d" % number)
+    rig.work()
+    assert rig.persist()
+    for number in range(LATER):
+        rig.put(due_ms, "T", body=b"later %d" % number)
+    rig.work()
+    rig.kill()
+    return rig.clock
+
+
+def start(root: Path, clock: FakeClock, steps: Steps, step: int) -> bool:
+    """Open the timers of a store; return whether fewer steps than `step` were counted."""
+    store = open_store(root, clock, flush_commitlog_interval_ms=100_000_000)
+    with store:
+        timers = TimerStore(store, clock, TimerConfig(log_file_bytes=LOG_FILE_BYTES))
+        steps.left = step
+        try:
+            timers.open(notice=lambda text: None)
+            asyncio.run(TimerKeeper(timers).persist(last=True))
+            return steps.left > 0
+        except (Death, OSError):
+            return False
+        finally:
+            steps.left = None
+            timers.close()
+
+
+@pytest.mark.finding("A7", "E1")
+@FAULTS
+@pytest.mark.parametrize("way", ["holes", "zeros"])
+def test_the_next_start_finds_every_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, fault: BaseException, after: bool
+) -> None:
+    if way == "zeros":
+        monkeypatch.setattr("message_store.zeroing.punch_hole", no_holes)
+    clock = killed_timers(tmp_path / "store")
+    steps = Steps(monkeypatch, fault, after=after)
+    for step, root in lives(tmp_path / "store"):
+        survived = start(root, clock, steps, step)
+        sizes = {path.stat().st_size for path in (root / "timerlog").iterdir()}
+        assert sizes == {LOG_FILE_BYTES}
+        again = TimerRig(root, clock).open()
+        assert again.timers.books.total == COUNT + LATER
+        again.close()
+        if survived:
+            assert step > 1
+            return
