@@ -20,6 +20,7 @@ from broker.config import BrokerConfig
 from broker.config_file import ConfigFile
 from broker.data_version import DataVersion
 from broker.groups import GroupManager
+from broker.meters import Meters
 from broker.offsets import OffsetManager
 from broker.plugins import PluginSet
 from broker.processors.client_admin import ClientAdminProcessor
@@ -44,10 +45,12 @@ from broker.processors.send_back import SendBackProcessor
 from broker.processors.send_header import broker_suffix
 from broker.processors.topic_admin import TopicAdminProcessor
 from broker.processors.transactions import Transactions
+from broker.processors.unserved import UnservedProcessor
 from broker.put_path import PutPath
 from broker.remoting.answering import SendSettings
 from broker.remoting.ingest import Ingest
 from broker.remoting.limits import body_bytes_max
+from broker.rpc_meter import RpcMeter
 from broker.stats import BrokerStats
 from broker.timers import refuse_timers, timers_are_held
 from broker.topics import TopicManager
@@ -82,7 +85,10 @@ class Parts:
     hooks: list[PutHook]
     put_path: PutPath
     locks: LockTable
+    meters: Meters
+    rpc: RpcMeter
     identity: Identity
+    transactions: Transactions | None = None
     handlers: dict[int, RequestHandler] = field(default_factory=dict)
     tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
 
@@ -161,6 +167,8 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         hooks=hooks,
         put_path=PutPath(store, hooks, clock),
         locks=LockTable(),
+        meters=Meters(),
+        rpc=RpcMeter(clock),
         identity=Identity(
             broker_name=config.broker_name,
             cluster_name=config.cluster_name,
@@ -175,7 +183,10 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     store, topics, groups, offsets = parts.store, parts.topics, parts.groups, parts.offsets
     identity, put = parts.identity, parts.put_path.put_durable
     clients = ClientProcessor(parts.clients, topics, groups, clock, config)
-    transactions = Transactions(store, topics, offsets, parts.clients, put, identity, clock, config)
+    transactions = Transactions(
+        store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters
+    )
+    parts.transactions = transactions
     parts.hooks.append(transactions.put_hook)  # the last: it looks at what the others refused
     parts.tasks += [parts.held.running(), clients.running(), transactions.running()]
     return [
@@ -188,6 +199,7 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
         RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),
         OffsetProcessor(store, topics, groups, offsets),
         LockProcessor(parts.locks, clock),
+        UnservedProcessor(clock),
         ReplyProcessor(
             store, topics, parts.clients, put, identity, clock, suffix=_suffix(config())
         ),
@@ -310,7 +322,7 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
         body_bytes_max=body_bytes_max(store_config.message_bytes_max),
         sync_flush=store_config.sync_flush,
     )
-    return Ingest(parts.put_path, parts.store.topics, sender, settings)
+    return Ingest(parts.put_path, parts.store.topics, sender, settings, parts.rpc)
 
 
 def _suffix(config: BrokerConfig) -> bytes:

@@ -160,7 +160,7 @@ class Broker:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         self._socket = stack.enter_context(bind(self.config.bind_address, self.config.listen_port))
-        self._registry = _new_registry()
+        self._registry = _new_registry(self.config)
         self.scheduler = _new_scheduler()
         self.plugins = self._load_plugins()
         self._say_about_keys()
@@ -244,7 +244,10 @@ class Broker:
             idle_ms_max=self.config.channel_idle_s * 1_000,
         )
         self._server = server = RemotingServer(
-            self.parts.handlers, make_ingest(self.parts, self._around), limits, clock=self.clock
+            self.parts.rpc.wrap_all(self.parts.handlers),
+            make_ingest(self.parts, self._around),
+            limits,
+            clock=self.clock,
         )
         await stack.enter_async_context(server)
         stack.callback(self.parts.held.stop)  # held pulls are answered before the server drains
@@ -299,8 +302,10 @@ class Broker:
         if self.config.metrics_exporter != "PROM":
             return
         from broker.metrics import broker_collector, serving
+        from broker.native_metrics import NativeCollector
 
         self._registry.register(broker_collector(self))
+        self._registry.register(NativeCollector(self))
         self.metrics_port = stack.enter_context(
             serving(
                 self._registry,
@@ -450,10 +455,10 @@ def _state_of(path: Path) -> tuple[int, int]:
     return (found.st_mtime_ns, found.st_size)
 
 
-def _new_registry() -> CollectorRegistry:
-    from prometheus_client import CollectorRegistry
+def _new_registry(config: BrokerConfig) -> CollectorRegistry:
+    from broker.native_metrics import NativeRegistry
 
-    return CollectorRegistry()
+    return NativeRegistry(config.cluster_name, config.broker_name)
 
 
 def _new_scheduler() -> AsyncIOScheduler:

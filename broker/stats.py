@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import datetime
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from broker.kernels import count_puts
+from broker.kernels import DELAY_BOUNDS_S, SIZE_BOUNDS, TYPES, count_puts
 from message_store.batch import PutBatch
 from message_store.topics import TopicTable
 
@@ -71,7 +71,11 @@ class _Sample:
 
 @dataclass(slots=True)
 class BrokerStats:
-    """Everything that is counted; `on_append` is a store dispatcher."""
+    """All counters of the broker; `on_append` is a store dispatcher.
+
+    Attributes:
+        traffic, delays: By topic of the store's table; see `broker.kernels.count_puts`.
+    """
 
     topics: TopicTable
     totals: Totals = field(default_factory=Totals)
@@ -79,6 +83,12 @@ class BrokerStats:
     gots_at_midnight: tuple[int, int] = (0, 0)
     _calendar_day: int = 0  # local calendar day of the newest sample; 0: no sample yet
     _puts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((64, 2), np.int64))
+    traffic: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((64, TYPES, 3 + SIZE_BOUNDS.size), np.int64)
+    )
+    delays: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((64, 2 + DELAY_BOUNDS_S.size), np.int64)
+    )
     _tallies: dict[tuple[str, str, str], Tally] = field(default_factory=dict)
     _minute: deque[_Sample] = field(default_factory=lambda: deque(maxlen=7))
     _hour: deque[_Sample] = field(default_factory=lambda: deque(maxlen=7))
@@ -89,13 +99,18 @@ class BrokerStats:
     def on_append(self, batch: PutBatch) -> None:
         """Count a batch per topic of the log. A store dispatcher."""
         if len(self.topics) > len(self._puts):
-            grown = np.zeros((len(self.topics) * 2, 2), np.int64)
-            grown[: len(self._puts)] = self._puts
-            self._puts = grown
-        count, size = count_puts(batch.rows, batch.count, self._puts)
+            self._grow(len(self.topics) * 2)
+        count, size = count_puts(
+            batch.rows, batch.count, batch.trusted, self._puts, self.traffic, self.delays
+        )
         self.totals.put_failures += batch.count - count
         self.totals.puts += count
         self.totals.put_bytes += size
+
+    def _grow(self, topics: int) -> None:
+        self._puts = _grown(self._puts, topics)
+        self.traffic = _grown(self.traffic, topics)
+        self.delays = _grown(self.delays, topics)
 
     def messages_got(self, topic: str, group: str, *, count: int, size: int) -> None:
         """Count what one pull handed out."""
@@ -167,6 +182,12 @@ class BrokerStats:
         series = {"statsDay": self._day, "statsHour": self._hour, "statsMinute": self._minute}
         return {label: _rates(list(samples), read) for label, samples in series.items()}
 
+    def pulled(self) -> Iterator[tuple[str, str, Tally]]:
+        """Yield topic, group and what the group pulled from it since the start."""
+        for (kind, topic, group), tally in list(self._tallies.items()):
+            if kind == "GROUP_GET":
+                yield topic, group, tally
+
     def tps(self, which: str) -> str:
         """Return Apache's "a b c": messages a second over 10 s, 60 s and the time before."""
         columns = {"put": (0,), "transferred": (1,), "found": (2,), "miss": (3,), "total": (2, 3)}
@@ -216,6 +237,13 @@ class BrokerStats:
             return int(sample.puts[index, column]), int(sample.puts[index, 0])
 
         return read
+
+
+def _grown(counters: npt.NDArray[np.int64], topics: int) -> npt.NDArray[np.int64]:
+    """Return a copy of counters by topic with room for `topics`."""
+    grown = np.zeros((topics, *counters.shape[1:]), np.int64)
+    grown[: len(counters)] = counters
+    return grown
 
 
 def _local_day(now_ms: int) -> int:

@@ -189,6 +189,8 @@ def fill_property_columns(row: Any, text: bytes, pos: int) -> None:
         flags |= layout.PROP_REAL_TOPIC
     if "INNER_NUM" in found or "INNER_BASE" in found:
         flags |= layout.PROP_INNER_BATCH
+    if "__SHARDINGKEY" in found:
+        flags |= layout.PROP_SHARDED
     if not found.keys().isdisjoint(TIMER_STALE_NAMES):
         flags |= layout.PROP_TIMER_STALE
     row["prop_flags"] = flags

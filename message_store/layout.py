@@ -160,6 +160,7 @@ PROP_TIMER_OUT: Final = 0x04
 PROP_TIMER_DEL: Final = 0x08
 PROP_REAL_TOPIC: Final = 0x10
 PROP_INNER_BATCH: Final = 0x20
+PROP_SHARDED: Final = 0x80  # __SHARDINGKEY: the sender asks for order
 PROP_TIMER_STALE: Final = 0x40  # what brokers add to timers, other than TIMER_OUT_MS
 
 # What a walk over log bytes says of each record, native byte order.

@@ -101,19 +101,23 @@ class StoreCollector:
         timers, now_ms = self._timers, self._timers.clock.now_ms()
         gauges = {
             "enqueue_lag": ("Timer enqueue messages lag", timers.intake.behind),
-            "enqueue_latency": ("Timer enqueue latency", views.enqueue_lag_ms(timers, now_ms)),
+            "enqueue_latency_milliseconds": (
+                "Timer enqueue latency",
+                views.enqueue_lag_ms(timers, now_ms),
+            ),
             "dequeue_lag": ("Timer dequeue messages lag", timers.books.total),
-            "dequeue_latency": (
-                "Timer dequeue latency",
+            "dequeue_latency_milliseconds": (
+                "Timer dequeue latency, in seconds as Apache's is, whatever the name says",
                 views.dequeue_lag_ms(timers, now_ms) // 1_000,
             ),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"rocketmq_timer_{name}", text, value=value)
-        counters = {"enqueue": timers.intake.taken, "dequeue": timers.stats.delivered}
-        for name, count in counters.items():
-            text = f"Total number of timer {name}"
-            yield CounterMetricFamily(f"rocketmq_timer_{name}", text, value=count)
+        text = "Total number of timer dequeue"
+        dequeued = CounterMetricFamily("rocketmq_timer_dequeue", text, labels=["topic"])
+        for topic, count in timers.stats.delivered_by_topic():
+            dequeued.add_metric([topic], count)
+        yield dequeued
         yield self._timing_messages()
         yield self._snapshot(now_ms)
 

@@ -75,6 +75,7 @@ class TimerStats:
         self._topics = topics
         self._classes: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.delivered = 0
+        self._by_topic: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self.lost = 0
         self.refused = 0
         self.quarantined: Counter[Reason] = Counter()
@@ -99,10 +100,22 @@ class TimerStats:
         if trip.delivered < trip.done:
             put = store_ms != NOT_PUT
             due_ms, store_ms, topic_index = due_ms[put], store_ms[put], topic_index[put]
+        self._count_topics(topic_index)
         classes = self._class_of_each(topic_index)
         for number in np.unique(classes).tolist():
             mine = classes == number
             self.lateness[number].note(due_ms[mine], store_ms[mine])
+
+    def _count_topics(self, topic_index: npt.NDArray[np.int32]) -> None:
+        counts = np.bincount(topic_index)
+        if counts.size > self._by_topic.size:
+            self._by_topic = np.pad(self._by_topic, (0, counts.size - self._by_topic.size))
+        self._by_topic[: counts.size] += counts
+
+    def delivered_by_topic(self) -> list[tuple[str, int]]:
+        """Return each topic that timers were delivered to, with their number."""
+        counts = self._by_topic
+        return [(self._topics.name(at), int(counts[at])) for at in np.flatnonzero(counts).tolist()]
 
     def _class_of_each(self, topic_index: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
         known = self._classes.size

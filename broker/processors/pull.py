@@ -117,7 +117,9 @@ class PullProcessor:
             self._held.release(held)
         if why is Wake.DROPPED:
             return None
-        return self._answer(admitted, self._read(admitted))
+        outcome, wanted = self._read(admitted), admitted.request
+        self._offsets.commit_pull(wanted.group, wanted.topic, wanted.queue_id, outcome.next_offset)
+        return self._answer(admitted, outcome)
 
     def _slot(self, wanted: PullRequest) -> int:
         table = self._store.topics

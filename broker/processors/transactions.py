@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Self
 
 from broker.clients import ClientTable
 from broker.config import BrokerConfig
+from broker.meters import Meters
 from broker.processors import fields, half_messages
 from broker.processors.check_back import check_request
 from broker.processors.copies import add_copy, batch_for, refusal
@@ -67,15 +68,23 @@ class Transactions:
         identity: Identity,
         clock: Clock,
         config: Callable[[], BrokerConfig],
+        meters: Meters | None = None,
     ) -> None:
         self._store, self._topics = store, topics
         self._offsets, self._clients = offsets, clients
         self._put, self._identity = put, identity
         self._clock, self._config = clock, config
+        self._meters = meters or Meters()
         self.book = HalfBook()
         self._ending: set[int] = set()  # half offsets whose end is being written
         self._bound: set[int] = set()  # id() of batches whose last row must not go alone
         self._stopped = asyncio.Event()
+
+    @property
+    def open_count(self) -> int:
+        """Half messages that are neither committed nor rolled back nor given up."""
+        end = self._store.queue_bounds(HALF_TOPIC, 0)[1]
+        return max(end - self.book.half_next - len(self.book.finished), 0)
 
     def handlers(self) -> dict[int, RequestHandler]:
         return {
@@ -132,6 +141,13 @@ class Transactions:
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
         self.book.finish(half.queue_offset, half_messages.same_half(half))
+        topic = half.properties.get("REAL_TOPIC", "")
+        if commit:
+            self._meters.commits.add(topic)
+            age_ms = max(self._clock.now_ms() - half.born_ms, 0)
+            self._meters.commit_s.add(age_ms // 1_000, topic)
+        else:
+            self._meters.rollbacks.add(topic)
 
     def _add_commit(self, batch: PutBatch, half: Record) -> None:
         topic, queue_id = _target(half)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ from broker.remoting.kernels.answers import (
 )
 from broker.topic_config import RETRY_PREFIX
 from message_store.batch import PutBatch
+from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.kernels.kernel import entry
 from message_store.layout import PROP_WAIT_FALSE
@@ -96,11 +97,25 @@ class PlainAnswer:
 Written = list[tuple[Connection, bytes]]
 
 
+class SendMeter(Protocol):
+    """Notes how long sends take."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that latencies are measured with."""
+        ...
+
+    def sends(self, count: int, refused: int, since_ms: int) -> None:
+        """Note a batch of sends, `refused` of them not stored, received at `since_ms`."""
+        ...
+
+
 class Answering:
     """Answers the batches of one `Ingest`.
 
     Args:
         on_release: called when answers that were held went out.
+        meter: Notes how long sends take.
     Attributes:
         plain: sends of the batch in hand that Python filled.
     """
@@ -111,12 +126,14 @@ class Answering:
         topics: TopicTable,
         settings: SendSettings,
         on_release: Callable[[], None],
+        meter: SendMeter | None = None,
     ) -> None:
         self.plain: list[PlainAnswer] = []
         self._store, self._topics, self._settings = store, topics, settings
         self._refused_count = 0  # of the batch in hand, or more
         self._put_answers: Callable[..., tuple[int, int]] | None = None
-        self._on_release = on_release
+        self._on_release, self._meter = on_release, meter
+        self._since_ms = 0  # when the turn began
         self._held: set[asyncio.Task[None]] = set()
         self._fields = refusal_fields(region=settings.region, trace_on=settings.trace_on)
 
@@ -129,6 +146,11 @@ class Answering:
         """Return when every answer is out."""
         while self._held:
             await asyncio.wait(self._held)
+
+    def begin(self) -> None:
+        """Note that a turn begins: its sends are received now."""
+        if self._meter is not None:
+            self._since_ms = self._meter.clock.now_ms()
 
     def use(self, rows_max: int) -> None:
         """Make room for the answers of so many rows."""
@@ -157,9 +179,10 @@ class Answering:
         """
         if not self._settings.sync_flush:
             _write(self._stored(batch, wire, connections, WAIT_ANY))
+            self._note_sends(batch.count, self._refused_count, self._since_ms)
         else:
             _write(self._stored(batch, wire, connections, WAIT_NO))
-            self._hold(self._stored(batch, wire, connections, WAIT_YES))
+            self._hold(self._stored(batch, wire, connections, WAIT_YES), batch.count)
         if self._refused_count:
             _write(self._refused(batch, wire, connections))
         if self.plain:
@@ -275,15 +298,23 @@ class Answering:
 
     # Answers that wait for the disk.
 
-    def _hold(self, answers: Written) -> None:
+    def _note_sends(self, count: int, refused: int, since_ms: int) -> None:
+        if self._meter is not None:
+            self._meter.sends(count, refused, since_ms)
+
+    def _hold(self, answers: Written, count: int) -> None:
         if answers:
-            release = self._release(self._store.max_offset, answers)
+            noted = (count, self._refused_count, self._since_ms)
+            release = self._release(self._store.max_offset, answers, noted)
             task = asyncio.get_running_loop().create_task(release, name="wait for the disk")
             self._held.add(task)
             task.add_done_callback(self._released)
 
-    async def _release(self, end_offset: int, answers: Written) -> None:
+    async def _release(
+        self, end_offset: int, answers: Written, noted: tuple[int, int, int]
+    ) -> None:
         durable = await self._store.wait_durable(end_offset)
+        self._note_sends(*noted)
         _write([(to, data if durable else _flush_timeouts(data)) for to, data in answers])
 
     def _released(self, task: asyncio.Task[None]) -> None:

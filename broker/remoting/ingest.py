@@ -23,7 +23,13 @@ import numpy.typing as npt
 
 from broker.put_path import PutPath
 from broker.remoting import codec, layout
-from broker.remoting.answering import Answering, PlainAnswer, PlainSend, SendSettings
+from broker.remoting.answering import (
+    Answering,
+    PlainAnswer,
+    PlainSend,
+    SendMeter,
+    SendSettings,
+)
 from broker.remoting.codes import RequestCode
 from broker.remoting.columns import CONNECTIONS_MAX, host_column
 from broker.remoting.connection import Connection
@@ -74,11 +80,16 @@ class Ingest:
     """Takes the frames of all connections once per turn of the event loop (a `FrameTaker`)."""
 
     def __init__(
-        self, path: PutPath, topics: TopicTable, sender: PlainSender, settings: SendSettings
+        self,
+        path: PutPath,
+        topics: TopicTable,
+        sender: PlainSender,
+        settings: SendSettings,
+        meter: SendMeter | None = None,
     ) -> None:
         self._path, self._topics, self._sender = path, topics, sender
         self._settings = settings
-        self._answering = Answering(path.store, topics, settings, self._schedule)
+        self._answering = Answering(path.store, topics, settings, self._schedule, meter)
         self._no_topics = TopicTable()
         self._ready: list[Connection] = []
         self._scheduled = False
@@ -117,6 +128,7 @@ class Ingest:
     def run_turn(self) -> None:
         """Take every complete frame of the connections that said `ready`."""
         self._scheduled = False
+        self._answering.begin()
         self._use_topics()
         ready, self._ready = self._ready, []
         lost: list[tuple[Connection, FrameError]] = []

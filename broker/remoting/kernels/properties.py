@@ -13,6 +13,7 @@ from message_store.kernels.properties import equals, java_hash, parse_level, par
 from message_store.layout import (
     PROP_INNER_BATCH,
     PROP_REAL_TOPIC,
+    PROP_SHARDED,
     PROP_TIMER_DEL,
     PROP_TIMER_OUT,
     PROP_TIMER_STALE,
@@ -30,12 +31,20 @@ NO_NUMBER = -(1 << 62)
 
 # Index of a name here is its case in `take_property`.
 UNIQ_KEY, TAGS, DELAY, WAIT, SEC, MS, DELIVER, OUT, DEL = range(9)
-REAL_TOPIC, REAL_QID, INNER_NUM, DUE, ROLLS, ENQUEUE, DEQUEUE, INNER_BASE, ODD = range(9, 18)
+REAL_TOPIC, REAL_QID, INNER_NUM, SHARDING_KEY, DUE, ROLLS, ENQUEUE, DEQUEUE = range(9, 17)
+INNER_BASE = 17  # this case and all after it are left to the slow path
 NAMES = name_table(
     (
         *("UNIQ_KEY", "TAGS", "DELAY", "WAIT", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"),
         *("TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID"),
-        *("INNER_NUM", "DUEMQ_DUE_MS", "TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"),
+        *(
+            "INNER_NUM",
+            "__SHARDINGKEY",
+            "DUEMQ_DUE_MS",
+            "TIMER_ROLL_TIMES",
+            "TIMER_ENQUEUE_MS",
+            "TIMER_DEQUEUE_MS",
+        ),
         "INNER_BASE",
         # From here on the plain way decides: transactions, and names that the broker itself adds.
         *("TRAN_MSG", "MSG_REGION", "CLUSTER", "TRACE_ON"),
@@ -74,6 +83,8 @@ def flag_of(case: int) -> int:
         return PROP_TIMER_OUT
     if case == DEL:
         return PROP_TIMER_DEL
+    if case == SHARDING_KEY:
+        return PROP_SHARDED
     if case >= DUE:
         return PROP_TIMER_STALE
     return PROP_REAL_TOPIC if case == REAL_TOPIC or case == REAL_QID else PROP_INNER_BATCH
@@ -102,9 +113,9 @@ def take_property(case: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
         return take_timer(TIMER_DELAY_MS, data, pos, end, row)
     elif case == DELIVER:
         return take_timer(TIMER_DELIVER_MS, data, pos, end, row)
-    elif case < ODD - 1:
+    elif case < INNER_BASE:
         row["prop_flags"] |= flag_of(case)
-    return case < ODD - 1
+    return case < INNER_BASE
 
 
 @kernel
