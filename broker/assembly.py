@@ -151,8 +151,9 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         auto_create=config.auto_create_group,
     )
     groups.load()
-    offsets = OffsetManager(ConfigFile(store.config_path("consumerOffset.json")), clock)
+    offsets = OffsetManager(ConfigFile(store.config_path("consumerOffset.json")), clock, store)
     offsets.load()
+    offsets.fit(store.queue_bounds)
     hooks = list(around.plugins.put_hooks())
     if not timers_are_held(around.plugins.system_topics()):
         hooks.append(refuse_timers)
@@ -162,7 +163,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         groups=groups,
         offsets=offsets,
         clients=ClientTable(expires_ms=config.channel_expired_ms),
-        held=HeldPulls(clock, held_max=config.long_polls_max),
+        held=HeldPulls(clock, store, held_max=config.long_polls_max),
         stats=BrokerStats(store.topics),
         hooks=hooks,
         put_path=PutPath(store, hooks, clock),

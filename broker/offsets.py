@@ -1,6 +1,10 @@
-"""How far each consumer group has come in each queue, kept in consumerOffset.json.
+"""Offsets of consumer groups, by topic and queue, kept in consumerOffset.json.
 
     (topic, group) -> {queue id: next offset to consume}
+
+The file never passes the durable log: it is written once the log is on the disk up to where it
+ended when the offsets were taken. At a start an offset after its queue's end is set to that end,
+for messages stored later get the offsets between the two and must be given. Apache does neither.
 
 A server-side reset waits here beside the progress until the consumer's next pull takes it over:
 until then queries answer it and the consumer's own commits are ignored (their callers see to that).
@@ -10,8 +14,8 @@ Progress of pulls and pending resets live in memory only. Source: ConsumerOffset
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 from broker.config_file import ConfigFile, Saved
 from broker.data_version import DataVersion
@@ -22,6 +26,7 @@ from message_store.topics import QUEUES_MAX
 
 log = logging.getLogger(__name__)
 PAIRS_MAX = 1_000_000
+NOTICES_MAX = 10
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
 SEPARATOR = "@"
 _FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable"})
@@ -29,12 +34,25 @@ _FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable"})
 Table = dict[tuple[str, str], dict[int, int]]
 
 
-class OffsetManager(Saved):
-    """Progress of all consumer groups of one broker."""
+class DurableLog(Protocol):
+    """The part of the message store that offsets are bound to."""
 
-    def __init__(self, file: ConfigFile, clock: Clock) -> None:
+    @property
+    def max_offset(self) -> int: ...
+    async def wait_durable(self, end_offset: int, *, always: bool = False) -> bool: ...
+    def flush(self) -> None: ...
+
+
+class OffsetManager(Saved):
+    """Offsets of all consumer groups of one broker.
+
+    Args:
+        store: the log that the file must not pass; None: the file is written at once.
+    """
+
+    def __init__(self, file: ConfigFile, clock: Clock, store: DurableLog | None = None) -> None:
         super().__init__(file)
-        self._clock = clock
+        self._clock, self._store = clock, store
         self._table: Table = {}
         self._pulled: Table = {}
         self._resets: Table = {}
@@ -56,6 +74,62 @@ class OffsetManager(Saved):
         if found is not None:
             version, self._extra, self._table = found
             self.version = version or self.version
+
+    def fit(self, bounds: Callable[[str, int], tuple[int, int]]) -> int:
+        """Set offsets after the end of their queue to that end; return how many there were.
+
+        Args:
+            bounds: gives the first offset of a queue and the one after its last message.
+        """
+        count = 0
+        for (topic, group), queues in self._table.items():
+            for queue_id, offset in queues.items():
+                _, end = bounds(topic, queue_id)
+                if offset > end:
+                    count += 1
+                    if count <= NOTICES_MAX:
+                        log.warning(
+                            "group %s had consumed queue %d of %s up to %d, but the queue ends at "
+                            "%d: the group goes on there",
+                            group, queue_id, topic, offset, end,
+                        )  # fmt: skip
+                    queues[queue_id] = end
+        if count > NOTICES_MAX:
+            log.warning("%d more offsets were set to the end of their queue", count - NOTICES_MAX)
+        self._dirty |= count > 0
+        return count
+
+    def persist(self) -> None:
+        """Sync the log, then write the file if it does not hold the offsets yet.
+
+        Raises:
+            OSError: The disk refused one of both.
+        """
+        if self._dirty and self._store is not None:
+            self._store.flush()
+        super().persist()
+
+    async def save(self) -> None:
+        """Write the offsets of now once the log is on the disk up to its present end.
+
+        Where the disk does not follow in time, the next call tries again.
+
+        Raises:
+            OSError: The disk refused the file.
+        """
+        if not self._dirty:
+            return
+        self._dirty = False
+        try:
+            value = self.to_json()
+            store = self._store
+            if store is None or await store.wait_durable(store.max_offset, always=True):
+                await self._file.save(value)
+            else:
+                self._dirty = True
+        except BaseException:
+            self._dirty = True
+            raise
 
     @staticmethod
     def _decode(data: Mapping[str, Any]) -> tuple[DataVersion | None, dict[str, Any], Table]:

@@ -27,6 +27,7 @@ PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
 NAME_DIGITS = 20
 OPEN_FILES_MAX = 768
 LONG_MAX = (1 << 63) - 1
+UNITS_BACK_MIN, UNITS_BACK_MAX = 64, 4_096  # read at a time, from a queue's end backwards
 
 
 class FileCache:
@@ -273,17 +274,20 @@ class ConsumeQueue:
 
     def truncate(self, log_end: int) -> None:
         """Forget the units whose record does not lie wholly before `log_end`."""
-        keep = self.max_offset
+        self.cut(self.end_before(log_end))
+
+    def end_before(self, log_end: int) -> int:
+        """Return the offset after the last unit whose record lies wholly before `log_end`."""
+        keep, step = self.max_offset, UNITS_BACK_MIN
         while keep > self.min_offset:
             first = max(self.min_offset, (keep - 1) // self.file_units * self.file_units)
-            first = max(first, keep - 4096)
+            first = max(first, keep - step)
             units = self.read(first, keep - first)
             good = (units["phys_offset"] + units["size"] <= log_end) | is_blank(units)
             if good.any():
-                keep = first + int(np.flatnonzero(good)[-1]) + 1
-                break
-            keep = first
-        self.cut(keep)
+                return first + int(np.flatnonzero(good)[-1]) + 1
+            keep, step = first, UNITS_BACK_MAX
+        return keep
 
     def cut(self, max_offset: int) -> None:
         """Forget the units from `max_offset` on."""

@@ -58,17 +58,39 @@ class Flusher:
         """Return True once everything before `offset` is on the disk, False after the timeout."""
         if offset <= self.durable:
             return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.request(offset)
+        except TimeoutError:
+            return False
+
+    def request(self, offset: int) -> asyncio.Future[bool]:
+        """Sync as soon as possible; the future is True once all before `offset` is on the disk.
+
+        It is False when the disk refused, and never done after the thread has ended.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         with self._wake:
+            if offset <= self.durable:  # a sync ended between the caller's look and the lock
+                future.set_result(True)
+                return future
             self._waiters.append((offset, future, loop))
             self._wanted = max(self._wanted, offset)
             self._wake.notify()
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        except TimeoutError:
-            return False
+        return future
+
+    def when_durable(self, offset: int, call: Callable[[], None]) -> None:
+        """Sync as soon as possible; call `call` on the event loop once `offset` is reached.
+
+        Where the disk refuses, `call` is never called.
+        """
+
+        def done(synced: asyncio.Future[bool]) -> None:
+            if not synced.cancelled() and synced.result():
+                call()
+
+        self.request(offset).add_done_callback(done)
 
     def _run(self) -> None:
         while True:

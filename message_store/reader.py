@@ -5,7 +5,7 @@ Pulls get slices of the log as they lie there; nothing is decoded on their way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from message_store import layout, recovery
 from message_store.commit_log import CommitLog
+from message_store.config import StoreConfig
 from message_store.errors import RecordUnreadable
+from message_store.flusher import Flusher
 from message_store.index_file import IndexService
 from message_store.kernels import scan
 from message_store.queues import QueueSet
@@ -30,8 +32,22 @@ class StoreReader:
     log: CommitLog
     queues: QueueSet
     index: IndexService
+    flusher: Flusher
+    config: StoreConfig
 
     # -- reads --------------------------------------------------------------------------------
+
+    @property
+    def confirm_offset(self) -> int:
+        """Log offset up to which consumers may read: with SYNC_FLUSH what is on the disk.
+
+        Source: DefaultMessageStore.getConfirmOffset
+        """
+        return self.flusher.durable if self.config.sync_flush else self.log.end
+
+    def when_confirmed(self, offset: int, call: Callable[[], None]) -> None:
+        """Have `call` called on the event loop once `confirm_offset` has reached `offset`."""
+        self.flusher.when_durable(offset, call)
 
     @property
     def min_offset(self) -> int:
@@ -47,6 +63,20 @@ class StoreReader:
         """Return (first, one past the last) queue offset; (0, 0) if there is no such queue."""
         queue = self.queues.find(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+
+    def readable_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return `queue_bounds` without the messages that consumers may not read yet.
+
+        These lie after `confirm_offset`: a power cut could still take them, and give their
+        queue offsets to other messages.
+        """
+        queue = self.queues.find(topic, queue_id)
+        if queue is None:
+            return 0, 0
+        confirmed = self.confirm_offset
+        if confirmed >= self.log.end:
+            return queue.min_offset, queue.max_offset
+        return queue.min_offset, queue.end_before(confirmed)
 
     def units(self, topic: str, queue_id: int, offset: int, count_max: int) -> npt.NDArray[Any]:
         """Return (n,) `layout.UNIT` from a queue offset on, to the end of that file at most."""
@@ -150,7 +180,7 @@ class StoreReader:
 
         With `upper`: the last one stored at or before it. Empty queue: 0.
         """
-        low, high = first, end = self.queue_bounds(topic, queue_id)
+        low, high = first, end = self.readable_bounds(topic, queue_id)
         while low < high:
             middle = (low + high) // 2
             stored = self._queue_time(topic, queue_id, middle)

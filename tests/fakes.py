@@ -170,11 +170,28 @@ class FakeStore:
         self.damaged: set[int] = set()
         self.dispatchers: list[Callable[[PutBatch], None]] = []
         self.writable = True
+        self.unconfirmed: int | None = None  # log offset up to which consumers may read, if any
+        self.waiting: list[tuple[int, Callable[[], None]]] = []
         self.config = StoreConfig()
 
     @property
     def max_offset(self) -> int:
         return len(self.log)
+
+    @property
+    def confirm_offset(self) -> int:
+        return len(self.log) if self.unconfirmed is None else self.unconfirmed
+
+    def when_confirmed(self, offset: int, call: Callable[[], None]) -> None:
+        self.waiting.append((offset, call))
+
+    def confirm(self, offset: int) -> None:
+        """Let consumers read up to a log offset."""
+        self.unconfirmed = offset
+        ready = [call for end, call in self.waiting if end <= offset]
+        self.waiting = [(end, call) for end, call in self.waiting if end > offset]
+        for call in ready:
+            call()
 
     def add_dispatcher(self, dispatcher: Callable[[PutBatch], None]) -> None:
         self.dispatchers.append(dispatcher)
@@ -221,6 +238,14 @@ class FakeStore:
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         slot = self._slot(topic, queue_id)
         return self.first.get(slot, 0), len(self.queues.get(slot, ()))
+
+    def readable_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        low, high = self.queue_bounds(topic, queue_id)
+        while high > low and sum(self.queues[self._slot(topic, queue_id)][high - 1][::2]) > (
+            self.confirm_offset
+        ):
+            high -= 1
+        return low, high
 
     def units(self, topic: str, queue_id: int, offset: int, count_max: int) -> Any:
         low, high = self.queue_bounds(topic, queue_id)

@@ -92,7 +92,7 @@ class ConsumeReport:
         queues = range(topic.read_queues) if topic else ()
         return sum(
             max(
-                self._store.queue_bounds(name, queue)[1]
+                self._store.readable_bounds(name, queue)[1]
                 - max(self._offsets.query(group, name, queue) or 0, 0),
                 0,
             )

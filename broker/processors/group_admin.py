@@ -148,7 +148,7 @@ class GroupAdminProcessor:
         ]
 
     def _lag(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
-        end = self._store.queue_bounds(topic, queue_id)[1]
+        end = self._store.readable_bounds(topic, queue_id)[1]
         consumed = max(self._offsets.query(group, topic, queue_id) or 0, 0)
         pulled = self._offsets.query_pull(group, topic, queue_id) or 0
         last_ms = store_ms_at(self._store, topic, queue_id, consumed - 1)
@@ -169,7 +169,7 @@ class GroupAdminProcessor:
         return Response(body=wire_json.encode({"consumeTimeSpanSet": spans}))
 
     def _span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
-        end = self._store.queue_bounds(topic, queue_id)[1]
+        end = self._store.readable_bounds(topic, queue_id)[1]
         first_ms = self._store.earliest_store_ms(topic, queue_id)
         consumed = max(self._offsets.query(group, topic, queue_id) or 0, 0)
         next_ms = store_ms_at(self._store, topic, queue_id, consumed) if consumed < end else -1

@@ -11,11 +11,12 @@ PullRequestHoldService, NotifyMessageArrivingListener.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -48,17 +49,29 @@ class Held:
     subscription: Subscription
     peer: Peer | None
     woken: asyncio.Future[Wake]
+    awaits: set[Held] | None = None  # of `_unconfirmed`, which it is in
+
+
+class ConfirmedLog(Protocol):
+    """The part of the message store that says what consumers may read."""
+
+    @property
+    def confirm_offset(self) -> int: ...
+    @property
+    def max_offset(self) -> int: ...
+    def when_confirmed(self, offset: int, call: Callable[[], None]) -> None: ...
 
 
 class HeldPulls:
     """All pulls that wait. A context manager: its task ends them when their time is over.
 
     Args:
+        log: the log whose messages wake pulls, once consumers may read them.
         held_max: pulls held at one time; one more is refused a place.
     """
 
-    def __init__(self, clock: Clock, *, held_max: int = 100_000) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, log: ConfirmedLog, *, held_max: int = 100_000) -> None:
+        self._clock, self._log = clock, log
         self._held_max = held_max
         self._count = 0
         self._by_slot: dict[int, set[Held]] = {}
@@ -66,6 +79,7 @@ class HeldPulls:
         self._by_peer: dict[Peer, set[Held]] = {}
         self._watched = np.zeros(64, np.uint8)  # by slot: somebody waits
         self._grown = np.zeros(64, np.int32)  # slots of a batch that somebody waits for
+        self._unconfirmed: deque[tuple[int, set[Held]]] = deque()  # log end, whom it wakes
         self._changed = asyncio.Event()
         self._stopping = False
 
@@ -111,6 +125,8 @@ class HeldPulls:
             del self._by_bucket[held.bucket]
         if held.peer is not None and held.peer in self._by_peer:
             self._by_peer[held.peer].discard(held)
+        if held.awaits is not None:
+            held.awaits.discard(held)
         self._count -= 1
 
     def on_append(self, batch: PutBatch) -> None:
@@ -120,11 +136,38 @@ class HeldPulls:
         if self._grown.size < batch.count:
             self._grown = np.zeros(batch.count * 2, np.int32)
         count = watched_slots(batch.rows, batch.count, self._watched, self._grown)
+        readable = self._log.confirm_offset >= self._log.max_offset
         for slot in self._grown[:count].tolist():
-            for held in list(self._by_slot[slot]):
-                if held.subscription.matches_all or _any_passes(held.subscription, batch, slot):
-                    self._wake(held, Wake.ARRIVED)
+            woken = [
+                held for held in self._by_slot[slot]
+                if held.subscription.matches_all or _any_passes(held.subscription, batch, slot)
+            ]  # fmt: skip
+            if readable:
+                self._wake_all(woken, Wake.ARRIVED)
+            elif woken:
+                self.wake_when_confirmed(woken)
             self._watched[slot] = slot in self._by_slot
+
+    def wake_when_confirmed(self, holders: Iterable[Held]) -> None:
+        """Wake pulls once consumers may read what is in the log now."""
+        end = self._log.max_offset
+        if not self._unconfirmed or self._unconfirmed[-1][0] != end:
+            self._unconfirmed.append((end, set()))
+            if len(self._unconfirmed) == 1:
+                self._log.when_confirmed(end, self._on_confirmed)
+        awaiting = self._unconfirmed[-1][1]
+        for held in holders:
+            if held.awaits is None:  # else it is woken earlier
+                held.awaits = awaiting
+                awaiting.add(held)
+
+    def _on_confirmed(self) -> None:
+        """Wake the pulls whose messages can be read now; ask again for the others."""
+        confirmed = self._log.confirm_offset
+        while self._unconfirmed and self._unconfirmed[0][0] <= confirmed:
+            self._wake_all(self._unconfirmed.popleft()[1], Wake.ARRIVED)
+        if self._unconfirmed:
+            self._log.when_confirmed(self._unconfirmed[0][0], self._on_confirmed)
 
     def wake_slot(self, slot: int) -> None:
         """Wake every pull of a queue, whatever its filter: its progress was reset."""

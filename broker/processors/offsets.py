@@ -78,8 +78,11 @@ class OffsetProcessor:
         return Response(fields={})
 
     async def max_offset(self, request: Request) -> Response:
-        """Answer the offset that the queue's next message will get."""
-        return _offset(self._store.queue_bounds(*_queue(request))[1])
+        """Answer the offset after the last message that consumers may read.
+
+        Source: DefaultMessageStore.getMaxOffsetInQueue, whose queues end at the confirm offset
+        """
+        return _offset(self._store.readable_bounds(*_queue(request))[1])
 
     async def min_offset(self, request: Request) -> Response:
         """Answer the offset of the queue's first message."""

@@ -53,6 +53,7 @@ class Admitted:
     group: GroupView
     topic: TopicView
     subscription: Subscription
+    more: bool = False  # whether its queue has messages that cannot be read yet
 
 
 class PullProcessor:
@@ -108,6 +109,8 @@ class PullProcessor:
         held = self._held.hold(self._slot(wanted), admitted.subscription, request.peer, hold_ms)
         if held is None:
             return self._answer(admitted, outcome)
+        if admitted.more:
+            self._held.wake_when_confirmed([held])
         return self._wait(held, admitted)
 
     async def _wait(self, held: Held, admitted: Admitted) -> Response | None:
@@ -222,12 +225,14 @@ class PullProcessor:
         reset = self._offsets.take_reset(wanted.group, wanted.topic, wanted.queue_id)
         if reset is not None:
             return Outcome(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", reset)
-        bounds = self._store.queue_bounds(wanted.topic, wanted.queue_id)
-        decided = outcome_of_offset(wanted.offset, *bounds)
+        first, end = self._store.readable_bounds(wanted.topic, wanted.queue_id)
+        _, queue_end = self._store.queue_bounds(wanted.topic, wanted.queue_id)
+        admitted.more = end < queue_end
+        decided = outcome_of_offset(wanted.offset, first, end, queue_end=queue_end)
         if decided is not None:
             return decided
         limits = self._limits()
-        count = units_wanted(wanted, admitted.subscription, limits)
+        count = min(units_wanted(wanted, admitted.subscription, limits), end - wanted.offset)
         units = self._store.units(wanted.topic, wanted.queue_id, wanted.offset, count)
         if units.size == 0:
             return Outcome(ResponseCode.PULL_NOT_FOUND, "OFFSET_FOUND_NULL", wanted.offset)
@@ -243,7 +248,7 @@ class PullProcessor:
     def _answer(self, admitted: Admitted, outcome: Outcome) -> Response:
         body, outcome = self._bodies(outcome)
         wanted = admitted.request
-        low, high = self._store.queue_bounds(wanted.topic, wanted.queue_id)
+        low, high = self._store.readable_bounds(wanted.topic, wanted.queue_id)
         if outcome.code == 0:
             assert outcome.units is not None
             self._stats.messages_got(

@@ -103,8 +103,19 @@ class Outcome:
 FOUND = "FOUND"
 
 
-def outcome_of_offset(offset: int, min_offset: int, max_offset: int) -> Outcome | None:
-    """Return the answer that the offset alone decides, or None when the queue must be read."""
+def outcome_of_offset(
+    offset: int, min_offset: int, max_offset: int, *, queue_end: int = 0
+) -> Outcome | None:
+    """Return the answer that the offset alone decides, or None when the queue must be read.
+
+    Args:
+        min_offset, max_offset: what consumers may read of the queue.
+        queue_end: offset after its last message. One that lies before it and cannot be read yet
+            (after a kill, until the disk has synced again) is waited for: moving the consumer
+            back would give it messages twice.
+    """
+    if max_offset < offset <= queue_end:
+        return Outcome(int(ResponseCode.PULL_NOT_FOUND), "OFFSET_OVERFLOW_ONE", offset)
     moved = int(ResponseCode.PULL_OFFSET_MOVED)
     not_found = int(ResponseCode.PULL_NOT_FOUND)
     if max_offset == 0:

@@ -91,7 +91,7 @@ class QueryProcessor:
         group = request.fields.get("consumerGroup", "")
         if self._store.topics.find(topic) < 0:
             return Response(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
-        low, high = self._store.queue_bounds(topic, queue_id)
+        low, high = self._store.readable_bounds(topic, queue_id)
         units = self._store.units(topic, queue_id, index, count)
         subscription = self._clients.subscription(group, topic) if group else None
         passes = subscription.mask(units["tags_code"]) if subscription else None

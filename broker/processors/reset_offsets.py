@@ -92,7 +92,7 @@ class ResetProcessor:
         return {queue: self._at_time(topic.name, queue, time_ms) for queue in queues}
 
     def _checked(self, topic: str, queue_id: int, offset: int) -> int:
-        low, high = self._store.queue_bounds(topic, queue_id)
+        low, high = self._store.readable_bounds(topic, queue_id)
         if not low <= offset <= high + 1:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -102,7 +102,7 @@ class ResetProcessor:
 
     def _at_time(self, topic: str, queue_id: int, time_ms: int) -> int:
         if time_ms < 0:
-            return self._store.queue_bounds(topic, queue_id)[1]
+            return self._store.readable_bounds(topic, queue_id)[1]
         return self._store.search_offset(topic, queue_id, time_ms)
 
     def _wake(self, topic: str, queue_id: int) -> None:

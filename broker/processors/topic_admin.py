@@ -136,7 +136,7 @@ class TopicAdminProcessor:
         return Response(body=wire_json.encode(answer))
 
     def _queue_stats(self, topic: str, queue_id: int) -> dict[str, int]:
-        first, end = self._store.queue_bounds(topic, queue_id)
+        first, end = self._store.readable_bounds(topic, queue_id)
         last_ms = store_ms_at(self._store, topic, queue_id, end - 1) if end > 0 else 0
         return {"lastUpdateTimestamp": max(last_ms, 0), "maxOffset": end, "minOffset": first}
 

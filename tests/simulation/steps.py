@@ -13,6 +13,7 @@ from message_store.record import decode_record
 from schedule_service.levels import parse_levels
 from tests.broker.loopback import pull_request
 from tests.broker.remoting.sends import send_request
+from tests.simulation.consumer import Consumer
 from tests.simulation.model import (
     HOLD_MS,
     SCHEDULE,
@@ -37,6 +38,7 @@ class Simulation:
     def __init__(self, world: World, chance: random.Random) -> None:
         self.world, self.chance = world, chance
         self.model = Model()
+        self.consumer = Consumer(world, chance)
         self.done: list[str] = []
         self._delays = parse_levels(LEVELS[0]).tolist()
         self._serial = 0
@@ -61,6 +63,7 @@ class Simulation:
             self.kill_at_work: 3,
             self.cut: 4,
             self.check: 6,
+            self.consume: 12,
         }
 
     async def run(self, steps: int) -> None:
@@ -220,6 +223,10 @@ class Simulation:
         }
         await self._fly(Request(36, fields), [message])
 
+    async def consume(self) -> None:
+        """A consumer that stays alive pulls, whatever the disk does."""
+        await self.consumer.consume()
+
     # -- time and settings -----------------------------------------------------------------------
 
     async def forward(self) -> None:
@@ -313,6 +320,9 @@ class Simulation:
         """Start again: what was in flight stays unknown."""
         self._flying.clear()
         await self.world.start()
+        await self.consumer.check_committed()
+        if self.chance.random() < 0.5:
+            await self.consumer.consume()
         await self.world.rest()
 
     # -- checks -----------------------------------------------------------------------------------
@@ -329,7 +339,9 @@ class Simulation:
         assert books == dict(pending_of(records, self._schedule_units()))
         assert view["pending"] == sum(books.values())
         assert self.world.timers.books.total == timers_of(records)
+        await self.world.confirmed()
         await self._check_pulls(records)
+        await self.consumer.check_all(records)
 
     def _schedule_units(self) -> set[int]:
         store, found = self.world.broker.store, set()

@@ -227,6 +227,11 @@ class World:
         await self.turn(REST_TURNS)
         await self.until(lambda: self.service.resting and self._timer_service.resting)
 
+    async def confirmed(self) -> None:
+        """Let consumers read all that is in the log; the disk must be open."""
+        store = self.broker.store
+        assert await store.wait_durable(store.max_offset)
+
     async def advance(self, step_ms: int) -> None:
         """Move the clock (also backwards)."""
         self.clock.set_ms(self.clock.now_ms() + step_ms)

@@ -12,7 +12,8 @@ ALL = parse_expression("T", "*")
 
 def world(**limits):
     clock = FakeClock()
-    store, held = FakeStore(clock), HeldPulls(clock, **limits)
+    store = FakeStore(clock)
+    held = HeldPulls(clock, store, **limits)
     store.add_dispatcher(held.on_append)
     slot = store.topics.slot(store.topics.add("T"), 0, create=True)
     return clock, store, held, slot

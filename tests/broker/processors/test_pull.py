@@ -45,7 +45,7 @@ class World:
         self.topics = FakeTopics(topic or FakeTopic("T"))
         self.groups = FakeGroups(*([group] if group else ()), auto_create=auto_create)
         self.offsets, self.clients = FakeOffsets(), ClientTable()
-        self.held = HeldPulls(self.clock)
+        self.held = HeldPulls(self.clock, self.store)
         self.stats = BrokerStats(self.store.topics)
         self.peer = FakePeer()
         self.config = BrokerConfig(**config)

@@ -28,7 +28,7 @@ class World:
             put_one(self.store, "T")
             self.clock.advance(1_000)
         self.offsets, self.clients = FakeOffsets(), ClientTable()
-        self.groups, self.held = FakeGroups(FakeGroup("G")), HeldPulls(self.clock)
+        self.groups, self.held = FakeGroups(FakeGroup("G")), HeldPulls(self.clock, self.store)
         self.processor = ResetProcessor(
             self.store, FakeTopics(FakeTopic("T", 2, 2)), self.groups, self.offsets,
             self.clients, self.held, Identity("b", "C", 0, HOST),

@@ -1,0 +1,93 @@
+"""A consumer that outlives the broker: what it was given, against what the log holds in the end.
+
+It keeps its offsets in memory across kills and power cuts, as a client does that stays online. A
+second client of its group would begin at the committed offset, which the file must not pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import product
+from typing import Any
+
+from message_store.plugin import Request
+from message_store.record import decode_record
+from tests.broker.loopback import pull_request
+from tests.simulation.world import World
+
+GROUP = "live"
+TOPICS = ("T", "Other")
+QUEUES = (0, 1)
+FOUND, NOT_FOUND, UNKNOWN = 0, 19, 22
+COMMIT_AND_SUBSCRIPTION = "5"
+
+
+class Consumer:
+    """One member of a group.
+
+    Attributes:
+        received: by topic and queue: the bodies given, by queue offset from 0 on.
+        committed: by topic and queue: the highest offset that was committed.
+    """
+
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self._world, self._chance = world, chance
+        self.received: dict[tuple[str, int], list[bytes]] = {
+            place: [] for place in product(TOPICS, QUEUES)
+        }
+        self.committed = dict.fromkeys(self.received, 0)
+        self._saving: asyncio.Task[None] | None = None
+
+    async def consume(self) -> None:
+        """Pull once from every queue, and commit at times."""
+        for place in self.received:
+            await self._pull(place, maxMsgNums=self._chance.choice(["1", "4", "32"]))
+        if self._chance.random() < 0.5:
+            self.save()
+
+    async def _pull(self, place: tuple[str, int], **changes: str) -> bool:
+        """Pull once; return whether there was a message."""
+        (topic, queue_id), mine = place, self.received[place]
+        if self._chance.random() < 0.5:
+            changes |= {"sysFlag": COMMIT_AND_SUBSCRIPTION, "commitOffset": str(len(mine))}
+            self.committed[place] = len(mine)
+        request = pull_request(topic, queue_id, len(mine), consumerGroup=GROUP, **changes)
+        answer = await self._world.ask(request)
+        assert answer.code in (FOUND, NOT_FOUND), (place, len(mine), answer)
+        view = memoryview(bytes(answer.body))  # type: ignore[arg-type]
+        while view:
+            record = decode_record(view[: int.from_bytes(view[:4], "big")], 0, check_crc=True)
+            assert record.queue_offset == len(mine), (place, len(mine), record.queue_offset)
+            mine.append(record.body)
+            view = view[record.total_size :]
+        assert answer.fields is not None
+        assert int(answer.fields["nextBeginOffset"]) == len(mine), answer
+        assert int(answer.fields["maxOffset"]) >= len(mine), answer
+        return answer.code == FOUND
+
+    def save(self) -> None:
+        """Have the broker write consumerOffset.json, which may wait for the disk."""
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.create_task(self._world.broker.parts.offsets.save())
+
+    async def check_committed(self) -> None:
+        """A broker that has started knows no offset that was not committed or cannot be read."""
+        if self._saving is not None:
+            self._saving.cancel()
+        for (topic, queue_id), highest in self.committed.items():
+            fields = {"consumerGroup": GROUP, "topic": topic, "queueId": str(queue_id)}
+            answer = await self._world.ask(Request(14, fields | {"setZeroIfNotFound": "false"}))
+            if answer.code == UNKNOWN:
+                continue
+            assert answer.fields is not None
+            offset = int(answer.fields["offset"])
+            _, end = self._world.broker.store.queue_bounds(topic, queue_id)
+            assert offset <= min(highest, end), (topic, queue_id, offset, highest, end)
+
+    async def check_all(self, records: list[Any]) -> None:
+        """What was given and what comes now is what the log holds, in order, each once."""
+        for place, mine in self.received.items():
+            while await self._pull(place):
+                pass
+            assert mine == [r.body for r in records if (r.topic, r.queue_id) == place], place
