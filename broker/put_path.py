@@ -73,10 +73,16 @@ class PutPath:
             if row["status"] == 0 and row["phys_offset"] < 0:
                 batch.refuse(index, ResponseCode.SYSTEM_ERROR, why)
 
-    async def put_durable(self, batch: PutBatch) -> None:
-        """Append, and wait for the disk as configured unless every sender said WAIT=false."""
+    async def put_durable(self, batch: PutBatch) -> bool:
+        """Append, and wait for the disk as configured unless every sender said WAIT=false.
+
+        Returns:
+            False when something was stored, but the disk did not sync it in time.
+        """
         self.put(batch)
         rows = batch.filled
         waits = (rows["status"] == 0) & (rows["prop_flags"] & layout.PROP_WAIT_FALSE == 0)
         if waits.any() and not await self.store.wait_durable(self.store.max_offset):
             log.warning("%d messages were stored but the disk did not sync in time", batch.count)
+            return False
+        return True

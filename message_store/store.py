@@ -25,7 +25,7 @@ from message_store import recovery
 from message_store.batch import PutBatch
 from message_store.checkpoint import Checkpoint, RecoveryMark
 from message_store.clock import Clock
-from message_store.commit_log import CommitLog
+from message_store.commit_log import CommitLog, sync_directory
 from message_store.config import StoreConfig
 from message_store.deletions import Deletions
 from message_store.errors import StoreFull
@@ -137,7 +137,7 @@ class MessageStore(StoreReader):
             after_flush=self._after_flush,
             on_failure=self._flush_failed,
         )
-        self.abort_path.write_text(str(os.getpid()))
+        self._write_abort()
         self.flusher.start()
         self.read_ahead = ReadAhead(self.log)
         self.read_ahead.start()
@@ -197,6 +197,14 @@ class MessageStore(StoreReader):
         if marks is not None and marks.durable > self.log.end:
             self.mark.update(durable=0, durable_record=-1, durable_units=0)
         self._mark_dispatched()
+
+    def _write_abort(self) -> None:
+        """Say, on the disk too, that the store is open: a power cut is no clean stop."""
+        with self.abort_path.open("w") as file:
+            file.write(str(os.getpid()))
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(self.root)
 
     def __exit__(
         self,

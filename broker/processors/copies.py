@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from broker.remoting.codes import ResponseCode
 from message_store import layout
 from message_store.batch import PutBatch
+from message_store.errors import RequestError
 from message_store.record import Record
 
 SMALL_BATCH_ROWS = 4
@@ -54,6 +55,14 @@ def add_copy(
     )
     batch.set_properties(row, properties if isinstance(properties, bytes) else dict(properties))
     return row
+
+
+def not_synced(what: str) -> RequestError:
+    """Return the answer to a request whose records are in the log, but maybe not on the disk."""
+    return RequestError(
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        f"{what}, but the disk did not sync it in time (syncFlushTimeout): ask again to be sure",
+    )
 
 
 def refusal(batch: PutBatch, row: int = 0) -> str | None:

@@ -11,8 +11,10 @@ from message_store.batch import PutBatch
 PERM_READ = 4
 PERM_WRITE = 2
 
-Putter = Callable[[PutBatch], Awaitable[None]]
-"""Runs the put hooks, appends, waits until durable unless WAIT=false; results are in the rows."""
+Putter = Callable[[PutBatch], Awaitable[bool]]
+"""Runs the put hooks, appends, waits until durable unless WAIT=false; results are in the rows.
+
+It returns False when something was stored, but the disk did not sync it in time."""
 
 
 class TopicView(Protocol):

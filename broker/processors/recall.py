@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.config import BrokerConfig
 from broker.processors import fields
-from broker.processors.copies import refusal
+from broker.processors.copies import not_synced, refusal
 from broker.processors.ports import PERM_WRITE, Identity, Putter, Topics
 from broker.recall_handle import HandleError, RecallHandle, decode_handle
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -150,12 +150,14 @@ class RecallProcessor:
             born_host=getattr(request.peer, "born_host", self._identity.host),
             store_host=self._identity.host,
         )
-        await self._put(batch)
+        synced = await self._put(batch)
         fault = refusal(batch)
         if batch.rows[0]["status"] == ResponseCode.MESSAGE_ILLEGAL:  # beyond timerMaxDelaySec
             raise _illegal(f"timestamp invalid: {fault}")
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"recall failed: {fault}")
+        if not synced:
+            raise not_synced("the recall was stored")
 
 
 def _illegal(why: str) -> RequestError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from broker.config import BrokerConfig
 from broker.processors import fields
-from broker.processors.copies import add_copy, batch_for, refusal
+from broker.processors.copies import add_copy, batch_for, not_synced, refusal
 from broker.processors.ports import (
     PERM_READ,
     PERM_WRITE,
@@ -126,7 +126,8 @@ class SendBackProcessor:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
         # WAIT=false stands in the copy as Apache writes it, but the consumer forgets the message
         # once this is answered: with SYNC_FLUSH the copy must be on the disk by then.
-        await self._store.wait_durable(self._store.max_offset)
+        if not await self._store.wait_durable(self._store.max_offset):
+            raise not_synced("the message was sent back")
 
     def _group(self, name: str) -> GroupView:
         group = self._groups.find(name)

@@ -24,7 +24,7 @@ from broker.config import BrokerConfig
 from broker.meters import Meters
 from broker.processors import fields, half_messages
 from broker.processors.check_back import check_request
-from broker.processors.copies import add_copy, batch_for, refusal
+from broker.processors.copies import add_copy, batch_for, not_synced, refusal
 from broker.processors.half_messages import (
     CHECK_TIMES,
     GIVEN_UP_TOPIC,
@@ -99,18 +99,22 @@ class Transactions:
             if batch.filled["status"][:last].any():
                 batch.refuse(last, ResponseCode.MESSAGE_ILLEGAL, "the message before was refused")
 
-    async def _put_bound(self, batch: PutBatch) -> str | None:
-        """Put a message and its op record; return why the message was not stored, if so."""
+    async def _put_bound(self, batch: PutBatch) -> tuple[str | None, bool]:
+        """Put a message and its op record.
+
+        Returns:
+            Why the message was not stored, None if it was; whether the disk synced both in time.
+        """
         self._bound.add(id(batch))
         try:
-            await self._put(batch)
+            synced = await self._put(batch)
         finally:
             self._bound.discard(id(batch))
         op = batch.rows[batch.count - 1]
         if refusal(batch, batch.count - 1) is None and op["queue_offset"] == self.book.op_read:
             named = half_messages.parse_op(batch.body(batch.count - 1))
             self.book.take_op(self.book.op_read, named)
-        return refusal(batch)
+        return refusal(batch), synced
 
     # --- 37
 
@@ -124,20 +128,25 @@ class Transactions:
         self._check_immunity(request, half)
         offset = half.queue_offset
         if self.book.is_finished(offset) or offset in self._ending:
+            if not await self._store.wait_durable(self._store.max_offset):
+                raise not_synced("the transaction was ended before")
             return Response(remark=f"half message {offset} is finished already", fields={})
         self._ending.add(offset)
         try:
-            await self._finish(half, commit=verdict == COMMIT)
+            synced = await self._finish(half, commit=verdict == COMMIT)
         finally:
             self._ending.discard(offset)
+        if not synced:
+            raise not_synced("the transaction was ended")
         return Response(fields={})
 
-    async def _finish(self, half: Record, *, commit: bool) -> None:
+    async def _finish(self, half: Record, *, commit: bool) -> bool:
+        """Append the end of a transaction; return whether the disk synced it in time."""
         batch = batch_for(half)
         if commit:
             self._add_commit(batch, half)
         self._add_op(batch, half.queue_offset)
-        fault = await self._put_bound(batch)
+        fault, synced = await self._put_bound(batch)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
         self.book.finish(half.queue_offset, half_messages.same_half(half))
@@ -148,6 +157,7 @@ class Transactions:
             self._meters.commit_s.add(age_ms // 1_000, topic)
         else:
             self._meters.rollbacks.add(topic)
+        return synced
 
     def _add_commit(self, batch: PutBatch, half: Record) -> None:
         topic, queue_id = _target(half)
@@ -275,10 +285,12 @@ class Transactions:
         properties[CHECK_TIMES] = "0"
         batch = batch_for(record)
         self._add_half(batch, record, properties)
-        await self._put(batch)
+        synced = await self._put(batch)
         fault = refusal(batch)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"Put message back error: {fault}")
+        if not synced:
+            raise not_synced("the half message was put back")
         return Response()
 
     async def run(self) -> None:
@@ -343,7 +355,7 @@ class Transactions:
         batch = batch_for(half)
         row = self._add_half(batch, half, properties)
         self._add_op(batch, half.queue_offset)
-        fault = await self._put_bound(batch)
+        fault, _ = await self._put_bound(batch)
         if fault is not None:
             log.warning("half message %d cannot be put again: %s", half.queue_offset, fault)
             return
@@ -381,7 +393,7 @@ class Transactions:
         )
         batch.rows[row]["delay_level"], batch.rows[row]["timer_kind"] = 0, layout.TIMER_NONE
         self._add_op(batch, half.queue_offset)
-        fault = await self._put_bound(batch)
+        fault, _ = await self._put_bound(batch)
         if fault is not None:
             log.warning("half message %d cannot be set aside: %s", half.queue_offset, fault)
             return

@@ -49,3 +49,13 @@ def test_bounds_follow_what_recovery_writes(
     first, end = pieces[-1]
     read = queue.read(end - 1, 1)
     assert read["phys_offset"].tolist() == [(end - 1) * 100]
+
+
+@pytest.mark.parametrize("log_end", [0, 50, 100, 999, 1_000, 7_777, 25_500, 30_000, 99_999])
+def test_the_end_before_a_log_offset(
+    queue: ConsumeQueue, log_end: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("message_store.consume_queue.UNITS_BACK_MIN", 2)
+    monkeypatch.setattr("message_store.consume_queue.UNITS_BACK_MAX", 7)
+    queue.write(0, units(0, 300))
+    assert queue.end_before(log_end) == min(log_end // 100, 300)

@@ -198,3 +198,18 @@ def test_units_that_a_power_cut_took_come_back_and_stale_ones_do_not(tmp_path: P
             unit = store.units("T", 0, number, 1)[0]
             assert store.read_record(int(unit["phys_offset"])).body == b"%03d" % number
     assert files[3].read_bytes()[20 * 30 :] == bytes(20 * 20)
+
+
+@pytest.mark.finding("P:abort-is-never-synced")
+def test_that_a_store_is_open_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, fsync = set(), os.fsync
+
+    def noted(fd: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    with open_store(tmp_path):
+        assert {str(tmp_path / "abort"), str(tmp_path)} <= synced

@@ -38,6 +38,7 @@ def test_only_what_apache_left_open_is_asked_about(run, tmp_path, golden):
 
             async def put(batch):
                 store.put(batch)
+                return True
 
             service = Transactions(
                 store, FakeTopics(), offsets, clients, put, Identity("broker-a", "C", 0, HOST),
