@@ -80,7 +80,7 @@ def _add_queue(parts: Parts, lag: LagOfGroup, queue_id: int, now_ms: int) -> Non
     A group without a committed offset has no lag: it starts at the end. Source:
     ConsumerLagCalculator.getConsumerLagStats, getInFlightMsgStats, getAvailableMsgCount
     """
-    end = max(parts.store.queue_bounds(lag.topic, queue_id)[1], 0)
+    end = max(parts.store.readable_bounds(lag.topic, queue_id)[1], 0)
     committed = parts.offsets.query(lag.group, lag.topic, queue_id)
     pulled = parts.offsets.query_pull(lag.group, lag.topic, queue_id)
     start = end if committed is None else committed
