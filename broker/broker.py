@@ -176,7 +176,7 @@ class Broker:
             await stack.enter_async_context(task)
         await self._listen(stack)
         await self._register(stack)
-        self._serve_metrics(stack)
+        await self._serve_metrics(stack)
         self._add_last_jobs(stack)
         stack.push_async_callback(_ended, asyncio.create_task(asyncio.to_thread(rehearse)))
 
@@ -298,22 +298,32 @@ class Broker:
 
     # -- metrics ------------------------------------------------------------------------------
 
-    def _serve_metrics(self, stack: AsyncExitStack) -> None:
+    async def _serve_metrics(self, stack: AsyncExitStack) -> None:
         if self.config.metrics_exporter != "PROM":
             return
-        from broker.metrics import broker_collector, serving
+        from broker.metrics import broker_collector
+        from broker.metrics_http import MetricsServer, serving
         from broker.native_metrics import NativeCollector
 
         self._registry.register(broker_collector(self))
         self._registry.register(NativeCollector(self))
-        self.metrics_port = stack.enter_context(
+        self.metrics_port = await stack.enter_async_context(
             serving(
-                self._registry,
+                MetricsServer(self._registry, healthy=self._ailment, ready=self._unreadiness),
                 self.config.metrics_host or self.config.bind_address,
                 self.config.metrics_port,
                 required="metricsPromExporterPort" in self.settings.properties,
             )
         )
+
+    def _ailment(self) -> str:
+        """Return why the broker must be restarted, or an empty text."""
+        failure = self.store.flusher.failure
+        return self.failure or (f"the commit log cannot be synced: {failure}" if failure else "")
+
+    def _unreadiness(self) -> str:
+        """Return why the broker takes no messages now, or an empty text."""
+        return "the broker stops" if self._stop.is_set() else self._ailment() or self.store.refusal
 
     # -- jobs ---------------------------------------------------------------------------------
 

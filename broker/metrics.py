@@ -1,27 +1,20 @@
-"""/metrics: prometheus-client's own small server in one thread.
+"""Figures of a running broker for Prometheus, read at each scrape.
 
 registry <-- BrokerCollector (reads figures when asked)      <-- plugins' histograms
    |
-prometheus_client.start_http_server  (a thread; no import beyond prometheus-client itself)
+broker.metrics_http
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from message_store.errors import UsageError
-
 if TYPE_CHECKING:
     from broker.broker import Broker
-
-log = logging.getLogger(__name__)
 
 
 class BrokerCollector(Collector):
@@ -72,34 +65,3 @@ def broker_collector(broker: Broker) -> BrokerCollector:
         "log_files_removed": ("Files removed by retention.", lambda: store.retention.removed_files),
     }
     return BrokerCollector(gauges, counters)
-
-
-@contextmanager
-def serving(
-    registry: CollectorRegistry, host: str, port: int, *, required: bool
-) -> Iterator[int | None]:
-    """Serve /metrics while the block is open; yield the port.
-
-    Args:
-        required: a port in use is an error; otherwise a warning, and None is yielded.
-    Raises:
-        UsageError: The port is in use and `required`.
-    """
-    try:
-        server, thread = start_http_server(port, host or "0.0.0.0", registry)
-    except OSError as error:
-        text = (
-            f"cannot serve /metrics on {host or '*'}:{port}: {error.strerror}. Set "
-            f"metricsPromExporterPort to a free port, or metricsExporterType=DISABLE"
-        )
-        if required:
-            raise UsageError(text) from error
-        log.warning("%s; going on without", text)
-        yield None
-        return
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from message_store.descriptors import is_out_of_descriptors
 from message_store.errors import CorruptStore
 from message_store.kernels import scan
 from message_store.layout import CQ_UNIT, UNIT
@@ -53,16 +55,26 @@ class FileCache:
             self._fds.move_to_end(path)
             return fd
         try:
-            fd = os.open(path, os.O_RDWR)
+            fd = self._with_room(lambda: os.open(path, os.O_RDWR))
         except FileNotFoundError:
             if not create_bytes:
                 raise
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            fd = _create(path, create_bytes)
+            fd = self._with_room(lambda: _create(path, create_bytes))
         self._fds[path] = fd
         if len(self._fds) > self._count_max:
             os.close(self._fds.popitem(last=False)[1])
         return fd
+
+    def _with_room(self, open_file: Callable[[], int]) -> int:
+        """Open a file; when no descriptor is left, close the least recently used for it."""
+        while True:
+            try:
+                return open_file()
+            except OSError as error:
+                if not is_out_of_descriptors(error) or not self._fds:
+                    raise
+            os.close(self._fds.popitem(last=False)[1])
 
     def mark_dirty(self, path: str) -> None:
         """Remember that the file must be synced."""

@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from message_store.commit_log import CommitLog
+from message_store.consume_queue import FileCache
+from message_store.descriptors import DescriptorReserve, is_out_of_descriptors
+
+STARVED_S = 0.1  # until the next attempt when no descriptor was free
 
 
 class Flusher:
@@ -30,8 +34,10 @@ class Flusher:
         interval_s: float,
         after_flush: Callable[[int], None],
         on_failure: Callable[[OSError], None],
+        reserve: DescriptorReserve,
     ) -> None:
         self._log = log
+        self._reserve = reserve
         self._interval_s = interval_s
         self._after_flush = after_flush
         self._on_failure = on_failure
@@ -93,14 +99,19 @@ class Flusher:
         self.request(offset).add_done_callback(done)
 
     def _run(self) -> None:
+        starved = False
         while True:
             with self._wake:
-                if not self._stopping and self._wanted <= self.durable:
-                    self._wake.wait(self._interval_s)
+                if not self._stopping and (starved or self._wanted <= self.durable):
+                    self._wake.wait(STARVED_S if starved else self._interval_s)
                 stopping = self._stopping
             try:
-                self.flush()
+                self._reserve.run(self.flush)
+                starved = False
             except OSError as error:
+                if is_out_of_descriptors(error) and not stopping:
+                    starved = True  # no fault of the disk: nothing is lost, sync a little later
+                    continue
                 self.failure = error
                 self._on_failure(error)
                 self._answer(False)
@@ -135,14 +146,28 @@ def _resolve(future: asyncio.Future[bool], done: bool) -> None:
         future.set_result(done)
 
 
-def sync_files(paths: Iterable[str]) -> None:
-    """Sync files by path; one that was removed meanwhile needs no sync."""
-    for path in paths:
-        try:
-            fd = os.open(path, os.O_RDWR)
-        except FileNotFoundError:
-            continue
-        try:
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
+def sync_files(files: FileCache) -> None:
+    """Sync the queue files written since the last call; one that was removed needs no sync.
+
+    Raises:
+        OSError: None of them counts as synced: the next call tries all of them again.
+    """
+    paths = files.take_dirty()
+    try:
+        for path in paths:
+            _sync_file(path)
+    except OSError:
+        for path in paths:
+            files.mark_dirty(path)
+        raise
+
+
+def _sync_file(path: str) -> None:
+    try:
+        fd = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)

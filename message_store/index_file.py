@@ -30,6 +30,7 @@ from message_store.checkpoint import Checkpoint
 from message_store.clock import Clock
 from message_store.commit_log import CommitLog, LogFile
 from message_store.config import StoreConfig
+from message_store.descriptors import DescriptorReserve
 from message_store.errors import CorruptStore, RecordUnreadable
 from message_store.kernels import index as kernels
 from message_store.kernels import scan
@@ -70,6 +71,10 @@ class IndexFile:
                     "remove the index directory: it is rebuilt from the log.",
                 )  # fmt: skip
             self._map = mmap.mmap(fd, self.size)
+        except OSError:
+            if create:
+                path.unlink(missing_ok=True)
+            raise
         finally:
             os.close(fd)
         self.words: npt.NDArray[np.uint32] = np.frombuffer(self._map, np.uint32)
@@ -145,8 +150,16 @@ class IndexService:
         safe_ms: store time up to which the index is on the disk, for the checkpoint.
     """
 
-    def __init__(self, directory: Path, config: StoreConfig, log: CommitLog, clock: Clock) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        config: StoreConfig,
+        log: CommitLog,
+        clock: Clock,
+        reserve: DescriptorReserve | None = None,
+    ) -> None:
         self._directory, self._config, self._log, self._clock = directory, config, log, clock
+        self._reserve = reserve or DescriptorReserve()
         self._files: list[IndexFile] = []
         self._unsynced: list[IndexFile] = []  # full, to be synced by the thread
         self._position = 0  # log offset of the first record not indexed wholly
@@ -261,7 +274,7 @@ class IndexService:
         while self._unsynced:
             file = self._unsynced.pop(0)
             if file.path.exists():
-                file.sync()
+                self._reserve.run(file.sync)
             self.safe_ms = file.end_ms
 
     # -- the fold -----------------------------------------------------------------------------
@@ -326,7 +339,7 @@ class IndexService:
 
     def _roll(self) -> None:
         slots, items = self._config.index_slots_max, self._config.index_entries_max
-        file = IndexFile(self._new_path(), slots, items, create=True)
+        file = self._reserve.run(lambda: IndexFile(self._new_path(), slots, items, create=True))
         if self._files:
             self._unsynced.append(self._files[-1])
             file.inherit(self._files[-1])

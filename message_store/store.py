@@ -28,6 +28,7 @@ from message_store.clock import Clock
 from message_store.commit_log import CommitLog, sync_directory
 from message_store.config import StoreConfig
 from message_store.deletions import Deletions
+from message_store.descriptors import DescriptorReserve
 from message_store.errors import StoreFull
 from message_store.flusher import Flusher, sync_files
 from message_store.index_file import IndexService
@@ -76,6 +77,7 @@ class MessageStore(StoreReader):
         self.rules = tuple(tags_code_rules)
         self.root = config.root
         self.topics = TopicTable()
+        self.descriptors = DescriptorReserve()
         self.log = CommitLog(config.commitlog_dir, config.commitlog_file_bytes)
         self.queues = QueueSet(
             self.root / "consumequeue",
@@ -103,6 +105,7 @@ class MessageStore(StoreReader):
         self._lock = StoreLock(self.root)
         with ExitStack() as undo:
             undo.callback(self._lock.release)
+            undo.callback(self.descriptors.close)
             undo.callback(self.log.close)
             undo.callback(self.queues.close)
             try:
@@ -127,7 +130,9 @@ class MessageStore(StoreReader):
         undo.callback(self.mark.close)
         self._recover(crashed)
         self._mark_recovered()
-        self.index = IndexService(self.root / "index", self.config, self.log, self.clock)
+        self.index = IndexService(
+            self.root / "index", self.config, self.log, self.clock, self.descriptors
+        )
         undo.callback(self.index.stop)
         self.index.start(checkpoint=self.checkpoint, trusted=not crashed or self.mark.same_boot)
         self.flusher = Flusher(
@@ -136,6 +141,7 @@ class MessageStore(StoreReader):
             interval_s=self.config.flush_commitlog_interval_ms / 1_000,
             after_flush=self._after_flush,
             on_failure=self._flush_failed,
+            reserve=self.descriptors,
         )
         self._write_abort()
         self.flusher.start()
@@ -222,6 +228,7 @@ class MessageStore(StoreReader):
         self.mark.close()
         self.queues.close()
         self.log.close()
+        self.descriptors.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -316,7 +323,7 @@ class MessageStore(StoreReader):
     def _append(self, batch: PutBatch, first: int, store_ms: int) -> int:
         """Encode and write what fits into the current file; return the first row left."""
         log = self.log
-        file = log.writable_file()
+        file = self.descriptors.run(log.writable_file)
         left = file.base + file.size - log.end
         _, encode_rows = self._encoders_of(batch)
         end, size, last = encode_rows(
@@ -471,7 +478,7 @@ class MessageStore(StoreReader):
         """Sync the queue files written so far and note in mark and checkpoint how far they are."""
         reached = self.mark.read()
         times = self._last_store_ms
-        sync_files(self.queues.files.take_dirty())
+        sync_files(self.queues.files)
         if reached is not None and reached.dispatched <= self.flusher.durable:
             self.mark.update(
                 durable=reached.dispatched,

@@ -19,9 +19,11 @@ from broker.cli.exits import Exit, fail
 from broker.cli.options import collect_properties
 from broker.cli.output import print_json_line
 from message_store.config import Properties
+from message_store.descriptors import headroom, raise_descriptor_limit
 from message_store.errors import UsageError
 
 log = logging.getLogger("duemq")
+FEW_DESCRIPTORS = 4_096
 SWITCH_S = 0.0005  # how long the loop waits for the interpreter while a thread of ours computes
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
@@ -68,6 +70,7 @@ def serve_broker(
     gc.disable()
     sys.setswitchinterval(SWITCH_S)
     set_up_logging(logging_file)
+    _raise_descriptor_limit()
     from broker.cli.kernels import compile_if_needed
 
     compile_if_needed()
@@ -78,6 +81,15 @@ def serve_broker(
     why = run_loop(_run_broker(properties, file, read_again, as_json))
     if why:
         fail(f"stopped: {why}", Exit.STORE)
+
+
+def _raise_descriptor_limit() -> None:
+    limit = raise_descriptor_limit()
+    if limit < FEW_DESCRIPTORS:
+        log.warning(
+            "this process may have %d file descriptors only, so %d connections at most: raise "
+            "the hard limit (ulimit -n; LimitNOFILE= in systemd)", limit, limit - headroom(limit),
+        )  # fmt: skip
 
 
 async def _run_broker(
@@ -124,6 +136,7 @@ def _announce(ready: dict[str, Any], as_json: bool) -> None:
 def serve_namesrv(properties: Properties, logging_file: Path | None, *, as_json: bool) -> None:
     """Run a name server."""
     set_up_logging(logging_file)
+    _raise_descriptor_limit()
     run_loop(_run_namesrv(properties, as_json))
 
 

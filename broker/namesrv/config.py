@@ -79,7 +79,8 @@ class NamesrvConfig:
     connections_max: int = option(
         20_000,
         key="connectionsMax",
-        doc="Connections open at one time; one more is closed at once.",
+        doc="Connections open at one time; one more is closed at once. At most half of the file "
+        "descriptors that the process may have (1,024 fewer when it may have many).",
         unit="connections",
         minimum=1,
         own=True,

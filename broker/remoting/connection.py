@@ -165,6 +165,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._closed
 
     @property
+    def descriptor(self) -> int:
+        """Number of the socket's file descriptor: the lowest that was free when it was opened."""
+        assert self._transport is not None
+        return int(self._transport.get_extra_info("socket").fileno())
+
+    @property
     def requests_in_flight(self) -> int:
         """How many requests of the peer are being handled."""
         return len(self._tasks)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from broker.remoting.connection import Connection, FrameTaker
 from broker.remoting.limits import RemotingLimits
+from broker.remoting.notices import Notices
 from message_store.clock import Clock
+from message_store.descriptors import connections_end, descriptor_limit, headroom
 from message_store.errors import UsageError
 from message_store.plugin import RequestHandler
 
@@ -25,6 +27,7 @@ class RemotingServer:
         ingest: takes the frames of all connections together; None: each on its own.
         limits: bounds of every connection.
         clock: for idle connections.
+        descriptor_limit: how many descriptors the process may have; asked at each connection.
     Source: NettyRemotingServer
     """
 
@@ -35,8 +38,11 @@ class RemotingServer:
         limits: RemotingLimits | None = None,
         *,
         clock: Clock,
+        descriptor_limit: Callable[[], int] = descriptor_limit,
     ) -> None:
         self._handlers = handlers
+        self._descriptor_limit = descriptor_limit
+        self._refused = Notices(log)
         self._ingest = ingest
         self._limits = limits or RemotingLimits()
         self._clock = clock
@@ -113,8 +119,16 @@ class RemotingServer:
     def _opened(self, connection: Connection) -> None:
         connection.quiet_since_ms = self._clock.now_ms()
         self._connections.add(connection)
-        if len(self._connections) > self._limits.connections_max or self._stopped.is_set():
-            log.warning("%r: refused, %d connections are open", connection, len(self._connections))
+        limit = self._descriptor_limit()
+        allowed = min(self._limits.connections_max, limit - headroom(limit))
+        if len(self._connections) > allowed or connection.descriptor >= connections_end(limit):
+            self._refused(
+                "%r: refused, %d connections are open; allowed are %d (connectionsMax, and half of "
+                "the %d file descriptors that this process may have)",
+                connection, len(self._connections), allowed, limit,
+            )  # fmt: skip
+            connection.close()
+        elif self._stopped.is_set():
             connection.close()
 
     async def _sweep(self) -> None:

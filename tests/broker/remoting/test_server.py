@@ -263,6 +263,19 @@ def test_too_many_connections_are_refused(run: Run) -> None:
     run(main())
 
 
+@pytest.mark.finding("A6")
+def test_connections_leave_descriptors_to_the_files_of_the_store(run: Run) -> None:
+    async def main() -> None:
+        limits = RemotingLimits(connections_max=1_000)
+        few = RemotingServer({}, limits=limits, clock=FakeClock(), descriptor_limit=lambda: 6)
+        async with few as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as peer:
+                assert await peer.at_end()
+
+    run(main())
+
+
 def test_server_asks_its_peer_and_hears_it_close(run: Run) -> None:
     async def main() -> None:
         peers: list[Peer] = []

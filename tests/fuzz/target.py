@@ -1,0 +1,92 @@
+"""A real broker process to attack, and what it uses of memory and descriptors."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.interop.duemq import ROOT, start_command
+from tests.interop.ports import LOOPBACK, free_ports, listening
+from tests.interop.process import Child
+from tests.interop.server import write_properties
+from tests.interop.waiting import until
+
+START_S = 240.0  # the first start may compile kernels
+MIB = 1 << 20
+
+
+class Target:
+    """One running broker.
+
+    Attributes:
+        port, metrics_port: where it listens.
+        child: the process.
+    """
+
+    def __init__(self, home: Path, *, descriptors: int | None = None, **keys: str) -> None:
+        self.port, self.metrics_port = free_ports(3)[1:]
+        defaults = {
+            "brokerName": "target",
+            "listenPort": str(self.port),
+            "brokerIP1": LOOPBACK,
+            "bindAddress": LOOPBACK,
+            "vipChannelEnable": "false",
+            "storePathRootDir": str(home / "store"),
+            "embeddedNamesrvEnable": "false",
+            "metricsPromExporterPort": str(self.metrics_port),
+            "mappedFileSizeCommitLog": str(64 << 20),
+            "mappedFileSizeConsumeQueue": "600000",
+            "maxHashSlotNum": "10000",
+            "maxIndexNum": "40000",
+        }
+        conf = write_properties(home / "broker.conf", defaults | keys)
+        command = start_command(conf)
+        if descriptors is not None:
+            limit = f"ulimit -n {descriptors}; exec {shlex.join(command)}"
+            command = ["sh", "-c", limit]
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {"PYTHONPATH": os.pathsep.join(paths), "DUEMQ_CLASS_ARCHIVE": "off"}
+        self.child = Child("target", command, log_path=home / "broker.log", env=env)
+
+    def wait(self) -> None:
+        """Return when it listens."""
+
+        def ready() -> bool:
+            self.child.must_run()
+            return listening(self.port) and listening(self.metrics_port)
+
+        until(ready, seconds=START_S, what="the target listens")
+
+    @property
+    def anonymous_bytes(self) -> int:
+        """Memory that no file backs."""
+        return self.child.memory_bytes()["anonymous"]
+
+    @property
+    def descriptors(self) -> int:
+        """Open file descriptors."""
+        return len(os.listdir(f"/proc/{self.child.pid}/fd"))
+
+    @property
+    def threads(self) -> int:
+        """Threads."""
+        return len(os.listdir(f"/proc/{self.child.pid}/task"))
+
+    @property
+    def log(self) -> str:
+        """All that it logged."""
+        return self.child.log_path.read_text(errors="replace")
+
+
+@contextmanager
+def attacked(home: Path, *, descriptors: int | None = None, **keys: str) -> Iterator[Target]:
+    """Run a target; stop it on leaving, which must leave no traceback of a crash."""
+    target = Target(home, descriptors=descriptors, **keys)
+    try:
+        target.wait()
+        yield target
+    finally:
+        target.child.stop()

@@ -1,0 +1,76 @@
+"""Floods of a real broker, of connections and half requests: what it uses stays bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import urllib.request
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.broker.running import asking
+from tests.fuzz.target import attacked
+from tests.interop.ports import LOOPBACK
+from tests.interop.waiting import until
+
+DESCRIPTORS = 256
+
+
+def flood(stack: ExitStack, port: int, count: int) -> int:
+    """Open connections that say nothing; return how many were taken."""
+    opened = 0
+    for _ in range(count):
+        with suppress(OSError):
+            connection = socket.create_connection((LOOPBACK, port), timeout=5)
+            stack.callback(connection.close)
+            opened += 1
+    return opened
+
+
+@pytest.mark.finding("A6")
+def test_a_flood_of_connections_stops_neither_writes_nor_the_disk(tmp_path: Path) -> None:
+    async def sends(address: str, stack: ExitStack, port: int, metrics_port: int) -> list[int]:
+        async with asking(address) as friend:
+            codes = [(await friend.send("T", b"before")).code]
+            await asyncio.to_thread(flood, stack, port, 2 * DESCRIPTORS)
+            await asyncio.to_thread(flood, stack, metrics_port, DESCRIPTORS)
+            for number in range(40):  # new files of the queue and of the log
+                body = bytes(20_000)
+                codes.append((await friend.send(f"T{number % 8}", body)).code)
+            return codes
+
+    keys = {
+        "flushDiskType": "SYNC_FLUSH",
+        "mappedFileSizeCommitLog": "65536",
+        "mappedFileSizeConsumeQueue": "100",
+    }
+    with attacked(tmp_path, descriptors=DESCRIPTORS, **keys) as target:
+        address = f"{LOOPBACK}:{target.port}"
+        with ExitStack() as stack:
+            codes = asyncio.run(sends(address, stack, target.port, target.metrics_port))
+        assert set(codes) == {0}
+        until(lambda: target.descriptors < 120, seconds=60, what="descriptors are returned")
+
+        async def after() -> int:
+            async with asking(address) as friend:
+                return (await friend.send("T", b"after")).code
+
+        assert asyncio.run(after()) == 0
+        assert "cannot be synced" not in target.log
+
+
+@pytest.mark.finding("E13")
+def test_half_requests_for_figures_take_neither_threads_nor_descriptors(tmp_path: Path) -> None:
+    with attacked(tmp_path) as target, ExitStack() as stack:
+        threads = target.threads
+        for _ in range(500):
+            half = socket.create_connection((LOOPBACK, target.metrics_port), timeout=5)
+            stack.callback(half.close)
+            half.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        assert target.threads <= threads + 8
+        assert target.descriptors < 200
+        address = f"http://{LOOPBACK}:{target.metrics_port}/metrics"
+        with urllib.request.urlopen(address, timeout=30) as page:
+            assert b"duemq_up 1.0" in page.read()
