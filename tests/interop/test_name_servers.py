@@ -81,8 +81,8 @@ def test_we_register_with_apaches_name_server(version: str, tmp_path: Path) -> N
             await asyncio.to_thread(namesrv.stop)
             await asyncio.to_thread(apache._start_namesrv)
             await wait_for(lambda: has_route(apache.namesrv_port, "New"), "registered again")
-        async with RemotingClient(apache.namesrv_address) as client:
-            assert await queues(client, "New") is None
+        # 5.3.3 unregisters brokers in batches, after its answer.
+        await wait_for(lambda: not has_route(apache.namesrv_port, "New"), "unregistered")
 
     apache = Apache(version, tmp_path / "apache")
     try:
