@@ -194,6 +194,7 @@ class Refusal:
     why: str
 
 
+TLS_PREFIX = "tls."
 _NO_REPLICAS = "a DueMQ broker has no replicas; remove this key, or keep Apache's broker"
 _OPEN = "access control is not implemented; remove this key and close the port by other means"
 REFUSALS = (
@@ -204,6 +205,17 @@ REFUSALS = (
         "useTLS",
         ("false",),
         "TLS is not implemented; remove this key and put a TLS proxy in front of the port",
+    ),
+    Refusal(
+        "tls.server.mode",
+        ("permissive", "disabled"),
+        "TLS is not implemented, and plaintext would be served where only TLS is allowed; remove "
+        "this key and put a TLS proxy in front of the port",
+    ),
+    Refusal(
+        "tls.enable",
+        ("false",),
+        "TLS is not implemented, and name servers would be asked in plaintext; remove this key",
     ),
     Refusal(
         "storeType",
@@ -227,9 +239,26 @@ def check_refusals(properties: Mapping[str, str]) -> None:
     """Raise ConfigError for a value that would make the broker promise what it does not keep."""
     for refusal in REFUSALS:
         value = properties.get(refusal.key)
-        if value is not None and value not in refusal.allowed:
+        if value is not None and value.lower() not in map(str.lower, refusal.allowed):
             source = properties.source(refusal.key) if isinstance(properties, Properties) else ""
             raise ConfigError(refusal.key, value, refusal.why, source=source)
+
+
+def notices_of_values(properties: Mapping[str, str]) -> list[str]:
+    """Return one line for each value that is accepted but does not do what it asks for."""
+    lines = []
+    tls = sorted(key for key in properties if key.startswith(TLS_PREFIX))
+    if tls:
+        lines.append(
+            f"TLS is not implemented: {', '.join(tls)} have no effect, every port serves plaintext"
+        )
+    if properties.get("enablePropertyFilter", "").lower() == "true":
+        lines.append(
+            "enablePropertyFilter=true has no effect: filters over properties (SQL92) are not "
+            "implemented, and a consumer that subscribes with one is answered with an error. "
+            "Filter by tag, or in the consumer"
+        )
+    return lines
 
 
 def without_effect(properties: Mapping[str, str], known: set[str]) -> list[str]:
@@ -239,7 +268,11 @@ def without_effect(properties: Mapping[str, str], known: set[str]) -> list[str]:
 
 def not_known(properties: Mapping[str, str], known: set[str]) -> list[UnknownKey]:
     """Return the keys that neither DueMQ nor Apache knows, with the nearest one we do know."""
-    own = {key: value for key, value in properties.items() if key not in WITHOUT_EFFECT}
+    own = {
+        key: value
+        for key, value in properties.items()
+        if key not in WITHOUT_EFFECT and not key.startswith(TLS_PREFIX)
+    }
     if isinstance(properties, Properties):
         own_with_source = Properties(own, {key: properties.source(key) for key in own})
         return unknown_keys(own_with_source, known)

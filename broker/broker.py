@@ -32,6 +32,7 @@ from broker.config import BrokerConfig
 from broker.config_edit import edited
 from broker.config_request import accepted_changes
 from broker.data_version import DataVersion
+from broker.exposure import warn_if_exposed
 from broker.namesrv.config import NamesrvConfig
 from broker.namesrv.registration import BrokerAddress, Registrar
 from broker.plugins import Host, Installed, PluginSet, installed_plugins
@@ -43,6 +44,7 @@ from broker.settings import (
     SECTIONS,
     Settings,
     changed_values,
+    check_directories,
     key_notices,
     resolved,
     settings_from,
@@ -160,6 +162,7 @@ class Broker:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         self._socket = stack.enter_context(bind(self.config.bind_address, self.config.listen_port))
+        check_directories(self.settings.store)
         self._registry = _new_registry(self.config)
         self.scheduler = _new_scheduler()
         self.plugins = self._load_plugins()
@@ -252,11 +255,16 @@ class Broker:
         await stack.enter_async_context(server)
         stack.callback(self.parts.held.stop)  # held pulls are answered before the server drains
         await server.start(self.config.bind_address, self.port, bound=self._socket)
+        warn_if_exposed("the broker", self.config.bind_address, self.port)
         if self.config.vip_channel_enable and self.config.listen_port:
             try:
                 await server.start(self.config.bind_address, self.port - VIP_PORT_DISTANCE)
             except UsageError as error:
                 log.warning("%s; going on without the VIP channel", error)
+                return
+            purpose, off = "the VIP channel of the broker", "vipChannelEnable=false"
+            port = self.port - VIP_PORT_DISTANCE
+            warn_if_exposed(purpose, self.config.bind_address, port, off=off)
 
     # -- name servers -------------------------------------------------------------------------
 
@@ -275,6 +283,8 @@ class Broker:
         except UsageError as error:
             raise UsageError(f"{error}: here the key is embeddedNamesrvPort") from error
         self.namesrv_address = f"{self.config.broker_ip}:{self.namesrv.port}"
+        purpose, off = "the embedded name server", "embeddedNamesrvEnable=false"
+        warn_if_exposed(purpose, self.config.bind_address, self.namesrv.port, off=off)
 
     async def _register(self, stack: AsyncExitStack) -> None:
         us = BrokerAddress(
@@ -307,14 +317,18 @@ class Broker:
 
         self._registry.register(broker_collector(self))
         self._registry.register(NativeCollector(self))
+        address = self.config.metrics_host or self.config.bind_address
         self.metrics_port = await stack.enter_async_context(
             serving(
                 MetricsServer(self._registry, healthy=self._ailment, ready=self._unreadiness),
-                self.config.metrics_host or self.config.bind_address,
+                address,
                 self.config.metrics_port,
                 required="metricsPromExporterPort" in self.settings.properties,
             )
         )
+        if self.metrics_port is not None:
+            key, off = "metricsPromExporterHost", "metricsExporterType=DISABLE"
+            warn_if_exposed("/metrics", address, self.metrics_port, key=key, off=off)
 
     def _ailment(self) -> str:
         """Return why the broker must be restarted, or an empty text."""

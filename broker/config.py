@@ -49,7 +49,11 @@ class BrokerConfig:
         maximum=65_535,
     )
     bind_address: str = option(
-        "0.0.0.0", key="bindAddress", doc="Address to listen on.", unit="IP address"
+        "0.0.0.0",
+        key="bindAddress",
+        doc="Address to listen on; any other than a loopback address is open to other machines, "
+        "without authentication.",
+        unit="IP address",
     )
     vip_channel_enable: bool = option(
         True,
@@ -249,7 +253,8 @@ class BrokerConfig:
     property_filter_enable: bool = option(
         False,
         key="enablePropertyFilter",
-        doc="SQL filters on properties; not supported, an attempt is answered with an error.",
+        doc="SQL filters on properties; not supported: `true` has no effect, and a subscription "
+        "with such a filter is answered with an error.",
     )
     recall_enable: bool = option(
         False,

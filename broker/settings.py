@@ -7,16 +7,19 @@ file < environment < command line      later sources win; the CLI collects them
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from broker.apache_keys import check_refusals, not_known, without_effect
+from broker.apache_keys import check_refusals, not_known, notices_of_values, without_effect
 from broker.config import BrokerConfig
 from message_store.config import Properties, StoreConfig, from_properties, options
+from message_store.errors import ConfigError
 
 SECTIONS: tuple[type, ...] = (BrokerConfig, StoreConfig)
 SHOWN_CHARS_MAX = 200
+_NAME_ANOTHER = "name one that the user of this process may write"
 _DOCUMENTATION_ADDRESS = ("192.0.2.1", 9)  # never sent to: only asks which address we would use
 
 
@@ -43,6 +46,25 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
         from_properties(BrokerConfig, properties),
         from_properties(StoreConfig, properties),
     )
+
+
+def check_directories(config: StoreConfig) -> None:
+    """Make the directories of the store, so that one that cannot be used is named with its key.
+
+    Raises:
+        ConfigError: A directory cannot be made or written.
+    """
+    for key, path in (
+        ("storePathRootDir", config.root),
+        ("storePathCommitLog", config.commitlog_dir),
+    ):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = f"the directory cannot be made ({error.strerror}); {_NAME_ANOTHER}"
+            raise ConfigError(key, str(path), why) from error
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise ConfigError(key, str(path), f"the directory cannot be written; {_NAME_ANOTHER}")
 
 
 def resolved(config: BrokerConfig) -> BrokerConfig:
@@ -90,6 +112,7 @@ def key_notices(properties: Properties, sections: Iterable[type]) -> list[str]:
     """Return one line for every unknown key, and one for all of Apache's without effect."""
     known = known_keys(sections)
     lines = [str(key) for key in not_known(properties, known)]
+    lines += notices_of_values(properties)
     idle = without_effect(properties, known)
     if idle:
         lines.append(f"keys of Apache's without effect here: {', '.join(idle)}")

@@ -141,18 +141,22 @@ def serve_namesrv(properties: Properties, logging_file: Path | None, *, as_json:
 
 
 async def _run_namesrv(properties: Properties, as_json: bool) -> None:
+    from broker.apache_keys import check_refusals
+    from broker.exposure import warn_if_exposed
     from broker.namesrv.config import NamesrvConfig
     from broker.namesrv.server import NameServer
     from broker.settings import key_notices
     from message_store.clock import SystemClock
     from message_store.config import from_properties
 
+    check_refusals(properties)
     for notice in key_notices(properties, [NamesrvConfig]):
         log.warning("%s", notice)
     config = from_properties(NamesrvConfig, properties)
     stop = asyncio.Event()
     async with NameServer(config, SystemClock()) as server:
         on_signals(lambda name: stop.set())
+        warn_if_exposed("the name server", config.bind_address, server.port)
         address = f"{config.bind_address}:{server.port}"
         if as_json:
             print_json_line({"event": "ready", "address": address})

@@ -24,7 +24,11 @@ class NamesrvConfig:
         maximum=65_535,
     )
     bind_address: str = option(
-        "0.0.0.0", key="bindAddress", doc="Address to listen on.", unit="IP address"
+        "0.0.0.0",
+        key="bindAddress",
+        doc="Address to listen on; any other than a loopback address is open to other machines, "
+        "without authentication.",
+        unit="IP address",
     )
     kv_config_path: str = option(
         "~/namesrv/kvConfig.json",

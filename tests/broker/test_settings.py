@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from broker.apache_keys import REFUSALS, WITHOUT_EFFECT
+from broker.cli.exits import Exit, exit_code
 from broker.config import BrokerConfig
-from broker.settings import SECTIONS, key_notices, known_keys, own_address, resolved, settings_from
+from broker.settings import (
+    SECTIONS,
+    check_directories,
+    key_notices,
+    known_keys,
+    own_address,
+    resolved,
+    settings_from,
+)
 from message_store.config import Properties, parse_properties
 from message_store.errors import ConfigError
 
@@ -48,6 +59,48 @@ def test_a_dangerous_value_stops_the_start(refusal: object) -> None:
     with pytest.raises(ConfigError, match=key):
         settings_from({key: "something else"})
     settings_from({key: getattr(refusal, "allowed", ("",))[0]})
+
+
+@pytest.mark.finding("E14")
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("tls.server.mode=enforcing", "tls.server.mode"),
+        ("tls.server.mode = ENFORCING", "tls.server.mode"),
+        ("tls.enable=true", "tls.enable"),
+        ("useTLS=TRUE", "useTLS"),
+    ],
+)
+def test_a_request_for_tls_stops_the_start(text: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        settings_from(parse_properties(text))
+
+
+@pytest.mark.finding("E14")
+@pytest.mark.parametrize("mode", ["permissive", "disabled", "Permissive"])
+def test_tls_that_is_only_allowed_is_a_notice(mode: str) -> None:
+    properties = parse_properties(f"tls.server.mode={mode}\ntls.server.certPath=/x")
+    settings_from(properties)
+    [notice] = key_notices(properties, SECTIONS)
+    assert "tls.server.certPath, tls.server.mode" in notice
+    assert "plaintext" in notice
+
+
+@pytest.mark.finding("B24")
+def test_filters_over_properties_are_a_notice() -> None:
+    [notice] = key_notices(parse_properties("enablePropertyFilter=true"), SECTIONS)
+    assert "no effect" in notice
+    assert not key_notices(parse_properties("enablePropertyFilter=false"), SECTIONS)
+
+
+@pytest.mark.finding("B20")
+@pytest.mark.parametrize("key", ["storePathRootDir", "storePathCommitLog"])
+def test_a_directory_that_cannot_be_made_is_named_with_its_key(key: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    values = {"storePathRootDir": str(tmp_path / "store"), key: str(tmp_path / "file" / "nope")}
+    with pytest.raises(ConfigError, match=f"{key}=.*cannot be made") as refused:
+        check_directories(settings_from(values).store)
+    assert exit_code(refused.value) is Exit.USAGE
 
 
 def test_no_key_is_both_ours_and_without_effect() -> None:
