@@ -363,7 +363,7 @@ class Broker:
         self.scheduler.add_job(work, "interval", seconds=interval_ms / 1_000, id=name, name=name)
 
     async def _persist_tables(self) -> None:
-        self.parts.topics.persist()
+        await self.parts.topics.save()
         await self.parts.groups.save()
 
     async def _look_at_disk(self) -> None:

@@ -154,6 +154,20 @@ class TopicManager:
             self._file.write(self.to_json())
             self._dirty = False
 
+    async def save(self) -> None:
+        """As `persist`, in a thread: for the job that runs while the broker serves.
+
+        Raises:
+            OSError: The disk refused it; the next call tries again.
+        """
+        if self._dirty:
+            self._dirty = False
+            try:
+                await self._file.save(self.to_json())
+            except OSError:
+                self._dirty = True
+                raise
+
     # -- questions ----------------------------------------------------------------------------
 
     def __len__(self) -> int:

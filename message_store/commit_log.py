@@ -34,7 +34,7 @@ class LogFile:
 
     def __init__(self, path: Path, base: int, size: int, *, create: bool) -> None:
         self.path, self.base, self.size = path, base, size
-        self._named = not create  # whether its name is on the disk
+        self._named = False  # whether its name is on the disk: a kill may have come before that
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
         self.fd = os.open(path, flags, 0o644)
         try:

@@ -352,11 +352,13 @@ class ConsumeQueue:
             offset += max(int(units.size), 1)
         return self.max_offset, LONG_MAX
 
-    def remove(self) -> None:
-        """Delete all files of this queue."""
-        while self._bases:
-            self._drop_last()
-        self.directory.rmdir()
+    def forget(self) -> None:
+        """Begin anew: the files of this queue are no longer in its directory."""
+        for base in self._bases:
+            self._files.drop(self._path(base))
+        self._bases.clear()
+        self._paths.clear()
+        self._write_base = -1
         self.min_offset = self.max_offset = 0
 
 

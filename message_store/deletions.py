@@ -6,6 +6,7 @@ written again from the log, what lies before the deletion belongs to no queue.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,23 @@ import numpy.typing as npt
 from message_store.json_dialect import dumps, load_config, write_config
 from message_store.topics import TopicTable
 
+DELETIONS_MAX = 65_536
+
 
 class Deletions:
     """Topic name to the log offset before which its records are in no queue.
 
     Args:
         path: the file, `config/deletedTopics.json`.
+    Attributes:
+        unwritten: the file lacks a change.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offsets: dict[str, int] = {}
+        self._lock = threading.Lock()  # of the file: one write at a time
+        self.unwritten = False
 
     def load(self) -> None:
         """Read the file, if there is one.
@@ -35,20 +42,25 @@ class Deletions:
         """
         self._offsets = load_config(self._path, _decode) or {}
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no further topic can be noted until retention has removed records."""
+        return len(self._offsets) >= DELETIONS_MAX
+
     def add(self, name: str, log_end: int) -> None:
         """Note a deletion; `write` brings it to the disk."""
         self._offsets[name] = log_end
+        self.unwritten = True
 
     def fit(self, log_min: int, log_end: int) -> None:
-        """Forget what retention made void; nothing behind the log's end was deleted before it.
+        """Forget what retention made void; nothing after the log's end was deleted before it.
 
-        Raises:
-            OSError: The disk refused it.
+        `write` brings that to the disk.
         """
         kept = {name: min(at, log_end) for name, at in self._offsets.items() if at > log_min}
         if kept != self._offsets:
             self._offsets = kept
-            self.write()
+            self.unwritten = True
 
     def before(self, name: str) -> int:
         """Return the log offset before which a topic's records are in no queue."""
@@ -65,12 +77,20 @@ class Deletions:
         return np.asarray(rows["phys_offset"] >= limits[rows["topic_index"]])
 
     def write(self) -> None:
-        """Replace the file; on the disk when this returns.
+        """Replace the file, unless it has all of it; on the disk when this returns. Any thread.
 
         Raises:
-            OSError: The disk refused it.
+            OSError: The disk refused it; `unwritten` stays true.
         """
-        write_config(self._path, dumps({"deletedTopics": self._offsets}))
+        with self._lock:
+            if not self.unwritten:
+                return
+            self.unwritten = False
+            try:
+                write_config(self._path, dumps({"deletedTopics": dict(self._offsets)}))
+            except BaseException:
+                self.unwritten = True
+                raise
 
 
 def _decode(value: Any) -> dict[str, int]:

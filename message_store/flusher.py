@@ -81,6 +81,9 @@ class Flusher:
             if offset <= self.durable:  # a sync ended between the caller's look and the lock
                 future.set_result(True)
                 return future
+            if self.failure is not None:
+                future.set_result(False)
+                return future
             self._waiters.append((offset, future, loop))
             self._wanted = max(self._wanted, offset)
             self._wake.notify()
@@ -109,12 +112,10 @@ class Flusher:
                 self._reserve.run(self.flush)
                 starved = False
             except OSError as error:
-                if is_out_of_descriptors(error) and not stopping:
+                if self.failure is None and not stopping:
                     starved = True  # no fault of the disk: nothing is lost, sync a little later
                     continue
-                self.failure = error
-                self._on_failure(error)
-                self._answer(False)
+                self._end(error)
                 return
             if stopping:
                 return
@@ -122,16 +123,42 @@ class Flusher:
     def flush(self) -> None:
         """Sync the log now, in the calling thread.
 
+        The kernel reports that it lost written pages once, to whichever thread asks first; every
+        later sync of the same file succeeds. So the first refusal ends all syncing.
+
         Raises:
-            OSError: The disk refused; what was appended since the last sync may be lost.
+            OSError: The disk refused, now or before; what was appended since may be lost.
         """
+        if self.failure is not None:
+            raise OSError(self.failure.errno, f"a sync has failed before: {self.failure}")
         end = self._log.end
-        for file in list(self._log.files):
-            if file.base + file.size > self.durable and file.base < end:
-                file.sync()
-        self.durable = max(self.durable, end)
-        self._answer(True)
-        self._after_flush(end)
+        try:
+            for file in list(self._log.files):
+                if file.base + file.size > self.durable and file.base < end:
+                    file.sync()
+            self.durable = max(self.durable, end)
+            self._answer(True)
+            self._after_flush(end)
+        except OSError as error:
+            self.fail(error)
+            raise
+
+    def fail(self, error: OSError) -> None:
+        """Take note that a file of the store could not be synced: nothing is promised any more.
+
+        Any thread may call it; only the first error counts. A lack of descriptors is none of the
+        disk: nothing is lost by it.
+        """
+        if not is_out_of_descriptors(error):
+            self._end(error)
+
+    def _end(self, error: OSError) -> None:
+        with self._wake:
+            if self.failure is not None:
+                return
+            self.failure = error
+        self._on_failure(error)
+        self._answer(False)
 
     def _answer(self, done: bool) -> None:
         with self._wake:

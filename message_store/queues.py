@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from message_store.commit_log import sync_directory
 from message_store.consume_queue import UNIT_BYTES, ConsumeQueue, FileCache
 from message_store.deletions import Deletions
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
+from message_store.topic_removal import erase_left_over
 from message_store.topics import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
 
 QUEUE_ID_DIGITS_MAX = 9
 BACKLOG_BLOCKS_MAX = 100_000
+REMOVED = "removed"  # beside the queues: files of removed topics, until they are erased
 
 
 class QueueSet:
@@ -28,6 +31,7 @@ class QueueSet:
         self, directory: Path, file_bytes: int, topics: TopicTable, deletions: Deletions
     ) -> None:
         self.directory, self.deletions = directory, deletions
+        self.removed = directory.parent / REMOVED
         self.file_bytes = -(-file_bytes // UNIT_BYTES) * UNIT_BYTES
         self.topics = topics
         self.files = FileCache()
@@ -42,6 +46,7 @@ class QueueSet:
     def load(self) -> None:
         """Open every queue directory; set each slot's next offset. Stray names are ignored."""
         self.deletions.load()
+        erase_left_over(self.removed)
         self.directory.mkdir(parents=True, exist_ok=True)
         paths = [p for p in self.directory.iterdir() if p.is_dir() and is_topic_name(p.name)]
         for topic_path in sorted(paths):
@@ -151,25 +156,50 @@ class QueueSet:
         for queue in self.all():
             queue.correct_min(log_min)
 
-    def remove_topic(self, name: str, log_end: int) -> None:
-        """Delete the files of a topic's queues; numbering starts at 0 again.
+    def holds(self, name: str) -> bool:
+        """Return whether a topic has queues with messages, or had them."""
+        return any(self.topics.next_offset(slot) for slot in self._slots_of(name))
+
+    def detach_topic(self, name: str, log_end: int) -> Path | None:
+        """Move a topic's directory out of the queues; numbering starts at 0 again.
+
+        Returns:
+            Where its files are now, None if there are none.
 
         Raises:
-            OSError: The disk refused a note of it, also after the files had made room.
+            OSError: The disk refused it; nothing has changed.
         """
+        detached = self._move_away(self.directory / name)
+        slots = self._slots_of(name)
+        self._backlog = [block for block in self._backlog if block[0] not in slots]
+        for slot in slots:
+            self.at(slot).forget()
+            self.topics.set_next_offset(slot, 0)
         self.deletions.add(name, log_end)
-        with suppress(OSError):
-            self.deletions.write()
-        topic_index = self.topics.find(name)
-        for slot, queue in enumerate(self.all()):
-            if self.topics.queue_of(slot)[0] == topic_index and queue.directory.is_dir():
-                queue.remove()
-                self.topics.set_next_offset(slot, 0)
-        path = self.directory / name
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-        self.deletions.write()
-        sync_directory(self.directory)
+        return detached
+
+    def _slots_of(self, name: str) -> list[int]:
+        index = self.topics.find(name)
+        if index < 0:
+            return []
+        count = int(self.topics.arrays.topics[index]["slots_len"])
+        slots = [self.topics.slot(index, queue_id) for queue_id in range(count)]
+        return [slot for slot in slots if slot >= 0]
+
+    def _move_away(self, path: Path) -> Path | None:
+        if not path.is_dir():
+            return None
+        self.removed.mkdir(exist_ok=True)
+        names = (self.removed / f"{number:08d}" for number in itertools.count())
+        target = next(name for name in names if not name.exists())
+        try:
+            path.rename(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:  # the queues have a file system of their own
+                raise
+            shutil.rmtree(path)
+            return None
+        return target
 
     def close(self) -> None:
         """Close all files."""

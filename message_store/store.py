@@ -10,7 +10,6 @@ have threads of their own and touch only what is named there.
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -22,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store import recovery
+from message_store.abort_file import AbortFile
 from message_store.batch import PutBatch
 from message_store.checkpoint import Checkpoint, RecoveryMark
 from message_store.clock import Clock
-from message_store.commit_log import CommitLog, sync_directory
+from message_store.commit_log import CommitLog
 from message_store.config import StoreConfig
 from message_store.deletions import Deletions
 from message_store.descriptors import DescriptorReserve
@@ -76,6 +76,7 @@ class MessageStore(StoreReader):
         self.config, self.clock, self.notice = config, clock, notice
         self.rules = tuple(tags_code_rules)
         self.root = config.root
+        self.abort_file = AbortFile(self.root)
         self.topics = TopicTable()
         self.descriptors = DescriptorReserve()
         self.log = CommitLog(config.commitlog_dir, config.commitlog_file_bytes)
@@ -121,7 +122,7 @@ class MessageStore(StoreReader):
         return self
 
     def _open(self, undo: ExitStack) -> None:
-        crashed = self.abort_path.exists()
+        crashed = self.abort_file.exists
         self.log.load()
         self.queues.load()
         (self.root / "config").mkdir(exist_ok=True)
@@ -143,7 +144,7 @@ class MessageStore(StoreReader):
             on_failure=self._flush_failed,
             reserve=self.descriptors,
         )
-        self._write_abort()
+        self.abort_file.write()
         self.flusher.start()
         self.read_ahead = ReadAhead(self.log)
         self.read_ahead.start()
@@ -160,6 +161,7 @@ class MessageStore(StoreReader):
         )  # fmt: skip
         self.queues.correct_min(self.log.min_offset)
         self.queues.deletions.fit(self.log.min_offset, found.end)
+        self.queues.deletions.write()
         self.recovered = found
         if found.records:
             self._last_record, self._last_store_ms = found.last_record, found.last_store_ms
@@ -204,14 +206,6 @@ class MessageStore(StoreReader):
             self.mark.update(durable=0, durable_record=-1, durable_units=0)
         self._mark_dispatched()
 
-    def _write_abort(self) -> None:
-        """Say, on the disk too, that the store is open: a power cut is no clean stop."""
-        with self.abort_path.open("w") as file:
-            file.write(str(os.getpid()))
-            file.flush()
-            os.fsync(file.fileno())
-        sync_directory(self.root)
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -221,21 +215,19 @@ class MessageStore(StoreReader):
         self.read_ahead.stop()
         self.index.stop()
         self.flusher.stop()
-        if self.flusher.failure is None and not self.queues.behind:
-            self._mark_dispatched()
-            self.sync_queues()
-            self.abort_path.unlink(missing_ok=True)
+        try:
+            if self.flusher.failure is None and not self.queues.behind:
+                self._mark_dispatched()
+                self.sync_queues()
+                self.abort_file.remove()
+        except OSError as error:
+            self.notice(f"{self.root} was not closed cleanly, the next start recovers it: {error}")
         self.mark.close()
         self.queues.close()
         self.log.close()
         self.descriptors.close()
         if self._lock is not None:
             self._lock.release()
-
-    @property
-    def abort_path(self) -> Path:
-        """The file whose presence says that a broker runs, or died."""
-        return self.root / "abort"
 
     # -- append -------------------------------------------------------------------------------
 
@@ -380,7 +372,7 @@ class MessageStore(StoreReader):
         )
 
     def _flush_failed(self, error: OSError) -> None:
-        self._refusal = f"the commit log cannot be synced: {error}"
+        self._refusal = f"the store cannot be synced: {error}"
         self.notice(f"writes are refused: {self._refusal}. Check the disk and restart the broker.")
 
     @property
@@ -436,16 +428,11 @@ class MessageStore(StoreReader):
         """Have `dispatcher` called with every batch after it was appended."""
         self._dispatchers.append(dispatcher)
 
-    def delete_topic(self, name: str) -> None:
-        """Remove a topic's queues. Its records stay in the log until retention takes them.
-
-        Raises:
-            OSError: The disk refused a note of it: a crash would bring the queues back.
-        """
-        with suppress(OSError):
-            self.flush()  # what is deleted is on the disk before its deletion is
-        self.queues.remove_topic(name, self.log.end)
+    def detach_topic(self, name: str) -> Path | None:
+        """Take a topic's queues out of the store; return what is to be erased (`topic_removal`)."""
+        detached = self.queues.detach_topic(name, self.log.end)
         self._mark_dispatched()
+        return detached
 
     # -- durability ---------------------------------------------------------------------------
 
@@ -475,10 +462,18 @@ class MessageStore(StoreReader):
             self.sync_queues()
 
     def sync_queues(self) -> None:
-        """Sync the queue files written so far and note in mark and checkpoint how far they are."""
+        """Sync the queue files written so far and note in mark and checkpoint how far they are.
+
+        Raises:
+            OSError: The disk refused it; nothing is promised from then on.
+        """
         reached = self.mark.read()
         times = self._last_store_ms
-        sync_files(self.queues.files)
+        try:
+            sync_files(self.queues.files)
+        except OSError as error:
+            self.flusher.fail(error)
+            raise
         if reached is not None and reached.dispatched <= self.flusher.durable:
             self.mark.update(
                 durable=reached.dispatched,

@@ -101,6 +101,8 @@ class TimerKeeper:
 
     async def _persist(self, *, last: bool) -> bool:
         timers = self._timers
+        if timers.units.log.failure is not None:  # `_complain` has reported it
+            return False
         if not timers.odd.settled(timers.clock.now_ms()):
             return False
         if last:
@@ -169,7 +171,13 @@ class TimerKeeper:
         )
 
     def _complain(self, error: OSError) -> None:
-        if not self._failed:
+        if self._timers.units.log.failure is not None:
+            log.error(
+                "the timer log could not be synced, so no checkpoint is written any more: %s. "
+                "Nothing is lost, and timers are delivered. Check the disk and restart the broker",
+                error,
+            )
+        elif not self._failed:
             log.error("the timers' checkpoint cannot be written, it is tried again: %s", error)
         self._failed = True
 

@@ -64,6 +64,7 @@ class TimerLog:
     Attributes:
         files: in order; only the last one grows.
         end: the next byte to be written.
+        failure: what refused a sync; no checkpoint may rely on this log until it is opened again.
     """
 
     def __init__(self, directory: Path, file_bytes: int = FILE_BYTES_DEFAULT) -> None:
@@ -79,6 +80,7 @@ class TimerLog:
         self.end = 0
         self._changed: set[int] = set()  # bases of files with writes that are not synced
         self._changed_lock = threading.Lock()
+        self.failure: OSError | None = None
 
     # -- open -----------------------------------------------------------------------------------
 
@@ -277,8 +279,12 @@ class TimerLog:
         A thread may do it while another writes on.
 
         Raises:
-            OSError: The disk refused it; the next call tries the same files again.
+            OSError: The disk refused it, now or before. The kernel forgets what it could not
+                write, and the next sync succeeds: only the next start writes it again, from the
+                last checkpoint on.
         """
+        if self.failure is not None:
+            raise OSError(self.failure.errno, f"a sync has failed before: {self.failure}")
         with self._changed_lock:
             changed, self._changed = self._changed, set()
         later = {base for base in changed if until_pos is not None and base >= until_pos}
@@ -289,6 +295,9 @@ class TimerLog:
                 if base in files:
                     files[base].sync()
                 done.add(base)
+        except OSError as error:
+            self.failure = error
+            raise
         finally:
             with self._changed_lock:
                 self._changed |= (changed - done) | later

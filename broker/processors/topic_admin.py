@@ -18,14 +18,16 @@ from broker.remoting.codes import RequestCode, ResponseCode
 from broker.topic_config import FILTER_TYPES, TopicConfig, parse_attribute_changes
 from broker.topics import TopicManager
 from broker.wire_json import QueueKey
+from message_store.deletions import DELETIONS_MAX
 from message_store.errors import RequestError
 from message_store.plugin import Request, RequestHandler, Response
-from message_store.text import name_fault
+from message_store.topic_removal import remove_topic_in_thread
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 TOPICS_PER_REQUEST_MAX = 4_096
+FULL_REMEDY = "wait until retention removes them, or lower fileReservedTime"
 
 
 class TopicAdminProcessor:
@@ -102,12 +104,21 @@ class TopicAdminProcessor:
         return Response()
 
     async def delete(self, request: Request) -> Response:
-        """Delete a topic, the progress of groups in it, and its queues."""
+        """Delete a topic, the progress of groups in it, and its queues.
+
+        A name without any of them, also one that never was a topic, costs nothing.
+        """
         name = fields.text(request, "topic")
-        existed = await self._topics.delete(name)
-        if existed or name_fault(name) is None:  # an unknown name may still have queues
-            self._offsets.remove_topic(name)
-            self._store.delete_topic(name)
+        if self._store.queues.deletions.is_full:
+            text = f"{DELETIONS_MAX} deleted topics still have records in the log: {FULL_REMEDY}"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+        await self._topics.delete(name)
+        self._offsets.remove_topic(name)
+        try:
+            await remove_topic_in_thread(self._store, name)
+        except OSError as error:
+            text = f"the queues of topic {name} cannot be deleted: {error}. Try again"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
         return Response()
 
     async def all_topics(self, request: Request) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from message_store.batch import PutBatch
 from message_store.checkpoint import Checkpoint
 from message_store.consume_queue import PRE_BLANK_SIZE
 from message_store.store import MessageStore
+from message_store.topic_removal import remove_topic
 from tests.schedule_service.rig import crash
 from tests.store_help import add_message, open_store, put_one
 
@@ -137,12 +139,90 @@ def test_a_deleted_topic_stays_deleted_after_a_power_cut(
         put_one(store, "T", body=b"old %d" % number)
     store.flush()
     put_one(store, "T", body=b"old, not synced")
-    store.delete_topic("T")
+    remove_topic(store, "T")
     put_one(store, "T", body=b"new")
     crash(store)
     with open_store(tmp_path) as again:
         assert bodies(again) == [b"new"]
         assert len(bodies(again, "Kept")) == 3
+
+
+def failing_sync(part: str, failed: list[str]) -> Callable[[int], None]:
+    """Return a `fdatasync` that reports lost pages of a kind of file once, as Linux does."""
+    real = os.fdatasync
+
+    def fdatasync(fd: int) -> None:
+        if not failed and part in os.readlink(f"/proc/self/fd/{fd}"):
+            failed.append(part)
+            raise OSError(errno.EIO, "Input/output error")
+        real(fd)
+
+    return fdatasync
+
+
+@pytest.mark.finding("A8")
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        ("remove_topic", "/commitlog/"),
+        ("remove_topic", "/consumequeue/"),
+        ("flush", "/commitlog/"),
+        ("flush", "/consumequeue/"),
+        ("sync_queues", "/consumequeue/"),
+    ],
+)
+def test_a_sync_error_is_never_swallowed_whoever_meets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, part: str
+) -> None:
+    """The next sync of the same file succeeds: what it acknowledged would be lost."""
+    notices: list[str] = []
+    store = open_store(tmp_path, flush_disk_type="SYNC_FLUSH", flush_commitlog_interval_ms=100_000)
+    store.notice = notices.append
+    with store:
+        put_one(store, "Other")
+        put_one(store, "T", body=b"its pages are lost")
+        durable = store.durable_offset
+        failed: list[str] = []
+        monkeypatch.setattr(os, "fdatasync", failing_sync(part, failed))
+        with pytest.raises(OSError, match="Input/output"):
+            remove_topic(store, "Other") if call == "remove_topic" else getattr(store, call)()
+        assert failed == [part]
+        assert not store.writable
+        assert "cannot be synced" in store.refusal
+        assert put_one(store, "T")["status"] == 14
+        if part == "/commitlog/":
+            assert store.durable_offset == durable
+            assert not asyncio.run(store.wait_durable(store.max_offset))
+        if call == "remove_topic":
+            assert store.queue_bounds("Other", 0) == (0, 1)
+        with pytest.raises(OSError, match="a sync has failed before"):
+            store.flush()
+    assert len([text for text in notices if "writes are refused" in text]) == 1
+    assert store.abort_file.exists
+    with open_store(tmp_path) as again:
+        assert bodies(again, "T") == [b"its pages are lost"]
+
+
+@pytest.mark.finding("P:names-of-log-files")
+def test_the_name_of_a_log_file_from_before_is_synced_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    store.__enter__()
+    put_one(store, "T")
+    crash(store)  # perhaps between the making of the file and the sync of its directory
+    synced: list[str] = []
+    sync = os.fsync
+
+    def note(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        sync(fd)
+
+    with open_store(tmp_path) as again:
+        put_one(again, "T")
+        monkeypatch.setattr(os, "fsync", note)
+        again.flush()
+        assert str(tmp_path / "commitlog") in synced
 
 
 @pytest.mark.parametrize("boot", [b"1", b"2"])

@@ -19,6 +19,7 @@ from message_store.batch import PutBatch
 from message_store.commit_log import LogFile
 from message_store.queues import QueueSet
 from message_store.store import MessageStore
+from message_store.topic_removal import remove_topic
 from tests.message_store.test_store import bodies, kill
 from tests.store_help import add_message, open_store, put_one
 
@@ -195,7 +196,7 @@ def test_a_deleted_topic_stays_deleted(tmp_path):
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
-    store.delete_topic("T")
+    remove_topic(store, "T")
     put_one(store, "T", 0, b"0/reborn")
     kill(store)
     with open_store(tmp_path) as store:
@@ -209,7 +210,7 @@ def test_a_deleted_topic_stays_deleted_when_all_queues_are_written_again(tmp_pat
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
-    store.delete_topic("T")
+    remove_topic(store, "T")
     put_one(store, "T", 0, b"0/reborn")
     kill(store)
     shutil.rmtree(tmp_path / lost)
@@ -223,9 +224,9 @@ def test_a_deletion_whose_log_end_a_power_cut_took_hides_nothing_new(tmp_path):
     """The log ends before where it ended at the deletion, and grows past that again."""
     store = entered(tmp_path)
     put_one(store, "T", 0, b"0/old")
-    store.delete_topic("T")
+    remove_topic(store, "T")
     kill(store)
-    change(tmp_path / "config" / "deletedTopics.json", 0, b'{"deletedTopics":{"T":1000000}}')
+    (tmp_path / "config" / "deletedTopics.json").write_text('{"deletedTopics":{"T":1000000}}')
     with open_store(tmp_path) as store:
         put_one(store, "T", 0, b"0/new")
     shutil.rmtree(tmp_path / "consumequeue")

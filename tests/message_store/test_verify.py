@@ -16,6 +16,7 @@ from message_store import layout
 from message_store.batch import PutBatch
 from message_store.errors import UsageError
 from message_store.record import decode_record
+from message_store.topic_removal import remove_topic
 from message_store.verify import Report, verify_store
 from message_store.verify.configs import LOCKS_PATH
 from message_store.verify.index import find_shape
@@ -404,7 +405,7 @@ def test_a_topic_that_was_deleted_and_came_back_is_no_fault(root: Path) -> None:
     shutil.rmtree(root / "consumequeue" / "T")
     (root / "config" / "duemq.mark").unlink()
     with open_store(root) as store:
-        store.delete_topic("T")
+        remove_topic(store, "T")
         batch = PutBatch()
         for number in range(30):
             add_message(store, batch, "T", number % 3, properties={"TAGS": "a"})

@@ -274,7 +274,8 @@ def test_what_a_killed_process_may_not_have_waited_for_is_synced(tmp_path, monke
     assert found == inodes(log), "once"
 
 
-def test_a_sync_that_fails_is_done_again(tmp_path, monkeypatch):
+@pytest.mark.finding("A8")
+def test_a_sync_that_failed_never_succeeds_until_the_log_is_opened_again(tmp_path, monkeypatch):
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS + 1)
 
@@ -286,6 +287,11 @@ def test_a_sync_that_fails_is_done_again(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="Input/output"):
             log.sync()
     found = synced(monkeypatch)
+    with pytest.raises(OSError, match="a sync has failed before"):
+        log.sync()
+    assert found == []
+    log.close()
+    log = open_log(tmp_path)
     log.sync()
     assert found == inodes(log)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,55 @@ def test_deleting_what_is_not_there_is_fine_and_touches_nothing(
     (tmp_path / "outside").mkdir()
     assert broker.ask(215, topic=name) == Response()
     assert (tmp_path / "outside").is_dir()
+
+
+@pytest.mark.finding("A17")
+def test_deleting_names_that_never_were_leaves_no_trace(
+    broker: AdminBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_one(broker.store, "T")
+    syncs: list[int] = []
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, syncs.append)
+    for number in range(50):
+        assert broker.ask(215, topic=f"nobody-{number}") == Response()
+    assert syncs == []
+    assert not list(tmp_path.rglob("deletedTopics.json"))
+
+
+@pytest.mark.finding("A17")
+def test_the_table_of_deleted_topics_has_a_limit(
+    broker: AdminBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("message_store.deletions.DELETIONS_MAX", 2)
+    for name in "TUV":
+        broker.create(name)
+        put_one(broker.store, name)
+    for name in "TU":
+        broker.ask(215, topic=name)
+    with pytest.raises(RequestError, match="deleted topics still have records") as refused:
+        broker.ask(215, topic="V")
+    assert refused.value.code == 1
+    assert broker.topics.find("V") is not None
+    assert broker.store.queue_bounds("V", 0) == (0, 1)
+
+
+@pytest.mark.finding("A17")
+def test_a_deletion_that_the_disk_refuses_is_an_answer(
+    broker: AdminBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create("T")
+    put_one(broker.store, "T")
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("message_store.deletions.write_config", full)
+        with pytest.raises(RequestError, match=r"topic T cannot be deleted.*Try again") as refused:
+            broker.ask(215, topic="T")
+    assert refused.value.code == 1
+    assert broker.ask(215, topic="T") == Response()
 
 
 def test_all_topics_with_their_version(broker: AdminBroker) -> None:
