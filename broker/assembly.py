@@ -30,6 +30,7 @@ from broker.processors.consume_report import ConsumeReport
 from broker.processors.decide import DecideProcessor
 from broker.processors.group_admin import GroupAdminProcessor
 from broker.processors.half_messages import as_half
+from broker.processors.history import HistoryProcessor
 from broker.processors.holding import HeldPulls
 from broker.processors.locks import LockProcessor, LockTable
 from broker.processors.offsets import OffsetProcessor
@@ -193,6 +194,7 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     return [
         clients,
         transactions,
+        HistoryProcessor(store, around.plugins.waiting, transactions.book.is_finished),
         PullProcessor(
             store, topics, groups, offsets, parts.clients, parts.held, parts.stats, config
         ),

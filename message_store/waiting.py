@@ -88,6 +88,13 @@ class WaitingMessages(Protocol):
         """
         ...
 
+    def promised(self, offsets: Offsets) -> Offsets:
+        """Return (n,) i8 when held records were promised to be delivered, pending or not.
+
+        -1: the record at that log offset is none of this port's, or promises no time.
+        """
+        ...
+
     def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
         """Find messages by UNIQ_KEY (`unique`) or by one of their KEYS.
 

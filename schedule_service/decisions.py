@@ -67,6 +67,12 @@ class WaitingLevels:
         rows = frames(self._store, offsets)
         return self._found(rows, np.arange(offsets.size), offsets.size)
 
+    def promised(self, offsets: Offsets) -> Offsets:
+        """Return when the messages of these records were promised, -1: they are in no level."""
+        rows = frames(self._store, offsets)
+        due_ms = [(self._due_ms(row) or -1) if self._is_level(row) else -1 for row in rows]
+        return np.array(due_ms, np.int64)
+
     def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
         """Find messages by their keys."""
         if not keys:

@@ -55,6 +55,12 @@ class WaitingTimers:
         asked = np.flatnonzero(waits)
         return Found(rows["phys_offset"][asked].copy(), rows["due_ms"][asked].copy(), asked, gone)
 
+    def promised(self, offsets: Offsets) -> Offsets:
+        """Return when the timers of these records were promised, -1: they are no timers."""
+        rows = self._timers.records.read(offsets)
+        due_ms: Offsets = np.where(rows["kind"] == layout.TIMED_PLAIN, rows["due_ms"], -1)
+        return due_ms
+
     def _follow(self, row: Any) -> tuple[Any, Verdict]:
         """Return the newest copy of a timer that does not wait itself, and how it stands."""
         unique = self._unique_of(row)

@@ -203,14 +203,14 @@ def levels(
 
 @message_app.command("show")
 def message_show(
-    message_id: Annotated[str, typer.Argument(help="Offset message id, or a unique key.")],
-    topic: Annotated[str, typer.Option(help="Topic; needed for a unique key.")] = "",
+    message_id: Annotated[str, typer.Argument(help="Message id, one of its keys, or offset id.")],
+    topic: Annotated[str, typer.Option(help="Only messages for this topic.")] = "",
     namesrv: Namesrv = "127.0.0.1:9876",
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show one message: where it lies, when it came, when it is due, its properties and body."""
-    from broker.cli.messages import show_message
+    """Show a message in any state: when it is due or was delivered, and what happened to it."""
+    from broker.cli.message_show import show_message
 
     show_message(message_id, topic, namesrv=namesrv, broker=broker, as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""`duemq send` and `duemq message show`."""
+"""`duemq send`, and messages as plain data."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from broker.cli.client import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
-from broker.cli.exits import Exit, fail
-from broker.cli.output import notice, print_json, print_json_line, printable
+from broker.cli.client import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, WRITE, Cluster, Queue
+from broker.cli.output import notice, print_json_line, printable
 from broker.cli.times import duration_text, parse_time
 from broker.remoting.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
 from message_store.errors import RequestError, UsageError
 from message_store.properties import encode_properties
 from message_store.record import Record, decode_record
-from message_store.text import decode_offset_id, encode_offset_id
+from message_store.text import encode_offset_id
 from timer_store.due import number_of
 
 PRODUCER_GROUP = "duemq_cli"
 BODY_SHOWN_CHARS_MAX = 2_000
-QUERY_COUNT = 32
 STORED = {
     ResponseCode.SUCCESS: "stored",
     ResponseCode.FLUSH_DISK_TIMEOUT: "stored, not yet on the disk",
@@ -172,52 +170,6 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
     )
 
 
-def show_message(message_id: str, topic: str, *, namesrv: str, broker: str, as_json: bool) -> None:
-    """Print the messages with this id; exit 1 if there is none."""
-    found = asyncio.run(_find(message_id, topic, namesrv, broker))
-    if not found:
-        hint = "" if topic else "; a unique key needs --topic"
-        fail(f"no message {message_id}{hint}", Exit.FOUND_FAULT)
-    shown = [describe(record) for record in found]
-    if as_json:
-        print_json(shown)
-    else:
-        for one in shown:
-            _print_message(one)
-
-
-async def _find(message_id: str, topic: str, namesrv: str, broker: str) -> list[Record]:
-    async with Cluster(namesrv, broker) as cluster:
-        if topic:
-            return await _find_by_key(cluster, message_id, topic)
-        try:
-            host, port, offset = decode_offset_id(message_id)
-        except ValueError:
-            return []
-        address = broker or f"{host}:{port}"
-        answer = await cluster.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": offset})
-        if answer.code != ResponseCode.SUCCESS:
-            return []
-        return split_records(bytes_of(answer))
-
-
-async def _find_by_key(cluster: Cluster, key: str, topic: str) -> list[Record]:
-    found = []
-    fields = {
-        "topic": topic,
-        "key": key,
-        "maxNum": QUERY_COUNT,
-        "beginTimestamp": 0,
-        "endTimestamp": (1 << 63) - 1,
-        "_UNIQUE_KEY_QUERY": True,
-    }
-    for _, address in await cluster.brokers():
-        answer = await cluster.ask(address, RequestCode.QUERY_MESSAGE, fields)
-        if answer.code == ResponseCode.SUCCESS:
-            found += split_records(bytes_of(answer))
-    return [record for record in found if key in _keys(record)]
-
-
 def split_records(body: bytes) -> list[Record]:
     """Return the records of an answer's body; they stand back to back.
 
@@ -230,11 +182,6 @@ def split_records(body: bytes) -> list[Record]:
         found.append(decode_record(memoryview(body)[at : at + max(size, 4)], at))
         at += max(size, 4)
     return found
-
-
-def _keys(record: Record) -> set[str]:
-    properties = record.properties
-    return {properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")}
 
 
 def describe(record: Record) -> dict[str, Any]:
@@ -265,7 +212,7 @@ def describe(record: Record) -> dict[str, Any]:
         "reconsume_times": record.reconsume_times,
         "sys_flag": record.sys_flag,
         "properties": properties,
-        "body": _body_text(record.body),
+        "body": body_text(record.body),
         "body_bytes": len(record.body),
     }
 
@@ -278,19 +225,7 @@ def time_text(ms: int) -> str:
         return f"{ms} ms"
 
 
-def _body_text(body: bytes) -> str:
+def body_text(body: bytes) -> str:
+    """Return the beginning of a body as text."""
     text = body.decode("utf-8", "backslashreplace")
     return text if len(text) <= BODY_SHOWN_CHARS_MAX else text[:BODY_SHOWN_CHARS_MAX] + "…"
-
-
-def _print_message(shown: dict[str, Any]) -> None:
-    from broker.cli.output import console, table
-
-    rows = [
-        (name, "\n".join(f"{k} = {v}" for k, v in value.items()))
-        if isinstance(value, dict)
-        else (name, value)
-        for name, value in shown.items()
-        if value is not None
-    ]
-    console().print(table(str(shown["unique_key"] or shown["offset_message_id"]), ("", ""), rows))

@@ -167,9 +167,9 @@ def print_status(status: Status) -> None:
     rate = f"{throttle['rate_per_s']:,}/s" if throttle["rate_per_s"] else "any rate"
     late = status["late_p99_ms"]
     console().print(
-        f"{status['rate_per_s']:,.0f} messages/s now ({rate} allowed); deliveries late p99 "
-        f"{'-' if late is None else late} ms, target {throttle['target_now_ms']} ms; a step is "
-        f"{throttle['batch']:,} messages, then {throttle['pause_ms']} ms pause"
+        f"{status['rate_per_s']:,.0f} messages/s now ({rate} allowed); deliveries late p99: "
+        f"{'none yet' if late is None else f'{late} ms'}, target {throttle['target_now_ms']} ms; "
+        f"a step is {throttle['batch']:,} messages, then {throttle['pause_ms']} ms pause"
     )
     if window["text"]:
         console().print(f"window {window['text']}: {'open' if window['open'] else 'closed'}")

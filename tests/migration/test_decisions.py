@@ -123,6 +123,8 @@ def test_a_full_disk_holds_the_timers_up_and_loses_nothing(
     assert (rig.level_pending, rig.timers.books.total) == (20, 0)
     assert "cannot be written" in rig.drain.step(4, 20).waits
     offset = int(rig.queues.units(4, 5, 1)[0]["phys_offset"])
+    for port in (rig.waiting_timers, rig.waiting_levels):  # whichever is asked first
+        assert port.promised(np.array([offset, 1 << 40])).tolist() == [due[b"4/5"], -1]
     found = rig.waiting_timers.by_offset(np.array([offset]))
     assert rig.waiting_timers.cancel(found.offsets).verdicts.tolist() == [Verdict.DONE]
     rig.persist_timers()

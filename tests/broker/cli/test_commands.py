@@ -130,11 +130,28 @@ def test_message_show_by_offset_id_and_by_unique_key(broker: Running) -> None:
     assert sent["offset_message_id"] in by_key.stdout
 
 
+@pytest.mark.finding("B5")
+def test_message_show_of_a_pending_message_without_its_topic(broker: Running) -> None:
+    sent = duemq("send", "Show", "body", "--key", "k2", "--level", "2", "--json", *broker.where)
+    for name in ("k2", json.loads(sent.stdout)["message_id"]):
+        [message] = json.loads(duemq("message", "show", name, "--json", *broker.where).stdout)
+        assert (message["state"], message["topic"], message["body"]) == ("pending", "Show", "body")
+        assert message["due_ms"] == message["stored_ms"] + 3_600_000
+    shown = duemq("message", "show", "k2", *broker.where)
+    assert "pending" in shown.stdout
+    assert "scheduled" in shown.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
         (("message", "show", "F" * 32), Exit.FOUND_FAULT, "no message"),
-        (("message", "show", "nonsense"), Exit.FOUND_FAULT, "needs --topic"),
+        pytest.param(
+            ("message", "show", "nonsense"),
+            Exit.FOUND_FAULT,
+            "no message nonsense",
+            marks=pytest.mark.finding("B6"),
+        ),
         (("consume", "NoSuchTopic"), Exit.REFUSED, "no topic NoSuchTopic"),
         (("send", "bad topic!", "x"), Exit.REFUSED, "refused with code"),
     ],
