@@ -112,6 +112,13 @@ class LevelCursor:
             return None
         return np.array([at in self.settled for at in range(first, first + count)], np.bool_)
 
+    def first_unsettled(self, segment: Segment) -> int:
+        """Return the first unit of a segment that is neither taken nor settled, else its end."""
+        at = segment.taken
+        while at < segment.end and at in self.settled:
+            at += 1
+        return at
+
     def settled_ranges(self) -> list[Range]:
         """Return the settled units as ranges, ascending."""
         found: list[Range] = []

@@ -60,12 +60,6 @@ class Level:
         """Return a level that nobody used yet."""
         return cls(level, LevelCursor(level))
 
-    @property
-    def next_due_ms(self) -> int | None:
-        """When the next message is due, None if none waits."""
-        next_due_ms = self.cursor.next_due_ms
-        return None if next_due_ms == NEVER_MS else next_due_ms
-
     def room(self, config: ScheduleConfig) -> int:
         """Return how many messages may be taken now."""
         if not config.async_deliver:
@@ -341,6 +335,19 @@ class LevelService:
             if level.cursor.held and level.cursor.first_undelivered < first:
                 self._forget(level, first)
                 self._wake.set()
+
+    def next_due_ms(self, level: Level) -> int | None:
+        """Return when the next pending message of a level is due; None: none is pending.
+
+        The cursor's own next time may be that of a message that was settled ahead.
+        """
+        found = NEVER_MS
+        for segment in level.cursor.segments:
+            at = level.cursor.first_unsettled(segment)
+            is_head = at == segment.taken
+            due_ms = segment.head_due_ms if is_head else self._due_at(level.level, at, segment.end)
+            found = min(found, due_ms)
+        return None if found == NEVER_MS else found
 
     def _find_heads(self, level: Level) -> None:
         """Look up when the first units that were not taken are due."""

@@ -251,8 +251,12 @@ class SchedulePlugin(PluginBase):
         return Response(body=self._running.keeper.apache_text().encode())
 
     def _stats(self) -> dict[int, tuple[LevelStats, int, int | None]]:
+        next_due_ms = self._next_due_ms
         levels = self._levels().items()
-        return {n: (level.stats, level.cursor.pending, level.next_due_ms) for n, level in levels}
+        return {n: (level.stats, level.cursor.pending, next_due_ms(level)) for n, level in levels}
+
+    def _next_due_ms(self, level: Level) -> int | None:
+        return None if self._running is None else self._running.service.next_due_ms(level)
 
     def _levels(self) -> Mapping[int, Level]:
         if self._running is None:
@@ -262,7 +266,11 @@ class SchedulePlugin(PluginBase):
 
     def _levels_view(self) -> dict[str, Any]:
         return levels_view(
-            self._levels(), self.history.delays_ms, self.config, self._host.clock.now_ms()
+            self._levels(),
+            self.history.delays_ms,
+            self.config,
+            self._host.clock.now_ms(),
+            self._next_due_ms,
         )
 
     def _runtime_view(self) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,16 @@ import numpy.typing as npt
 from schedule_service.config import ScheduleConfig
 from schedule_service.delivery import Level
 
+NextDue = Callable[[Level], int | None]
+"""Returns when the next pending message of a level is due."""
+
 
 def levels_view(
     levels: Mapping[int, Level],
     delays_ms: npt.NDArray[np.int64],
     config: ScheduleConfig,
     now_ms: int,
+    next_due_ms: NextDue,
 ) -> dict[str, Any]:
     """Return every configured level, and every other one that has a queue."""
     numbers = sorted({*range(1, delays_ms.size), *levels})
@@ -25,12 +29,14 @@ def levels_view(
         "mode": "async" if config.async_deliver else "sync",
         "message_delay_level": config.levels,
         "pending": sum(level.cursor.pending for level in levels.values()),
-        "levels": [_level_view(number, levels.get(number), delays_ms) for number in numbers],
+        "levels": [
+            _level_view(number, levels.get(number), delays_ms, next_due_ms) for number in numbers
+        ],
     }
 
 
 def _level_view(
-    number: int, level: Level | None, delays_ms: npt.NDArray[np.int64]
+    number: int, level: Level | None, delays_ms: npt.NDArray[np.int64], next_due_ms: NextDue
 ) -> dict[str, Any]:
     level = level or Level.empty(number)
     failing = level.table.failing
@@ -38,7 +44,7 @@ def _level_view(
         "level": number,
         "delay_ms": int(delays_ms[number]) if number < delays_ms.size else None,
         "pending": level.cursor.pending,
-        "next_due_ms": level.next_due_ms,
+        "next_due_ms": next_due_ms(level),
         "offset": level.cursor.first_undelivered,
         "max_offset": level.cursor.end,
         "segments": len(level.cursor.segments),

@@ -156,3 +156,29 @@ def test_a_time_that_has_come_is_now(tmp_path):
 def test_small_holes_are_filled(ranges, left, filled):
     found, holes = without_holes(ranges, 2)
     assert (found, len(holes)) == (left, filled)
+
+
+@pytest.mark.finding("B9")
+def test_what_is_settled_is_not_due_next(tmp_path):
+    def shown(rig):
+        view = rig.plugin.admin_views()["levels"]()["levels"][2]
+        _, pending, next_due_ms = rig.plugin._stats()[3]
+        assert (pending, next_due_ms) == (view["pending"], view["next_due_ms"])  # the metrics'
+        return view["pending"], view["next_due_ms"]
+
+    async def work():
+        async with level_service(tmp_path) as rig:
+            first = offsets_of(rig.send(3, count=2))
+            first_ms = rig.plugin.admin_views()["levels"]()["levels"][2]["next_due_ms"]
+            rig.clock.advance(700)
+            last = offsets_of(rig.send(3))
+            assert shown(rig) == (3, first_ms)
+            rig.plugin.waiting().cancel(first)
+            assert shown(rig) == (1, first_ms + 700)
+            rig.plugin.waiting().cancel(last)
+            assert shown(rig) == (0, None)
+            rig.clock.advance(400)
+            rig.send(3)
+            assert shown(rig) == (1, first_ms + 1_100)
+
+    asyncio.run(work())

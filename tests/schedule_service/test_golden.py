@@ -73,5 +73,5 @@ def test_what_waits_is_delivered_when_promised(name, tmp_path):
 
 
 def next_moment(rig):
-    moments = [level.next_due_ms for level in rig.service.levels.values()]
+    moments = [rig.service.next_due_ms(level) for level in rig.service.levels.values()]
     return min((moment for moment in moments if moment is not None), default=None)
