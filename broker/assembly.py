@@ -189,6 +189,7 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
         store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters
     )
     parts.transactions = transactions
+    transactions.recover()  # before plugins append anything
     parts.hooks.append(transactions.put_hook)  # the last: it looks at what the others refused
     parts.tasks += [parts.held.running(), clients.running(), transactions.running()]
     return [
@@ -312,6 +313,7 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
         parts.topics,
         parts.groups,
         half=as_half,
+        run_hooks=parts.put_path.run_hooks,
         group_locked=lambda group: parts.locks.any_alive(group, around.clock.now_ms()),
         rules=rules,
         clock=around.clock,

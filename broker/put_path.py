@@ -56,15 +56,19 @@ class PutPath:
         SYSTEM_ERROR.
         """
         try:
-            now_ms = self._clock.now_ms()
-            for hook in self._hooks:
-                hook(batch, now_ms)
+            self.run_hooks(batch)
             if batch.together:
                 refuse_together(batch)
             self.store.put(batch)
         except Exception as error:
             log.exception("a batch of %d messages failed", batch.count)
             self._refuse_rest(batch, f"{type(error).__name__}: {error}")
+
+    def run_hooks(self, batch: PutBatch) -> None:
+        """Run the put hooks on a batch; what they refuse has a status then."""
+        now_ms = self._clock.now_ms()
+        for hook in self._hooks:
+            hook(batch, now_ms)
 
     @staticmethod
     def _refuse_rest(batch: PutBatch, why: str) -> None:

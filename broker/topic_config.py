@@ -11,7 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.data_version import boolean, integer
+from broker.internal_topics import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    ROCKSDB_OFFSET_TOPIC,
+    SELF_TEST_TOPIC,
+    Access,
+    client_access,
+)
 from message_store.topics import NAME_BYTES_MAX, QUEUES_MAX
+from schedule_service.names import SCHEDULE_TOPIC
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
@@ -21,13 +32,6 @@ UNIT_FLAG = 1
 UNIT_SUB_FLAG = 2
 
 TEMPLATE_TOPIC = "TBW102"
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_HALF_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
-SYSTEM_PREFIX = "rmq_sys_"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
@@ -42,17 +46,7 @@ SYSTEM_TOPICS = frozenset(
         CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
-        "CHECKPOINT_TOPIC",
-    }
-)
-CLOSED_TOPICS = frozenset(
-    {
-        SCHEDULE_TOPIC,
-        HALF_TOPIC,
-        OP_HALF_TOPIC,
-        CHECK_MAX_TIME_TOPIC,
-        SELF_TEST_TOPIC,
-        OFFSET_MOVED_TOPIC,
+        ROCKSDB_OFFSET_TOPIC,
     }
 )
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
@@ -93,7 +87,7 @@ class TopicConfig:
     @property
     def closed(self) -> bool:
         """Whether clients may not send to it."""
-        return self.name in CLOSED_TOPICS
+        return not client_access(self.name) & Access.WRITE
 
     def replace(self, **changes: Any) -> TopicConfig:
         """Return a copy with other values."""

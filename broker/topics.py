@@ -19,6 +19,14 @@ from broker import topic_config
 from broker.config import BrokerConfig
 from broker.config_file import ConfigFile
 from broker.data_version import DataVersion
+from broker.internal_topics import (
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_PREFIX,
+    is_internal,
+)
 from broker.remoting.codes import ResponseCode
 from broker.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
 from message_store import json_dialect
@@ -28,6 +36,8 @@ from message_store.json_dialect import Written
 from message_store.plugin import SystemTopic
 from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 from message_store.topics import TopicTable
+from schedule_service.names import SCHEDULE_TOPIC
+from timer_store.names import TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 TOPICS_MAX = 65_536
@@ -183,8 +193,9 @@ class TopicManager:
     def is_system(self, name: str) -> bool:
         """Return whether 17 and 215 must not touch this topic."""
         return (
-            name in topic_config.SYSTEM_TOPICS
-            or name.startswith(topic_config.SYSTEM_PREFIX)
+            is_internal(name)
+            or name in topic_config.SYSTEM_TOPICS
+            or name.startswith(SYSTEM_PREFIX)
             or name in self._defaults
         )
 
@@ -402,18 +413,18 @@ def default_topics(
     """
     cluster, broker = config.cluster_name, config.broker_name
     rows = [
-        (topic_config.SELF_TEST_TOPIC, 1, PERM_BOTH),
+        (SELF_TEST_TOPIC, 1, PERM_BOTH),
         ("BenchmarkTest", 1024, PERM_BOTH),
         (cluster, 16, 7 if config.cluster_topic_enable else PERM_INHERIT),
         (broker, 1, 7 if config.broker_topic_enable else PERM_INHERIT),
-        (topic_config.OFFSET_MOVED_TOPIC, 1, PERM_BOTH),
-        (topic_config.SCHEDULE_TOPIC, 18, PERM_BOTH),
+        (OFFSET_MOVED_TOPIC, 1, PERM_BOTH),
+        (SCHEDULE_TOPIC, 18, PERM_BOTH),
         (f"{cluster}_REPLY_TOPIC", 1, PERM_BOTH),
         (f"rmq_sys_REVIVE_LOG_{cluster}", 8, PERM_BOTH),
         (f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
-        (topic_config.HALF_TOPIC, 1, PERM_BOTH),
-        (topic_config.OP_HALF_TOPIC, 1, PERM_BOTH),
-        ("rmq_sys_wheel_timer", 1, PERM_BOTH),
+        (HALF_TOPIC, 1, PERM_BOTH),
+        (OP_HALF_TOPIC, 1, PERM_BOTH),
+        (TIMER_TOPIC, 1, PERM_BOTH),
     ]
     if config.auto_create_topic:
         rows.append((topic_config.TEMPLATE_TOPIC, config.default_topic_queues, 7))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from broker.clients import Channel, ClientTable, ConsumerGroup
+from broker.internal_topics import check_readable
 from broker.processors import fields
 from broker.processors.ports import Identity
 from broker.remoting.codes import RequestCode, ResponseCode
@@ -146,8 +147,9 @@ class ClientAdminProcessor:
     def _message(self, offset_id: str) -> bytes:
         try:
             offset = decode_offset_id(offset_id)[2]
-            size = self._store.read_record(offset).total_size
-            return bytes(self._store.record_bytes(offset, size))
+            record = self._store.read_queued(offset)
+            check_readable(record.topic)
+            return bytes(self._store.record_bytes(offset, record.total_size))
         except (ValueError, RecordUnreadable) as fault:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"no message {offset_id}: {fault}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker import wire_json
 from broker.groups import GroupConfig, GroupManager
+from broker.internal_topics import Access, check_group, check_readable, client_access
 from broker.offsets import OffsetManager
 from broker.processors import fields
 from broker.processors.ports import Identity
@@ -94,6 +95,7 @@ class GroupAdminProcessor:
     async def delete(self, request: Request) -> Response:
         """Delete a group, with `cleanOffset` its progress too."""
         name = fields.text(request, "groupName")
+        check_group(name)
         await self._groups.delete(name)
         if fields.boolean(request, "cleanOffset") or fields.boolean(request, "removeOffset"):
             self._offsets.remove_group(name)
@@ -187,11 +189,15 @@ class GroupAdminProcessor:
         """Give one group the progress of another."""
         source, target = fields.text(request, "srcGroup"), fields.text(request, "destGroup")
         asked = request.fields.get("topic", "")
+        check_group(target)
+        if asked:
+            check_readable(asked)
         if asked and self._topics.find(asked) is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {asked} does not exist")
         online = [] if fields.boolean(request, "offline") else self._clients.topics_of(source)
         for name in [asked] if asked else self._offsets.topics_of(source):
-            if self._topics.find(name) is not None and (not online or name in online):
+            is_open = self._topics.find(name) is not None and client_access(name) & Access.READ
+            if is_open and (not online or name in online):
                 self._offsets.clone(source, target, name)
         return Response()
 

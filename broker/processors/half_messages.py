@@ -8,8 +8,8 @@ A half message is finished when it was committed, rolled back, given up, or put 
 copy; each leaves an op record. Two cursors are kept as progress of the group CID_RMQ_SYS_TRANS:
 `half_next`, and `op_next`, the first op record that names a half message at or behind `half_next`.
 Folding the op queue from there on rebuilds everything, so a restart, and Apache opening the store,
-know what is finished. One torn write can lose the op record of the log's last batch: `same_half`
-tells a copy from its elder, and the service looks whether the log ends with a commit.
+know what is finished. A torn write can lose an op record: `same_half` tells a copy from its elder,
+and `torn_commits` finds commits in the log.
 
 TransactionalMessageServiceImpl, TransactionalMessageBridge, TransactionalMessageUtil.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.internal_topics import check_group, check_readable
 from broker.processors import fields
 from broker.processors.ports import Groups, Offsets, Topics
 from broker.processors.pull_plan import PullLimits, StoreLimits
@@ -66,6 +67,8 @@ class OffsetProcessor:
         group = fields.text(request, "consumerGroup")
         topic, queue_id = _queue(request)
         offset = fields.long(request, "commitOffset")
+        check_group(group)
+        check_readable(topic)
         if self._groups.known(group) is None:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.clients import ClientTable
 from broker.config import BrokerConfig
+from broker.internal_topics import Access, client_access
 from broker.processors import fields
 from broker.processors.holding import Held, HeldPulls, Wake
 from broker.processors.ports import PERM_READ, Groups, GroupView, Offsets, Topics, TopicView
@@ -165,7 +166,7 @@ class PullProcessor:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{wanted.topic}] not exist, apply first please"
             )
-        if not topic.perm & PERM_READ:
+        if not topic.perm & PERM_READ or not client_access(wanted.topic) & Access.READ:
             raise Forbidden(FORBIDDEN_TOPIC, f"the topic[{wanted.topic}] has no permission to read")
         if not 0 <= wanted.queue_id < topic.read_queues:
             raise RequestError(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from broker.clients import ClientTable
+from broker.internal_topics import check_readable
 from broker.processors import fields
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.wire_json import encode
@@ -54,6 +55,7 @@ class QueryProcessor:
     async def by_key(self, request: Request) -> Response:
         """Answer the messages of a topic with a key or unique key, newest first."""
         topic, key = fields.text(request, "topic"), fields.text(request, "key")
+        check_readable(topic)
         count = fields.integer(request, "maxNum")
         begin_ms = fields.long(request, "beginTimestamp")
         end_ms = fields.long(request, "endTimestamp")
@@ -76,12 +78,13 @@ class QueryProcessor:
         """Answer the message that starts at a log offset."""
         offset = fields.long(request, "offset")
         try:
-            size = self._store.read_record(offset).total_size
-            return Response(body=bytes(self._store.record_bytes(offset, size)))
+            record = self._store.read_queued(offset)
         except RecordUnreadable as fault:
             return Response(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}: {fault}"
             )
+        check_readable(record.topic)
+        return Response(body=bytes(self._store.record_bytes(offset, record.total_size)))
 
     async def queue_units(self, request: Request) -> Response:
         """Answer units of a consume queue and what a group's filter says of them."""
@@ -89,6 +92,7 @@ class QueryProcessor:
         queue_id, index = fields.integer(request, "queueId"), fields.long(request, "index")
         count = min(max(fields.integer(request, "count"), 0), QUEUE_UNITS_MAX)
         group = request.fields.get("consumerGroup", "")
+        check_readable(topic)
         if self._store.topics.find(topic) < 0:
             return Response(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         low, high = self._store.readable_bounds(topic, queue_id)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from broker.config import BrokerConfig
+from broker.internal_topics import check_writable
 from broker.processors import fields
 from broker.processors.copies import not_synced, refusal
 from broker.processors.ports import PERM_WRITE, Identity, Putter, Topics
@@ -70,6 +71,7 @@ class RecallProcessor:
         """
         topic, text = fields.text(request, "topic"), fields.text(request, "recallHandle")
         self._check_service()
+        check_writable(topic)
         if self._topics.find(topic) is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.clients import ClientTable
+from broker.internal_topics import check_writable
 from broker.processors.copies import refusal
-from broker.processors.ports import Identity, Putter, Topics
+from broker.processors.ports import PERM_WRITE, Identity, Putter, Topics
 from broker.processors.send_header import (
     SendHeader,
     client_entries,
@@ -65,10 +66,15 @@ class ReplyProcessor:
         return dict.fromkeys(LONG_NAMES, self.reply)
 
     async def reply(self, request: Request) -> Response:
-        """Push the reply; answer whether it arrived, and where it was stored."""
+        """Push the reply; answer whether it arrived, and where it was stored.
+
+        Raises:
+            RequestError: Clients may not store messages in its topic.
+        """
         header = parse_send(
             dataclasses.replace(request, code=LONG_NAMES[RequestCode(request.code)])
         )
+        self._check_topic(header.topic)
         born_host = request.peer.address if request.peer else ("0.0.0.0", 0)
         fault = await self._push(header, request, born_host)
         answer = Response(
@@ -79,6 +85,14 @@ class ReplyProcessor:
         if self._keeps() and self._topics.find(header.topic) is not None:
             await self._keep(header, request, answer)
         return answer
+
+    def _check_topic(self, name: str) -> None:
+        check_writable(name)
+        topic = self._topics.find(name)
+        if topic is not None and not topic.perm & PERM_WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"sending message to topic [{name}] is forbidden"
+            )
 
     async def _push(
         self, header: SendHeader, request: Request, born_host: tuple[str, int]

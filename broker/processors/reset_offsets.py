@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.clients import ClientTable
+from broker.internal_topics import check_group, check_readable
 from broker.processors import fields
 from broker.processors.holding import HeldPulls
 from broker.processors.ports import Groups, Identity, Offsets, Topics, TopicView
@@ -67,6 +68,8 @@ class ResetProcessor:
 
     def _named(self, request: Request) -> tuple[TopicView, str]:
         topic_name, group = fields.text(request, "topic"), fields.text(request, "group")
+        check_group(group)
+        check_readable(topic_name)
         topic = self._topics.find(topic_name)
         if topic is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic_name} does not exist")

@@ -15,8 +15,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
+from broker.internal_topics import check_writable
 from broker.processors.ports import Groups
 from broker.processors.send_batch import batch_entries
 from broker.processors.send_header import SendHeader, client_entries, parse_send, property_bytes
@@ -24,7 +25,6 @@ from broker.remoting.answering import PlainSend
 from broker.remoting.codes import ResponseCode
 from broker.remoting.ingest import NotYet
 from broker.topic_config import (
-    CLOSED_TOPICS,
     DLQ_PREFIX,
     PERM_READ,
     PERM_WRITE,
@@ -106,6 +106,7 @@ class SendProcessor:
     Args:
         table: the store's topics; `topics` keeps its routing columns right.
         half: makes a half message of a row; see broker.processors.half_messages.as_half.
+        run_hooks: runs the put hooks on a batch: what they refuse, no commit can store.
         group_locked: whether a consumer group holds a queue lock: it consumes in order.
         rules: asked at each send, so they may change.
     """
@@ -117,6 +118,7 @@ class SendProcessor:
         groups: Groups,
         *,
         half: Callable[[PutBatch, int, TopicTable], None],
+        run_hooks: Callable[[PutBatch], None],
         group_locked: Callable[[str], bool],
         rules: Callable[[], SendRules],
         clock: Clock,
@@ -124,6 +126,7 @@ class SendProcessor:
     ) -> None:
         self._table, self._topics, self._groups = table, topics, groups
         self._half, self._group_locked = half, group_locked
+        self._run_hooks = run_hooks
         self._rules, self._clock = rules, clock
         self._random = random.Random(seed)
         self._ids = UniqueIds(rules().store_host[0], clock)
@@ -170,12 +173,14 @@ class SendProcessor:
         fault = name_fault(name, bytes_max=GROUP_BYTES_MAX if derived else TOPIC_BYTES_MAX)
         if fault is not None:
             raise RequestError(ResponseCode.INVALID_PARAMETER, f"the specified topic: {fault}")
-        if name in CLOSED_TOPICS or self._is_closed(name):
+        check_writable(name)
+        topic = self._topics.find(name)
+        if topic is None:
+            raise NotYet(partial(self._create, header))
+        if self._is_closed(name) or not topic.perm & PERM_WRITE:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"sending message to topic [{name}] is forbidden"
             )
-        if self._topics.find(name) is None:
-            raise NotYet(partial(self._create, header))
 
     def _is_closed(self, name: str) -> bool:
         index = self._table.find(name)
@@ -260,7 +265,30 @@ class SendProcessor:
                 ResponseCode.NO_PERMISSION,
                 "the broker refuses transactional messages (rejectTransactionMessage)",
             )
+        delayed = _is_delayed(batch.rows[row])
+        topic_index, queue_id = int(batch.rows[row]["topic_index"]), send.queue_id
         self._half(batch, row, self._table)
+        if delayed:
+            self._check_commit(send, topic_index, queue_id, batch.property_text(row))
+
+    def _check_commit(
+        self, send: _Send, topic_index: int, queue_id: int, properties: bytes
+    ) -> None:
+        """Check that a commit of a half message could be stored: clients never learn of a refusal.
+
+        Raises:
+            RequestError: Its delay cannot be kept, with the answer that a plain send would get.
+        """
+        probe = PutBatch(1, len(send.request.body) + len(properties))
+        row = _add(
+            send, probe, topic_index=topic_index, queue_id=queue_id, body=send.request.body,
+            properties=properties, flag=send.header.flag,
+        )  # fmt: skip
+        probe.rows[row]["sys_flag"] &= ~layout.SYS_TRANSACTION_MASK
+        self._run_hooks(probe)
+        status = int(probe.rows[row]["status"])
+        if status:
+            raise RequestError(status, probe.remarks.get(row, "its delay cannot be kept"))
 
     def _is_dead(self, send: _Send) -> bool:
         """Return whether a resent message was tried often enough.
@@ -337,6 +365,11 @@ def _add(
         sys_flag=send.header.sys_flag,
         reconsume_times=send.header.reconsume_times,
     )
+
+
+def _is_delayed(row: Any) -> bool:
+    """Return whether a message has a delay, legal or not."""
+    return bool(row["delay_level"] != 0 or row["timer_kind"] != layout.TIMER_NONE)
 
 
 def _check_body(body: bytes, bytes_max: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.config import BrokerConfig
+from broker.internal_topics import check_readable
 from broker.processors import fields
 from broker.processors.copies import add_copy, batch_for, not_synced, refusal
 from broker.processors.ports import (
@@ -150,12 +151,19 @@ class SendBackProcessor:
             )
 
     def _record(self, phys_offset: int) -> Record:
+        """Return the message at an offset that the consumer names.
+
+        Raises:
+            RequestError: There is none, or clients may not read its topic.
+        """
         try:
-            return self._store.read_record(phys_offset)
+            record = self._store.read_queued(phys_offset)
         except RecordUnreadable as fault:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {phys_offset}: {fault}"
             ) from fault
+        check_readable(record.topic)
+        return record
 
 
 def _times_max(request: Request, group: GroupView) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from broker.processors import fields
 from broker.remoting import layout
 from broker.remoting.codes import RequestCode
+from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
 from message_store.plugin import Request
 from message_store.properties import ENTRY_END, NAME_END
 
@@ -48,7 +49,7 @@ def parse_send(request: Request) -> SendHeader:
         default_topic=fields.text(request, default_topic),
         default_queues=fields.integer(request, default_queues),
         queue_id=fields.integer(request, queue_id),
-        sys_flag=fields.integer(request, sys_flag),
+        sys_flag=_without_commit(fields.integer(request, sys_flag)),
         born_ms=fields.long(request, born_ms),
         flag=fields.integer(request, flag),
         properties=request.fields.get(properties, ""),
@@ -59,6 +60,12 @@ def parse_send(request: Request) -> SendHeader:
         unit_mode=fields.boolean(request, unit_mode),
         batch=request.code == RequestCode.SEND_BATCH_MESSAGE or fields.boolean(request, batch),
     )
+
+
+def _without_commit(sys_flag: int) -> int:
+    """Return a client's system flag without the sign of a commit, which only a broker sets."""
+    is_commit = sys_flag & SYS_TRANSACTION_MASK == SYS_COMMIT
+    return sys_flag & ~SYS_TRANSACTION_MASK if is_commit else sys_flag
 
 
 def broker_suffix(*, region: str, cluster: str, trace_on: bool) -> bytes:

@@ -6,8 +6,9 @@
         [newer copy with its count + 1, op for the elder] in one batch, then 39 to the producer
         or, asked transactionCheckMax times: [TRANS_CHECK_MAX_TIME_TOPIC, op]
 
-Everything that finishes a half message stands in one batch with its op record, so a crash leaves
-both or, at worst, the first alone as the last record of the log: `recover` looks there.
+Everything that finishes a half message stands in one batch with its op record. A crash, or a disk
+that fills up in between, may leave the first alone: `recover` searches the log for such commits,
+and an op record that is owed is written as soon as the store takes it.
 EndTransactionProcessor, TransactionalMessageServiceImpl, TransactionalMessageCheckService.
 """
 
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from broker.clients import ClientTable
 from broker.config import BrokerConfig
+from broker.internal_topics import Access, client_access
 from broker.meters import Meters
 from broker.processors import fields, half_messages
 from broker.processors.check_back import check_request
@@ -37,14 +39,16 @@ from broker.processors.half_messages import (
     Step,
 )
 from broker.processors.ports import PERM_READ, PERM_WRITE, Identity, Offsets, Putter, Topics
+from broker.processors.torn_commits import torn_commits
 from broker.remoting.codes import RequestCode, ResponseCode
 from message_store import layout
 from message_store.batch import PutBatch
 from message_store.clock import Clock
 from message_store.errors import RecordUnreadable, RequestError
+from message_store.held import queue_number
 from message_store.plugin import Request, RequestHandler, Response
 from message_store.record import Record
-from message_store.text import decode_offset_id
+from message_store.text import GROUP_BYTES_MAX, decode_offset_id, name_fault
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -78,6 +82,8 @@ class Transactions:
         self.book = HalfBook()
         self._ending: set[int] = set()  # half offsets whose end is being written
         self._bound: set[int] = set()  # id() of batches whose last row must not go alone
+        self._owed: list[int] = []  # finished half offsets whose op record is not in the log
+        self._recovered = False
         self._stopped = asyncio.Event()
 
     @property
@@ -99,7 +105,7 @@ class Transactions:
             if batch.filled["status"][:last].any():
                 batch.refuse(last, ResponseCode.MESSAGE_ILLEGAL, "the message before was refused")
 
-    async def _put_bound(self, batch: PutBatch) -> tuple[str | None, bool]:
+    async def _put_bound(self, batch: PutBatch, half_offset: int) -> tuple[str | None, bool]:
         """Put a message and its op record.
 
         Returns:
@@ -110,11 +116,31 @@ class Transactions:
             synced = await self._put(batch)
         finally:
             self._bound.discard(id(batch))
-        op = batch.rows[batch.count - 1]
-        if refusal(batch, batch.count - 1) is None and op["queue_offset"] == self.book.op_read:
-            named = half_messages.parse_op(batch.body(batch.count - 1))
-            self.book.take_op(self.book.op_read, named)
-        return refusal(batch), synced
+        fault, op_fault = refusal(batch), refusal(batch, batch.count - 1)
+        if op_fault is None:
+            if batch.rows[batch.count - 1]["queue_offset"] == self.book.op_read:
+                self.book.take_op(self.book.op_read, [half_offset])
+        elif fault is None:
+            self._owed.append(half_offset)
+        return fault, synced
+
+    def _write_owed(self) -> None:
+        """Write the op records that are owed, if the store takes them now."""
+        if not self._owed:
+            return
+        batch = PutBatch(len(self._owed))
+        for half_offset in self._owed:
+            self._add_op(batch, half_offset)
+        self._store.put(batch)
+        faults = [refusal(batch, row) for row in range(batch.count)]
+        self._owed = [at for at, fault in zip(self._owed, faults, strict=True) if fault]
+        if self._owed:
+            log.warning(
+                "op records of %d finished half messages cannot be written yet: %s",
+                len(self._owed),
+                next(filter(None, faults)),
+            )
+        self._fold_ops()
 
     # --- 37
 
@@ -146,7 +172,7 @@ class Transactions:
         if commit:
             self._add_commit(batch, half)
         self._add_op(batch, half.queue_offset)
-        fault, synced = await self._put_bound(batch)
+        fault, synced = await self._put_bound(batch, half.queue_offset)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
         self.book.finish(half.queue_offset, half_messages.same_half(half))
@@ -187,8 +213,9 @@ class Transactions:
         return self._half_at(newest) or half
 
     def _read(self, phys_offset: int) -> Record:
+        """Return the message at an offset that a client names."""
         try:
-            return self._store.read_record(phys_offset)
+            return self._store.read_queued(phys_offset)
         except RecordUnreadable as fault:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"Find prepared transaction message failed: {fault}"
@@ -207,7 +234,12 @@ class Transactions:
     # --- the op queue
 
     def recover(self) -> None:
-        """Rebuild what is known from the two topics and the stored progress; call once."""
+        """Rebuild what is known from the two topics and the stored progress.
+
+        Call it once, before anything is appended to the log: it writes the op records that a
+        crash tore off.
+        """
+        self._recovered = True
         book = self.book
         low, high = self._store.queue_bounds(HALF_TOPIC, 0)
         op_low, op_high = self._store.queue_bounds(OP_TOPIC, 0)
@@ -217,6 +249,10 @@ class Transactions:
         book.op_read = book.op_next
         self._fold_ops()
         self._fold_copies()
+        for half in torn_commits(self._store, self._open_halves(high)):
+            book.finish(half.queue_offset, half_messages.same_half(half))
+            self._owed.append(half.queue_offset)
+        self._write_owed()
         book.advance(high)
         log.info("transactions: half messages from %d to %d are open", book.half_next, high)
 
@@ -254,6 +290,18 @@ class Transactions:
             if half_messages.times_asked(half):
                 self.book.copies[same] = offset
 
+    def _open_halves(self, high: int) -> dict[int, int]:
+        """Return the unfinished half messages: queue offsets by log offset."""
+        found: dict[int, int] = {}
+        offset = self.book.half_next
+        while offset < high:
+            units = self._store.units(HALF_TOPIC, 0, offset, READ_UNITS_MAX)
+            for at, phys_offset in enumerate(units["phys_offset"].tolist(), offset):
+                if not self.book.is_finished(at):
+                    found[phys_offset] = at
+            offset += max(int(units.size), 1)
+        return found
+
     def _half_at(self, offset: int) -> Record | None:
         units = self._store.units(HALF_TOPIC, 0, offset, 1)
         try:
@@ -262,25 +310,15 @@ class Transactions:
             log.warning("a half message cannot be read: %s", fault)
             return None
 
-    async def _finish_torn_commit(self) -> None:
-        """Write the op record that a crash tore off a commit at the end of the log."""
-        try:
-            record = self._store.read_record(self._store.last_record)
-            half = self._store.read_record(record.prepared_offset)
-        except RecordUnreadable:
-            return
-        committed = record.sys_flag & layout.SYS_TRANSACTION_MASK == COMMIT
-        if committed and half.topic == HALF_TOPIC and not self.book.is_finished(half.queue_offset):
-            await self._finish(half, commit=False)
-
     # --- asking back
 
     async def resume(self, request: Request) -> Response:
         """Answer 323: a message that was given up is put back and asked about again."""
         phys_offset = _offset_of_id(request)
         record = self._read(phys_offset)
-        if record.topic not in (HALF_TOPIC, GIVEN_UP_TOPIC):
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{record.topic} holds no half messages")
+        if record.topic != GIVEN_UP_TOPIC:  # others are asked about without it, or are finished
+            text = f"only messages in {GIVEN_UP_TOPIC} can be resumed, not in {record.topic}"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         properties = dict(record.properties)
         properties[CHECK_TIMES] = "0"
         batch = batch_for(record)
@@ -303,9 +341,9 @@ class Transactions:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Recover, then ask back while the block lasts."""
-        self.recover()
-        await self._finish_torn_commit()
+        """Ask back while the block lasts."""
+        if not self._recovered:
+            self.recover()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.run(), name="transaction check")
             try:
@@ -318,6 +356,7 @@ class Transactions:
         """Make one round over the half messages that are unfinished now."""
         low, high = self._store.queue_bounds(HALF_TOPIC, 0)
         self._fold_ops()
+        self._write_owed()
         self.book.skip_to(low)
         offset, steps = self.book.half_next, 0
         while offset < high and steps < STEPS_OF_ROUND_MAX:
@@ -355,7 +394,7 @@ class Transactions:
         batch = batch_for(half)
         row = self._add_half(batch, half, properties)
         self._add_op(batch, half.queue_offset)
-        fault, _ = await self._put_bound(batch)
+        fault, _ = await self._put_bound(batch, half.queue_offset)
         if fault is not None:
             log.warning("half message %d cannot be put again: %s", half.queue_offset, fault)
             return
@@ -393,7 +432,7 @@ class Transactions:
         )
         batch.rows[row]["delay_level"], batch.rows[row]["timer_kind"] = 0, layout.TIMER_NONE
         self._add_op(batch, half.queue_offset)
-        fault, _ = await self._put_bound(batch)
+        fault, _ = await self._put_bound(batch, half.queue_offset)
         if fault is not None:
             log.warning("half message %d cannot be set aside: %s", half.queue_offset, fault)
             return
@@ -423,13 +462,21 @@ class Transactions:
 
 
 def _target(half: Record) -> tuple[str, int]:
-    topic, queue = half.properties.get("REAL_TOPIC"), half.properties.get("REAL_QID", "0")
-    if not topic or not queue.isdigit():
+    """Return topic and queue that a commit goes to.
+
+    Raises:
+        RequestError: The half message names none, or one that clients may not write to.
+    """
+    topic = half.properties.get("REAL_TOPIC", "")
+    queue_id = queue_number(half.properties.get("REAL_QID", "0"))
+    fault = name_fault(topic, bytes_max=GROUP_BYTES_MAX)
+    if fault is not None or queue_id < 0 or not client_access(topic) & Access.WRITE:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"the half message at {half.phys_offset} names no topic and queue to go to",
+            f"the half message at {half.phys_offset} names no topic and queue to go to"
+            + (f": {fault}" if fault else ""),
         )
-    return topic, int(queue)
+    return topic, queue_id
 
 
 def _mismatch(half: Record, producer_group: str, queue_offset: int) -> str:

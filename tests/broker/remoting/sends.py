@@ -132,6 +132,7 @@ class Front:
             self.topics,
             self,  # type: ignore[arg-type]
             half=as_half,
+            run_hooks=lambda batch: self.path.run_hooks(batch),
             group_locked=self.locked.__contains__,
             rules=lambda: self.rules,
             clock=self.clock,
