@@ -23,9 +23,10 @@ from broker.remoting.codes import ResponseCode
 from message_store.errors import RequestError
 from message_store.marks import MARK_TOPIC
 from message_store.quarantine import QUARANTINE_TOPIC
-from schedule_service.names import DECISION_TOPIC, SCHEDULE_TOPIC
-from timer_store.names import TIMER_TOPIC
 
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"

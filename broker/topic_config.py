@@ -17,12 +17,12 @@ from broker.internal_topics import (
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
     ROCKSDB_OFFSET_TOPIC,
+    SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     Access,
     client_access,
 )
 from message_store.topics import NAME_BYTES_MAX, QUEUES_MAX
-from schedule_service.names import SCHEDULE_TOPIC
 
 PERM_INHERIT = 1
 PERM_WRITE = 2

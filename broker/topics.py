@@ -23,8 +23,10 @@ from broker.internal_topics import (
     HALF_TOPIC,
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_PREFIX,
+    TIMER_TOPIC,
     is_internal,
 )
 from broker.remoting.codes import ResponseCode
@@ -36,8 +38,6 @@ from message_store.json_dialect import Written
 from message_store.plugin import SystemTopic
 from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 from message_store.topics import TopicTable
-from schedule_service.names import SCHEDULE_TOPIC
-from timer_store.names import TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 TOPICS_MAX = 65_536

@@ -7,10 +7,13 @@ import asyncio
 import pytest
 
 from broker.internal_topics import INTERNAL_TOPICS, Access, client_access, is_internal
+from message_store.marks import MARK_TOPIC
 from message_store.record import encode_record
 from message_store.text import encode_offset_id
+from schedule_service import names as level_names
 from tests.broker.running import running, small
 from tests.store_help import LOOPBACK
+from timer_store import names as timer_names
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
@@ -98,7 +101,6 @@ def test_no_request_reads_an_internal_topic_or_names_offsets_in_it(tmp_path):
     asyncio.run(scene())
 
 
-@pytest.mark.finding("A2")
 @pytest.mark.parametrize("code", [17, 18, 215])
 def test_no_request_changes_or_deletes_an_internal_topic(tmp_path, code):
     async def scene():
@@ -219,6 +221,13 @@ def test_offsets_of_the_brokers_own_group_cannot_be_changed(tmp_path):
             assert broker.parts.offsets.query(group, HALF, 0) == 7
 
     asyncio.run(scene())
+
+
+def test_every_topic_of_a_plugin_is_in_the_list():
+    """The broker does not import its plugins, so their names are written down a second time."""
+    mine = {level_names.SCHEDULE_TOPIC, level_names.DECISION_TOPIC, level_names.QUARANTINE_TOPIC}
+    mine |= {timer_names.TIMER_TOPIC, timer_names.HALF_TOPIC, MARK_TOPIC}
+    assert mine <= INTERNAL_TOPICS.keys()
 
 
 @pytest.mark.parametrize(

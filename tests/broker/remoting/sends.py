@@ -127,12 +127,14 @@ class Front:
         self.locked: set[str] = set()
         self.log = FakeLog()
         self.rules = SendRules(suffix=SUFFIX, store_host=HOME, body_bytes_max=BODY_BYTES_MAX)
+        self.hooks = list(hooks)
+        self.path = PutPath(self.log, self.hooks, self.clock)
         self.sender = SendProcessor(
             self.table,
             self.topics,
             self,  # type: ignore[arg-type]
             half=as_half,
-            run_hooks=lambda batch: self.path.run_hooks(batch),
+            run_hooks=self.path.run_hooks,
             group_locked=self.locked.__contains__,
             rules=lambda: self.rules,
             clock=self.clock,
@@ -142,8 +144,6 @@ class Front:
             suffix=SUFFIX, store_host=HOME, body_bytes_max=BODY_BYTES_MAX, sync_flush=sync_flush,
             broker_name="broker-a",
         )  # fmt: skip
-        self.hooks = list(hooks)
-        self.path = PutPath(self.log, self.hooks, self.clock)
         self.ingest = Ingest(self.path, self.table, self.sender, self.settings)
 
     def find(self, name: str) -> Any:
