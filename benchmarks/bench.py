@@ -60,6 +60,7 @@ class Load:
         run: what it does with a broker that is warmed up.
         alone: instead: what it does with our library in an empty folder, in a scale.
         ours_only: Apache's broker cannot do it, or not in bearable time.
+        apaches_only: Our broker refuses it.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Load:
     timers: bool = False
     migration: bool = False
     ours_only: bool = False
+    apaches_only: bool = False
 
 
 @dataclass(slots=True)

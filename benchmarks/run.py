@@ -61,6 +61,8 @@ def main(words: list[str]) -> int:
     outcomes: list[Outcome] = []
     for load in options.loads:
         servers = [OURS] if load.ours_only else options.servers
+        if load.apaches_only:
+            servers = [server for server in servers if server != OURS]
         found = {name: Outcome(load, name) for name in servers}
         for _ in range(options.repeat):
             for name, outcome in found.items():

@@ -2,7 +2,7 @@
 
 this process -- starts --> `duemq broker` (with a name server inside, free ports, temporary store)
              -- starts --> demo_client   (the C++ client sends by level and consumes)
-             -- asks   --> the broker, for the record each delivery was made from: its store
+             -- reads  --> the broker's log, for the record each delivery was made from: its store
                            time plus the level's delay is what was promised, to the millisecond
 """
 
@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.cli.client import Cluster, bytes_of
 from broker.cli.exits import Exit, fail
 from broker.cli.output import console, print_json
-from broker.remoting.codes import RequestCode
-from message_store.record import decode_record
+from message_store.record import Record, decode_record
 
 TOPIC = "DueMQDemo"
+LOG_FILE_BYTES = 1 << 24
+RECORD_BYTES_MAX = 1 << 16  # of a message of the demo
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000}
 EACH = 4
 START_TIMEOUT_S = 300  # a first start compiles kernels
@@ -43,7 +43,7 @@ embeddedNamesrvEnable = true
 embeddedNamesrvPort = 0
 metricsExporterType = DISABLE
 storePathRootDir = {root}
-mappedFileSizeCommitLog = 16777216
+mappedFileSizeCommitLog = {log_file_bytes}
 maxHashSlotNum = 10000
 maxIndexNum = 40000
 defaultTopicQueueNums = 2
@@ -80,10 +80,14 @@ class Line:
 
 
 class Demo:
-    """Collects what the client reports."""
+    """Collects what the client reports.
 
-    def __init__(self, cluster: Cluster, address: str) -> None:
-        self._cluster, self._address = cluster, address
+    Args:
+        log: Directory of the broker's commit log.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
         self.lines: dict[str, Line] = {}
         self.all_sent = False
         self.failure = ""
@@ -93,30 +97,34 @@ class Demo:
         """Whether everything that was sent has come."""
         return self.all_sent and all(line.arrivals for line in self.lines.values())
 
-    async def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: dict[str, Any]) -> None:
         """Note one event of the client."""
         if event["event"] == "sent":
             promised = event["at_ms"] + DELAYS_MS[event["level"]]
             line = Line(event["key"], event["level"], event["at_ms"], promised)
             self.lines[line.key] = line
         elif event["event"] == "received" and event["key"] in self.lines:
-            await self._arrived(self.lines[event["key"]], event)
+            self._arrived(self.lines[event["key"]], event)
         elif event["event"] == "all sent":
             self.all_sent = True
         elif event["event"] == "failed":
             self.failure = event["why"]
 
-    async def _arrived(self, line: Line, event: dict[str, Any]) -> None:
+    def _arrived(self, line: Line, event: dict[str, Any]) -> None:
         line.arrivals.append(event["at_ms"])
         line.stored_ms = event["store_ms"]
         if event["prepared"] < 0:
             origin = -(event["prepared"] + 1)
-            answer = await self._cluster.call(
-                self._address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": origin}
-            )
-            record = decode_record(memoryview(bytes_of(answer)), origin)
+            record = self._record(origin)
             line.promised_ms = record.store_ms + DELAYS_MS[line.level]
             line.exact = True
+
+    def _record(self, offset: int) -> Record:
+        """Return a record of the log; clients cannot ask for those of a level."""
+        base = offset - offset % LOG_FILE_BYTES
+        with (self._log / f"{base:020d}").open("rb") as file:
+            file.seek(offset - base)
+            return decode_record(memoryview(file.read(RECORD_BYTES_MAX)), offset)
 
     def faults(self) -> list[str]:
         """Return what went wrong, one line each."""
@@ -174,8 +182,8 @@ def _facts(line: Line) -> dict[str, Any]:
 
 async def _run(as_json: bool, own: bool) -> Demo:
     with tempfile.TemporaryDirectory(prefix="duemq-demo-") as directory:
-        async with _broker(Path(directory)) as ready, Cluster("", ready["address"]) as cluster:
-            demo = Demo(cluster, ready["address"])
+        async with _broker(Path(directory)) as ready:
+            demo = Demo(Path(directory) / "store" / "commitlog")
             async with _client(Path(directory), ready["namesrv"], own) as lines:
                 if as_json:
                     await _follow(demo, lines)
@@ -188,7 +196,7 @@ async def _run(as_json: bool, own: bool) -> Demo:
 async def _broker(directory: Path) -> AsyncIterator[dict[str, Any]]:
     """Run a broker process; yield its `ready` event."""
     conf = directory / "broker.conf"
-    conf.write_text(BROKER_CONF.format(root=directory / "store"))
+    conf.write_text(BROKER_CONF.format(root=directory / "store", log_file_bytes=LOG_FILE_BYTES))
     log = (directory / "broker.log").open("wb")
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "broker.cli", "broker", "-c", str(conf), "--json",
@@ -244,10 +252,10 @@ async def _follow(demo: Demo, lines: asyncio.StreamReader) -> None:
                 if not line:
                     demo.failure = "the client ended"
                     return
-                await demo.take(json.loads(line))
+                demo.take(json.loads(line))
         async with asyncio.timeout(LINGER_S):
             while line := await lines.readline():
-                await demo.take(json.loads(line))
+                demo.take(json.loads(line))
     except TimeoutError:
         return
 

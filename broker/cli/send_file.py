@@ -18,6 +18,7 @@ from typing import Any, Final
 from broker.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, bytes_of
 from broker.cli.messages import PRODUCER_GROUP, STORED, split_records
 from broker.cli.output import console, print_json_line, print_table
+from broker.processors.decide import CANCEL_WAITING
 from broker.remoting.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
 from message_store.errors import RequestError, UsageError
@@ -130,14 +131,35 @@ async def _standing(cluster: Cluster, lost: Lost) -> str:
     """Return what is to be done: one without an id cannot be told from another one."""
     if not lost.unique_id:
         return NO_ID
-    for topic in (lost.topic, *WAITING_TOPICS):
+    if await _is_pending(cluster, lost):  # first: what is delivered meanwhile is found behind
+        return EXISTS
+    found = await _found(cluster, lost.topic, lost.unique_id)
+    exists = any(record.properties.get("UNIQ_KEY") == lost.unique_id for record in found)
+    return EXISTS if exists else SEND
+
+
+async def _is_pending(cluster: Cluster, lost: Lost) -> bool:
+    """Return whether a message with this id is pending for its topic, or was cancelled."""
+    body = json.dumps({"keys": [lost.unique_id], "topic": lost.topic, "dry_run": True}).encode()
+    for _, address in await cluster.brokers():
+        answer = await cluster.ask(address, CANCEL_WAITING, {}, body)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a broker of Apache
+            if await _was_put_again(cluster, lost):
+                return True
+        elif answer.code != ResponseCode.SUCCESS:
+            raise RequestError(answer.code, answer.remark or f"{address} cannot look for messages")
+        elif json.loads(bytes_of(answer))["results"][0]["verdict"] == "done":
+            return True
+    return False
+
+
+async def _was_put_again(cluster: Cluster, lost: Lost) -> bool:
+    """Return whether an Apache broker holds this message since an earlier repair."""
+    for topic in WAITING_TOPICS:
         for record in await _found(cluster, topic, lost.unique_id):
-            if record.properties.get("UNIQ_KEY") != lost.unique_id:
-                continue
-            again = record.properties.get(REPAIRED) == str(lost.phys_offset)
-            if again or record.topic == lost.topic:
-                return EXISTS
-    return SEND
+            if record.properties.get(REPAIRED) == str(lost.phys_offset):
+                return True
+    return False
 
 
 async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ FROM_HEADER = "4"  # the subscription stands in the pull request itself
 TOPIC = "Handed"
 WAITING = "SCHEDULE_TOPIC_XXXX"
 QUEUE_COUNT = 4
+UNIT_BYTES, UNIT = 20, ((0, 8), (8, 12))  # of a consume queue; log offset and size
 LEVEL_MS = {1: 1_000, 2: 4_000, 3: 15_000}
 DELIVERED_S = 60.0
 VERIFY_S = 60
@@ -155,6 +157,24 @@ def pull_queue(server: Server, topic: str, queue_id: int) -> list[Record]:
     return found
 
 
+def stored_queue(store_dir: Path, topic: str, queue_id: int) -> list[Record]:
+    """Return all messages of a queue as the files have them, of internal topics, too."""
+    queue = store_dir / "consumequeue" / topic / str(queue_id)
+    data = b"".join(path.read_bytes() for path in sorted(queue.glob("*")))
+    logs = sorted((store_dir / "commitlog").glob("*"))
+    bases = [int(path.name) for path in logs]
+    found: list[Record] = []
+    for at in range(0, len(data), UNIT_BYTES):
+        offset, size = (int.from_bytes(data[at + start : at + end], "big") for start, end in UNIT)
+        file = bisect_right(bases, offset) - 1
+        if size <= 0 or file < 0:
+            continue
+        with logs[file].open("rb") as log:
+            log.seek(offset - bases[file])
+            found.append(decode_record(memoryview(log.read(size)), offset))
+    return found
+
+
 def pull(server: Server, topic: str, queue_id: int, offset: int) -> Answer:
     """Ask once for the messages of a queue from `offset` on."""
     fields = {
@@ -181,7 +201,7 @@ def promises(server: Server) -> dict[str, int]:
     return {
         record.body.decode(): record.store_ms + delay_ms
         for level, delay_ms in LEVEL_MS.items()
-        for record in pull_queue(server, WAITING, level - 1)
+        for record in stored_queue(server.store_dir, WAITING, level - 1)
     }
 
 
