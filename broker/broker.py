@@ -277,9 +277,13 @@ class Broker:
             listen_port=self.config.embedded_namesrv_port,
             bind_address=self.config.bind_address,
             kv_config_path=str(self.store.config_path("kvConfig.json")),
+            register_from=self.config.embedded_register_from,
+            administer_from=self.config.embedded_administer_from,
         )
         try:
-            self.namesrv = await stack.enter_async_context(NameServer(config, self.clock))
+            self.namesrv = await stack.enter_async_context(
+                NameServer(config, self.clock, own_address=self.config.broker_ip)
+            )
         except UsageError as error:
             raise UsageError(f"{error}: here the key is embeddedNamesrvPort") from error
         self.namesrv_address = f"{self.config.broker_ip}:{self.namesrv.port}"
@@ -304,6 +308,7 @@ class Broker:
             permission=lambda: self.config.permission,
         )
         self.parts.topics.changed = self.registrar.changed
+        self.parts.topics.removed = self.registrar.removed
         await stack.enter_async_context(self.registrar.running())
 
     # -- metrics ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
+from broker.namesrv.sources import parse_sources
 from message_store.config import LONG_MAX, option
 from message_store.errors import ConfigError
 
@@ -81,6 +82,22 @@ class BrokerConfig:
         unit="port",
         minimum=0,
         maximum=65_535,
+        own=True,
+    )
+    embedded_register_from: str = option(
+        "loopback",
+        key="embeddedNamesrvRegisterFrom",
+        doc="Networks whose brokers may register with the embedded name server, separated by `;`, "
+        "as in `10.0.0.0/8`; `any`, or `loopback` for brokers of this machine.",
+        unit="networks",
+        own=True,
+    )
+    embedded_administer_from: str = option(
+        "loopback",
+        key="embeddedNamesrvAdministerFrom",
+        doc="Networks that may administer the embedded name server (forbid writing, delete topics, "
+        "change key-value pairs), in the same form; loopback always may.",
+        unit="networks",
         own=True,
     )
     register_interval_ms: int = option(
@@ -325,6 +342,8 @@ class BrokerConfig:
         _check_region(self.region_id)
         check_ip("brokerIP1", self.broker_ip, empty=True)
         check_ip("bindAddress", self.bind_address)
+        parse_sources("embeddedNamesrvRegisterFrom", self.embedded_register_from)
+        parse_sources("embeddedNamesrvAdministerFrom", self.embedded_administer_from)
         parse_addresses("namesrvAddr", self.namesrv_addresses)
 
     @property

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 from broker.apache_keys import check_refusals, not_known, notices_of_values, without_effect
 from broker.config import BrokerConfig
+from broker.own_address import own_address as own_address
 from message_store.config import Properties, StoreConfig, from_properties, options
 from message_store.errors import ConfigError
 
 SECTIONS: tuple[type, ...] = (BrokerConfig, StoreConfig)
 SHOWN_CHARS_MAX = 200
 _NAME_ANOTHER = "name one that the user of this process may write"
-_DOCUMENTATION_ADDRESS = ("192.0.2.1", 9)  # never sent to: only asks which address we would use
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +74,6 @@ def resolved(config: BrokerConfig) -> BrokerConfig:
         broker_name=config.broker_name or socket.gethostname(),
         broker_ip=config.broker_ip or own_address(config.bind_address),
     )
-
-
-def own_address(bind_address: str) -> str:
-    """Return the address that clients on other machines would use; 127.0.0.1 without a network."""
-    if bind_address not in ("0.0.0.0", "::"):
-        return bind_address
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_DOCUMENTATION_ADDRESS)
-            address: str = probe.getsockname()[0]
-        except OSError:
-            return "127.0.0.1"
-    return address
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

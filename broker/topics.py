@@ -57,6 +57,7 @@ class TopicManager:
         system_topics: topics that plugins bring; they get at least so many queues.
     Attributes:
         changed: awaited after topics were created or changed; see `TopicListener`.
+        removed: called with the name of a topic that was deleted.
         version: changes with every change of the table.
     """
 
@@ -81,6 +82,7 @@ class TopicManager:
         self._dirty = False
         self.version = DataVersion()
         self.changed = changed
+        self.removed: Callable[[str], None] | None = None
 
     # -- file ---------------------------------------------------------------------------------
 
@@ -351,6 +353,8 @@ class TopicManager:
             await self._save(table, self.version.next(self._clock.now_ms()))
             del self._table[name]
             self._routing.set_routing(name, write_queues=0, read_queues=0, perm=0)
+        if self.removed is not None:
+            self.removed(name)
         log.info("topic %s deleted", name)
         return True
 

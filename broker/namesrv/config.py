@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.config import check_ip
+from broker.namesrv.sources import parse_sources
 from message_store.config import option
 
 
@@ -35,6 +36,23 @@ class NamesrvConfig:
         key="kvConfigPath",
         doc="File of the key-value table.",
         unit="path",
+    )
+    register_from: str = option(
+        "any",
+        key="registerFrom",
+        doc="Networks whose brokers may register, separated by `;`, as in `10.0.0.0/8`; `any`, or "
+        "`loopback` for brokers of this machine. A broker that registers receives messages, so "
+        "name the brokers' network.",
+        unit="networks",
+        own=True,
+    )
+    administer_from: str = option(
+        "loopback",
+        key="administerFrom",
+        doc="Networks that may forbid writing to a broker, delete topics, and change key-value "
+        "pairs and the configuration of the name server, in the same form; loopback always may.",
+        unit="networks",
+        own=True,
     )
     order_message_enable: bool = option(
         False,
@@ -97,3 +115,5 @@ class NamesrvConfig:
 
     def __post_init__(self) -> None:
         check_ip("bindAddress", self.bind_address)
+        parse_sources("registerFrom", self.register_from)
+        parse_sources("administerFrom", self.administer_from)

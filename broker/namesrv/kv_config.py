@@ -13,6 +13,7 @@ from message_store.errors import RequestError
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 ENTRIES_MAX = 100_000
 TEXT_CHARS_MAX = 65_536
+TOTAL_CHARS_MAX = 4 << 20  # the file is written whole at each change
 
 Tables = dict[str, dict[str, str]]
 
@@ -55,6 +56,9 @@ class KVConfig:
         async with self._changing:
             if self.get(namespace, key) is None and self._count() >= ENTRIES_MAX:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, f"there are {ENTRIES_MAX} entries")
+            if self._chars() + len(namespace) + len(key) + len(value) > TOTAL_CHARS_MAX:
+                text = f"more than {TOTAL_CHARS_MAX} characters in all; delete some entries"
+                raise RequestError(ResponseCode.SYSTEM_ERROR, text)
             table = self._tables.get(namespace, {}) | {key: value}
             await self._save(self._tables | {namespace: table})
 
@@ -69,6 +73,13 @@ class KVConfig:
                 return
             table = {k: v for k, v in self._tables[namespace].items() if k != key}
             await self._save(self._tables | {namespace: table})
+
+    def _chars(self) -> int:
+        return sum(
+            len(namespace) + len(key) + len(value)
+            for namespace, table in self._tables.items()
+            for key, value in table.items()
+        )
 
     def _count(self) -> int:
         return sum(map(len, self._tables.values()))

@@ -6,9 +6,10 @@ Source: DefaultRequestProcessor, ClientRequestProcessor
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker import wire_json
@@ -17,6 +18,7 @@ from broker.namesrv.config import NamesrvConfig
 from broker.namesrv.kv_config import ORDER_NAMESPACE, KVConfig
 from broker.namesrv.registration_body import crc_of, decode_body
 from broker.namesrv.route_table import LiveKey, QueueData, Registration, RouteTable
+from broker.namesrv.sources import parse_sources
 from broker.processors import fields
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.topic_config import UNIT_FLAG, UNIT_SUB_FLAG
@@ -27,6 +29,8 @@ from message_store.plugin import Peer, Request, RequestHandler, Response
 
 log = logging.getLogger(__name__)
 EXPIRES_MS_MAX = 86_400_000
+BROKERS_OF_CHANNEL_MAX = 64
+DECODE_HERE_BYTES_MAX = 65_536
 
 
 class NamesrvProcessor:
@@ -37,9 +41,17 @@ class NamesrvProcessor:
     """
 
     def __init__(
-        self, config: NamesrvConfig, table: RouteTable, kv: KVConfig, clock: Clock
+        self,
+        config: NamesrvConfig,
+        table: RouteTable,
+        kv: KVConfig,
+        clock: Clock,
+        *,
+        own_addresses: Sequence[str] = (),
     ) -> None:
         self.config = config
+        self._brokers_from = parse_sources("registerFrom", config.register_from, own_addresses)
+        self._tools_from = parse_sources("administerFrom", config.administer_from, own_addresses)
         self._table, self._kv, self._clock = table, kv, clock
         self._watched: set[Peer] = set()
 
@@ -94,7 +106,10 @@ class NamesrvProcessor:
 
     async def register(self, request: Request) -> Response:
         """Take in a broker and its topics; tell a slave where its master is."""
-        told = self._registration(request)
+        self._brokers_from.check(request, "a broker's registration")
+        told = await self._registration(request)
+        self._check_channel(told)
+        self._note_move(told)
         found = self._table.register(told, self._clock.now_ms())
         if request.peer is not None and request.peer not in self._watched:
             self._watched.add(request.peer)
@@ -106,12 +121,37 @@ class NamesrvProcessor:
             body=wire_json.encode({"table": order}) if order else b"",
         )
 
-    def _registration(self, request: Request) -> Registration:
+    def _note_move(self, told: Registration) -> None:
+        """Log a registration that takes the place of another process, as a failover does."""
+        known = self._table.address_of(told.broker_name, told.broker_id)
+        if known is not None and known != told.address:
+            log.warning(
+                "broker %s with id %d registers at %s; it was at %s. Without a failover, another "
+                "machine has taken its name: name the brokers' networks with registerFrom",
+                *(ascii(told.broker_name), told.broker_id, ascii(told.address), ascii(known)),
+            )
+
+    def _check_channel(self, told: Registration) -> None:
+        """Bound the brokers of one connection; a connection that closed meanwhile has none."""
+        if told.channel is None:
+            return
+        if getattr(told.channel, "closed", False):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection is gone")
+        count = self._table.count_of(told.channel)
+        if count >= BROKERS_OF_CHANNEL_MAX and not self._table.is_known(told):
+            text = f"this connection has registered {count} brokers, the limit; open another one"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+
+    async def _registration(self, request: Request) -> Registration:
         crc = fields.integer(request, "bodyCrc32", 0)
         if crc and crc != crc_of(request.body):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the body does not match its bodyCrc32")
         try:
-            body = decode_body(request.body, compressed=fields.boolean(request, "compressed"))
+            compressed = fields.boolean(request, "compressed")
+            if len(request.body) < DECODE_HERE_BYTES_MAX and not compressed:
+                body = decode_body(request.body, compressed=False)
+            else:  # other requests go on while it is read
+                body = await asyncio.to_thread(decode_body, request.body, compressed=compressed)
         except ValueError as error:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"registration refused: {error}"
@@ -138,20 +178,24 @@ class NamesrvProcessor:
     def _closed(self, peer: Peer) -> None:
         self._watched.discard(peer)
         for key in self._table.channel_closed(peer):
-            log.warning("broker %s of %s closed its connection: dropped", key.address, key.cluster)
+            log.warning("broker %s of %s closed its connection: dropped", *map(ascii, key[::-1]))
 
     def expire(self) -> None:
         """Drop the brokers that were silent for too long."""
         for gone in self._table.expire(self._clock.now_ms()):
-            log.warning("broker %s of %s was silent: dropped", gone.key.address, gone.key.cluster)
+            log.warning("broker %s of %s was silent: dropped", *map(ascii, gone.key[::-1]))
 
     async def unregister(self, request: Request) -> Response:
         """Drop a broker."""
+        self._brokers_from.check(request, "the end of a registration")
         fields.text(request, "brokerName")
         fields.long(request, "brokerId")
         key = _live_key(request)
+        if self._table.is_local(key):
+            text = f"{key.address} is the broker of this process; only its own stop unregisters it"
+            raise RequestError(ResponseCode.NO_PERMISSION, text)
         if self._table.unregister(key):
-            log.info("broker %s of %s unregistered", key.address, key.cluster)
+            log.info("broker %.200s of %.200s unregistered", ascii(key.address), ascii(key.cluster))
         return Response()
 
     async def query_version(self, request: Request) -> Response:
@@ -163,7 +207,7 @@ class NamesrvProcessor:
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"no data version: {error}") from error
         changed = known != told
-        if not changed:
+        if not changed and self._may_register(request):
             self._table.heard(key, self._clock.now_ms())
         return Response(
             fields={"changed": "true" if changed else "false"},
@@ -172,8 +216,12 @@ class NamesrvProcessor:
 
     async def heartbeat(self, request: Request) -> Response:
         """Note that a broker lives."""
-        self._table.heard(_live_key(request), self._clock.now_ms())
+        if self._may_register(request):
+            self._table.heard(_live_key(request), self._clock.now_ms())
         return Response()
+
+    def _may_register(self, request: Request) -> bool:
+        return request.peer is None or self._brokers_from.allows(request.peer.address[0])
 
     async def member_group(self, request: Request) -> Response:
         """Answer the addresses behind one broker name."""
@@ -218,12 +266,16 @@ class NamesrvProcessor:
     async def delete_topic(self, request: Request) -> Response:
         """Forget a topic everywhere, or in one cluster."""
         topic = fields.text(request, "topic")
+        if self._table.route(topic) is None:
+            return Response()  # as the broker's own deletion left it
+        self._tools_from.check(request, "the deletion of a topic")
         self._table.delete_topic(topic, request.fields.get("clusterName", ""))
-        log.info("topic %s deleted", topic)
+        log.info("topic %s deleted", ascii(topic))
         return Response()
 
     async def register_topic(self, request: Request) -> Response:
         """Add a topic to brokers that are known."""
+        self._tools_from.check(request, "a topic's registration")
         topic = fields.text(request, "topic")
         try:
             queues = _queues_of_route(wire_json.parse_object(request.body))
@@ -234,16 +286,19 @@ class NamesrvProcessor:
 
     async def wipe_write(self, request: Request) -> Response:
         """Forbid writing to the topics of a broker; answer how many they are."""
+        self._tools_from.check(request, "a broker's write permission")
         count = self._table.set_writable(fields.text(request, "brokerName"), False)
         return Response(fields={"wipeTopicCount": str(count)})
 
     async def add_write(self, request: Request) -> Response:
         """Allow writing to the topics of a broker; answer how many they are."""
+        self._tools_from.check(request, "a broker's write permission")
         count = self._table.set_writable(fields.text(request, "brokerName"), True)
         return Response(fields={"addTopicCount": str(count)})
 
     async def put_kv(self, request: Request) -> Response:
         """Set a value."""
+        self._tools_from.check(request, "a key-value pair")
         namespace, key = fields.text(request, "namespace"), fields.text(request, "key")
         await self._kv.put(namespace, key, fields.text(request, "value"))
         return Response()
@@ -259,6 +314,7 @@ class NamesrvProcessor:
 
     async def delete_kv(self, request: Request) -> Response:
         """Remove a value."""
+        self._tools_from.check(request, "a key-value pair")
         await self._kv.delete(fields.text(request, "namespace"), fields.text(request, "key"))
         return Response()
 
@@ -273,6 +329,7 @@ class NamesrvProcessor:
 
     async def update_config(self, request: Request) -> Response:
         """Change keys that may change while we run; all of them or none."""
+        self._tools_from.check(request, "a configuration")
         try:
             told = parse_properties(request.body.decode("utf-8"), source="request 318")
             self.config = _changed(self.config, told)

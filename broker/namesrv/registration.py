@@ -56,6 +56,7 @@ class LocalNamesrv(Protocol):
 
     def register_local(self, told: Registration) -> None: ...
     def unregister_local(self, key: LiveKey) -> None: ...
+    def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
 
 
 class Outbound(Protocol):
@@ -117,7 +118,12 @@ class Snapshot:
         topics = self._masked(self._topics if changed is None else changed)
         return register_request(self.us, self._topics.version, topics, self._clock.now_ms())
 
-    def local(self) -> Registration:
+    @property
+    def permission(self) -> int:
+        """What the broker as a whole permits now."""
+        return self._permission()
+
+    def local(self, changed: Iterable[TopicConfig] | None = None) -> Registration:
         """Return the same for the name server in our own process."""
         return Registration(
             cluster=self.us.cluster,
@@ -126,8 +132,9 @@ class Snapshot:
             address=self.us.address,
             ha_address=self.us.ha_address,
             version=self._topics.version,
-            topics=list(self._masked(self._topics)),
+            topics=list(self._masked(self._topics if changed is None else changed)),
             acting_master=False,
+            local=True,
         )
 
     def _masked(self, topics: Iterable[TopicConfig]) -> Iterator[TopicConfig]:
@@ -290,6 +297,7 @@ class Registrar:
     ) -> None:
         self._snapshot = Snapshot(us, topics, clock, permission)
         self._clock, self._local = clock, local
+        self._local_permission: int | None = None  # of the last local registration
         self._wanted = list(addresses)
         self._interval_ms, self._timeout_s, self._connect = interval_ms, timeout_s, connect
         self._links: dict[str, Link] = {}
@@ -303,7 +311,7 @@ class Registrar:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
         """Register, and stay registered until the block ends; then unregister everywhere."""
-        self._register_local()
+        self._register_local(())
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -324,6 +332,7 @@ class Registrar:
         self._wanted = list(dict.fromkeys(addresses))[:LINKS_MAX]
         if self._tasks is None:
             return
+        self._register_local(())
         for address in [each for each in self._links if each not in self._wanted]:
             self._links.pop(address).stop()
         for address in self._wanted:
@@ -341,10 +350,23 @@ class Registrar:
 
         Returns when all that can be reached know, at the latest after 2 s.
         """
-        self._register_local()
+        self._register_local(topics)
         if self._tasks is not None and self._links:
             await asyncio.gather(*(link.push(topics) for link in self._links.values()))
 
-    def _register_local(self) -> None:
+    def removed(self, topic: str) -> None:
+        """Have the name server in our own process forget a topic that was deleted."""
         if self._local is not None:
-            self._local.register_local(self._snapshot.local())
+            self._local.drop_local_topic(self._snapshot.us.broker_name, topic)
+
+    def _register_local(self, changed: Sequence[TopicConfig]) -> None:
+        """Register with the name server in our own process: what changed, or all topics at first.
+
+        The first registration, and one after a change of what the broker permits, holds all.
+        """
+        if self._local is None:
+            return
+        permission = self._snapshot.permission
+        whole = permission != self._local_permission
+        self._local_permission = permission
+        self._local.register_local(self._snapshot.local(None if whole else changed))

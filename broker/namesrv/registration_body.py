@@ -18,7 +18,9 @@ from broker import wire_json
 from broker.data_version import DataVersion
 from broker.topic_config import TopicConfig
 
-PLAIN_BYTES_MAX = 64 << 20  # of a compressed body, unpacked
+PLAIN_BYTES_MAX = 32 << 20  # of a compressed body, unpacked
+PLAIN_BYTES_SMALL = 1 << 20  # always allowed
+EXPANSION_MAX = 64  # unpacked bytes for each compressed one: topic names are alike, junk is more so
 CRC_MASK = 0x7FFF_FFFF
 
 
@@ -102,13 +104,14 @@ class _Parts:
 
 
 def _decode_compressed(body: bytes) -> RegistrationBody:
+    bytes_max = min(PLAIN_BYTES_MAX, max(PLAIN_BYTES_SMALL, len(body) * EXPANSION_MAX))
     unpacker = zlib.decompressobj()
     try:
-        plain = unpacker.decompress(body, PLAIN_BYTES_MAX)
+        plain = unpacker.decompress(body, bytes_max)
     except zlib.error as error:
         raise ValueError(f"the compressed body is no zlib stream: {error}") from error
     if unpacker.unconsumed_tail:
-        raise ValueError(f"the body unpacks to more than {PLAIN_BYTES_MAX} bytes")
+        raise ValueError(f"the body unpacks to more than {bytes_max} bytes")
     parts = _Parts(plain)
     version = DataVersion.from_json(wire_json.parse(parts.part()))
     count = parts.number()

@@ -25,6 +25,8 @@ from message_store.errors import RequestError
 MASTER_ID = 0
 BROKERS_MAX = 10_000
 TOPICS_MAX = 262_144
+BROKER_ID_MAX = (1 << 31) - 1
+NAME_CHARS_MAX = 255
 
 
 class QueueData(NamedTuple):
@@ -59,6 +61,7 @@ class Registration:
         channel: the connection it came by; None: the broker lives in our own process.
         expires_after_ms: silence after which it is dropped; None: never.
         acting_master: `enableActingMaster`; None: a broker before 5.0.
+        local: the broker lives in our own process; no registration of the network replaces it.
     """
 
     cluster: str
@@ -71,6 +74,7 @@ class Registration:
     channel: object | None = None
     expires_after_ms: int | None = None
     acting_master: bool | None = None
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class BrokerData:
 
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
+    topics: set[str] = field(default_factory=set)
     acting_master: bool = False
 
 
@@ -109,6 +114,7 @@ class RouteTable:
         self._brokers: dict[str, BrokerData] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._live: dict[LiveKey, Live] = {}
+        self._local: set[str | None] = set()  # addresses of the broker of our own process
 
     # -- brokers come -------------------------------------------------------------------------
 
@@ -130,6 +136,9 @@ class RouteTable:
         for other in [n for n, address in data.addresses.items() if address == told.address]:
             del data.addresses[other]
         data.addresses[told.broker_id] = told.address
+        if told.local:
+            data.cluster = told.cluster
+            self._local.add(told.address)
         data.acting_master = bool(told.acting_master)
         if self._leads(told, data):
             self._take_topics(told, data, all_of_them=known is None or self._differs(key, told))
@@ -144,6 +153,8 @@ class RouteTable:
         return self._master_of(told, data)
 
     def _check(self, told: Registration, data: BrokerData | None, known: str | None) -> None:
+        if not told.local:
+            self._check_foreign(told, known)
         if data is None and len(self._brokers) >= BROKERS_MAX:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{BROKERS_MAX} brokers are registered")
         if known is None and len(told.topics) == 1:
@@ -159,6 +170,18 @@ class RouteTable:
             text = f"{told.broker_name}: {known} is registered with a newer state version"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
 
+    def _check_foreign(self, told: Registration, known: str | None) -> None:
+        """Refuse what would put another process in the place of the broker of our own."""
+        text = ""
+        if not 0 <= told.broker_id <= BROKER_ID_MAX:
+            text = f"broker id {told.broker_id} is not from 0 to {BROKER_ID_MAX}"
+        elif max(map(len, (told.cluster, told.broker_name, told.address))) > NAME_CHARS_MAX:
+            text = f"a name or an address has more than {NAME_CHARS_MAX} characters"
+        elif {told.address, known} & self._local:
+            text = f"{told.broker_name} at {known or told.address} is the broker of this process"
+        if text:
+            raise RequestError(ResponseCode.NO_PERMISSION, f"registration refused: {text}")
+
     @staticmethod
     def _leads(told: Registration, data: BrokerData) -> bool:
         if told.broker_id == MASTER_ID:
@@ -173,6 +196,7 @@ class RouteTable:
         read_only = told.broker_id != MASTER_ID and data.acting_master
         for topic in told.topics:
             brokers = self._topics.setdefault(topic.name, {})
+            data.topics.add(topic.name)
             if all_of_them or told.broker_name not in brokers:
                 perm = topic.perm & ~PERM_WRITE if read_only else topic.perm
                 brokers[told.broker_name] = QueueData(
@@ -208,6 +232,7 @@ class RouteTable:
         live = self._live.pop(key, None)
         if live is None:
             return False
+        self._local.discard(key.address)
         data = self._brokers.get(live.broker_name)
         if data is None:
             return True
@@ -215,8 +240,26 @@ class RouteTable:
             del data.addresses[broker_id]
         if not data.addresses:
             del self._brokers[live.broker_name]
-            self._drop_queues(lambda name: name == live.broker_name)
+            for topic in data.topics:
+                self._drop_queues(lambda name: name == live.broker_name, topic)
         return True
+
+    def address_of(self, broker_name: str, broker_id: int) -> str | None:
+        """Return the address behind a broker's name and id, None if there is none."""
+        data = self._brokers.get(broker_name)
+        return data.addresses.get(broker_id) if data is not None else None
+
+    def is_local(self, key: LiveKey) -> bool:
+        """Return whether an address is that of the broker of our own process."""
+        return key.address in self._local
+
+    def is_known(self, told: Registration) -> bool:
+        """Return whether the process that registers has registered before."""
+        return LiveKey(told.cluster, told.address) in self._live
+
+    def count_of(self, channel: object) -> int:
+        """Return how many brokers were last heard on a connection."""
+        return sum(live.channel is channel for live in self._live.values())
 
     def channel_closed(self, channel: object) -> list[LiveKey]:
         """Drop the brokers last heard on a connection; return them."""
@@ -236,20 +279,25 @@ class RouteTable:
             self.unregister(each.key)
         return gone
 
-    def _drop_queues(self, unwanted: Callable[[str], bool], topic: str | None = None) -> None:
-        for name in [topic] if topic is not None else list(self._topics):
-            brokers = self._topics.get(name, {})
-            for broker_name in [each for each in brokers if unwanted(each)]:
-                del brokers[broker_name]
-            if not brokers:
-                self._topics.pop(name, None)
+    def drop_topic_of(self, broker_name: str, topic: str) -> None:
+        """Forget what one broker has of a topic."""
+        self._drop_queues(lambda name: name == broker_name, topic)
+
+    def _drop_queues(self, unwanted: Callable[[str], bool], topic: str) -> None:
+        brokers = self._topics.get(topic, {})
+        for broker_name in [each for each in brokers if unwanted(each)]:
+            del brokers[broker_name]
+            if (data := self._brokers.get(broker_name)) is not None:
+                data.topics.discard(topic)
+        if not brokers:
+            self._topics.pop(topic, None)
 
     # -- tools change -------------------------------------------------------------------------
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
         """Forget a topic, or what the brokers of one cluster have of it. 216"""
         if not cluster:
-            self._topics.pop(topic, None)
+            self._drop_queues(lambda name: True, topic)
             return
         self._drop_queues(lambda name: self._cluster_of(name) == cluster, topic)
 
@@ -268,6 +316,7 @@ class RouteTable:
         brokers = self._topics.setdefault(topic, {})
         for name, data in known.items():
             brokers.setdefault(name, data)
+            self._brokers[name].topics.add(topic)
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
         """Allow or forbid writing to all topics of a broker; return how many it has. 205, 327
@@ -275,7 +324,9 @@ class RouteTable:
         Source: RouteInfoManager.operateWritePermOfBroker
         """
         count = 0
-        for brokers in self._topics.values():
+        broker = self._brokers.get(broker_name)
+        for topic in broker.topics if broker is not None else ():
+            brokers = self._topics.get(topic, {})
             data = brokers.get(broker_name)
             if data is not None:
                 perm = PERM_READ | PERM_WRITE if writable else data.perm & ~PERM_WRITE

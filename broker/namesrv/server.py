@@ -20,6 +20,7 @@ from broker.namesrv.config import NamesrvConfig
 from broker.namesrv.kv_config import KVConfig
 from broker.namesrv.processor import NamesrvProcessor
 from broker.namesrv.route_table import LiveKey, Registration, RouteTable
+from broker.own_address import own_address as address_of_this_machine
 from broker.remoting.limits import RemotingLimits
 from broker.remoting.server import RemotingServer
 from message_store.clock import Clock
@@ -31,19 +32,27 @@ log = logging.getLogger(__name__)
 class NameServer:
     """Routes, the key-value table, the port, and the search for brokers that have gone.
 
+    Args:
+        own_address: IP address by which this machine's brokers come; empty: looked up.
     Raises (on entering):
         CorruptStore: The key-value file cannot be read.
         UsageError: The port cannot be had.
     """
 
-    def __init__(self, config: NamesrvConfig, clock: Clock) -> None:
+    def __init__(self, config: NamesrvConfig, clock: Clock, *, own_address: str = "") -> None:
         self._clock = clock
         self._listen = (config.bind_address, config.listen_port)
         self._scan_ms = config.scan_interval_ms
         self.table = RouteTable()
         path = os.path.expanduser(config.kv_config_path)
         self.kv = KVConfig(ConfigFile(Path(path)) if path else None)
-        self._processor = NamesrvProcessor(config, self.table, self.kv, clock)
+        self._processor = NamesrvProcessor(
+            config,
+            self.table,
+            self.kv,
+            clock,
+            own_addresses=(own_address or address_of_this_machine(config.bind_address),),
+        )
         limits = RemotingLimits(
             connections_max=config.connections_max,
             backlog=config.socket_backlog,
@@ -74,6 +83,10 @@ class NameServer:
             RequestError: It is refused.
         """
         self.table.register(told, self._clock.now_ms())
+
+    def drop_local_topic(self, broker_name: str, topic: str) -> None:
+        """Forget what the broker of this process has of a topic that it deleted."""
+        self.table.drop_topic_of(broker_name, topic)
 
     def unregister_local(self, key: LiveKey) -> None:
         """Drop the broker of this process."""

@@ -330,9 +330,15 @@ def test_the_name_server_in_our_process_knows_at_once() -> None:
     class Local:
         def __init__(self) -> None:
             self.topics: list[str] = []
+            self.told: list[list[str]] = []
 
         def register_local(self, told: Registration) -> None:
-            self.topics = [topic.name for topic in told.topics]
+            assert told.local
+            self.told.append([topic.name for topic in told.topics])
+            self.topics += self.told[-1]
+
+        def drop_local_topic(self, broker_name: str, topic: str) -> None:
+            self.topics.remove(topic)
 
         def unregister_local(self, key: LiveKey) -> None:
             assert key == LiveKey("C", "1.1.1.1:1")
@@ -345,7 +351,51 @@ def test_the_name_server_in_our_process_knows_at_once() -> None:
             assert local.topics == ["T", "U"]
             await setting.add("V")
             assert local.topics == ["T", "U", "V"]
+            assert local.told[-1] == ["V"]
+            setting.registrar.removed("U")
+            assert local.topics == ["T", "V"]
         assert local.topics == []
+
+
+@pytest.mark.finding("E8")
+def test_a_topic_more_is_one_topic_for_the_name_server_in_our_process() -> None:
+    told: list[int] = []
+    permission = 6
+
+    class Local:
+        def register_local(self, registration: Registration) -> None:
+            told.append(len(registration.topics))
+
+        def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
+        def unregister_local(self, key: LiveKey) -> None: ...
+
+    async def main() -> None:
+        nonlocal permission
+        setting = Setting(addresses=[], local=Local(), permission=lambda: permission)
+        async with setting.registrar.running():
+            told.clear()
+            await setting.add("V")
+            permission = 4
+            setting.registrar.set_addresses([])
+            assert told == [1, 3]
+
+    asyncio.run(main())
+
+
+def test_a_local_registrations_first_call_holds_all_topics() -> None:
+    class Local:
+        def register_local(self, registration: Registration) -> None:
+            assert registration.local
+            names.append([topic.name for topic in registration.topics])
+
+        def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
+        def unregister_local(self, key: LiveKey) -> None: ...
+
+    names: list[list[str]] = []
+
+    async def main() -> None:
+        async with Setting(addresses=[], local=Local()).registrar.running():
+            assert names[0] == ["T", "U"]
 
     asyncio.run(main())
 
