@@ -359,6 +359,7 @@ class Broker:
         A round of retention that began before that finds pins unknown from then on.
         """
         self._every(self.settings.store.clean_interval_ms, self._retain, RETENTION_JOB)
+        stack.push_async_callback(self.store.retention.finish)
         stack.callback(self.scheduler.remove_job, RETENTION_JOB)
         if self._config_file is not None and self.config.config_watch_ms:
             self._every(self.config.config_watch_ms, self._watch_file, CONFIG_JOB)
@@ -375,7 +376,7 @@ class Broker:
         self.store.check_disk()
 
     async def _retain(self) -> None:
-        self.store.retention.clean()
+        await self.store.retention.clean_in_thread()
 
     async def _sample(self) -> None:
         self.parts.stats.sample(self.clock.now_ms())

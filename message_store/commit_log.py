@@ -95,6 +95,28 @@ class LogFile:
         """Close the descriptor; the mapping lives until nobody holds a view of it."""
         os.close(self.fd)
 
+    def erase(self) -> None:
+        """Remove the file: takes long where it is large, and any thread may do it."""
+        try:
+            self.path.unlink(missing_ok=True)
+        finally:
+            self.close()
+
+
+def erase_files(files: list[LogFile]) -> None:
+    """Remove files, oldest first, and forget them: the last reference frees their blocks.
+
+    Raises:
+        OSError: The disk refused one; it and those after it are there again at the next start.
+    """
+    try:
+        while files:
+            files.pop(0).erase()
+    finally:
+        for file in files:
+            file.close()
+        files.clear()
+
 
 def sync_directory(path: Path) -> None:
     """Wait until the names in a directory are on the disk."""
@@ -201,20 +223,19 @@ class CommitLog:
         goes on.
         """
         while len(self.files) > 1 and self.files[-1].base >= end:
-            self._remove(self.files.pop())
+            self.files.pop().erase()
         self.end = end
         if self.files and end < self.files[-1].base + self.file_bytes:
             self.files[-1].zero_from(end - self.files[-1].base)
 
+    def detach_first(self) -> LogFile:
+        """Take the oldest file (never the one that is written) out of the log, to be erased."""
+        assert len(self.files) > 1
+        return self.files.pop(0)
+
     def remove_first(self) -> None:
         """Remove the oldest file (never the one that is written)."""
-        assert len(self.files) > 1
-        self._remove(self.files.pop(0))
-
-    @staticmethod
-    def _remove(file: LogFile) -> None:
-        file.close()
-        file.path.unlink()
+        self.detach_first().erase()
 
     def close(self) -> None:
         """Close all files."""

@@ -374,6 +374,9 @@ class IndexService:
 
     def remove_before(self, log_min: int) -> None:
         """Remove files that know only records that are gone; the newest always stays."""
+        gone = []
         with self._lock:
             while len(self._files) > 1 and self._files[0].end_phys < log_min:
-                self._files.pop(0).path.unlink(missing_ok=True)
+                gone.append(self._files.pop(0))
+        for file in gone:  # takes long: whoever asks for a key must not wait for it
+            file.path.unlink(missing_ok=True)

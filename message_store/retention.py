@@ -10,16 +10,21 @@ disk fills up. Copies of what waits in them, further on in the log, make them fr
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from message_store.commit_log import LogFile, erase_files
 from message_store.config import StoreConfig
 from message_store.pins import UNKNOWN, FirstPending, Pin, Unknown, first_pending, is_pinned
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
+
+
+QUEUES_AT_ONCE = 64  # corrected in one turn of the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,7 @@ class Retention:
         self._pins: list[tuple[str, Pin]] = []
         self._failing: set[str] = set()  # owners whose pin has raised
         self._asked_until = 0
+        self._one_at_a_time = asyncio.Lock()
         self.removed_files = 0
         self.pinned = False
 
@@ -188,7 +194,44 @@ class Retention:
     # -- removal --------------------------------------------------------------------------------
 
     def clean(self) -> int:
-        """Remove what may go; return how many files went."""
+        """Remove what may go, in the calling thread; return how many files went."""
+        files = self._detach()
+        count = len(files)
+        if files:
+            self._store.queues.correct_min(self._store.min_offset)
+            self._erase(files)
+        return count
+
+    async def clean_in_thread(self) -> int:
+        """Remove what may go; the event loop goes on while large files are removed."""
+        async with self._one_at_a_time:
+            files = self._detach()
+            count = len(files)
+            if files:
+                for number, queue in enumerate(self._store.queues.all()):
+                    queue.correct_min(self._store.min_offset)
+                    if number % QUEUES_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                await asyncio.to_thread(self._erase, files)
+            return count
+
+    async def finish(self) -> None:
+        """Return when no round is under way."""
+        async with self._one_at_a_time:
+            pass
+
+    def _erase(self, files: list[LogFile]) -> None:
+        """Remove what was detached. Any thread may call it."""
+        store = self._store
+        try:
+            erase_files(files)
+            store.index.remove_before(store.min_offset)
+            store.queues.deletions.write()
+        except OSError as error:
+            store.notice(f"old files of {store.root} stay until the next start: {error}")
+
+    def _detach(self) -> list[LogFile]:
+        """Take the files that may go out of the log."""
         store = self._store
         facts = self._facts()
         now_ms = store.clock.now_ms()
@@ -203,16 +246,14 @@ class Retention:
             durable=store.durable_offset,
             asked_until=self._asked_until,
         )
-        for _ in range(plan.remove):
-            store.log.remove_first()
-        if plan.remove:
-            store.queues.correct_min(store.min_offset)
-            store.index.remove_before(store.min_offset)
-            self.removed_files += plan.remove
+        files = [store.log.detach_first() for _ in range(plan.remove)]
+        if files:
+            store.queues.deletions.fit(store.min_offset, store.max_offset)
+            self.removed_files += len(files)
         if plan.pinned and not self.pinned and not isinstance(pinned_from, Unknown):
             store.notice(
                 f"{store.log.files[0].path} is kept although it could go: a pending message is "
                 f"in it"
             )
         self.pinned = plan.pinned
-        return plan.remove
+        return files

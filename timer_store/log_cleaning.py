@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from message_store.commit_log import LogFile
 from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.layout import UNIT_BYTES
@@ -73,11 +74,14 @@ class LogCleaning:
             file.release()
         return True
 
-    def remove_before(self, pos: int) -> int:
-        """Remove files that end at or before a position, the last one never; return how many."""
-        log, count = self._timers.units.log, 0
-        while len(log.files) > 1 and count < FILES_MAX and log.files[1].base <= pos:
-            log.remove_first()
-            count += 1
-        self.removed_files += count
-        return count
+    def detach_before(self, pos: int) -> list[LogFile]:
+        """Take files that end at or before a position out of the log, the last one never.
+
+        They are to be erased, in any thread.
+        """
+        log = self._timers.units.log
+        files: list[LogFile] = []
+        while len(log.files) > 1 and len(files) < FILES_MAX and log.files[1].base <= pos:
+            files.append(log.detach_first())
+        self.removed_files += len(files)
+        return files

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from message_store.commit_log import LogFile, erase_files
 from message_store.errors import CorruptStore
 from timer_store.leaving import settle_delivered
 from timer_store.queue_end import mark_queue_end
@@ -129,8 +130,17 @@ class TimerKeeper:
         self._passed_later = NO_PLACES
         self._written, self._failed = snapshot, False
         timers.held_from = needed
-        timers.log_cleaning.remove_before(needed_from)
+        files = timers.log_cleaning.detach_before(needed_from)
+        if files:
+            await asyncio.to_thread(self._erase, files)
         return True
+
+    @staticmethod
+    def _erase(files: list[LogFile]) -> None:
+        try:
+            erase_files(files)
+        except OSError as error:
+            log.error("old files of the timer log stay until the next start: %s", error)
 
     def _forget_remade(self) -> None:
         """Forget what was known of places in the log, if the log was made anew."""

@@ -305,21 +305,20 @@ class TimerLog:
     def truncate(self, end: int) -> None:
         """Drop everything from `end` on; later bytes read as zeros, later files are removed."""
         while self.files and self.files[-1].base >= end:
-            self._remove(self.files.pop())
+            self.files.pop().erase()
         self.end = end
         if self.files and end < self.files[-1].base + self.file_bytes:
             self.files[-1].zero_from(end - self.files[-1].base)
             self._note_changed(self.files[-1].base)
 
+    def detach_first(self) -> UnitFile:
+        """Take the oldest file (never the one that is written) out of the log, to be erased."""
+        assert len(self.files) > 1
+        return self.files.pop(0)
+
     def remove_first(self) -> None:
         """Remove the oldest file (never the one that is written)."""
-        assert len(self.files) > 1
-        self._remove(self.files.pop(0))
-
-    @staticmethod
-    def _remove(file: UnitFile) -> None:
-        file.close()
-        file.path.unlink()
+        self.detach_first().erase()
 
     def close(self) -> None:
         """Close all files."""

@@ -109,7 +109,7 @@ class RuntimeInfo:
 
     async def clean(self, request: Request) -> Response:
         """Remove what retention would remove anyway, now."""
-        self._store.retention.clean()
+        await self._store.retention.clean_in_thread()
         return Response()
 
     # --- groups of pairs

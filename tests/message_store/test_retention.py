@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from message_store.batch import PutBatch
 from message_store.clock import FakeClock
+from message_store.commit_log import LogFile
 from message_store.pins import UNKNOWN
 from message_store.retention import FileFacts, Wanted, plan_removal, plan_wanted
-from tests.store_help import add_message, open_store, small_config
+from message_store.store import MessageStore
+from tests.store_help import add_message, open_store, put_one, small_config
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000
@@ -115,6 +120,76 @@ def test_a_store_asks_its_disk(tmp_path, monkeypatch):
         assert s.retention.wanted() == s.retention.expired() == Wanted()
         s.clock.advance(10**13)
         assert s.retention.expired().until == s.log.files[0].base + s.log.file_bytes
+
+
+def expired_store(root: Path, clock: FakeClock) -> MessageStore:
+    """Return an entered store whose log files, but for the last, may go."""
+    hours = ";".join(f"{hour:02d}" for hour in range(24))
+    store = open_store(root, clock, delete_when_hours=hours)
+    store.__enter__()
+    batch = PutBatch()
+    for _ in range(1_500):
+        add_message(store, batch, "T", 0, b"x" * 80)
+    store.put(batch)
+    store.flush()
+    for file in store.log.files:
+        os.utime(file.path, (OLD / 1_000, OLD / 1_000))
+    clock.set_ms(NOW_MS)
+    return store
+
+
+@pytest.mark.finding("P:unlink-on-the-loop")
+def test_large_files_are_removed_in_another_thread(tmp_path, monkeypatch):
+    store = expired_store(tmp_path, FakeClock())
+    began, go_on = threading.Event(), threading.Event()
+    real = LogFile.erase
+
+    def erase(file: LogFile) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        began.set()
+        assert go_on.wait(10)
+        real(file)
+
+    monkeypatch.setattr(LogFile, "erase", erase)
+
+    async def story() -> None:
+        count = len(store.log.files) - 1
+        round_ = asyncio.create_task(store.retention.clean_in_thread())
+        assert await asyncio.to_thread(began.wait, 10)
+        ending = asyncio.create_task(store.retention.finish())
+        assert len(store.log.files) == 1  # nothing is read there any more
+        assert store.queue_bounds("T", 0)[0] > 0
+        assert put_one(store, "T")["status"] == 0  # the loop goes on
+        await asyncio.sleep(0)
+        assert not ending.done()
+        go_on.set()
+        assert await round_ == count == store.retention.removed_files
+        await ending
+        assert len(list((tmp_path / "commitlog").iterdir())) == 1
+
+    asyncio.run(story())
+    store.__exit__(None, None, None)
+
+
+@pytest.mark.finding("P:unlink-on-the-loop")
+def test_a_file_that_cannot_be_removed_is_there_again_at_the_next_start(tmp_path, monkeypatch):
+    clock = FakeClock()
+    store = expired_store(tmp_path, clock)
+    notices: list[str] = []
+    store.notice = notices.append
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refused)
+        asyncio.run(store.retention.clean_in_thread())
+    assert "stay until the next start" in notices[-1]
+    end = store.max_offset
+    store.__exit__(None, None, None)
+    with open_store(tmp_path, clock) as again:
+        assert (again.min_offset, again.max_offset) == (0, end)
+        assert again.queue_bounds("T", 0)[1] == 1_500
+
+
+def refused(path: Path, *, missing_ok: bool = False) -> None:
+    raise OSError(errno.EIO, "Input/output error")
 
 
 def test_files_go_queues_follow_and_pinned_ones_stay(tmp_path):
