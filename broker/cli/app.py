@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from broker.cli.cache_home import use_writable_cache
 from broker.cli.exits import MEANINGS, errors_become_exits
 from broker.cli.migrate import migrate_app
 from broker.cli.options import (
@@ -18,6 +19,7 @@ from broker.cli.options import (
     Overrides,
     collect_properties,
 )
+from broker.cli.output import notice
 from broker.cli.reconcile import reconcile_app
 from broker.cli.timers import timers_app
 from message_store.errors import UsageError
@@ -31,6 +33,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named."""
         with errors_become_exits():
+            if text := use_writable_cache():
+                notice(text)
             return super().invoke(ctx)
 
 

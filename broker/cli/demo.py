@@ -12,9 +12,10 @@ import asyncio
 import importlib
 import json
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ START_TIMEOUT_S = 300  # a first start compiles kernels
 RUN_TIMEOUT_S = 120
 LINGER_S = 2.0  # for a message that comes twice
 STOP_TIMEOUT_S = 30
+SIGNAL_EXIT = 128  # and the number of the signal, as shells do
 BROKER_CONF = """\
 brokerName = demo
 brokerIP1 = 127.0.0.1
@@ -143,7 +145,7 @@ def run_demo(*, as_json: bool) -> None:
     own = not _has_cpp_client()
     if own and not as_json:
         print("No C++ client here (pip install rocketmq==0.4.4, x86-64): using DueMQ's own.")
-    demo = asyncio.run(_run(as_json, own))
+    demo = asyncio.run(_until_signal(_run(as_json, own)))
     faults = demo.faults()
     if as_json:
         print_json({"messages": [_facts(line) for line in demo.lines.values()], "faults": faults})
@@ -178,6 +180,28 @@ def _facts(line: Line) -> dict[str, Any]:
         "late_ms": line.late_ms,
         "verdict": line.verdict,
     }
+
+
+async def _until_signal(work: Coroutine[Any, Any, Demo]) -> Demo:
+    """Return what `work` returns; stop it, and the processes it started, on SIGHUP and SIGTERM.
+
+    A terminal that is closed sends SIGHUP; a broker takes that for "read the configuration again".
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    came: list[int] = []
+
+    def stop(number: int) -> None:
+        came.append(number)
+        task.cancel()
+
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if came:
+            raise SystemExit(SIGNAL_EXIT + came[0]) from None
+        raise
 
 
 async def _run(as_json: bool, own: bool) -> Demo:

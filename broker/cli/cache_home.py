@@ -1,0 +1,79 @@
+"""Where compiled code is kept when the usual place cannot be written.
+
+    DUEMQ_KERNEL_CACHE, else $XDG_CACHE_HOME/duemq/kernels, else ~/.cache/duemq/kernels
+        |  cannot be made or written: a service account without a home, a read-only image
+        v
+    a directory of this user's own below the temporary directory
+
+Machine code that is loaded is code that runs. So the directory must belong to this user, and
+nobody else may write there; where one of that name is not like that, a fresh one is made.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+CACHE_VARIABLE: Final = "DUEMQ_KERNEL_CACHE"  # as in message_store.kernels, which reads it
+XDG_VARIABLE: Final = "XDG_CACHE_HOME"
+
+
+def use_writable_cache() -> str:
+    """Have the environment name a directory that can be written; return a notice if it is another.
+
+    Call it before `message_store.kernels` is imported.
+    """
+    directory = _usual_directory()
+    fault = _fault(directory) if directory is not None else "this user has no home directory"
+    if not fault:
+        return ""
+    own = _own_directory()
+    os.environ[CACHE_VARIABLE] = str(own)
+    if directory is None:
+        os.environ[XDG_VARIABLE] = str(own)  # for everything else that asks for a home
+    return (
+        f"{fault}; compiled code is kept in {own}. Set {CACHE_VARIABLE} to a directory that stays, "
+        "or it is compiled again when that one is gone"
+    )
+
+
+def _usual_directory() -> Path | None:
+    """Return what `message_store.kernels` would take; None: there is no home directory."""
+    if named := os.environ.get(CACHE_VARIABLE):
+        return Path(named)
+    try:
+        home = Path(os.environ.get(XDG_VARIABLE) or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return home / "duemq" / "kernels"
+
+
+def _fault(directory: Path) -> str:
+    """Return why nothing can be kept in a directory; empty: it can."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return ""
+    except OSError as error:
+        return f"{directory} cannot be written: {error.strerror}"
+
+
+def _own_directory() -> Path:
+    """Return a directory below the temporary one that only this user can write.
+
+    Raises:
+        OSError: There is no place at all.
+    """
+    path = Path(tempfile.gettempdir()) / f"duemq-kernels-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="duemq-kernels-"))
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not is_own or found.st_mode & 0o022 or _fault(path):
+        return Path(tempfile.mkdtemp(prefix="duemq-kernels-"))
+    return path
