@@ -19,6 +19,7 @@ import mmap
 import os
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -133,6 +134,19 @@ class IndexFile:
         out = np.empty(count_max, np.int64)
         found = kernels.find_key(self.words, self.slots, key_hash, span, out)
         return [int(offset) for offset in out[:found]]
+
+    def offsets_of(self, key_hash: int, piece_items: int) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the log offsets of all items with a hash, oldest first, a piece of items a step.
+
+        The way for a hash with many of them: the chain would be followed item by item.
+        """
+        start = INDEX_HEADER.itemsize + self.slots * 4
+        count = min(self.header[5], self.items)
+        items = np.frombuffer(self._map, INDEX_ITEM, count, start)
+        for first in range(1, count, piece_items):
+            piece = items[first : first + piece_items]
+            mine = piece["phys_offset"][piece["key_hash"] == key_hash]
+            yield mine.astype(np.int64)
 
     def sync(self) -> None:
         """Wait until it is on the disk."""
@@ -355,6 +369,11 @@ class IndexService:
         return self._directory / name.zfill(NAME_DIGITS)
 
     # -- the readers --------------------------------------------------------------------------
+
+    def indexed(self) -> tuple[list[IndexFile], int]:
+        """Return the files, oldest first, and the log offset up to which they are complete."""
+        with self._lock:
+            return list(self._files), self._position
 
     def files(self) -> list[IndexFile]:
         """Return the files, the oldest first, for a search of one's own."""

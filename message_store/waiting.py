@@ -81,7 +81,7 @@ class Decided:
 class WaitingMessages(Protocol):
     """Finds and decides. Belongs to the event loop's thread."""
 
-    def by_offset(self, offsets: Offsets) -> Found:
+    async def by_offset(self, offsets: Offsets) -> Found:
         """Find messages by the log offset of the record that was answered to their producer.
 
         A message that was moved is found by the offsets of all its records.
@@ -95,14 +95,15 @@ class WaitingMessages(Protocol):
         """
         ...
 
-    def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
+    async def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
         """Find messages by UNIQ_KEY (`unique`) or by one of their KEYS.
 
         Args:
             topic: where they would go; empty: any.
 
         Raises:
-            StoreError: The key index is switched off, or far behind the log.
+            StoreError: The key index is switched off or too far behind the log, or too many
+                messages have these keys.
         """
         ...
 

@@ -15,7 +15,7 @@ from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.kernels import CACHE_DIRECTORY, PACKAGES, digest_of_all
-from message_store.key_search import frames, search
+from message_store.key_search import frames, search_now
 from message_store.properties import encode_properties
 from message_store.store import MessageStore
 from message_store.verify import verify_store
@@ -60,7 +60,7 @@ def _use(store: MessageStore) -> None:
     store.gather(store.units("T", 0, 0, 10))
     store.search_offset("T", 0, store.clock.now_ms())
     store.query_keys("T", "a", 10, 0, store.clock.now_ms())
-    frames(store, search(store, "T", ["a"], each_max=10).offsets)
+    frames(store, search_now(store, ["T"], ["a"]).offsets)
     for rows in store.scan(store.min_offset):
         store.read_record(int(rows[0]["phys_offset"]))
 

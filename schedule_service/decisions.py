@@ -15,6 +15,7 @@ these decisions: it delivers what still waits in a level.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -37,7 +38,6 @@ from schedule_service.names import DECISION_TOPIC, SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 
 Rows = npt.NDArray[Any]
-UNIQUE_MAX, KEY_MAX = 64, 100_000
 PIECE_UNITS = 512
 BATCH_ROWS = 512
 CANCEL_BODY: Final = b"0"
@@ -47,6 +47,27 @@ DROPPED = (
     b"DELAY", b"REAL_TOPIC", b"REAL_QID", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS",
     b"TIMER_DELAY_SEC", b"__CRC32#",
 )  # fmt: skip
+
+
+class _Looked:
+    """Records that were looked at for some names.
+
+    Attributes:
+        pending: log offset, due time and name of each that is pending.
+        ended: by name, the log offset of the last one that is not.
+    """
+
+    def __init__(self, names: int) -> None:
+        self._names = names
+        self.pending: list[tuple[int, int, int]] = []
+        self.ended: dict[int, int] = {}
+
+    def found(self) -> Found:
+        """Return what is pending; the other names are unknown."""
+        offsets, due_ms, asked = np.array(self.pending, np.int64).reshape(-1, 3).T.copy()
+        gone = np.full(self._names, Verdict.UNKNOWN, np.int8)
+        gone[asked] = Verdict.DONE
+        return Found(offsets, due_ms, asked, gone)
 
 
 class WaitingLevels:
@@ -62,10 +83,12 @@ class WaitingLevels:
 
     # -- find -----------------------------------------------------------------------------------
 
-    def by_offset(self, offsets: Offsets) -> Found:
+    async def by_offset(self, offsets: Offsets) -> Found:
         """Find messages by the log offset of their record."""
         rows = frames(self._store, offsets)
-        return self._found(rows, np.arange(offsets.size), offsets.size)
+        looked = _Looked(offsets.size)
+        self._look_at(rows, np.arange(offsets.size), looked)
+        return await self._found(looked)
 
     def promised(self, offsets: Offsets) -> Offsets:
         """Return when the messages of these records were promised, -1: they are in no level."""
@@ -73,18 +96,23 @@ class WaitingLevels:
         due_ms = [(self._due_ms(row) or -1) if self._is_level(row) else -1 for row in rows]
         return np.array(due_ms, np.int64)
 
-    def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
+    async def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
         """Find messages by their keys."""
         if not keys:
             return none_found(0)
-        each_max = UNIQUE_MAX if unique else KEY_MAX
-        matches = search(self._store, SCHEDULE_TOPIC, keys, each_max=each_max)
-        mine = (matches.hits == HIT_UNIQUE) if unique else np.ones(matches.hits.size, np.bool_)
-        rows, asked = frames(self._store, matches.offsets[mine]), matches.key_at[mine]
-        if topic:
-            fits = np.array([self._goes_to(row, topic) for row in rows], np.bool_)
-            rows, asked = rows[fits], asked[fits]
-        found = self._found(rows, asked, len(keys))
+        matches = await search(self._store, [SCHEDULE_TOPIC], keys)
+        mine = np.flatnonzero((matches.hits == HIT_UNIQUE) | (not unique))
+        looked = _Looked(len(keys))
+        for first in range(0, mine.size, PIECE_UNITS):
+            if first:
+                await asyncio.sleep(0)
+            piece = mine[first : first + PIECE_UNITS]
+            rows, asked = frames(self._store, matches.offsets[piece]), matches.key_at[piece]
+            if topic:
+                fits = np.array([self._goes_to(row, topic) for row in rows], np.bool_)
+                rows, asked = rows[fits], asked[fits]
+            self._look_at(rows, asked, looked)
+        found = await self._found(looked)
         _, firsts = np.unique(found.offsets, return_index=True)  # of two keys: once
         return Found(found.offsets[firsts], found.due_ms[firsts], found.asked[firsts], found.gone)
 
@@ -103,25 +131,37 @@ class WaitingLevels:
                 first += int(units.size)
                 rows = frames(self._store, np.ascontiguousarray(units["phys_offset"]))
                 rows = rows[[self._waits(row) and self._goes_to(row, topic) for row in rows]]
-                found = self._found(rows, np.zeros(rows.size, np.int64), 1)
-                found = found.within(from_ms, until_ms)
+                looked = _Looked(1)
+                self._look_at(rows, np.zeros(rows.size, np.int64), looked)
+                found = looked.found().within(from_ms, until_ms)
                 if found.offsets.size:
                     yield found
 
-    def _found(self, rows: Rows, asked: Offsets, names: int) -> Found:
-        """Return those of the records that wait, and what became of the others."""
-        gone = np.full(names, Verdict.UNKNOWN, np.int8)
-        keep = []
-        for at, row in enumerate(rows):
+    def _look_at(self, rows: Rows, asked: Offsets, looked: _Looked) -> None:
+        """Take note of which records are pending, and of the others of this service."""
+        for name, row in zip(asked.tolist(), rows, strict=True):
             if self._waits(row):
-                keep.append(at)
-                gone[asked[at]] = Verdict.DONE
-            elif self._is_handed(row):
-                pass  # the timers know
-            elif self._is_level(row) and gone[asked[at]] != Verdict.DONE:
-                gone[asked[at]] = self._end_of(row)
-        due_ms = np.array([self._due_ms(rows[at]) for at in keep], np.int64)
-        return Found(rows["phys_offset"][keep].copy(), due_ms, asked[keep], gone)
+                looked.pending.append((int(row["phys_offset"]), self._due_ms(row), name))
+            elif self._is_level(row) and not self._is_handed(row):  # of those the timers know
+                looked.ended[name] = int(row["phys_offset"])
+
+    async def _found(self, looked: _Looked) -> Found:
+        """Return what is pending, and what became of names that have nothing pending."""
+        found = looked.found()
+        left = {at: name for name, at in looked.ended.items() if found.gone[name] != Verdict.DONE}
+        cancelled = await self._cancelled(list(left))
+        for at, name in left.items():
+            found.gone[name] = Verdict.CANCELLED if at in cancelled else Verdict.DELIVERED
+        return found
+
+    async def _cancelled(self, offsets: list[int]) -> set[int]:
+        """Return which of these records, none of them pending, were cancelled."""
+        uniques = {self._unique_of(at) for at in offsets} - {""}
+        if not uniques:
+            return set()
+        known = await search(self._store, [DECISION_TOPIC], sorted(uniques))
+        origins = set(frames(self._store, known.offsets)["prepared_offset"].tolist())
+        return {at for at in offsets if origin_of(at) in origins}
 
     def _is_level(self, row: Any) -> bool:
         return bool(row["record_size"] > 0 and row["topic_index"] == self._schedule)
@@ -154,16 +194,12 @@ class WaitingLevels:
         record = self._record(row)
         return record is not None and record.properties.get("REAL_TOPIC") == topic
 
-    def _end_of(self, row: Any) -> Verdict:
-        """Return what became of a message that does not wait."""
-        record = self._record(row)
-        unique = record.properties.get("UNIQ_KEY", "") if record is not None else ""
-        if unique:
-            known = search(self._store, DECISION_TOPIC, [unique], each_max=UNIQUE_MAX).offsets
-            origin = origin_of(int(row["phys_offset"]))
-            if (frames(self._store, known)["prepared_offset"] == origin).any():
-                return Verdict.CANCELLED
-        return Verdict.DELIVERED
+    def _unique_of(self, phys_offset: int) -> str:
+        try:
+            record = self._store.read_record(phys_offset)
+        except RecordUnreadable:
+            return ""
+        return str(record.properties.get("UNIQ_KEY", ""))
 
     # -- decide ---------------------------------------------------------------------------------
 

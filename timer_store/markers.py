@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.errors import RecordUnreadable, StoreError
-from message_store.key_search import HIT_UNIQUE, search
+from message_store.key_search import HIT_UNIQUE, search_now
 from message_store.ranges import distinct
 from timer_store import layout
 from timer_store.decisions import NOWHERE
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Rows = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
-EACH_MAX = 64
 
 
 def apply_markers(timers: TimerStore, markers: Rows) -> int:
@@ -60,7 +59,7 @@ def _targets(timers: TimerStore, named: list[tuple[Any, tuple[str, str]]]) -> Of
     """Return the log offsets of the timers named, in the slot of their marker."""
     keys = [name[1] for _, name in named]
     try:
-        matches = search(timers.store, TIMER_TOPIC, keys, each_max=EACH_MAX)
+        matches = search_now(timers.store, [TIMER_TOPIC], keys)
         unique = matches.hits == HIT_UNIQUE
         offsets, key_at = matches.offsets[unique], matches.key_at[unique]
         rows = timers.records.read(offsets)

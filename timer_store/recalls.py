@@ -39,7 +39,7 @@ class TimerRecalls:
             raise RequestError(SERVICE_NOT_AVAILABLE, "recall failed: timers are not loaded yet")
         waiting = WaitingTimers(timers)
         try:
-            found = waiting.by_key(topic, [unique_id], unique=True)
+            found = await waiting.by_key(topic, [unique_id], unique=True)
         except StoreError as error:
             raise RequestError(SYSTEM_ERROR, f"recall failed: {error}") from error
         width_ms = timers.config.precision_ms

@@ -11,6 +11,7 @@ target, so there the target's delivery is looked up.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.errors import RecordUnreadable
-from message_store.key_search import HIT_UNIQUE, Matches, search
+from message_store.key_search import HIT_UNIQUE, Matches, frames, search
 from message_store.quarantine import origin_of
 from message_store.waiting import Decided, Found, Hooks, Offsets, Verdict, none_found
 from timer_store import layout
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 Rows = npt.NDArray[Any]
-UNIQUE_MAX, KEY_MAX = 64, 100_000  # records of one key that are looked at
 PIECE_UNITS = 8_192
 MOVES_MAX = 10_000  # of one timer, that are followed
 
@@ -43,14 +43,14 @@ class WaitingTimers:
 
     # -- find -----------------------------------------------------------------------------------
 
-    def by_offset(self, offsets: Offsets) -> Found:
+    async def by_offset(self, offsets: Offsets) -> Found:
         """Find timers by the log offset of any of their records."""
         rows = self._timers.records.read(offsets)
         waits = self._decisions.places(rows) != NOWHERE
         gone = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
         gone[waits] = Verdict.DONE
         for at in np.flatnonzero(~waits & (rows["kind"] == layout.TIMED_PLAIN)).tolist():
-            rows[at], gone[at] = self._follow(rows[at])
+            rows[at], gone[at] = await self._follow(rows[at])
             waits[at] = gone[at] == Verdict.DONE
         asked = np.flatnonzero(waits)
         return Found(rows["phys_offset"][asked].copy(), rows["due_ms"][asked].copy(), asked, gone)
@@ -61,12 +61,12 @@ class WaitingTimers:
         due_ms: Offsets = np.where(rows["kind"] == layout.TIMED_PLAIN, rows["due_ms"], -1)
         return due_ms
 
-    def _follow(self, row: Any) -> tuple[Any, Verdict]:
+    async def _follow(self, row: Any) -> tuple[Any, Verdict]:
         """Return the newest copy of a timer that does not wait itself, and how it stands."""
         unique = self._unique_of(row)
         if not unique:
             return row, Verdict.DELIVERED
-        mine = self._records(TIMER_TOPIC, [unique], UNIQUE_MAX)[1]
+        mine = (await self._records([unique]))[1]
         plain = mine[mine["kind"] == layout.TIMED_PLAIN]
         copies = {int(copy["origin"]): copy for copy in plain if copy["origin"] >= 0}
         for _ in range(MOVES_MAX):
@@ -76,7 +76,7 @@ class WaitingTimers:
             row = following
         if self._decisions.places(row.reshape(1))[0] != NOWHERE:
             return row, Verdict.DONE
-        return row, self._end_of(row, mine, unique)
+        return row, await self._end_of(row, mine, unique)
 
     def _unique_of(self, row: Any) -> str:
         try:
@@ -85,11 +85,11 @@ class WaitingTimers:
             return ""
         return str(record.properties.get("UNIQ_KEY", ""))
 
-    def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
+    async def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
         """Find timers by their keys."""
         if not keys:
             return none_found(0)
-        matches, rows = self._records(TIMER_TOPIC, keys, UNIQUE_MAX if unique else KEY_MAX)
+        matches, rows = await self._records(keys)
         mine = np.ones(rows.size, np.bool_)
         if unique:
             mine &= matches.hits == HIT_UNIQUE
@@ -97,23 +97,32 @@ class WaitingTimers:
             index = self._timers.store.topics.find(topic)
             mine &= (rows["topic_index"] == index) & (index >= 0)
         rows, asked = rows[mine], matches.key_at[mine]
-        waits = self._decisions.places(rows) != NOWHERE
+        waits = np.zeros(rows.size, np.bool_)
+        for first in range(0, rows.size, PIECE_UNITS):
+            if first:
+                await asyncio.sleep(0)
+            piece = slice(first, first + PIECE_UNITS)
+            waits[piece] = self._decisions.places(rows[piece]) != NOWHERE
         gone = np.full(len(keys), Verdict.UNKNOWN, np.int8)
         gone[asked[waits]] = Verdict.DONE
-        self._tell_gone(keys, rows, asked, gone)
+        await self._tell_gone(keys, rows, asked, gone)
         offsets, due_ms = rows["phys_offset"][waits], rows["due_ms"][waits]
         offsets, firsts = np.unique(offsets, return_index=True)  # of two keys: once
         return Found(offsets, due_ms[firsts], asked[waits][firsts], gone)
 
-    def _records(self, topic: str, keys: Sequence[str], each_max: int) -> tuple[Matches, Rows]:
-        matches = search(self._timers.store, topic, keys, each_max=each_max)
-        if topic == TIMER_TOPIC and self._timers.handovers.owned:
-            matches = _both(
-                matches, search(self._timers.store, SCHEDULE_TOPIC, keys, each_max=each_max)
-            )
-        return matches, self._timers.records.read(matches.offsets)
+    async def _records(self, keys: Sequence[str]) -> tuple[Matches, Rows]:
+        """Return the records that have some keys, those that levels handed over too."""
+        topics = [TIMER_TOPIC]
+        if self._timers.handovers.owned:
+            topics.append(SCHEDULE_TOPIC)
+        matches = await search(self._timers.store, topics, keys)
+        pieces = [
+            self._timers.records.read(matches.offsets[first : first + PIECE_UNITS])
+            for first in range(0, max(matches.offsets.size, 1), PIECE_UNITS)
+        ]
+        return matches, np.concatenate(pieces)
 
-    def _tell_gone(
+    async def _tell_gone(
         self, keys: Sequence[str], rows: Rows, asked: Offsets, gone: npt.NDArray[np.int8]
     ) -> None:
         """Set what became of keys whose timers do not wait; `asked` ascends."""
@@ -123,9 +132,9 @@ class WaitingTimers:
             mine = rows[first:end]
             plain = mine[mine["kind"] == layout.TIMED_PLAIN]
             if plain.size:
-                gone[name] = self._end_of(plain[-1], mine, keys[name])
+                gone[name] = await self._end_of(plain[-1], mine, keys[name])
 
-    def _end_of(self, row: Any, mine: Rows, key: str) -> Verdict:
+    async def _end_of(self, row: Any, mine: Rows, key: str) -> Verdict:
         """Return what became of a timer that does not wait, given the records with its key."""
         markers = mine[mine["kind"] == layout.TIMED_MARKER]
         if (markers["origin"] == row["phys_offset"]).any():
@@ -133,20 +142,21 @@ class WaitingTimers:
         width_ms = self._timers.config.precision_ms
         same = (markers["due_ms"] - 1) // width_ms == (row["due_ms"] - 1) // width_ms
         foreign = markers[same & (markers["origin"] < 0)]
-        if foreign.size and not self._is_delivered(row, key):
+        if foreign.size and not await self._is_delivered(row, key):
             return Verdict.CANCELLED
         return Verdict.DELIVERED
 
-    def _is_delivered(self, row: Any, key: str) -> bool:
+    async def _is_delivered(self, row: Any, key: str) -> bool:
         """Return whether the log has the delivery of a timer."""
         store = self._timers.store
         if row["topic_index"] < 0:
             return False
-        matches = search(store, store.topics.name(int(row["topic_index"])), [key], each_max=KEY_MAX)
-        origin = origin_of(int(row["phys_offset"]))
-        return any(
-            store.read_record(at).prepared_offset == origin for at in matches.offsets.tolist()
+        topic, origin = (
+            store.topics.name(int(row["topic_index"])),
+            origin_of(int(row["phys_offset"])),
         )
+        matches = await search(store, [topic], [key])
+        return bool((frames(store, matches.offsets)["prepared_offset"] == origin).any())
 
     def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
         """Find the timers of a topic, piece by piece."""
@@ -211,12 +221,3 @@ def _all_of(rows: Rows) -> Found:
     """Return timers that wait, found by one name."""
     asked, gone = np.zeros(rows.size, np.int64), np.full(1, Verdict.DONE, np.int8)
     return Found(rows["phys_offset"].copy(), rows["due_ms"].copy(), asked, gone)
-
-
-def _both(one: Matches, other: Matches) -> Matches:
-    """Return two searches for the same keys as one, key by key."""
-    key_at = np.concatenate([one.key_at, other.key_at])
-    order = np.argsort(key_at, kind="stable")
-    offsets = np.concatenate([one.offsets, other.offsets])
-    hits = np.concatenate([one.hits, other.hits])
-    return Matches(key_at[order], offsets[order], hits[order])

@@ -61,7 +61,7 @@ def _use(root: Path, clock: FakeClock, *, crash: bool) -> None:
         _put(store, hook, clock, DELAYS_MS)
         asyncio.run(keeper.persist(last=True))
         _put(store, hook, clock, (2_500,) * SPIKE)
-        _decide(timers, clock)
+        asyncio.run(_decide(timers, clock))
         _look(timers)
         for _ in range(40):
             clock.advance(100)
@@ -73,19 +73,19 @@ def _use(root: Path, clock: FakeClock, *, crash: bool) -> None:
         timers.close()
 
 
-def _decide(timers: TimerStore, clock: FakeClock) -> None:
+async def _decide(timers: TimerStore, clock: FakeClock) -> None:
     """Cancel, move and fire some timers, staged ones and others, found in every way."""
     waiting = WaitingTimers(timers)
     for _ in range(2):
-        found = waiting.by_key("T", ["W0", "W4", "W6", "nobody"], unique=True)
+        found = await waiting.by_key("T", ["W0", "W4", "W6", "nobody"], unique=True)
         waiting.cancel(found.offsets[:2])
-        waiting.by_key("T", ["W0"], unique=False)
+        await waiting.by_key("T", ["W0"], unique=False)
         for piece in waiting.by_topic("U", 0, clock.now_ms() + 5_000):
             moved, fired = piece.offsets[::2].copy(), piece.offsets[1:4:2].copy()
             later = np.full(moved.size, clock.now_ms() + 6_000)
             waiting.move(moved, later, lambda batch, now_ms: None)
             waiting.fire(fired)
-            waiting.by_offset(piece.offsets[:8])
+            await waiting.by_offset(piece.offsets[:8])
             break
         clock.advance(100)
         timers.turn(clock.now_ms())

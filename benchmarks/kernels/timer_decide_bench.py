@@ -5,6 +5,7 @@ python -m benchmarks.kernels.timer_decide_bench [pending] [batch]
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import tempfile
 from collections.abc import Callable
@@ -94,12 +95,16 @@ def run(store: MessageStore, timers: TimerStore, clock: FakeClock, offsets: Any,
         mine = [order[(5 * number + k) * size :][:size] for k in range(5)]
         keys = [f"K{at}" for at in mine[0].tolist()]
         found = measure(
-            "find by unique key", size, lambda keys=keys: waiting.by_key("bench", keys, unique=True)
+            "find by unique key",
+            size,
+            lambda keys=keys: asyncio.run(waiting.by_key("bench", keys, unique=True)),
         )
         assert found.offsets.size == size
         while store.index.behind_bytes:
             store.index.catch_up()
-        measure("find by offset", size, lambda at=mine[1]: waiting.by_offset(offsets[at]))
+        measure(
+            "find by offset", size, lambda at=mine[1]: asyncio.run(waiting.by_offset(offsets[at]))
+        )
         done = [
             measure("cancel", size, lambda at=found.offsets: waiting.cancel(at)),
             measure("cancel by offset", size, lambda at=mine[1]: waiting.cancel(offsets[at])),

@@ -13,7 +13,8 @@ The codes lie far above Apache's; Apache's broker answers them with "not support
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -24,15 +25,17 @@ from broker.recall_handle import HandleError, decode_handle
 from broker.remoting.codes import ResponseCode
 from message_store.batch import PutBatch
 from message_store.clock import Clock
-from message_store.errors import RequestError, StoreError
+from message_store.errors import RecordUnreadable, RequestError, StoreError
 from message_store.plugin import PutHook, Request, RequestHandler, Response
+from message_store.record import Record
 from message_store.text import decode_offset_id
-from message_store.waiting import Decided, Found, Offsets, Verdict, WaitingMessages, none_found
+from message_store.waiting import Decided, Found, Offsets, Verdict, WaitingMessages
 
 CANCEL_WAITING, MOVE_WAITING, FIRE_WAITING = 9_011, 9_012, 9_013
 ACTIONS: Final = {CANCEL_WAITING: "cancel", MOVE_WAITING: "move", FIRE_WAITING: "fire"}
 NAMES_MAX = 10_000  # of one request
 PIECE = 2_000  # messages decided on in one step
+OFFSETS_AT_ONCE = 200  # records read for offset ids in one step
 TIME_MS_MAX = 10**18
 
 
@@ -71,6 +74,7 @@ class Store(Protocol):
     """What is needed of the message store."""
 
     async def wait_durable(self, end_offset: int) -> bool: ...
+    def read_queued(self, phys_offset: int) -> Record: ...
 
 
 class DecideProcessor:
@@ -139,6 +143,11 @@ class DecideProcessor:
         return self._ports()
 
     @property
+    def store(self) -> Store:
+        """The message store."""
+        return self._store
+
+    @property
     def broker_name(self) -> str:
         """The name that recall handles of this broker have."""
         return self._broker_name
@@ -172,7 +181,7 @@ class _Job:
         tallies = [Tally(name) for name in names]
         left = list(range(len(names)))
         for port in self._owner.ports():
-            found = find(port, topic, [names[at] for at in left])
+            found = await find(port, self._owner.store, topic, [names[at] for at in left])
             found = found.within(self._wish.from_ms, self._wish.until_ms)
             for asked, verdict in enumerate(found.gone.tolist()):
                 tallies[left[asked]].gone = min(tallies[left[asked]].gone, verdict)
@@ -218,6 +227,7 @@ class _Job:
                 decided = Decided(np.full(offsets[part].size, Verdict.DONE, np.int8))
             else:
                 decided = self._do(port, offsets[part])
+                await self._look_again(offsets[part], decided)
                 self.log_end = max(self.log_end, decided.log_end)
             rows = zip(
                 asked[part].tolist(), due_ms[part].tolist(), decided.verdicts.tolist(),
@@ -226,6 +236,18 @@ class _Job:
             for at, (name, due, verdict) in enumerate(rows):
                 tallies[name].add(verdict, due, decided.remarks.get(at, ""))
             await asyncio.sleep(0)
+
+    async def _look_again(self, offsets: Offsets, decided: Decided) -> None:
+        """Decide about messages that were moved, or changed their owner, since they were found."""
+        lost = np.flatnonzero(np.isin(decided.verdicts, (Verdict.DELIVERED, Verdict.UNKNOWN)))
+        for port in self._owner.ports() if lost.size else ():
+            found = await port.by_offset(offsets[lost])
+            if found.offsets.size:
+                again, at = self._do(port, found.offsets), lost[found.asked]
+                decided.verdicts[at] = again.verdicts
+                decided.remarks |= {int(at[n]): text for n, text in again.remarks.items()}
+                decided.log_end = max(decided.log_end, again.log_end)
+                lost = np.setdiff1d(lost, at)
 
     def _do(self, port: WaitingMessages, offsets: Offsets) -> Decided:
         if self._action == "cancel":
@@ -236,30 +258,32 @@ class _Job:
         return port.move(offsets, times, self._owner.run_hooks)
 
 
-Finder = Callable[[WaitingMessages, str, list[str]], Found]
+Finder = Callable[[WaitingMessages, Store, str, list[str]], Awaitable[Found]]
 
 
-def _by_key(port: WaitingMessages, topic: str, names: list[str]) -> Found:
-    return port.by_key(topic, names, unique=False)
+async def _by_key(port: WaitingMessages, store: Store, topic: str, names: list[str]) -> Found:
+    return await port.by_key(topic, names, unique=False)
 
 
-def _by_unique(port: WaitingMessages, topic: str, names: list[str]) -> Found:
-    return port.by_key(topic, names, unique=True)
+async def _by_unique(port: WaitingMessages, store: Store, topic: str, names: list[str]) -> Found:
+    return await port.by_key(topic, names, unique=True)
 
 
-def _by_id(port: WaitingMessages, topic: str, names: list[str]) -> Found:
+async def _by_id(port: WaitingMessages, store: Store, topic: str, names: list[str]) -> Found:
     """Find by unique key; what is none may be an offset message id, which looks alike."""
-    offsets = np.array([_offset_of(name) for name in names], np.int64)
     try:
-        found = _by_unique(port, topic, names)
+        found = await _by_unique(port, store, topic, names)
     except StoreError:
+        offsets = await _offsets_of(store, topic, names)
         if (offsets < 0).any():
-            raise
-        found = none_found(len(names))
-    at = np.flatnonzero((found.gone == Verdict.UNKNOWN) & (offsets >= 0))
+            raise  # a unique key that cannot be looked up is not "unknown"
+        return await port.by_offset(offsets)
+    at = np.flatnonzero(found.gone == Verdict.UNKNOWN)
+    offsets = await _offsets_of(store, topic, [names[index] for index in at.tolist()])
+    at, offsets = at[offsets >= 0], offsets[offsets >= 0]
     if not at.size:
         return found
-    more = port.by_offset(offsets[at])
+    more = await port.by_offset(offsets)
     gone = found.gone.copy()
     gone[at] = more.gone
     fresh = ~np.isin(more.offsets, found.offsets)
@@ -273,11 +297,30 @@ def _by_id(port: WaitingMessages, topic: str, names: list[str]) -> Found:
     )
 
 
-def _offset_of(name: str) -> int:
+async def _offsets_of(store: Store, topic: str, names: list[str]) -> Offsets:
+    """Return the log offsets of offset message ids, -1 for every other name."""
+    offsets = np.full(len(names), -1, np.int64)
+    for at, name in enumerate(names):
+        offsets[at] = _offset_of(store, topic, name)
+        if at % OFFSETS_AT_ONCE == OFFSETS_AT_ONCE - 1:
+            await asyncio.sleep(0)
+    return offsets
+
+
+def _offset_of(store: Store, topic: str, name: str) -> int:
+    """Return the log offset that an id names, -1 if it is not the id of a record there.
+
+    The address and port in an id are those in the record, and a consume queue points at it:
+    else any 32 hex digits, such as the unique key of a message that is unknown, would name one.
+    """
     try:
-        return decode_offset_id(name)[2]
-    except ValueError:
+        address, port, offset = decode_offset_id(name)
+        record = store.read_queued(offset)
+    except (ValueError, RecordUnreadable):
         return -1
+    host = (ipaddress.ip_address(address).packed, port)
+    real_topic = record.properties.get("REAL_TOPIC", record.topic)
+    return offset if record.store_host == host and topic in ("", real_topic) else -1
 
 
 def _parse(request: Request) -> Wish:

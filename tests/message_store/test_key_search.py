@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from message_store.batch import PutBatch
 from message_store.errors import StoreError
-from message_store.key_search import HIT_UNIQUE, frames, search
+from message_store.key_search import HIT_UNIQUE, frames, search_now
 from tests.store_help import add_message, open_store
 
 WORDS = ("a", "b", "Aa", "BB", "é", "C#", "long-" * 20)  # Aa and BB have the same hash
@@ -35,7 +35,7 @@ def test_what_is_found(messages, keys):
             properties = {"KEYS": " ".join(words), "UNIQ_KEY": unique}
             add_message(store, batch, topic, properties={k: v for k, v in properties.items() if v})
         store.put(batch)
-        found = search(store, "T", keys, each_max=1_000)
+        found = search_now(store, ["T"], keys)
         expected = [
             (at, int(batch.rows[n]["phys_offset"]), unique == key)
             for at, key in enumerate(keys)
@@ -54,7 +54,7 @@ def test_a_switched_off_index_is_an_error_that_says_so(tmp_path):
         open_store(tmp_path, index_enable=False) as store,
         pytest.raises(StoreError, match="messageIndexEnable"),
     ):
-        search(store, "T", ["a"], each_max=1)
+        search_now(store, ["T"], ["a"])
 
 
 def test_frames_of_records_and_of_no_records(tmp_path):

@@ -35,6 +35,7 @@ from schedule_service.recovery import (
     plan_start,
     restore,
 )
+from tests.at_once import AtOnce
 from tests.schedule_service.rig import crash
 from tests.store_help import add_message, open_store
 from timer_store.config import TimerConfig
@@ -115,7 +116,7 @@ class MigrationRig:
         self.offsets = OffsetKeeper(
             self.store, self.clock, self.levels, start.saved or Saved(), version_step=500
         )
-        self.waiting_levels = WaitingLevels(self.store, queues, self.levels, self.clock)
+        self.waiting_levels = AtOnce(WaitingLevels(self.store, queues, self.levels, self.clock))
         self.queues = queues
 
     def _open_timers(self) -> None:
@@ -123,7 +124,7 @@ class MigrationRig:
         self.timers.open(notice=self.notices.append)
         self.keeper = TimerKeeper(self.timers)
         assert self.persist_timers(last=True)
-        self.waiting_timers = WaitingTimers(self.timers)
+        self.waiting_timers = AtOnce(WaitingTimers(self.timers))
 
     def _dispatch(self, batch: PutBatch) -> None:
         self.levels.note_put(batch)

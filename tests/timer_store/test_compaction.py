@@ -13,6 +13,7 @@ import pytest
 from message_store.plugin import Recalled
 from message_store.verify import verify_store
 from message_store.waiting import Verdict
+from tests.at_once import AtOnce
 from tests.timer_store.compaction_help import DAY_MS, FILE_BYTES, FullDisk, PinningRig
 from timer_store.compaction import PAUSE_MS
 from timer_store.compaction_plan import Waits
@@ -207,7 +208,7 @@ def test_a_copy_is_found_and_decided_on_as_its_original(rig, disk, how, action):
     first = [record.phys_offset for record in rig.delivered(TIMER_TOPIC, TIMER_QUEUE)]
     disk.percent = 88
     rig.compact()
-    waiting = WaitingTimers(rig.timers)
+    waiting = AtOnce(WaitingTimers(rig.timers))
     found = {
         "offset": lambda: waiting.by_offset(np.array(first, np.int64)),
         "unique": lambda: waiting.by_key("", [f"K{n}" for n in range(12)], unique=True),

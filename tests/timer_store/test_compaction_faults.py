@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from message_store.waiting import Verdict
+from tests.at_once import AtOnce
 from tests.simulation.model import log_records
 from tests.timer_store.compaction_help import FullDisk, PinningRig
 from tests.timer_store.faults import Death
@@ -87,7 +88,7 @@ class World:
         """Cancel some (delay 0), or move them."""
         due_ms = self.rig.clock.now_ms() + delay_ms if delay_ms else GONE
         known = [n for n, fates in enumerate(self.fates) if fates]
-        waiting = WaitingTimers(self.rig.timers)
+        waiting = AtOnce(WaitingTimers(self.rig.timers))
         for number in {known[pick % len(known)] for pick in picks} if known else ():
             found = waiting.by_key("", [f"K{number}"], unique=True)
             waits = self.fates[number][-1][1] != GONE and number not in self.came()

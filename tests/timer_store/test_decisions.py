@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from message_store.waiting import Verdict
+from tests.at_once import AtOnce
 from tests.timer_store.rig import TimerRig
 from timer_store.names import TIMER_TOPIC
 from timer_store.waiting import WaitingTimers
@@ -36,8 +37,8 @@ def one(*offsets: int) -> Any:
     return np.array(offsets, np.int64)
 
 
-def waiting(rig: TimerRig) -> WaitingTimers:
-    return WaitingTimers(rig.timers)
+def waiting(rig: TimerRig) -> Any:
+    return AtOnce(WaitingTimers(rig.timers))
 
 
 def decide_on(rig: TimerRig, how: str, offsets: Any, later_ms: int) -> Any:

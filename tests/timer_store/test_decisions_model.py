@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from message_store.waiting import Verdict
+from tests.at_once import AtOnce
 from tests.timer_store.rig import TimerRig
 from timer_store.waiting import WaitingTimers
 
@@ -58,7 +59,7 @@ class World:
         """Find and decide, and compare what is told."""
         if not numbers:
             return
-        waiting = WaitingTimers(self.rig.timers)
+        waiting = AtOnce(WaitingTimers(self.rig.timers))
         found = waiting.by_offset(np.array([self.first[n] for n in numbers], np.int64))
         by_key = waiting.by_key("T", [f"K{n}" for n in numbers], unique=True)
         assert sorted(found.offsets.tolist()) == sorted(by_key.offsets.tolist())

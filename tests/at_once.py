@@ -1,0 +1,40 @@
+"""Ports whose finds are awaited, for tests without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+def finish(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that only yields; return its result."""
+    while True:
+        try:
+            work.send(None)
+        except StopIteration as end:
+            return end.value
+
+
+def at_once(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a coroutine to its end, with an event loop only if it needs one."""
+    try:
+        return finish(make())
+    except RuntimeError:  # it works in a thread
+        return asyncio.run(make())
+
+
+class AtOnce:
+    """A port of pending messages with `by_key` and `by_offset` run to their end."""
+
+    def __init__(self, port: Any) -> None:
+        self._port = port
+
+    def by_key(self, *args: Any, **kwargs: Any) -> Any:
+        return at_once(lambda: self._port.by_key(*args, **kwargs))
+
+    def by_offset(self, *args: Any, **kwargs: Any) -> Any:
+        return at_once(lambda: self._port.by_offset(*args, **kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
