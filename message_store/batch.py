@@ -197,9 +197,22 @@ def fill_property_columns(row: Any, text: bytes, pos: int) -> None:
     row["tags_hash"] = java_hash(found.get("TAGS", ""))
     row["delay_level"] = _number(found.get("DELAY"), 0, layout.DELAY_ILLEGAL, 31)
     row["timer_kind"], row["timer_value"] = _timer(found)
-    uniq = found.get("UNIQ_KEY", "").encode()
-    row["uniq_len"] = len(uniq)
-    row["uniq_pos"] = pos + text.rindex(b"UNIQ_KEY\x01" + uniq) + 9 if uniq else 0
+    start, row["uniq_len"] = _place_of(text, b"UNIQ_KEY\x01")
+    row["uniq_pos"] = pos + start if row["uniq_len"] else 0
+
+
+def _place_of(text: bytes, head: bytes) -> tuple[int, int]:
+    """Return start and length of a property's value, which may be no UTF-8; (0, 0): there is none.
+
+    Args:
+        head: the name and the separator behind it. The last of equal names wins.
+    """
+    found, pos = (0, 0), 0
+    for entry in text.split(b"\x02"):
+        if entry.startswith(head) and len(entry) > len(head):
+            found = pos + len(head), len(entry) - len(head)
+        pos += len(entry) + 1
+    return found
 
 
 def _number(text: str | None, absent: int, illegal: int, bits: int) -> int:

@@ -83,7 +83,7 @@ def wish_of(request: Request) -> Wish:
     """
     try:
         wish = msgspec.json.decode(bytes(request.body), type=Wish)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise RequestError(MESSAGE_ILLEGAL, f"the body is no wish: {error}") from error
     why = _fault(wish)
     if why:

@@ -67,7 +67,7 @@ def _dry_run(request: Request) -> bool:
     body: Any = {}
     try:
         body = json.loads(request.body or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RequestError(MESSAGE_ILLEGAL, f"the body is no JSON: {error}") from error
     if not isinstance(body, dict) or body.keys() - {"dry_run"}:
         raise RequestError(MESSAGE_ILLEGAL, "the body is no object with dry_run")

@@ -326,7 +326,7 @@ def _offset_of(store: Store, topic: str, name: str) -> int:
 def _parse(request: Request) -> Wish:
     try:
         wish = msgspec.json.decode(request.body, type=Wish)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise _illegal(f"the body is no such JSON: {error}") from error
     names = len(wish.ids) + len(wish.keys) + len(wish.handles)
     if names > NAMES_MAX:
