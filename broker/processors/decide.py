@@ -316,7 +316,7 @@ def _offset_of(store: Store, topic: str, name: str) -> int:
     try:
         address, port, offset = decode_offset_id(name)
         record = store.read_queued(offset)
-    except (ValueError, RecordUnreadable):
+    except (ValueError, OverflowError, RecordUnreadable):
         return -1
     host = (ipaddress.ip_address(address).packed, port)
     real_topic = record.properties.get("REAL_TOPIC", record.topic)

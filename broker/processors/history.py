@@ -43,7 +43,6 @@ FIND_MESSAGE: Final = 9_002
 NAME_CHARS_MAX: Final = 1_024
 MESSAGES_MAX: Final = 32
 RECORDS_MAX: Final = 256
-EACH_MAX: Final = 256  # candidates of one key in one index file
 TOPICS_MAX: Final = 64  # that records of one request name
 STEPS_A_TURN: Final = 16  # topics searched and records read before other work runs
 BODY_BYTES_MAX: Final = 65_536
@@ -107,7 +106,7 @@ class HistoryProcessor:
             if by_offset is None:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         found.add_origins()
-        self._add_facts(found.seen)
+        await self._add_facts(found.seen)
         found.chase_deliveries()
         messages = chains(found.seen)
         if by_offset is not None:
@@ -152,14 +151,14 @@ class HistoryProcessor:
             if topics.name(index) not in done:
                 await found.search(topics.name(index), keys)
 
-    def _add_facts(self, seen: Sequence[Seen]) -> None:
+    async def _add_facts(self, seen: Sequence[Seen]) -> None:
         """Set what is known of held records and half messages beside their bytes."""
         held = [one for one in seen if one.record.topic in HELD_TOPICS]
         offsets = np.array([one.at for one in held], np.int64)
         for port in self._ports():
             due_ms = port.promised(offsets)
             try:
-                verdicts = port.by_offset(offsets).gone
+                verdicts = (await port.by_offset(offsets)).gone
             except StoreError:  # without an index the end of a message is not found
                 verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
             for at, one in enumerate(held):
@@ -205,7 +204,7 @@ class _Records:
 
     async def search(self, topic: str, keys: Sequence[str]) -> None:
         """Add the newest records of a topic with any of the keys; let other work run between."""
-        offsets = search(self._store, topic, keys, each_max=EACH_MAX).offsets
+        offsets = (await search(self._store, [topic], keys)).offsets
         self.cut |= offsets.size > RECORDS_MAX
         for offset in np.sort(offsets)[-RECORDS_MAX:].tolist():
             self._read(offset)

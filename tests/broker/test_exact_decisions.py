@@ -199,7 +199,7 @@ def test_keys_that_are_no_text_are_decided_on_by_offset(tmp_path: Path) -> None:
 
 @pytest.mark.finding("E9")
 @pytest.mark.parametrize(
-    "code", [34, 41, 42, 46, CANCEL_WAITING, MOVE_WAITING, FIRE_WAITING, 9_001, 9_014, 9_015]
+    "code", [34, 41, 42, 46, CANCEL_WAITING, MOVE_WAITING, FIRE_WAITING, 9_002, 9_014, 9_015]
 )
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"ids":['])
 def test_a_body_nested_too_deeply_is_answered(
