@@ -14,17 +14,21 @@ on the disk and nothing of what is done with them; ranges are of queue offsets o
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from message_store.batch import PutBatch
 from message_store.errors import MarkRefused, RecordUnreadable
 from message_store.quarantine import NO_HOST
-from message_store.ranges import Range, minus, within
+from message_store.ranges import Range, joined, minus, within
+from message_store.record import Record
+from message_store.topics import QUEUES_MAX
 
 log = logging.getLogger(__name__)
 MARK_TOPIC: Final = "DUEMQ_MIGRATION"
@@ -32,6 +36,13 @@ MARK_QUEUE: Final = 0
 RANGES_MAX: Final = 1_000  # in one mark; a step with more is cut
 NO_END: Final = 1 << 62
 READ_UNITS: Final = 1_024
+NAME_CHARACTERS_MAX: Final = 4_096
+CHECKSUM_MAX: Final = (1 << 64) - 1
+SHOWN_CHARACTERS, SHOWN_MAX = 100, 3  # of malformed records, in one notice
+STATE_NAMES: Final = frozenset(
+    {"planned", "routing", "draining", "verifying", "done", "rolling_back", "rolled_back"}
+)
+"""States of a migration, as `migration.states.State` names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,16 +155,83 @@ def decode(body: bytes) -> Mark:
     """Return the mark of a body.
 
     Raises:
-        ValueError, TypeError, KeyError, AttributeError: It is none.
+        ValueError: It is none, whatever its bytes are.
     """
-    value = json.loads(body)
-    kind = KINDS[value.pop("kind")]
-    for name in ("excluded", "pending"):
-        if name in value:
-            value[name] = tuple((int(first), int(end)) for first, end in value[name])
-    if "promised" in value:
-        value["promised"] = {int(at): int(due_ms) for at, due_ms in value["promised"].items()}
-    return kind(**value)
+    try:
+        value = json.loads(body)
+        kind = KINDS[value.pop("kind")]
+        for name in ("excluded", "pending"):
+            if name in value:
+                value[name] = tuple(map(tuple, value[name]))
+        if "promised" in value:
+            value["promised"] = {int(at): due_ms for at, due_ms in value["promised"].items()}
+        mark = kind(**value)
+    except (TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise ValueError(f"it is no mark: {type(error).__name__}: {error}") from error
+    _check(mark)
+    return mark
+
+
+def _check(mark: Mark) -> None:
+    """Check the type and the bounds of every field: whoever applies a mark relies on them.
+
+    Raises:
+        ValueError: Says which field is malformed.
+    """
+    for name in mark.__slots__:
+        value = getattr(mark, name)
+        if name in _CHECKS and not _CHECKS[name](value):
+            raise ValueError(f"its field {name!r} is malformed: {str(value)[:SHOWN_CHARACTERS]}")
+    if isinstance(mark, Handover | Giveback):
+        listed = list(mark.excluded if isinstance(mark, Handover) else mark.pending)
+        bounds_of = [(mark.first, mark.end)] if mark.first < mark.end else []
+        if mark.first > mark.end or minus(listed, bounds_of) or joined(listed) != listed:
+            raise ValueError(f"its ranges are malformed: {mark.first}..{mark.end}")
+
+
+def _is_number(value: object, low: int = 0, high: int = NO_END) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= NAME_CHARACTERS_MAX
+
+
+def _are_ranges(value: Any) -> bool:
+    return all(len(pair) == 2 and all(map(_is_number, pair)) for pair in value)
+
+
+def _are_numbers(value: object, keys: Callable[[object], bool]) -> bool:
+    return isinstance(value, Mapping) and all(
+        keys(key) and _is_number(number) for key, number in value.items()
+    )
+
+
+_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("migration", "who", "why"), _is_name),
+    **dict.fromkeys(("source", "target"), lambda value: _is_name(value) and value in STATE_NAMES),
+    **dict.fromkeys(("first", "end", "count", "gone", "fence", "timer_fence"), _is_number),
+    **dict.fromkeys(("checksum", "gone_sum"), partial(_is_number, high=CHECKSUM_MAX)),
+    **dict.fromkeys(("excluded", "pending"), _are_ranges),
+    "level": partial(_is_number, low=1, high=QUEUES_MAX),
+    "on": lambda value: isinstance(value, bool),
+    "promised": partial(_are_numbers, keys=_is_number),
+    "rules": partial(_are_numbers, keys=_is_name),
+}
+
+
+def marked_of(record: Record, at: int) -> Marked:
+    """Return the mark of a record of the topic of marks.
+
+    Args:
+        at: Its queue offset.
+    Raises:
+        ValueError: It is malformed, or a client sent it: a broker's own has no born host.
+    """
+    if record.born_host != NO_HOST:
+        address, port = record.born_host
+        raise ValueError(f"a client wrote it: {ipaddress.ip_address(address)}, port {port}")
+    return Marked(at, record.phys_offset, record.store_ms, decode(record.body))
 
 
 def append(store: Any, mark: Mark, now_ms: int) -> Marked:
@@ -186,29 +264,34 @@ def bounds(store: Any) -> Range:
     return int(first), int(end)
 
 
-def read(store: Any, start: int = 0) -> Iterator[Marked]:
-    """Yield the retained marks from a queue offset on, in order; damaged ones are told and left.
+def read(store: Any, start: int = 0, *, quiet: bool = False) -> Iterator[Marked]:
+    """Yield the retained marks from a queue offset on, in order; malformed records are skipped.
 
-    A mark lies behind the records it speaks of: where retention took it, they are gone, too.
+    A mark comes after the records that it names: where retention took it, they are gone, too.
+
+    Args:
+        quiet: Do not report what was skipped: another reader does.
     """
     first, end = bounds(store)
     at = max(start, first)
+    skipped_count, skipped = 0, list[str]()
     while at < end:
         units = store.units(MARK_TOPIC, MARK_QUEUE, at, min(READ_UNITS, end - at))
         for number, unit in enumerate(units):
-            found = _read_one(store, at + number, int(unit["phys_offset"]))
-            if found is not None:
-                yield found
+            try:
+                found = marked_of(store.read_record(int(unit["phys_offset"])), at + number)
+            except (RecordUnreadable, ValueError) as error:
+                skipped_count += 1
+                if len(skipped) < SHOWN_MAX:
+                    skipped.append(f"queue offset {at + number}: {error}"[: 2 * SHOWN_CHARACTERS])
+                continue
+            yield found
         at += max(int(units.size), 1)
-
-
-def _read_one(store: Any, at: int, phys_offset: int) -> Marked | None:
-    try:
-        record = store.read_record(phys_offset)
-        return Marked(at, phys_offset, record.store_ms, decode(record.body))
-    except (RecordUnreadable, ValueError, TypeError, LookupError, AttributeError) as error:
-        log.error("%s: the mark at queue offset %d cannot be read: %s", MARK_TOPIC, at, error)
-        return None
+    if skipped_count and not quiet:
+        log.error(
+            "%s: %d records from queue offset %d on are no marks of a broker and were skipped: %s",
+            MARK_TOPIC, skipped_count, max(start, first), "; ".join(skipped),
+        )  # fmt: skip
 
 
 Piece = tuple[int, int, int]  # first, end, queue offset of the handover that made it the timers'

@@ -185,7 +185,7 @@ def restore(store: Any) -> Folded:
         folded = load(store)
     except CorruptStore:
         folded = Folded()
-    for marked in marks.read(store, folded.at):
+    for marked in marks.read(store, folded.at, quiet=True):
         folded = folded.after(marked)
     return folded
 

@@ -47,6 +47,7 @@ class Migrations:
     ) -> None:
         self._store, self._clock, self.router, self._tell = store, clock, router, tell
         self._written = self._load(store)
+        self._read_to = marks.bounds(store)[1]  # queue offset of the next record to look at
         self.folded = fold.restore(store)
         removed = marks.bounds(store)[0] or (self._written.levels and not self._written.at)
         self.told = Told(_before(self._written) if removed else None)
@@ -55,7 +56,7 @@ class Migrations:
         for level in self.folded.levels.values():
             if level.routed:
                 router.fold(_route_of(level))
-        for marked in marks.read(store):
+        for marked in marks.read(store, quiet=True):
             self.told.take(marked)
 
     def bind(self, sides: Sides) -> None:
@@ -205,8 +206,9 @@ class Migrations:
     # -- marks --------------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Take in what was marked."""
-        for marked in marks.read(self._store, self.folded.at):
+        """Take in what was marked since; a malformed record is met, and reported, once."""
+        start, self._read_to = self._read_to, marks.bounds(self._store)[1]
+        for marked in marks.read(self._store, start):
             self.folded = self.folded.after(marked)
             self._tell(*self.told.take(marked))
 

@@ -156,7 +156,7 @@ class Verification:
     def _changes(self) -> Counting[list[Change]]:
         """Return what the retained marks say of this level."""
         found: list[Change] = []
-        for at, marked in enumerate(marks.read(self._store)):
+        for at, marked in enumerate(marks.read(self._store, quiet=True)):
             found += _change(marked.mark, self._level)
             if at % PIECE_MARKS == 0:
                 yield 0

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from message_store.errors import RecordUnreadable
 from message_store.json_dialect import loads
 from message_store.layout import CHECKPOINT_BYTES, CQ_UNIT, native_columns, packer
-from message_store.marks import MARK_QUEUE, MARK_TOPIC, Giveback, Marked, Ownership, decode
+from message_store.marks import MARK_QUEUE, MARK_TOPIC, Giveback, Marked, Ownership, marked_of
 from message_store.ranges import Range, is_among, minus, plus
 from message_store.record import decode_record
 from reconciliation.files import Root
@@ -226,6 +226,6 @@ def _mark(root: Root, plan: LogPlan, number: int, at: int, size: int) -> Marked 
     data = root.read(entry.path, start, start + size)
     try:
         record = decode_record(memoryview(data.tobytes()), at)
-        return Marked(number, at, record.store_ms, decode(record.body))
-    except (RecordUnreadable, ValueError, TypeError, LookupError, AttributeError):
+        return marked_of(record, number)
+    except (RecordUnreadable, ValueError):
         return None

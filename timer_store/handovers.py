@@ -171,7 +171,7 @@ class Handovers:
         """Know the marks before `at`, a checkpoint's: their messages have their units."""
         self.owned, self._waiting, self._next = Ownership(), [], at
         position = self._timers.position
-        for marked in marks.read(self._timers.store):
+        for marked in marks.read(self._timers.store, quiet=True):
             if marked.at > at or (marked.at == at and not unit):
                 break
             self.owned.fold(marked)
@@ -188,7 +188,7 @@ class Handovers:
         """
         before = self.owned.copy()
         position, returned = self._timers.position, []
-        for marked in marks.read(self._timers.store, self._next):
+        for marked in marks.read(self._timers.store, self._next, quiet=True):
             mark = marked.mark
             if isinstance(mark, Giveback):
                 went = _common(before.of(mark.level), list(mark.pending))

@@ -110,4 +110,5 @@ def test_a_damaged_mark_is_told_and_left_out(
         store.log.files[0].write(marked[1].phys_offset + 120, b"\0\0\0")
         assert [found.at for found in marks.read(store)] == [0, 2, 3, 4]
         assert [found.mark for found in marks.read(store, 3)] == MARKS[3:]
-        assert f"{MARK_TOPIC}: the mark at queue offset 1 cannot be read" in caplog.text
+        assert f"{MARK_TOPIC}: 1 records from queue offset 0 on are no marks" in caplog.text
+        assert "queue offset 1: commit log offset 212: the body does not match" in caplog.text

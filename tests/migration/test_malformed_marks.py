@@ -1,0 +1,69 @@
+"""Malformed records among the marks never prevent a start, and are looked at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from message_store import marks
+from message_store.marks import MARK_TOPIC, STATE_NAMES
+from migration.states import State
+from tests.broker.running import running, small
+from tests.message_store.test_marks import HANDOVER, MALFORMED, put_mark
+from tests.store_help import LOOPBACK
+
+
+def test_the_states_of_marks_are_those_of_migrations():
+    assert {state.value for state in State} == STATE_NAMES
+
+
+@pytest.mark.finding("A2")
+def test_a_broker_starts_whatever_the_marks_hold(tmp_path):
+    properties = small(tmp_path, messageDelayLevel="1s 60s", timerWheelEnable="true")
+
+    async def poison():
+        async with running(properties) as (broker, asker):
+            assert (await asker.send("T", b"x", DELAY="2")).code == 0
+            for mark, changes in MALFORMED.values():
+                body = json.dumps(json.loads(marks.encode(mark)) | changes).encode()
+                put_mark(broker.store, body)
+            put_mark(broker.store, b"[" * 10_000)
+            put_mark(broker.store, marks.encode(HANDOVER), LOOPBACK)
+
+    async def start():
+        async with running(properties) as (broker, asker):
+            assert (await asker.send("T", b"y")).code == 0
+            assert broker.store.queue_bounds(MARK_TOPIC, 0)[1] == len(MALFORMED) + 2
+
+    asyncio.run(poison())
+    asyncio.run(start())
+
+
+@pytest.mark.finding("E10")
+def test_junk_is_read_and_reported_once(tmp_path, caplog):
+    properties = small(tmp_path, messageDelayLevel="1s 60s", timerWheelEnable="true")
+
+    async def scene():
+        async with running(properties) as (broker, _):
+            migrations = broker.plugins.plugins["migration"]._running.service.migrations
+            for _ in range(50):
+                put_mark(broker.store, b"junk")
+            migrations.catch_up()
+            told = [text for text in caplog.messages if MARK_TOPIC in text]
+            assert len(told) == 1
+            assert "50 records" in told[0]
+            read: list[int] = []
+            store_read = broker.store.read_record
+            broker.store.read_record = lambda at: read.append(at) or store_read(at)
+            for _ in range(5):
+                migrations.catch_up()
+                migrations.heal()
+            assert read == []
+            assert len([text for text in caplog.messages if MARK_TOPIC in text]) == 1
+            put_mark(broker.store, b"more")
+            migrations.catch_up()
+            assert len(read) == 1
+
+    asyncio.run(scene())
