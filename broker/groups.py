@@ -17,7 +17,7 @@ from typing import Any
 from broker.config_file import ConfigFile, Saved
 from broker.data_version import DataVersion, boolean, integer
 from broker.remoting.codes import ResponseCode
-from broker.topic_config import alter_attributes
+from broker.topic_config import GROUP_ATTRIBUTES, alter_attributes
 from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.text import GROUP_BYTES_MAX, name_fault
@@ -260,7 +260,7 @@ class GroupManager(Saved):
         old = self._table.get(group.name)
         try:
             attributes = alter_attributes(
-                old.attributes if old else None, group.attributes, check=False
+                old.attributes if old else None, group.attributes, known=GROUP_ATTRIBUTES
             )
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"group {group.name}: {error}") from error

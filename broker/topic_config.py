@@ -165,6 +165,7 @@ def _filter_type(value: Any) -> str:
 # -- attributes -----------------------------------------------------------------------------------
 
 ATTRIBUTES_MAX = 64
+LONG_MAX = (1 << 63) - 1
 
 
 def _one_of(*words: str) -> Callable[[str], bool]:
@@ -172,18 +173,28 @@ def _one_of(*words: str) -> Callable[[str], bool]:
 
 
 def _is_time(value: str) -> bool:
-    return value.lstrip("-").isdigit() and len(value) <= 19
+    digits = value.removeprefix("+")
+    return value == "-1" or (digits.isascii() and digits.isdigit() and int(digits) <= LONG_MAX)
 
 
-_KNOWN: Mapping[str, tuple[bool, Callable[[str], bool]]] = {
-    "cleanup.policy": (False, _one_of("DELETE", "COMPACTION")),
+Attributes = Mapping[str, tuple[bool, Callable[[str], bool]]]
+"""Attributes by name: whether they may change once they are set, and which values they have."""
+
+TOPIC_ATTRIBUTES: Attributes = {
+    "cleanup.policy": (False, _one_of("DELETE")),
     "message.type": (
         True,
         _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
     ),
-    "queue.type": (False, _one_of("BatchCQ", "SimpleCQ")),
+    "queue.type": (False, _one_of("SimpleCQ")),
     "reserve.time": (True, _is_time),
 }
+GROUP_ATTRIBUTES: Attributes = {}  # SubscriptionGroupAttributes.ALL of 5.3.3 is empty
+NOT_SERVED = {
+    ("queue.type", "BatchCQ"): "this broker keeps one unit a message: leave queue.type out",
+    ("cleanup.policy", "COMPACTION"): "this broker never compacts: leave cleanup.policy out",
+}
+"""Values that Apache's brokers take: accepted, they would make a store that Apache cannot open."""
 
 
 def parse_attribute_changes(text: str) -> dict[str, str]:
@@ -206,13 +217,16 @@ def parse_attribute_changes(text: str) -> dict[str, str]:
 
 
 def alter_attributes(
-    old: Mapping[str, str] | None, changes: Mapping[str, str], *, check: bool = True
+    old: Mapping[str, str] | None,
+    changes: Mapping[str, str],
+    *,
+    known: Attributes = TOPIC_ATTRIBUTES,
 ) -> dict[str, str]:
     """Return the attributes after `changes` (as parse_attribute_changes returns them).
 
     Args:
-        old: attributes so far; None: the topic is being created.
-        check: only the known topic attributes may be set.
+        old: Attributes so far; None: the topic or group is being created.
+        known: Attributes that there are.
     Raises:
         ValueError: An attribute that does not exist, may not change or has an illegal value.
     Source: AttributeUtil.alterCurrentAttributes
@@ -222,8 +236,9 @@ def alter_attributes(
         sign, key = signed[:1], signed[1:]
         if sign not in ("+", "-") or not key:
             raise ValueError(f"attribute {signed!r} begins with neither + nor -")
-        if check:
-            _check_attribute(key, value, deletes=sign == "-", is_new=old is None)
+        heals = sign == "-" and (key, found.get(key)) in NOT_SERVED
+        if not heals:
+            _check_attribute(known, key, value, deletes=sign == "-", is_new=old is None)
         if sign == "+":
             found[key] = value
         elif found.pop(key, None) is None:
@@ -231,10 +246,15 @@ def alter_attributes(
     return found
 
 
-def _check_attribute(key: str, value: str, *, deletes: bool, is_new: bool) -> None:
-    if key not in _KNOWN:
-        raise ValueError(f"there is no attribute {key!r}; there are {', '.join(_KNOWN)}")
-    changeable, fits = _KNOWN[key]
+def _check_attribute(
+    known: Attributes, key: str, value: str, *, deletes: bool, is_new: bool
+) -> None:
+    if key not in known:
+        names = ", ".join(known) or "none"
+        raise ValueError(f"unsupported key: there is no attribute {key!r}; there are {names}")
+    if not deletes and (key, value) in NOT_SERVED:
+        raise ValueError(f"attribute {key!r} cannot be {value!r}: {NOT_SERVED[key, value]}")
+    changeable, fits = known[key]
     if not changeable and not is_new:
         raise ValueError(f"attribute {key!r} can only be set when the topic is created")
     if not deletes and not fits(value):

@@ -108,6 +108,18 @@ class TopicManager:
             table[wanted.name] = _at_least(table[wanted.name], wanted.queues)
         for topic in table.values():
             self._install(topic)
+        self._report_not_served(table.values())
+
+    def _report_not_served(self, topics: Iterable[TopicConfig]) -> None:
+        for topic in topics:
+            for name, value in topic.attributes.items():
+                if (name, value) in topic_config.NOT_SERVED:
+                    log.warning(
+                        "topic %s has the attribute %s=%s, which this broker does not serve: its "
+                        "queues are SimpleCQ and nothing is compacted; a broker of Apache refuses "
+                        "such queues. Remove it: mqadmin updateTopic -t %s -a=-%s",
+                        topic.name, name, value, topic.name, name,
+                    )  # fmt: skip
 
     @staticmethod
     def _decode(

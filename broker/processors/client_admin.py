@@ -178,7 +178,7 @@ def _producer(channel: Channel) -> dict[str, Any]:
         "clientId": channel.client_id,
         "language": channel.language,
         "lastUpdateTimestamp": channel.seen_ms,
-        "remoteIP": _address(channel),
+        "remoteIP": f"/{_address(channel)}",  # as Java writes a socket's address
         "version": channel.version,
     }
 

@@ -87,7 +87,7 @@ class QueryProcessor:
         return Response(body=bytes(self._store.record_bytes(offset, record.total_size)))
 
     async def queue_units(self, request: Request) -> Response:
-        """Answer units of a consume queue and what a group's filter says of them."""
+        """Answer units of a consume queue, and what a group subscribes to."""
         topic = fields.text(request, "topic")
         queue_id, index = fields.integer(request, "queueId"), fields.long(request, "index")
         count = min(max(fields.integer(request, "count"), 0), QUEUE_UNITS_MAX)
@@ -98,14 +98,13 @@ class QueryProcessor:
         low, high = self._store.readable_bounds(topic, queue_id)
         units = self._store.units(topic, queue_id, index, count)
         subscription = self._clients.subscription(group, topic) if group else None
-        passes = subscription.mask(units["tags_code"]) if subscription else None
-        rows = [
-            _unit(unit, True if passes is None else bool(passes[at]))
-            for at, unit in enumerate(units)
-        ]
+        rows = [_unit(unit) for unit in units]
         body: dict[str, Any] = {"queueData": rows, "minQueueIndex": low, "maxQueueIndex": high}
         if subscription is not None:
             body["subscriptionData"] = subscription.to_json()
+            body["filterData"] = "null"
+        elif group:
+            body["filterData"] = f"{group}@{topic} is not online!"
         return Response(body=encode(dict(sorted(body.items()))))
 
     def _bodies(self, topic: str, key: str, offsets: list[int]) -> bytes:
@@ -133,9 +132,9 @@ def has_key(record: Record, key: str) -> bool:
     )
 
 
-def _unit(unit: Any, passes: bool) -> dict[str, Any]:
+def _unit(unit: Any) -> dict[str, Any]:
     return {
-        "eval": passes,
+        "eval": False,  # Apache evaluates units with a consume queue extension only
         "physicOffset": int(unit["phys_offset"]),
         "physicSize": int(unit["size"]),
         "tagsCode": int(unit["tags_code"]),

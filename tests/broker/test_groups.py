@@ -97,9 +97,9 @@ def test_groups_created_by_use_are_written_by_the_next_save(tmp_path: Path) -> N
 
 def test_explicit_changes_are_written_at_once(tmp_path: Path) -> None:
     groups = manager(tmp_path)
-    asyncio.run(groups.update([GroupConfig(name="g", retry_times_max=3, attributes={"+a": "1"})]))
+    asyncio.run(groups.update([GroupConfig(name="g", retry_times_max=3)]))
     again = manager(tmp_path).known("g")
-    assert again == GroupConfig(name="g", retry_times_max=3, attributes={"a": "1"})
+    assert again == GroupConfig(name="g", retry_times_max=3)
     assert asyncio.run(groups.delete("g")) is True
     assert asyncio.run(groups.delete("g")) is False
     assert manager(tmp_path).known("g") is None
@@ -137,3 +137,12 @@ def test_a_refused_save_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert groups.known("g") is None
     asyncio.run(groups.save())
     assert (tmp_path / "subscriptionGroup.json").exists()
+
+
+@pytest.mark.finding("D5")
+def test_unknown_attributes_are_refused_with_code_1(tmp_path: Path) -> None:
+    groups = manager(tmp_path)
+    with pytest.raises(RequestError, match="there is no attribute") as refused:
+        asyncio.run(groups.update([GroupConfig(name="g", attributes={"+priority.factor": "50"})]))
+    assert refused.value.code == 1
+    assert groups.known("g") is None

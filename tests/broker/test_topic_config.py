@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from broker.topic_config import TopicConfig, alter_attributes, parse_attribute_changes
+from broker.topic_config import (
+    GROUP_ATTRIBUTES,
+    TopicConfig,
+    alter_attributes,
+    parse_attribute_changes,
+)
 
 OLD = {"order": False, "perm": 6, "readQueueNums": 8, "topicFilterType": "SINGLE_TAG"}
 OLD |= {"topicName": "T", "topicSysFlag": 0, "writeQueueNums": 4}
@@ -77,6 +82,11 @@ def test_malformed_attribute_changes(text: str) -> None:
         (None, {"+message.type": "DELAY"}, {"message.type": "DELAY"}),
         ({"message.type": "FIFO"}, {"+message.type": "DELAY"}, {"message.type": "DELAY"}),
         ({"reserve.time": "5"}, {"-reserve.time": ""}, {}),
+        (
+            None,
+            {"+queue.type": "SimpleCQ", "+cleanup.policy": "DELETE", "+reserve.time": "-1"},
+            {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE", "reserve.time": "-1"},
+        ),
         ({"x": "kept"}, {}, {"x": "kept"}),
     ],
 )
@@ -92,7 +102,9 @@ def test_attributes_are_altered(
         (None, {"+no.such": "1"}, "there is no attribute"),
         (None, {"+message.type": "LATER"}, "cannot be 'LATER'"),
         (None, {"+reserve.time": "soon"}, "cannot be"),
-        ({}, {"+queue.type": "BatchCQ"}, "when the topic is created"),
+        (None, {"+reserve.time": "-2"}, "cannot be"),
+        (None, {"+reserve.time": str(1 << 63)}, "cannot be"),
+        ({}, {"+queue.type": "SimpleCQ"}, "when the topic is created"),
         ({}, {"-message.type": ""}, "not set"),
         ({}, {"message.type": "DELAY"}, "neither"),
     ],
@@ -102,3 +114,27 @@ def test_attributes_that_cannot_be(
 ) -> None:
     with pytest.raises(ValueError, match=why):
         alter_attributes(old, changes)
+
+
+@pytest.mark.finding("D1")
+@pytest.mark.parametrize("old", [None, {}], ids=["created", "changed"])
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"+queue.type": "BatchCQ"}, "keeps one unit a message: leave queue.type out"),
+        ({"+cleanup.policy": "COMPACTION"}, "never compacts: leave cleanup.policy out"),
+    ],
+)
+def test_kinds_of_topics_that_are_not_served_are_refused(
+    old: dict[str, str] | None, changes: dict[str, str], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        alter_attributes(old, changes)
+
+
+@pytest.mark.finding("D5")
+def test_groups_have_no_attributes() -> None:
+    with pytest.raises(
+        ValueError, match=r"unsupported key: there is no attribute 'priority.factor'"
+    ):
+        alter_attributes(None, {"+priority.factor": "50"}, known=GROUP_ATTRIBUTES)

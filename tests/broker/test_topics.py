@@ -359,3 +359,20 @@ def test_a_saved_table_reads_as_one_written_at_once(broker: Broker) -> None:
     asyncio.run(broker.topics.update([TopicConfig(name="T1", read_queues=5, write_queues=5)]))
     asyncio.run(broker.topics.delete("T2"))
     assert broker.path.read_text() == json_dialect.dumps(broker.topics.to_json())
+
+
+@pytest.mark.finding("D1")
+@pytest.mark.parametrize(
+    ("name", "value"), [("queue.type", "BatchCQ"), ("cleanup.policy", "COMPACTION")]
+)
+def test_a_topic_of_a_kind_that_is_not_served_is_reported_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, value: str
+) -> None:
+    topic = TopicConfig(name="T", attributes={name: value}).to_json()
+    data = {"dataVersion": {"counter": 4}, "topicConfigTable": {"T": topic}}
+    (tmp_path / "topics.json").write_text(json_dialect.dumps(data))
+    broker = Broker(tmp_path)
+    assert broker.topics.find("T") is not None
+    assert f"topic T has the attribute {name}={value}" in caplog.text
+    asyncio.run(broker.topics.update([TopicConfig(name="T", attributes={f"-{name}": ""})]))
+    assert broker.topics.find("T") == TopicConfig(name="T")

@@ -48,7 +48,7 @@ def test_connections_of_groups(run, store):
     assert body == {"connectionSet": [CONNECTION]}
     assert run(world.ask(204, producerGroup="none")).code == 1
     body = json.loads(run(world.ask(328)).body)
-    assert body["data"]["P"][0]["remoteIP"] == "127.0.0.1:5555"
+    assert body["data"]["P"][0]["remoteIP"] == "/127.0.0.1:5555"
     assert body["data"]["P"][0]["lastUpdateTimestamp"] == 9
 
 

@@ -89,7 +89,9 @@ def test_a_log_offset_must_be_the_start_of_a_record(run, store, shift, code):
     assert (b"wanted" in answer.body) is (code == 0)
 
 
-def test_queue_units_are_shown_with_the_groups_filter(run, store):
+@pytest.mark.finding("D5")
+def test_queue_units_are_shown_with_the_groups_subscription(run, store):
+    """`eval` is false as at Apache's: only units with an extension are evaluated there."""
     clients = ClientTable()
     told = (parse_expression("T", "a"),)
     entry = ConsumerEntry("G", "CONSUME_PASSIVELY", "CLUSTERING", "x", told)
@@ -100,7 +102,10 @@ def test_queue_units_are_shown_with_the_groups_filter(run, store):
         put_one(store, "T", properties={"TAGS": tag})
     fields = {"topic": "T", "queueId": 0, "index": 0, "count": 5}
     body = json.loads(run(ask(store, 321, clients, consumerGroup="G", **fields)).body)
-    assert [unit["eval"] for unit in body["queueData"]] == [True, False]
+    assert [unit["eval"] for unit in body["queueData"]] == [False, False]
+    assert body["filterData"] == "null"
+    offline = json.loads(run(ask(store, 321, clients, consumerGroup="H", **fields)).body)
+    assert offline["filterData"] == "H@T is not online!"
     assert [unit["tagsCode"] for unit in body["queueData"]] == [97, 98]
     assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 2)
     assert body["subscriptionData"]["subString"] == "a"
