@@ -316,15 +316,27 @@ class Ingest:
         self._batch.staging_len = self._numbers[layout.STATE_STAGED]
 
     def _finish(self) -> None:
-        """Append the batch, answer it, and begin the next."""
+        """Append the batch, answer it, and begin the next; no batch is ever put twice."""
         self._to_batch()
-        batch = self._batch
-        if batch.count:
+        batch, connections = self._batch, self._in_turn
+        self._in_turn = []
+        if not batch.count:
+            return
+        answered = False
+        try:
             self._path.put(batch)
-            self._answering.answer(batch, self._wire, self._in_turn)
-            if batch.rows.size > ROWS_MAX or batch.staging.size > STAGING_BYTES_KEPT:
+            self._answering.answer(batch, self._wire, connections)
+            answered = True
+        except Exception:
+            log.exception("the answers to %d messages failed; connections closed", batch.count)
+            for connection in connections:
+                connection.close()
+        finally:
+            if not answered:
+                self._answering.plain.clear()
+            large = batch.rows.size > ROWS_MAX or batch.staging.size > STAGING_BYTES_KEPT
+            if large or not answered:
                 self._new_batch()
             else:
                 batch.clear()
                 self._numbers[layout.STATE_ROWS] = self._numbers[layout.STATE_STAGED] = 0
-        self._in_turn = []
