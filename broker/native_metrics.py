@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -24,6 +24,7 @@ from prometheus_client.core import (
 
 from broker.consumer_lag import LagOfGroup, lag_of_groups
 from broker.kernels import DELAY, FIFO, NORMAL, SIZE_BOUNDS, TRANSACTION
+from broker.loop_collector import COLLECT_S, LoopCollector
 from broker.meters import (
     CREATE_BOUNDS_MS,
     DELAY_BUCKETS_S,
@@ -51,7 +52,6 @@ TYPE_NAMES: Final = {NORMAL: "normal", FIFO: "fifo", DELAY: "delay", TRANSACTION
 MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 REVIVE_QUEUES: Final = 8
-COLLECT_S: Final = 10.0
 
 Rows = Iterable[tuple[Sequence[str], float]]
 
@@ -62,6 +62,21 @@ class NativeRegistry(CollectorRegistry):
     def __init__(self, cluster: str, broker_name: str) -> None:
         super().__init__()
         self._labels = {"cluster": cluster, "node_id": broker_name, "node_type": "broker"}
+        self._loop = asyncio.get_running_loop()
+        self._wrapped: dict[int, LoopCollector] = {}  # by the id of the collector that it reads
+
+    def register(self, collector: Any) -> None:
+        """Have a collector read on the event loop's thread at each scrape."""
+        if isinstance(collector, NativeCollector):  # it goes there by itself, in pieces
+            super().register(collector)
+            return
+        wrapper = LoopCollector(collector, self._loop)
+        super().register(wrapper)
+        self._wrapped[id(collector)] = wrapper
+
+    def unregister(self, collector: Any) -> None:
+        """Read a collector no longer."""
+        super().unregister(self._wrapped.pop(id(collector), collector))
 
     def collect(self) -> Iterator[Metric]:
         """Yield all families of all collectors."""
