@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import struct
 import threading
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from message_store.layout import CHECKPOINT, CHECKPOINT_BYTES, packer
+from message_store.page_guard import GuardedMap
 
+logger = logging.getLogger(__name__)
 TIMES = packer(CHECKPOINT)
 BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
 BOOT_ID_BYTES = 36
@@ -104,7 +108,8 @@ class RecoveryMark:
 
     Whatever happens to one of them, the other holds the mark before it. The file is mapped, so
     that an update costs no system call; its block is allocated first, as a mapped write on a full
-    disk would end the process. Where that fails the mark is kept in memory only.
+    disk would end the process. Where that fails, or the block cannot be read, the mark is kept in
+    memory only.
     """
 
     def __init__(self, path: Path) -> None:
@@ -112,7 +117,7 @@ class RecoveryMark:
         self._lock = threading.Lock()
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            self._map = _mapped(fd)
+            self._map, self._pages = _mapped(path, fd)
         finally:
             os.close(fd)
         self._sequence, self._marks, boot_id = newest_marks(self._map[:_FILE_BYTES])
@@ -131,12 +136,17 @@ class RecoveryMark:
         """Return the marks, or None if the file says nothing."""
         return self._marks
 
-    def point(self) -> Point | None:
-        """Return where recovery may start: what was written counts only on the same boot."""
+    def point(self, *, clean: bool = True) -> Point | None:
+        """Return where recovery may start.
+
+        Args:
+            clean: the last run ended cleanly: on the same boot all that was written counts. Else a
+                sync may have failed before the end, and only what was synced counts.
+        """
         marks = self._marks
         if marks is None:
             return None
-        if self.same_boot:
+        if self.same_boot and clean:
             return Point(marks.dispatched, marks.last_record, marks.units)
         return Point(marks.durable, marks.durable_record, marks.durable_units)
 
@@ -181,6 +191,8 @@ class RecoveryMark:
 
     def close(self) -> None:
         """Close the file."""
+        if self._pages is not None:
+            self._pages.close()
         self._map.close()
 
 
@@ -188,11 +200,19 @@ def _boot_id() -> bytes:
     return BOOT_ID_PATH.read_bytes().strip()[:BOOT_ID_BYTES] if BOOT_ID_PATH.exists() else b""
 
 
-def _mapped(fd: int) -> mmap.mmap:
+def _mapped(path: Path, fd: int) -> tuple[mmap.mmap, GuardedMap | None]:
+    """Return the file's block, mapped; a copy of it where there is no room, or no sound sector."""
     try:
         os.posix_fallocate(fd, 0, _FILE_BYTES)
-    except OSError:  # no room: go on with a copy
+        os.pread(fd, _FILE_BYTES, 0)
+    except OSError as error:
+        logger.warning(
+            "%s is kept in memory only, a crash costs a longer recovery: %s", path, error
+        )
         memory = mmap.mmap(-1, _FILE_BYTES)
-        memory.write(os.pread(fd, _FILE_BYTES, 0))
-        return memory
-    return mmap.mmap(fd, _FILE_BYTES)
+        with suppress(OSError):
+            memory.write(os.pread(fd, _FILE_BYTES, 0))
+        return memory, None
+    pages = GuardedMap(path, fd, _FILE_BYTES, writable=True)
+    pages.forget_file()
+    return pages.map, pages

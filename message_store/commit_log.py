@@ -3,13 +3,13 @@
     commitlog/00000000000000000000   [record][record]...[blank]
     commitlog/00000000001073741824   [record]...            <- write position is found by recovery
 
-Reads go through a shared mapping of each file; what pwritev wrote is visible there at once.
+Reads go through a shared mapping of each file; what pwritev wrote is visible there at once. What
+the disk cannot read is zero there, and known (`page_guard`, `unreadable`).
 """
 
 from __future__ import annotations
 
 import bisect
-import mmap
 import os
 from pathlib import Path
 
@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from message_store.errors import CorruptStore, RecordUnreadable
 from message_store.layout import BLANK_RECORD, MAGIC_BLANK, packer
+from message_store.page_guard import GuardedMap
+from message_store.unreadable import UnreadablePlaces
 from message_store.zeroing import whole_size, zero_range
 
 NAME_DIGITS = 20
@@ -29,7 +31,8 @@ class LogFile:
 
     Attributes:
         base: log offset of its first byte.
-        data: (size,) u1, read-only: the mapped file.
+        pages: the mapped file.
+        data: (size,) u1, read-only: its bytes; zeros where the disk cannot read them.
     """
 
     def __init__(self, path: Path, base: int, size: int, *, create: bool) -> None:
@@ -40,13 +43,13 @@ class LogFile:
         try:
             if create:
                 os.ftruncate(self.fd, size)
-            self._map = mmap.mmap(self.fd, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+            self.pages = GuardedMap(path, self.fd, size)
         except OSError:
             os.close(self.fd)
             if create:
                 path.unlink(missing_ok=True)
             raise
-        self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        self.data: npt.NDArray[np.uint8] = self.pages.data
 
     def write(self, pos: int, data: memoryview | bytes) -> None:
         """Write all of `data` at file position `pos`.
@@ -57,6 +60,8 @@ class LogFile:
         done = os.pwritev(self.fd, (data,), pos)
         while done < len(data):
             done += os.pwritev(self.fd, (memoryview(data)[done:],), pos + done)
+        if self.pages.replaced:
+            self.pages.written(pos, len(data))
 
     def sync(self) -> None:
         """Wait until all that was written is on the disk, and that there is such a file."""
@@ -93,6 +98,7 @@ class LogFile:
 
     def close(self) -> None:
         """Close the descriptor; the mapping lives until nobody holds a view of it."""
+        self.pages.forget_file()
         os.close(self.fd)
 
     def erase(self) -> None:
@@ -133,6 +139,7 @@ class CommitLog:
     def __init__(self, directory: Path, file_bytes: int) -> None:
         self.directory, self.file_bytes = directory, file_bytes
         self.files: list[LogFile] = []
+        self.unreadable = UnreadablePlaces(self)
         self.end = 0  # the next byte to be written
 
     def load(self) -> None:

@@ -68,6 +68,20 @@ def find_gap(log: CommitLog, queues: QueueSet, end: int, floor_ms: int) -> Gap |
     return None
 
 
+def unreadable_end(log: CommitLog, end: int, known_end: int) -> Gap | None:
+    """Return the gap at `end` if the last records of the log cannot be read by the disk.
+
+    Args:
+        known_end: log offset that the log is known to have reached.
+    """
+    for file in log.files:
+        if file.base <= end < file.base + file.size:
+            gap = Gap(end, min(known_end, file.base + file.size))
+            hit = any(low < gap.end and high > end for low, high in log.unreadable.ranges)
+            return gap if hit and gap.size > layout.RECORD_FIXED_BYTES else None
+    return None
+
+
 def _next_in(file: LogFile, pos: int, row: Any) -> int:
     """Return where the next valid record of a file starts, -1 if there is none near."""
     if not file.has_data(pos, pos + SEARCH_BYTES_MAX):

@@ -9,16 +9,19 @@ missing. Where it goes on after a restart stands in the newest file's header.
 The lock is held for one step, a few ms: the event loop asks for keys while an index of hours is
 made anew. Files are read without it (see `kernels.index`). What cannot be right is removed and
 made again, as everything here is in the log too.
+
+Files are sparse and written through their mapping. A write into a hole ends the process on a full
+disk, so space is allocated before: the slots at once, the items a MiB ahead of those in use. Where
+the disk has none, the index stays where it is and goes on by itself when there is room.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
-import mmap
 import os
-import shutil
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -32,11 +35,12 @@ from message_store.clock import Clock
 from message_store.commit_log import CommitLog, LogFile
 from message_store.config import StoreConfig
 from message_store.descriptors import DescriptorReserve
-from message_store.errors import CorruptStore, RecordUnreadable
+from message_store.errors import CorruptStore, RecordUnreadable, StoreError
 from message_store.kernels import index as kernels
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
 from message_store.layout import INDEX_HEADER, INDEX_ITEM, packer
+from message_store.page_guard import GuardedMap
 from message_store.text import java_hash
 
 logger = logging.getLogger(__name__)
@@ -45,7 +49,7 @@ NAME_FORMAT = "%Y%m%d%H%M%S"
 NAME_DIGITS = 17  # and three of milliseconds
 PAUSE_S = 0.03  # between two steps of the thread: small enough to query, large enough to batch
 BATCH_KEYS = kernels.KEYS_PER_RECORD_MAX + 8_192  # a step takes as long as these do
-RESERVE_BYTES = 64 << 20  # a mapped write on a full disk would end the process: stay clear of it
+ALLOCATE_BYTES = 1 << 20  # of items, at once
 CATCH_UP_BYTES_MAX = 4 << 20  # of the log, while a query waits
 STOP_BYTES_MAX = 256 << 20  # of the log, while the store closes; the next start does the rest
 
@@ -53,32 +57,52 @@ STOP_BYTES_MAX = 256 << 20  # of the log, while the store closes; the next start
 class IndexFile:
     """One index file, mapped. `slots` and `items` are its configured sizes.
 
+    Attributes:
+        words: (n,) u4, writable: its bytes.
+
     Raises:
         CorruptStore: It has another size.
+        OSError: The disk has no room for a new one, or cannot open it.
     """
 
     def __init__(self, path: Path, slots: int, items: int, *, create: bool) -> None:
         self.path, self.slots, self.items = path, slots, items
         self.size = INDEX_HEADER.itemsize + slots * 4 + items * INDEX_ITEM.itemsize
+        self._items_pos = INDEX_HEADER.itemsize + slots * 4
+        self._allocated = 0  # file position before which every byte has its place on the disk
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
-        fd = os.open(path, flags, 0o644)
+        self._fd = os.open(path, flags, 0o644)
         try:
             if create:
-                os.ftruncate(fd, self.size)
-            elif os.fstat(fd).st_size != self.size:
+                os.ftruncate(self._fd, self.size)
+                self._allocate(1)
+            elif os.fstat(self._fd).st_size != self.size:
                 raise CorruptStore(
-                    path, 0, f"it has {os.fstat(fd).st_size} bytes, not {self.size}",
+                    path, 0, f"it has {os.fstat(self._fd).st_size} bytes, not {self.size}",
                     "Set maxHashSlotNum and maxIndexNum to what the store was written with, or "
                     "remove the index directory: it is rebuilt from the log.",
                 )  # fmt: skip
-            self._map = mmap.mmap(fd, self.size)
-        except OSError:
+            self._pages = GuardedMap(path, self._fd, self.size, writable=True)
+        except (OSError, CorruptStore):
+            os.close(self._fd)
             if create:
                 path.unlink(missing_ok=True)
             raise
-        finally:
-            os.close(fd)
+        weakref.finalize(self, os.close, self._fd)
+        self._map = self._pages.map
         self.words: npt.NDArray[np.uint32] = np.frombuffer(self._map, np.uint32)
+
+    def _allocate(self, count: int) -> None:
+        """Have the disk keep space for the header, all slots and the first `count` items.
+
+        Raises:
+            OSError: It has none.
+        """
+        needed = min(self._items_pos + count * INDEX_ITEM.itemsize, self.size)
+        if needed > self._allocated:
+            end = min(needed + ALLOCATE_BYTES, self.size)
+            os.posix_fallocate(self._fd, self._allocated, end - self._allocated)
+            self._allocated = end
 
     @property
     def header(self) -> tuple[int, int, int, int, int, int]:
@@ -111,6 +135,13 @@ class IndexFile:
         begin_ms, end_ms, begin_phys, end_phys, _, count = self.header
         return min(begin_ms, end_ms, count) >= 0 <= begin_phys <= end_phys and count <= self.items
 
+    @property
+    def damage(self) -> str:
+        """Why the file cannot be used any more, empty if it can."""
+        if self._pages.replaced:
+            self._pages.look()
+        return self._pages.why
+
     def keys_of_last(self, phys_offset: int) -> int:
         """Return how many items at the end are of the record at `phys_offset`."""
         start = INDEX_HEADER.itemsize + self.slots * 4
@@ -126,7 +157,12 @@ class IndexFile:
         HEADER.pack_into(self._map, 0, end_ms, end_ms, end_phys, end_phys, 0, 1)
 
     def put(self, keys: npt.NDArray[Any]) -> int:
-        """Put (n,) `layout.KEYED` until the file is full; return how many went in."""
+        """Put (n,) `layout.KEYED` until the file is full; return how many went in.
+
+        Raises:
+            OSError: The disk has no room for them; none went in.
+        """
+        self._allocate(max(self.header[5], 1) + keys.size)
         return int(kernels.put_keys(self.words, self.slots, self.items, keys))
 
     def find(self, key_hash: int, span: tuple[int, int], count_max: int) -> list[int]:
@@ -150,11 +186,7 @@ class IndexFile:
 
     def sync(self) -> None:
         """Wait until it is on the disk."""
-        fd = os.open(self.path, os.O_RDWR)
-        try:
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
+        os.fdatasync(self._fd)
 
 
 class IndexService:
@@ -184,6 +216,8 @@ class IndexService:
         self._thread: threading.Thread | None = None
         self._keys = np.zeros(BATCH_KEYS, layout.KEYED)
         self._scratch = np.zeros(1, layout.SCANNED)
+        self._sync_failed = False
+        self._paused = False  # for want of room; said once
         self.safe_ms = 0
 
     @property
@@ -287,8 +321,18 @@ class IndexService:
     def _sync(self) -> None:
         while self._unsynced:
             file = self._unsynced.pop(0)
-            if file.path.exists():
-                self._reserve.run(file.sync)
+            if self._sync_failed:
+                continue
+            try:
+                if file.path.exists():
+                    file.sync()
+            except OSError as error:  # a later sync could succeed without what this one lost
+                self._sync_failed = True
+                logger.warning(
+                    "%s cannot be synced: %s. After a power cut the index is made again from "
+                    "store time %d ms on", file.path, error, self.safe_ms,
+                )  # fmt: skip
+                continue
             self.safe_ms = file.end_ms
 
     # -- the fold -----------------------------------------------------------------------------
@@ -308,12 +352,56 @@ class IndexService:
     def _step(self, target: int) -> bool:
         """Index a few thousand records if `target` is not reached; return whether there were."""
         with self._lock:
-            if self._position >= target or not self._room():
+            if self._position >= target:
                 return False
-            return self._index_piece()
+            try:
+                found = self._index_piece()
+            except OSError as error:
+                self._pause(error)
+                return False
+            self._paused = False
+            return found and not self._drop_damaged()
 
-    def _room(self) -> bool:
-        return shutil.disk_usage(self._directory).free > RESERVE_BYTES
+    def _pause(self, error: OSError) -> None:
+        if not self._paused:
+            logger.warning(
+                "%s: no room for more keys: %s. Log offset %d and later are not indexed; make "
+                "room, the index goes on by itself", self._directory, error, self._position,
+            )  # fmt: skip
+        self._paused = True
+
+    def _drop_damaged(self) -> bool:
+        """Remove the first file with an unreadable page and all later ones; index again from there.
+
+        The caller holds the lock. Returns whether there was such a file.
+        """
+        at = next((i for i, file in enumerate(self._files) if file.damage), None)
+        if at is None:
+            return False
+        logger.warning(
+            "%s has pages that cannot be read (%s): it is removed and made again from the log",
+            self._files[at].path, self._files[at].damage,
+        )  # fmt: skip
+        for file in self._files[at:]:
+            file.path.unlink(missing_ok=True)
+        del self._files[at:]
+        self._indexed = (0, 0)
+        found = self._behind(self._files[-1]) if self._files else 0
+        self._position = min(max(found, self._log.min_offset), self._log.end)
+        self._work.set()
+        return True
+
+    def check(self) -> None:
+        """Drop files that could not be read; what was found in them is not complete.
+
+        Raises:
+            StoreError: There was such a file.
+        """
+        with self._lock:
+            if self._drop_damaged():
+                raise StoreError(
+                    f"{self._directory}: a file cannot be read and is made again: try again"
+                )
 
     def _index_piece(self) -> bool:
         end = self._log.end
@@ -342,14 +430,23 @@ class IndexService:
         return found if found >= 0 else end
 
     def _put(self, keys: npt.NDArray[Any]) -> None:
+        """Put keys; if the disk refuses one, the next piece begins behind the last that went in."""
+        if not keys.size:
+            return
         record, indexed = self._indexed
-        if indexed and keys.size:
-            self._indexed = (0, 0)
-            keys = keys[np.count_nonzero(keys["phys_offset"][:indexed] == record) :]
-        while keys.size:
-            if not self._files or self._files[-1].is_full:
-                self._roll()
-            keys = keys[self._files[-1].put(keys) :]
+        done = int(np.count_nonzero(keys["phys_offset"][:indexed] == record))
+        first = done
+        try:
+            while done < keys.size:
+                if not self._files or self._files[-1].is_full:
+                    self._roll()
+                done += self._files[-1].put(keys[done:])
+        except OSError:
+            if done > first:
+                self._position = last = int(keys[done - 1]["phys_offset"])
+                self._indexed = (last, self._keys_indexed(last))
+            raise
+        self._indexed = (0, 0)
 
     def _roll(self) -> None:
         slots, items = self._config.index_slots_max, self._config.index_entries_max
@@ -375,20 +472,20 @@ class IndexService:
         with self._lock:
             return list(self._files), self._position
 
-    def files(self) -> list[IndexFile]:
-        """Return the files, the oldest first, for a search of one's own."""
-        with self._lock:
-            return list(self._files)
-
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Return log offsets whose key has this hash, newest first. The caller compares keys."""
+        """Return log offsets whose key has this hash, newest first. The caller compares keys.
+
+        Raises:
+            StoreError: An index file could not be read: ask again.
+        """
         value = java_hash(f"{topic}#{key}")
         key_hash = 0 if value == -(1 << 31) else abs(value)
         found: list[int] = []
-        for file in reversed(self.files()):
+        for file in reversed(self.indexed()[0]):
             if len(found) >= count_max:
                 break
             found += file.find(key_hash, (begin_ms, end_ms), count_max - len(found))
+        self.check()
         return list(dict.fromkeys(found))
 
     def remove_before(self, log_min: int) -> None:

@@ -172,7 +172,12 @@ class _Search:
         self._found.append(found)
 
     def matches(self) -> Matches:
-        """Return what was found, no record twice for one key."""
+        """Return what was found, no record twice for one key.
+
+        Raises:
+            StoreError: An index file could not be read; ask again.
+        """
+        self._store.index.check()
         none = Matches(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))
         pieces = [none, *self._found]
         key_at = np.concatenate([piece.key_at for piece in pieces])

@@ -18,6 +18,7 @@ from message_store.errors import RecordUnreadable
 from message_store.flusher import Flusher
 from message_store.index_file import IndexService
 from message_store.kernels import scan
+from message_store.page_guard import PAGE_BYTES
 from message_store.queues import QueueSet
 from message_store.record import Record, decode_record
 from message_store.topics import TopicTable
@@ -87,9 +88,13 @@ class StoreReader:
         """Return a record's bytes without a copy.
 
         Raises:
-            RecordUnreadable: It is not in the log (any more).
+            RecordUnreadable: It is not in the log (any more), or the disk cannot read it.
         """
-        return self.log.view(phys_offset, size).data
+        data = self.log.view(phys_offset, size)
+        data[::PAGE_BYTES].any()  # touches every page
+        data[-1:].any()
+        self.log.unreadable.check(phys_offset, size)
+        return data.data
 
     def read_record(self, phys_offset: int) -> Record:
         """Return the decoded record that starts at `phys_offset`.
@@ -102,8 +107,9 @@ class StoreReader:
         pos, end = phys_offset - file.base, min(file.size, self.log.end - file.base)
         size = scan.read_frame(file.data, pos, end, phys_offset, row[0])
         if size < 0:
+            self.log.unreadable.check(phys_offset, 1)
             raise RecordUnreadable(phys_offset, "no record starts here")
-        return decode_record(file.data[pos : pos + size].data, phys_offset)
+        return decode_record(self.record_bytes(phys_offset, size), phys_offset)
 
     def read_queued(self, phys_offset: int) -> Record:
         """Return the decoded record at a log offset that a consume queue unit points at.
@@ -148,7 +154,7 @@ class StoreReader:
         """Return the records of these units back to back, without decoding them.
 
         Raises:
-            RecordUnreadable: One of them is not in the log.
+            RecordUnreadable: One of them is not in the log, or the disk cannot read it.
         """
         pieces: list[bytes] = []
         while units.size:
@@ -160,9 +166,29 @@ class StoreReader:
                 raise RecordUnreadable(start, "the record reaches past the end of its file")
             out = np.empty(size, np.uint8)
             scan.copy_ranges(file.data, units[:count], file.base, out)
+            self._refuse_unreadable(units[:count])
             pieces.append(out.tobytes())
             units = units[count:]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _refuse_unreadable(self, units: npt.NDArray[Any]) -> None:
+        """Raise for the first record that lies where the disk cannot read: it was copied as zeros.
+
+        Raises:
+            RecordUnreadable: There is one.
+        """
+        unreadable = self.log.unreadable
+        unreadable.look()
+        if unreadable.ranges:
+            for unit in units[unreadable.mask(units["phys_offset"], units["size"])]:
+                unreadable.check(int(unit["phys_offset"]), int(unit["size"]))
+
+    def sound_units(self, units: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the units whose records lie where the disk can read, as far as that is known."""
+        unreadable = self.log.unreadable
+        if not unreadable.ranges:
+            return units
+        return units[~unreadable.mask(units["phys_offset"], units["size"])]
 
     def store_ms(self, phys_offset: int) -> int:
         """Return the store timestamp of the record at `phys_offset`, -1 if it is gone."""
@@ -225,6 +251,11 @@ class StoreReader:
     def scan(
         self, start: int, end: int | None = None, *, count: int = recovery.CHUNK_RECORDS
     ) -> Iterator[npt.NDArray[Any]]:
-        """Yield (n,) `layout.SCANNED`, n <= `count`, of the records in start..end. Reused."""
+        """Yield (n,) `layout.SCANNED`, n <= `count`, of the records in start..end. Reused.
+
+        Damage, such as sectors that cannot be read, is passed over.
+        """
         limit = self.log.end if end is None else end
-        return recovery.walk_log(self.log, start, limit, self.topics, check=False, count=count)
+        return recovery.walk_log(
+            self.log, start, limit, self.topics, check=False, past_damage=True, count=count
+        )

@@ -8,8 +8,9 @@ Everything but the log is a fold over it: each record found is written into its 
 queue offset x 20, which changes nothing where the unit was there already.
 
 Where the walk may start, in this order:
-    1. our recovery mark, if the record it names still ends where it says; after a kill on the
-       same boot what was written counts, after a power cut only what was synced;
+    1. our recovery mark, if the record it names still ends where it says; after a clean stop all
+       that was written counts, after a kill or a power cut only what was synced (a sync may have
+       failed before the kill: `write_again`);
     2. Apache's way: after a clean stop the third-last file; after a crash the newest file that
        neither begins with a record younger than the checkpoint's smaller timestamp nor lies behind
        one that does; but never behind the last record that has a unit, so that removed queues
@@ -29,18 +30,22 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store import layout
+from message_store.checkpoint import Checkpoint, RecoveryMark
 from message_store.commit_log import CommitLog, LogFile
 from message_store.consume_queue import is_blank
-from message_store.gaps import bridge, find_gap
+from message_store.gaps import bridge, find_gap, unreadable_end
 from message_store.kernels import scan
+from message_store.kernels.verify import find_record
 from message_store.plugin import LevelTable, TagsCodeRule
 from message_store.queues import QueueSet, is_topic_name
+from message_store.ranges import joined, minus
 from message_store.topics import QUEUES_MAX, TopicTable
 
 CHUNK_RECORDS = 32_768
 TAIL_SEARCH_BYTES_MAX = 64 << 20
 NOTICES_MAX = 20
 GAPS_MAX = 1_000
+WRITE_BYTES = 8 << 20
 
 
 @dataclass(slots=True)
@@ -73,6 +78,7 @@ def walk_log(
     topics: TopicTable,
     *,
     check: bool,
+    past_damage: bool = False,
     count: int = CHUNK_RECORDS,
 ) -> Iterator[npt.NDArray[Any]]:
     """Yield chunks of (n,) `layout.SCANNED` for the records in start..end, in log order.
@@ -80,6 +86,7 @@ def walk_log(
     Stops at the first bytes that are no record. A chunk is reused: copy what must be kept.
 
     Args:
+        past_damage: go on with the next record instead, as all up to `end` was written.
         count: records in a chunk, at most.
     """
     chunk = np.zeros(count, layout.SCANNED)
@@ -98,7 +105,12 @@ def walk_log(
             if stop == scan.STOP_BLANK:
                 break
             if stop == scan.STOP_INVALID:
-                return
+                if not past_damage:
+                    return
+                row = np.zeros(1, layout.SCANNED)[0]
+                pos = int(find_record(file.data, int(pos) + 1, file_end, file.base, row))
+                if pos < 0:
+                    break
 
 
 def _add_unknown_topics(rows: npt.NDArray[Any], file: LogFile, topics: TopicTable) -> None:
@@ -149,6 +161,31 @@ def record_ends_at(log: CommitLog, record: int, end: int) -> bool:
     return False
 
 
+def start_of(
+    log: CommitLog,
+    queues: QueueSet,
+    mark: RecoveryMark,
+    checkpoint: Checkpoint,
+    notice: Callable[[str], None],
+    *,
+    crashed: bool,
+) -> tuple[int, int]:
+    """Return where the walk may start, and the last record before, -1 if that is not known."""
+    if not log.files:
+        return 0, -1
+    point = mark.point(clean=not crashed)
+    if point is not None and record_ends_at(log, point.record, point.offset):
+        if queues.ends_sum >= point.units:
+            return point.offset, point.record
+        notice(
+            f"consume queues are missing below {queues.directory}: all of them are written again "
+            f"from the log"
+        )
+        return log.min_offset, -1
+    start = file_before(log, checkpoint.min_timestamp_ms) if crashed else third_last_file(log)
+    return min(start, queues_reach(log, queues)), -1
+
+
 def queues_reach(log: CommitLog, queues: QueueSet) -> int:
     """Return the log offset behind the last record that has a unit in its queue."""
     reach = log.min_offset
@@ -169,6 +206,7 @@ def recover(
     notice: Callable[[str], None],
     *,
     torn_from: int | None = None,
+    known_end: int = 0,
 ) -> Recovered:
     """Walk from `start`, write every unit, cut log and queues behind the last good record.
 
@@ -178,6 +216,8 @@ def recover(
     Args:
         torn_from: after a power cut, what behind this log offset does not match its CRC was never
             written wholly: it is no record (a delivery among such is made again).
+        known_end: log offset that the log is known to have reached: what cannot be read before it
+            is bridged, as queue offsets there were given away.
     """
     found = Recovered(start=start, end=start, torn_from=torn_from)
     _fold(log, queues, rules, found)
@@ -188,7 +228,7 @@ def recover(
         )
         found = Recovered(start=log.min_offset, end=log.min_offset, torn_from=torn_from)
         _fold(log, queues, rules, found)
-    _bridge_gaps(log, queues, rules, found, notice)
+    _bridge_gaps(log, queues, rules, found, known_end, notice)
     found.end = _skip_blank(log, found.end)
     _tell(found.damaged, "the body's CRC does not match; the record was kept", notice)
     _tell(found.homeless, "topic, queue or queue offset cannot be; it is in no queue", notice)
@@ -201,16 +241,48 @@ def recover(
     return found
 
 
+def _claimed_end(queues: QueueSet) -> int:
+    """Return the log offset behind the last record that a queue's last unit points at."""
+    claimed = 0
+    for queue in queues.all():
+        last = queue.read(queue.max_offset - 1, 1)
+        if last.size and not is_blank(last)[0]:
+            claimed = max(claimed, int(last[0]["phys_offset"]) + int(last[0]["size"]))
+    return claimed
+
+
+def write_again(log: CommitLog, start: int, end: int) -> None:
+    """Write the log's bytes from `start` to `end` over themselves, so that the next sync has them.
+
+    After a failed sync Linux calls pages clean that the disk never got: a later sync succeeds
+    without them, and a start would trust what only the page cache holds.
+
+    Raises:
+        OSError: The disk refused it.
+    """
+    log.unreadable.look()
+    for file in log.files:
+        mine = [(max(start, file.base), min(end, file.base + file.size))]
+        for low, high in minus(joined(mine), log.unreadable.ranges):
+            for at in range(low, high, WRITE_BYTES):
+                pos, size = at - file.base, min(WRITE_BYTES, high - at)
+                file.write(pos, file.data[pos : pos + size].tobytes())
+
+
 def _bridge_gaps(
     log: CommitLog,
     queues: QueueSet,
     rules: Sequence[TagsCodeRule],
     found: Recovered,
+    known_end: int,
     notice: Callable[[str], None],
 ) -> None:
     """Go on behind damage in the middle of the log."""
     while len(found.bridged) < GAPS_MAX:
         gap = find_gap(log, queues, found.end, found.last_store_ms)
+        log.unreadable.look()  # the bridge is written over what cannot be read
+        if gap is None and log.unreadable.ranges:
+            gap = unreadable_end(log, found.end, max(known_end, _claimed_end(queues)))
         if gap is None:
             return
         bridge(log, gap, found.last_store_ms)

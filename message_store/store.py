@@ -23,7 +23,7 @@ import numpy.typing as npt
 from message_store import recovery
 from message_store.abort_file import AbortFile
 from message_store.batch import PutBatch
-from message_store.checkpoint import Checkpoint, RecoveryMark
+from message_store.checkpoint import Checkpoint, Marks, RecoveryMark
 from message_store.clock import Clock
 from message_store.commit_log import CommitLog
 from message_store.config import StoreConfig
@@ -97,6 +97,7 @@ class MessageStore(StoreReader):
         self._refusal = ""  # why writes are refused; empty: they are taken
         self._lock: StoreLock | None = None
         self._queues_synced_ms = 0
+        self._mark_before: Marks | None = None  # as it was when the queues were synced last
         self._checkpoint_failed = False
 
     # -- life ---------------------------------------------------------------------------------
@@ -123,6 +124,7 @@ class MessageStore(StoreReader):
 
     def _open(self, undo: ExitStack) -> None:
         crashed = self.abort_file.exists
+        self.log.unreadable.notice = self.notice
         self.log.load()
         self.queues.load()
         (self.root / "config").mkdir(exist_ok=True)
@@ -152,13 +154,18 @@ class MessageStore(StoreReader):
     def _recover(self, crashed: bool) -> None:
         if crashed and not self.mark.same_boot:
             self.queues.cut_at_holes()
-        start = self._recovery_start(crashed)
+        start, self._last_record = recovery.start_of(
+            self.log, self.queues, self.mark, self.checkpoint, self.notice, crashed=crashed
+        )
         marks = self.mark.read()
         power_cut = crashed and marks is not None and not self.mark.same_boot
         found = recovery.recover(
             self.log, self.queues, self.rules, start, self.notice,
             torn_from=marks.durable if power_cut and marks else None,
+            known_end=reached.offset if (reached := self.mark.point()) else 0,
         )  # fmt: skip
+        if crashed:
+            recovery.write_again(self.log, marks.durable if marks else start, found.end)
         self.queues.correct_min(self.log.min_offset)
         self.queues.deletions.fit(self.log.min_offset, found.end)
         self.queues.deletions.write()
@@ -179,25 +186,6 @@ class MessageStore(StoreReader):
             return self.log.end
         mark = self.mark.read()
         return min(mark.durable, self.log.end) if mark is not None else self.log.min_offset
-
-    def _recovery_start(self, crashed: bool) -> int:
-        if not self.log.files:
-            return 0
-        point = self.mark.point()
-        if point is not None and recovery.record_ends_at(self.log, point.record, point.offset):
-            if self.queues.ends_sum >= point.units:
-                self._last_record = point.record
-                return point.offset
-            self.notice(
-                f"consume queues are missing below {self.queues.directory}: all of them are "
-                f"written again from the log"
-            )
-            return self.log.min_offset
-        if crashed:
-            start = recovery.file_before(self.log, self.checkpoint.min_timestamp_ms)
-        else:
-            start = recovery.third_last_file(self.log)
-        return min(start, recovery.queues_reach(self.log, self.queues))
 
     def _mark_recovered(self) -> None:
         """Every record is in its queue now; a mark beyond the log's end is void."""
@@ -386,7 +374,11 @@ class MessageStore(StoreReader):
         return self._refusal
 
     def check_disk(self) -> None:
-        """Refuse writes on a nearly full disk; take them again when there is room."""
+        """Refuse writes on a nearly full disk; take them again when there is room.
+
+        Report places of the log that could not be read since the last call.
+        """
+        self.log.unreadable.look()
         if self.flusher.failure is not None:
             return
         used = self.disk_used_ratio
@@ -430,7 +422,13 @@ class MessageStore(StoreReader):
 
     def detach_topic(self, name: str) -> Path | None:
         """Take a topic's queues out of the store; return what is to be erased (`topic_removal`)."""
+        before = self.queues.ends_sum
         detached = self.queues.detach_topic(name, self.log.end)
+        gone = before - self.queues.ends_sum
+        marks = self.mark.read()
+        if marks is not None:  # else a start after a kill would miss these units
+            self.mark.update(durable_units=max(marks.durable_units - gone, 0))
+        self._mark_before = None
         self._mark_dispatched()
         return detached
 
@@ -451,7 +449,8 @@ class MessageStore(StoreReader):
         return await self.flusher.wait(end_offset, self.config.sync_flush_timeout_ms / 1_000)
 
     def flush(self) -> None:
-        """Sync log and queues now."""
+        """Sync log and queues now, and mark all of both as synced."""
+        self._mark_dispatched()
         self.flusher.flush()
         self.sync_queues()
 
@@ -467,7 +466,10 @@ class MessageStore(StoreReader):
         Raises:
             OSError: The disk refused it; nothing is promised from then on.
         """
-        reached = self.mark.read()
+        reached, newest = self._mark_before, self.mark.read()
+        if newest is not None and newest.dispatched <= self.flusher.durable:
+            reached = newest
+        self._mark_before = newest  # under load the log is always ahead of its last sync
         times = self._last_store_ms
         try:
             sync_files(self.queues.files)

@@ -149,6 +149,11 @@ class Carrier:
         file_end = file.base + file.size
         if rest[-1]["phys_offset"] >= file_end:
             rest = rest[: int(np.argmax(rest["phys_offset"] >= file_end))]
+        unreadable = self._store.log.unreadable
+        if unreadable.ranges:
+            rest = rest[: _leading(unreadable.mask(rest["phys_offset"], rest["size"]))]
+            if not rest.size:  # the plain way says where the disk cannot read it
+                return
         batch = self._fast
         batch.clear()
         batch.reserve(rest.size, 0)
@@ -159,7 +164,9 @@ class Carrier:
             file.data, (file.base, written), rest, self._store.topics.arrays, ids,
             self._scratch, batch.rows,
         )  # fmt: skip
-        if batch.count:
+        if unreadable.look():  # zeros were read in place of some records
+            self._carry_fast(level, units, trip)
+        elif batch.count:
             batch.trusted = True
             self._store.put(batch)
             self._note(batch, trip)
@@ -222,9 +229,9 @@ class Carrier:
     def _undeliverable(
         self, reason: Reason, detail: str, level: int, offset: int, phys_offset: int, size: int
     ) -> Undeliverable:
-        data, record = b"", None
+        data, record = b"", None  # zeros stay in it where the disk cannot read
         try:
-            data = bytes(self._store.record_bytes(phys_offset, size))
+            data = self._store.log.view(phys_offset, size).tobytes()
             record = decode_record(memoryview(data), phys_offset, check_crc=False)
         except RecordUnreadable:
             pass

@@ -100,6 +100,11 @@ class TimerCarrier:
         while trip.done < rows.size and not trip.refusal:
             load = self._gatherer.plan(rows[trip.done :], self._batch, now_ms)
             load.read()
+            unreadable = self._store.log.unreadable
+            unreadable.look()
+            if unreadable.ranges:  # zeros were read in place of some records
+                hit = unreadable.mask(load.rows["phys_offset"], load.rows["record_size"])
+                load.is_odd[hit] = 1
             self._put(load, trip)
         return trip
 

@@ -176,7 +176,7 @@ class Gatherer:
         phys_offset, size = int(timer["phys_offset"]), int(timer["record_size"])
         data, record, queue_offset, level = b"", None, -1, 0
         try:
-            data = bytes(self._store.record_bytes(phys_offset, size))
+            data = self._store.log.view(phys_offset, size).tobytes()
             record = decode_record(memoryview(data), phys_offset, check_crc=False)
             if record.phys_offset == phys_offset and record.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
                 queue_offset = record.queue_offset

@@ -3,7 +3,8 @@
     units of a level's queue      when they are due: their tags code, or what a mark promised
     records in the commit log     where they go; the name DELAY in them is changed on the way
 
-The files of the log are mapped a second time, writable, for that one byte.
+The files of the log are mapped a second time, writable, for that one byte. Only pages of records
+are touched: those are on the disk or in memory, never in a hole; one that cannot be read is zero.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from message_store.errors import RecordUnreadable
 from message_store.kernels.kernel import entry
 from message_store.key_search import frames
 from message_store.marks import Ownership
+from message_store.page_guard import GuardedMap
 from message_store.ranges import Range
 from timer_store import layout
 from timer_store.kernels.handover import Scratch, read_levels, set_names
@@ -49,8 +51,7 @@ class LevelRecords:
         self._store = store
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
-        self._maps: dict[int, Bytes] = {}
-        self._mmaps: dict[int, mmap.mmap] = {}
+        self._maps: dict[int, GuardedMap] = {}
         self._entries: dict[tuple[bool, bool], Callable[..., int]] = {}
         self.fixed = self.unnamed = 0
 
@@ -157,7 +158,7 @@ class LevelRecords:
 
         Else each would cost a fault of its own, when its first byte is changed.
         """
-        mapped = self._mmaps.get(base)
+        mapped = self._maps.get(base)
         if mapped is None or offsets.size < POPULATE_UNITS:
             return
         first, last = offsets.min(), offsets.max()
@@ -165,18 +166,17 @@ class LevelRecords:
         if used * 2 >= last - first > 0:
             start = int(first - base) // mmap.PAGESIZE * mmap.PAGESIZE
             with suppress(OSError):  # older kernels do not know it
-                mapped.madvise(POPULATE_WRITE, start, int(last - base) - start)
+                mapped.map.madvise(POPULATE_WRITE, start, int(last - base) - start)
 
     def _map(self, file: Any) -> Bytes:
         found = self._maps.get(file.base)
         if found is None:
             bases = {other.base for other in self._store.log.files}
-            self._maps = {base: data for base, data in self._maps.items() if base in bases}
-            self._mmaps = {base: data for base, data in self._mmaps.items() if base in bases}
-            self._mmaps[file.base] = mmap.mmap(file.fd, file.size)
-            found = np.frombuffer(self._mmaps[file.base], np.uint8)
+            self._maps = {base: pages for base, pages in self._maps.items() if base in bases}
+            found = GuardedMap(file.path, file.fd, file.size, writable=True)
+            found.forget_file()  # the log may close it first
             self._maps[file.base] = found
-        return found
+        return found.data
 
     def at_offsets(self, offsets: Offsets, owned: Ownership) -> tuple[Rows, Offsets]:
         """Return those of the records at log offsets that timers own, and which they are.

@@ -51,7 +51,7 @@ class UnitFile(LogFile):
 
     def release(self) -> None:
         """Unmap the pages that reads brought in; they stay in the page cache."""
-        self._map.madvise(mmap.MADV_DONTNEED)
+        self.pages.map.madvise(mmap.MADV_DONTNEED)
 
 
 class TimerLog:

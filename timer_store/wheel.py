@@ -6,9 +6,10 @@
 A slot whose tick is another one than asked for is empty for that time. Slots are not cleared when
 their time has passed; the next lap takes them over.
 
-The file is mapped privately: what is changed here stays in memory, and the bytes stay in the
-disk's order, so that only pages in use cost memory. The file changes in a write-back only:
-`capture` copies what was changed at this instant, `write` brings it to the disk.
+The slots are in memory in the disk's order: pages that hold anything are read at the start, the
+others cost no memory until they are used. The file is not mapped, as an unreadable sector or a hole
+on a full tmpfs would end the process in the middle of a kernel. The file changes in a write-back
+only: `capture` copies what was changed at this instant, `write` brings it to the disk.
 
 Source: org.apache.rocketmq.store.timer.TimerWheel, Slot
 """
@@ -70,7 +71,7 @@ class TimerWheel:
         pages: (9450,) u1, for kernels: PAGE_USED, PAGE_CHANGED.
 
     Raises:
-        CorruptStore: The file has another size.
+        CorruptStore: The file has another size, or cannot be read.
     """
 
     def __init__(self, path: Path, precision_ms: int) -> None:
@@ -79,13 +80,13 @@ class TimerWheel:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             self._check_size()
-            self._map = mmap.mmap(self._fd, WHEEL_BYTES, access=mmap.ACCESS_COPY)
-            self._map.madvise(mmap.MADV_RANDOM)  # no reading ahead of holes: some ms, at first
-            self.pages: npt.NDArray[np.uint8] = _used_pages(self._fd)
+            self._map = mmap.mmap(-1, WHEEL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._map.madvise(mmap.MADV_NOHUGEPAGE)  # slots lie apart: each would cost 2 MiB
+            self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+            self.pages: npt.NDArray[np.uint8] = self._read()
         except (OSError, CorruptStore):
             os.close(self._fd)
             raise
-        self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
         self._durable = False  # a process that was killed may not have waited for the disk
 
     def _check_size(self) -> None:
@@ -98,6 +99,35 @@ class TimerWheel:
                 self.path, 0, f"it has {size} bytes; a wheel has {WHEEL_BYTES}",
                 "Restore it from a copy, or remove it: it is built again from the timer log.",
             )  # fmt: skip
+
+    def _read(self) -> npt.NDArray[np.uint8]:
+        """Read the pages that hold anything into `data`; return which they are."""
+        used = np.zeros(WHEEL_PAGES, np.uint8)
+        data = self.data.reshape(WHEEL_PAGES, PAGE_BYTES)
+        pos = 0
+        while True:
+            try:
+                pos = os.lseek(self._fd, pos, os.SEEK_DATA)
+            except OSError:  # holes only from here on
+                return used
+            first = pos // PAGE_BYTES
+            block = self._read_pages(first * PAGE_BYTES)
+            mine = np.flatnonzero(block.any(axis=1))
+            used[first + mine] = PAGE_USED
+            data[first + mine] = block[mine]
+            pos = (first + len(block)) * PAGE_BYTES
+            if pos >= WHEEL_BYTES:
+                return used
+
+    def _read_pages(self, pos: int) -> npt.NDArray[np.uint8]:
+        try:
+            block = os.pread(self._fd, READ_BYTES, pos)
+        except OSError as error:
+            raise CorruptStore(
+                self.path, pos, f"it cannot be read: {error.strerror}",
+                "Check the disk; the wheel is built again from the timer log.",
+            ) from error  # fmt: skip
+        return np.frombuffer(block, np.uint8).reshape(-1, PAGE_BYTES)
 
     # -- one slot -------------------------------------------------------------------------------
 
@@ -222,24 +252,6 @@ class TimerWheel:
     def close(self) -> None:
         """Close the file; what was not written back is lost."""
         os.close(self._fd)
-
-
-def _used_pages(fd: int) -> npt.NDArray[np.uint8]:
-    """Return which pages hold anything, without mapping one."""
-    pages = np.zeros(WHEEL_PAGES, np.uint8)
-    pos = 0
-    while True:
-        try:
-            pos = os.lseek(fd, pos, os.SEEK_DATA)
-        except OSError:  # holes only from here on
-            return pages
-        pos -= pos % PAGE_BYTES
-        block = np.frombuffer(os.pread(fd, READ_BYTES, pos), np.uint8).reshape(-1, PAGE_BYTES)
-        first = pos // PAGE_BYTES
-        pages[first : first + len(block)] = block.any(axis=1)
-        pos += block.size
-        if pos >= WHEEL_BYTES:
-            return pages
 
 
 def _write_all(fd: int, data: memoryview, pos: int) -> None:

@@ -282,7 +282,8 @@ class PullProcessor:
             try:
                 return self._store.gather(units), outcome
             except RecordUnreadable as fault:
-                outcome = replace(outcome, units=without(units, fault.phys_offset))
+                left = self._store.sound_units(without(units, fault.phys_offset))
+                outcome = replace(outcome, units=left)
         code = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
         return b"", Outcome(code, "MESSAGE_WAS_REMOVING", outcome.next_offset)
 

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from message_store.errors import UsageError
+from message_store.page_guard import page_guard
 from message_store.verify.configs import (
     check_checkpoint,
     check_configs,
     check_surroundings,
     taken_out,
 )
+from message_store.verify.files import report_unreadable
 from message_store.verify.index import check_index
 from message_store.verify.log import LogFacts, read_log
 from message_store.verify.queues import check_queues
@@ -71,6 +73,7 @@ def verify_store(
         raise UsageError(f"{path} is no store: it has none of {', '.join(STORE_PARTS)}")
     tell = progress or _silent
     report = Report(path)
+    known = len(page_guard().found)
     crashed = (path / "abort").exists()
     tables = check_configs(path, report)
     facts = read_log(commitlog or path / "commitlog", report, tell, crashed=crashed)
@@ -88,6 +91,7 @@ def verify_store(
     for part in parts:
         part.check(path, facts, report, tell)
     check_surroundings(path, report, [name for part in parts for name in part.names])
+    report_unreadable(report, known)
     return report
 
 

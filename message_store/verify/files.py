@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.commit_log import NAME_DIGITS
+from message_store.page_guard import PAGE_BYTES, GuardedMap, page_guard
 from message_store.verify.report import Report
 
 OFFSET_MAX = 1 << 62
@@ -38,17 +39,18 @@ class Piece:
 
 
 def map_file(path: Path) -> Bytes:
-    """Return the bytes of a file without reading them yet.
+    """Return the bytes of a file without reading them yet; what cannot be read is zero.
 
     Raises:
         OSError: It cannot be opened.
     """
     with path.open("rb") as file:
-        try:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:  # an empty file has no pages
+        size = os.fstat(file.fileno()).st_size
+        if not size:  # an empty file has no pages
             return np.empty(0, np.uint8)
-    return np.frombuffer(data, np.uint8)
+        pages = GuardedMap(path, file.fileno(), size)
+        pages.forget_file()
+    return pages.data
 
 
 def map_row(directory: Path, report: Report, *, multiple: int = 1) -> list[Piece]:
@@ -90,6 +92,18 @@ def _map_piece(path: Path, report: Report) -> Piece | None:
         report.add("warning", "empty-file", path, 0, "it has no bytes; Apache 4.9 does not start")
         return None
     return Piece(path, int(path.name), data)
+
+
+def report_unreadable(report: Report, known: int) -> None:
+    """Report pages that the disk could not read since the guard had found `known` of them."""
+    guard = page_guard()
+    guard.look()
+    for place in guard.found[known:]:
+        report.add(
+            "error", "unreadable-sector", place.path, place.pos,
+            f"{PAGE_BYTES} bytes cannot be read: {place.why}; copy the store to a sound disk, or "
+            f"restore this file from a copy",
+        )  # fmt: skip
 
 
 def _check_row(pieces: Sequence[Piece], report: Report, multiple: int) -> None:

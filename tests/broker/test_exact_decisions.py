@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import struct
 from pathlib import Path
@@ -132,6 +133,10 @@ def test_an_id_that_points_into_a_body_names_nothing(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+def no_room(index: IndexService) -> bool:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 @pytest.mark.finding("E2")
 def test_a_full_disk_that_stops_the_index_makes_nothing_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -140,7 +145,7 @@ def test_a_full_disk_that_stops_the_index_makes_nothing_unknown(
         clock = FakeClock()
         async with running(small(tmp_path, **KEYS), clock=clock) as (broker, asker):
             assert (await asker.send("T", b"warm")).code == 0
-            monkeypatch.setattr(IndexService, "_room", lambda self: False)
+            monkeypatch.setattr(IndexService, "_index_piece", no_room)
             due = str(clock.now_ms() + HOUR_MS)
             names = [f"7F0000010A2B18B4{n:016X}" for n in range(20)]
             for at, name in enumerate(names):

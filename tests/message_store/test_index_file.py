@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -213,9 +215,13 @@ def test_damage_in_the_log_does_not_end_the_fold(tmp_path: Path) -> None:
                 assert (record.phys_offset in found) == (record is not lost)
 
 
+def no_room(fd: int, pos: int, size: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def test_a_full_disk_only_pauses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_store(tmp_path) as store:
-        monkeypatch.setattr(store.index, "_room", lambda: False)
+        monkeypatch.setattr(os, "posix_fallocate", no_room)
         row = put_one(store, "T", properties={"KEYS": "k"})
         assert store.query_keys("T", "k", 1, *ALWAYS) == []
         assert store.index.behind_bytes == row["record_size"]

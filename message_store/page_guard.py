@@ -1,0 +1,253 @@
+"""Mapped files whose pages may be unreadable: such a page reads as zeros, and is known.
+
+Touching a page of a mapped file ends the process with SIGBUS where the page cannot be brought into
+memory: the disk cannot read the sector (EIO), a full tmpfs has no page for a hole, the file was cut
+by another process. Kernels read the log through mappings at full speed, so nothing can be asked
+before each access. Instead a handler (`kernels.bus_error`) replaces the page with zeros; the code
+that touched it goes on and finds no record there. `look` then asks the file for the page by pread:
+
+    pread fails, or the file ends before it   the page stays zero and is listed as unreadable
+    pread succeeds                            a hole, or a passing error: the file is mapped again
+
+Readers that must not take zeros for data compare `replaced` before and after, or ask `unreadable`.
+What was written into a replaced page is lost: the page stays listed, and the owner of a mapping
+that is written through drops the file (`IndexFile`) or treats the record as damaged.
+
+One table and one handler serve the whole process, as signals do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels import bus_error
+from message_store.ranges import Range, minus, plus
+
+PAGE_BYTES = bus_error.PAGE_BYTES
+FOUND_MAX = 10_000
+CUT = "the file ends before it"
+NOT_WRITTEN = "it could not be written"
+NOT_MAPPED = "it cannot be mapped again"
+MAP_FAILED = ctypes.c_void_p(bus_error.MAP_FAILED).value
+
+
+class Place(NamedTuple):
+    """A page that cannot be read."""
+
+    path: Path
+    pos: int
+    why: str
+
+
+class Mapping:
+    """What the guard knows of one mapping.
+
+    Args:
+        fd: open as long as `forget_file` was not called; then the file is opened by its path.
+    Attributes:
+        unreadable: file positions of pages known to be unreadable, ascending.
+        why: why the last of them cannot be read.
+        gone: the mapping is no more.
+    """
+
+    def __init__(self, path: Path, fd: int, first: int, size: int, protection: int) -> None:
+        self.path, self.fd = path, fd
+        self.first, self.size, self.protection = first, size, protection
+        self.unreadable: list[Range] = []
+        self.why = ""
+        self.gone = False
+
+    def sort(self, pos: int) -> Place | None:
+        """Return a replaced page as unreadable, or map the file there again."""
+        try:
+            fd = self.fd if self.fd >= 0 else os.open(self.path, os.O_RDONLY)
+            try:
+                why = "" if os.pread(fd, PAGE_BYTES, pos) else CUT
+                why = why or self._map_again(fd, pos)
+            finally:
+                if fd != self.fd:
+                    os.close(fd)
+        except OSError as error:
+            why = error.strerror or str(error)
+        if not why:
+            return None
+        self.why = why
+        self.unreadable = plus(self.unreadable, [(pos, pos + PAGE_BYTES)])
+        return Place(self.path, pos, why)
+
+    def _map_again(self, fd: int, pos: int) -> str:
+        """Map the file's page instead of zeros; return why that cannot be done, or nothing."""
+        if self.gone:
+            return ""
+        if self.protection & mmap.PROT_WRITE and any(
+            ctypes.string_at(self.first + pos, min(PAGE_BYTES, self.size - pos))
+        ):
+            return NOT_WRITTEN
+        library = ctypes.CDLL(None)
+        library.mmap.restype = ctypes.c_void_p
+        found = library.mmap(
+            ctypes.c_void_p(self.first + pos),
+            ctypes.c_size_t(PAGE_BYTES),
+            self.protection,
+            mmap.MAP_SHARED | bus_error.MAP_FIXED,
+            fd,
+            ctypes.c_int64(pos),
+        )
+        return NOT_MAPPED if found == MAP_FAILED else ""
+
+
+class PageGuard:
+    """The guarded mappings of this process, and the pages that the handler replaced.
+
+    Attributes:
+        found: places that cannot be read, in the order they were met; FOUND_MAX at most.
+    """
+
+    def __init__(self) -> None:
+        self._handler = bus_error.Installed()
+        self._words = self._handler.table.data
+        self._mappings: dict[int, Mapping] = {}
+        self._free: list[int] = []
+        self._lock = threading.RLock()  # a finalizer may run while it is held
+        self._seen = 0
+        self.found: list[Place] = []
+
+    @property
+    def replaced(self) -> int:
+        """How many pages were replaced so far."""
+        return int(self._words[bus_error.REPLACED])
+
+    def add(self, mapping: Mapping) -> int:
+        """Guard a mapping; return its row, for `remove`.
+
+        Raises:
+            OSError: There are too many.
+        """
+        with self._lock:
+            in_use = int(self._words[bus_error.IN_USE])
+            row = self._free.pop() if self._free else in_use
+            if row == bus_error.ROWS_MAX:
+                raise OSError(f"more than {bus_error.ROWS_MAX} files are mapped")
+            at = bus_error.ROWS + row * bus_error.ROW_WORDS
+            self._words[at + 2] = mapping.protection
+            self._words[at + 1] = mapping.first + mapping.size
+            self._words[at] = mapping.first
+            self._words[bus_error.IN_USE] = max(in_use, row + 1)
+            self._mappings[row] = mapping
+            return row
+
+    def remove(self, row: int) -> None:
+        """Guard a mapping no more: it is gone."""
+        with self._lock:
+            self._mappings[row].gone = True
+            self.look()
+            at = bus_error.ROWS + row * bus_error.ROW_WORDS
+            self._words[at] = self._words[at + 1] = 0
+            del self._mappings[row]
+            self._free.append(row)
+
+    def look(self) -> int:
+        """Sort the pages replaced since the last call; return how many were sorted so far."""
+        with self._lock:
+            count = self.replaced
+            self._seen = max(self._seen, count - bus_error.RING_SIZE)
+            while self._seen < count:
+                at = bus_error.RING + self._seen % bus_error.RING_SIZE
+                page = int(self._words[at])
+                if not page:  # another thread is about to write it
+                    break
+                self._words[at] = 0
+                self._seen += 1
+                self._sort(page)
+            return self._seen
+
+    def _sort(self, page: int) -> None:
+        for mapping in reversed(list(self._mappings.values())):  # the newest has the address
+            if mapping.first <= page < mapping.first + mapping.size:
+                place = mapping.sort(page - mapping.first)
+                if place is not None and len(self.found) < FOUND_MAX:
+                    self.found.append(place)
+                return
+
+
+@functools.cache
+def page_guard() -> PageGuard:
+    """Return the guard of this process; the first call installs the handler."""
+    return PageGuard()
+
+
+class GuardedMap:
+    """A file that is mapped and shared.
+
+    Args:
+        fd: of the file; the caller keeps it open until `forget_file`.
+    Attributes:
+        data: (size,) u1, writable only if asked for; what cannot be read is zero.
+
+    Raises:
+        OSError: The file cannot be mapped.
+    """
+
+    def __init__(self, path: Path, fd: int, size: int, *, writable: bool = False) -> None:
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self.map = mmap.mmap(fd, size, prot=protection, flags=mmap.MAP_SHARED)
+        self.data: npt.NDArray[np.uint8] = np.frombuffer(self.map, np.uint8)
+        self._mapping = Mapping(path, fd, int(self.data.ctypes.data), size, protection)
+        self._guard = page_guard()
+        row = self._guard.add(self._mapping)
+        self._unguard = weakref.finalize(self.map, self._guard.remove, row)
+        self._unguard.atexit = False
+
+    @property
+    def replaced(self) -> int:
+        """How many pages of any mapping were replaced so far: 0 means that all data are true."""
+        return self._guard.replaced
+
+    @property
+    def unreadable(self) -> list[Range]:
+        """File positions of unreadable pages, ascending, as far as `look` was called."""
+        return self._mapping.unreadable
+
+    @property
+    def why(self) -> str:
+        """Why the last of them cannot be read."""
+        return self._mapping.why
+
+    def look(self) -> int:
+        """Bring `unreadable` up to date; return how much of `replaced` that was."""
+        return self._guard.look()
+
+    def written(self, pos: int, size: int) -> None:
+        """Map pages again that were unreadable and were written since.
+
+        Args:
+            pos: file position of the bytes that were written.
+            size: how many.
+        """
+        self.look()
+        mapping = self._mapping
+        low, high = pos - pos % PAGE_BYTES, pos + size
+        for first, end in list(mapping.unreadable):
+            for page in range(max(first, low), min(end, high), PAGE_BYTES):
+                mapping.unreadable = minus(mapping.unreadable, [(page, page + PAGE_BYTES)])
+                mapping.sort(page)
+
+    def close(self) -> None:
+        """Unmap the file now; there must be no other view of it."""
+        self.data = np.empty(0, np.uint8)
+        self._unguard()  # before the address belongs to another mapping
+        self.map.close()
+
+    def forget_file(self) -> None:
+        """Note that the descriptor is closed; the mapping lives as long as a view of it."""
+        self._mapping.fd = -1

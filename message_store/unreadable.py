@@ -1,0 +1,102 @@
+"""Places of a log that the disk cannot read, found while the log is used.
+
+The files' mappings show zeros there (`page_guard`), which no reader takes for a record: deliveries
+go to quarantine, pulls leave the record out, recovery bridges the gap. Here the places become log
+offsets, so that each reader can say why, and each is reported once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import RecordUnreadable
+from message_store.page_guard import GuardedMap
+from message_store.ranges import Range, joined, minus
+
+logger = logging.getLogger(__name__)
+REMEDY = (
+    "Messages there go to quarantine or are left out of pulls. Stop the broker and copy the store "
+    "to a sound disk, or restore this file from a copy"
+)
+
+
+class MappedFile(Protocol):
+    """One file of a log."""
+
+    path: Path
+    base: int
+    pages: GuardedMap
+
+
+class MappedLog(Protocol):
+    """A log that consists of such files."""
+
+    @property
+    def files(self) -> Sequence[MappedFile]:
+        """The files, in order."""
+        ...
+
+
+class UnreadablePlaces:
+    """What of one log cannot be read.
+
+    Args:
+        notice: called with one line for each new place, from any thread.
+    Attributes:
+        ranges: log offsets, ascending.
+    """
+
+    def __init__(self, log: MappedLog, notice: Callable[[str], None] = logger.warning) -> None:
+        self._log, self.notice = log, notice
+        self._replaced = 0
+        self.ranges: list[Range] = []
+
+    def look(self) -> bool:
+        """Bring `ranges` up to date; return whether there are new ones."""
+        files = list(self._log.files)
+        if not files or files[0].pages.replaced == self._replaced:
+            return False
+        self._replaced = files[0].pages.look()
+        found: list[Range] = []
+        for file in files:
+            mine = [(file.base + low, file.base + high) for low, high in file.pages.unreadable]
+            for low, high in minus(mine, self.ranges):
+                self.notice(
+                    f"{file.path} at byte {low - file.base}: {high - low} bytes cannot be read: "
+                    f"{file.pages.why}. {REMEDY}"
+                )
+            found += mine
+        found, before = joined(found), self.ranges
+        self.ranges = found
+        return bool(minus(found, before))
+
+    def mask(self, offsets: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return which of (n,) records at log offsets lie in a place that cannot be read."""
+        hit = np.zeros(offsets.size, np.bool_)
+        for low, high in self.ranges:
+            hit |= (offsets < high) & (offsets + sizes > low)
+        return hit
+
+    def check(self, offset: int, size: int) -> None:
+        """Refuse a record that lies in a place that cannot be read.
+
+        Raises:
+            RecordUnreadable: It does.
+        """
+        self.look()
+        for low, high in self.ranges:
+            if offset < high and offset + size > low:
+                raise RecordUnreadable(offset, self._where(max(low, offset)))
+
+    def _where(self, offset: int) -> str:
+        for file in reversed(list(self._log.files)):
+            if file.base <= offset:
+                place = f"{file.path} at byte {offset - file.base}"
+                return f"the disk cannot read {place}: {file.pages.why}"
+        return "its file is gone"

@@ -1,0 +1,93 @@
+"""A disk with sectors that cannot be read: touching a mapped page raises SIGBUS, pread fails."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from message_store import page_guard
+from message_store.kernels.bus_error import MAP_FIXED
+from message_store.page_guard import PAGE_BYTES, GuardedMap
+
+
+class BadDisk:
+    """Sectors of files that cannot be read until they are written as a whole.
+
+    The mapped page is replaced by one behind the end of an empty file, so that the kernel raises
+    a true SIGBUS there.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._pages: set[tuple[str, int]] = set()
+        self._empty = os.memfd_create("empty")
+        self._pread, self._pwritev, self._map = os.pread, os.pwritev, GuardedMap.__init__
+        patch.setattr(os, "pread", self.pread)
+        patch.setattr(os, "pwritev", self.pwritev)
+        patch.setattr(GuardedMap, "__init__", self._mapped())
+        self._unlink = Path.unlink
+        patch.setattr(Path, "unlink", self._unlinked())
+
+    def break_page(self, path: Path, pos: int, *, passing: bool = False) -> None:
+        """Make the page at a file position unreadable, in mappings that there are, too.
+
+        Args:
+            passing: only the mapping fails, once; pread does not.
+        """
+        assert pos % PAGE_BYTES == 0
+        if not passing:
+            self._pages.add((str(path.resolve()), pos))
+        for mapping in list(page_guard.page_guard()._mappings.values()):
+            if mapping.path.resolve() == path.resolve():
+                self._replace(mapping.first + pos, mapping.protection)
+
+    def _replace(self, address: int, protection: int) -> None:
+        library = ctypes.CDLL(None)
+        library.mmap.restype = ctypes.c_void_p
+        flags = mmap.MAP_SHARED | MAP_FIXED
+        where, size = ctypes.c_void_p(address), ctypes.c_size_t(PAGE_BYTES)
+        found = library.mmap(where, size, protection, flags, self._empty, ctypes.c_int64(0))
+        assert found == address
+
+    def _mapped(self) -> Any:
+        def initialize(pages: GuardedMap, path: Path, fd: int, size: int, **more: Any) -> None:
+            self._map(pages, path, fd, size, **more)
+            for name, pos in self._pages:
+                if name == str(path.resolve()):
+                    self._replace(pages._mapping.first + pos, pages._mapping.protection)
+
+        return initialize
+
+    def _unlinked(self) -> Any:
+        def unlink(path: Path, **more: Any) -> None:
+            self._pages = {page for page in self._pages if page[0] != str(path.resolve())}
+            self._unlink(path, **more)
+
+        return unlink
+
+    def pread(self, fd: int, size: int, pos: int) -> bytes:
+        """Fail where a page is unreadable."""
+        if self._pages:
+            name = os.readlink(f"/proc/self/fd/{fd}")
+            for path, page in self._pages:
+                if path == name and page < pos + size and pos < page + PAGE_BYTES:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._pread(fd, size, pos)
+
+    def pwritev(self, fd: int, buffers: Any, pos: int) -> int:
+        """Write; a page that is written as a whole can be read again, as disks remap sectors."""
+        done = self._pwritev(fd, buffers, pos)
+        name = os.readlink(f"/proc/self/fd/{fd}") if self._pages else ""
+        whole = range(-(-pos // PAGE_BYTES) * PAGE_BYTES, pos + done - PAGE_BYTES + 1, PAGE_BYTES)
+        self._pages -= {(name, page) for page in whole}
+        return done
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all sectors can be read again."""
+        return not self._pages

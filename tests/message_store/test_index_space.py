@@ -1,0 +1,116 @@
+"""Index files on a full disk: space is allocated before anything is written through a mapping."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from message_store import index_file
+from message_store.index_file import IndexFile
+from message_store.layout import INDEX_HEADER, INDEX_ITEM
+from tests.store_help import open_store, put_one
+
+ALWAYS = (0, 1 << 60)
+SLOTS, ITEMS = 50_000, 200_000
+
+
+class FullDisk:
+    """posix_fallocate that fails from some call on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, allowed: int) -> None:
+        self.allowed, self.calls, self._allocate = allowed, 0, os.posix_fallocate
+        patch.setattr(os, "posix_fallocate", self)
+
+    def __call__(self, fd: int, pos: int, size: int) -> None:
+        self.calls += 1
+        if self.allowed <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.allowed -= 1
+        self._allocate(fd, pos, size)
+
+
+def allocated(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+@pytest.mark.finding("A16")
+@pytest.mark.parametrize("reopened", [False, True])
+def test_no_key_is_put_into_a_hole(tmp_path, reopened):
+    slots_end = INDEX_HEADER.itemsize + SLOTS * 4
+    path = tmp_path / "20200101000000000"
+    if reopened:  # as Apache leaves it: sparse
+        path.touch()
+        os.truncate(path, slots_end + ITEMS * INDEX_ITEM.itemsize)
+    file = IndexFile(path, SLOTS, ITEMS, create=not reopened)
+    keys = index_file.np.zeros(5_000, index_file.layout.KEYED)
+    keys["key_hash"] = range(5_000)
+    used = 0
+    for _ in range(12):
+        used += file.put(keys)
+        assert allocated(path) >= slots_end + used * INDEX_ITEM.itemsize
+    assert used == 60_000
+
+
+@pytest.mark.finding("A16")
+def test_a_disk_that_fills_up_between_two_keys_costs_none_and_doubles_none(tmp_path, monkeypatch):
+    settings: dict[str, Any] = {"index_slots_max": 50, "index_entries_max": 20}
+    told: list[str] = []
+    monkeypatch.setattr(index_file.logger, "warning", lambda text, *args: told.append(text % args))
+    with open_store(tmp_path, **settings) as store:
+        disk = FullDisk(monkeypatch, allowed=3)
+        rows = [
+            put_one(store, "T", properties={"KEYS": f"a{n} b{n} c{n}"}) for n in range(40)
+        ]  # a file is full in the middle of a record
+        for _ in range(3):
+            store.index.catch_up()
+        assert store.writable
+        assert store.index.behind_bytes > 0
+        assert len([text for text in told if "no room for more keys" in text]) == 1
+        disk.allowed = 1_000
+        store.index.catch_up()
+        assert store.index.behind_bytes == 0
+        offsets = index_file.np.concatenate(
+            [
+                index_file.np.frombuffer(
+                    file.words, INDEX_ITEM, file.header[5], INDEX_HEADER.itemsize + 50 * 4
+                )["phys_offset"][1:]
+                for file in store.index.indexed()[0]
+            ]
+        )
+        assert offsets.tolist() == [int(row["phys_offset"]) for row in rows for _ in range(3)]
+        for number, row in enumerate(rows):
+            for letter in "abc":
+                found = store.query_keys("T", f"{letter}{number}", 9, *ALWAYS)
+                assert found == [row["phys_offset"]]
+
+
+def test_a_new_file_that_finds_no_room_leaves_nothing_behind(tmp_path, monkeypatch):
+    FullDisk(monkeypatch, allowed=0)
+    path = tmp_path / "20200101000000000"
+    with pytest.raises(OSError, match="No space left"):
+        IndexFile(path, SLOTS, ITEMS, create=True)
+    assert not path.exists()
+
+
+def test_a_failed_sync_stops_the_time_that_the_checkpoint_trusts(tmp_path, monkeypatch):
+    with open_store(tmp_path, index_entries_max=20) as store:
+        for number in range(30):
+            put_one(store, "T", properties={"KEYS": f"k{number}"})
+        store.index.catch_up()
+        monkeypatch.setattr(IndexFile, "sync", _refuse)
+        before = store.index.safe_ms
+        store.index._sync()
+        monkeypatch.undo()
+        for number in range(30):
+            put_one(store, "T", properties={"KEYS": f"k{number}"})
+        store.index.catch_up()
+        store.index._sync()
+        assert store.index.safe_ms == before
+
+
+def _refuse(file: IndexFile) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))

@@ -1,0 +1,57 @@
+"""Level messages on a disk with a sector that cannot be read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from message_store.page_guard import PAGE_BYTES
+from message_store.quarantine import QUARANTINE_TOPIC
+from tests.bad_disk import BadDisk
+from tests.schedule_service.rig import level_service
+
+MESSAGES = 40
+
+
+@pytest.mark.finding("E4")
+@pytest.mark.parametrize("again", [False, True], ids=["running", "started again"])
+def test_what_is_hit_goes_to_quarantine_and_the_rest_is_delivered(tmp_path, monkeypatch, again):
+    disk = BadDisk(monkeypatch)
+    page = 3 * PAGE_BYTES
+
+    async def story():
+        rows = []
+        async with level_service(tmp_path) as rig:
+            for number in range(MESSAGES):
+                body = b"%04d" % number + b"z" * 900
+                rows.append(rig.send(1, body, UNIQ_KEY=f"U{number}").rows[0].copy())
+            path = rig.store.log.files[0].path
+            if not again:
+                disk.break_page(path, page)
+                await rig.advance(1_000)
+                check(rig, rows)
+        if again:
+            disk.break_page(path, page)
+            async with level_service(tmp_path) as rig:
+                await rig.advance(2_000)
+                check(rig, rows)
+
+    def check(rig, rows):
+        hit = [
+            bool(row["phys_offset"] < page + PAGE_BYTES)
+            and bool(row["phys_offset"] + row["record_size"] > page)
+            for row in rows
+        ]
+        assert [body[:4] for body in rig.bodies()] == [
+            b"%04d" % number for number in range(MESSAGES) if not hit[number]
+        ]
+        kept = rig.records(QUARANTINE_TOPIC)
+        assert [record.prepared_offset for record in kept] == [
+            -(int(row["phys_offset"]) + 1) for row, is_hit in zip(rows, hit, strict=True) if is_hit
+        ]
+        for record in kept:
+            assert record.properties["DUEMQ_REASON"] == "unreadable"
+            assert "Input/output error" in record.properties["DUEMQ_DETAIL"]
+
+    asyncio.run(story())

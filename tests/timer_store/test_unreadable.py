@@ -1,0 +1,97 @@
+"""Timers on a disk with sectors that cannot be read: in the commit log, timer log and wheel."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from message_store.page_guard import PAGE_BYTES
+from message_store.quarantine import QUARANTINE_TOPIC
+from tests.bad_disk import BadDisk
+from tests.timer_store.rig import TimerRig
+from timer_store.layout import WHEEL_BYTES
+from timer_store.wheel import TimerWheel
+
+TIMERS, DELAY_MS = 40, 60_000
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    return BadDisk(monkeypatch)
+
+
+def filled(tmp_path, **config):
+    rig = TimerRig(tmp_path, **config).open()
+    rig.is_sound = False
+    due_ms = rig.clock.now_ms() + DELAY_MS
+    rows = [
+        rig.put(due_ms, body=b"%04d" % number + b"z" * 900).rows[0].copy()
+        for number in range(TIMERS)
+    ]
+    rig.work()
+    return rig, rows
+
+
+@pytest.mark.finding("E4")
+def test_timers_whose_records_are_hit_go_to_quarantine(tmp_path, disk):
+    rig, rows = filled(tmp_path)
+    page = 3 * PAGE_BYTES
+    hit = {
+        number
+        for number, row in enumerate(rows)
+        if row["phys_offset"] < page + PAGE_BYTES and row["phys_offset"] + row["record_size"] > page
+    }
+    assert hit
+    disk.break_page(rig.store.log.files[0].path, page)
+    rig.advance(DELAY_MS + 1_000)
+    wanted = [b"%04d" % number for number in range(TIMERS) if number not in hit]
+    assert sorted(body[:4] for body in rig.bodies()) == wanted
+    kept = rig.delivered(QUARANTINE_TOPIC)
+    assert {record.properties["DUEMQ_REASON"] for record in kept} == {"unreadable"}
+    assert all("Input/output error" in record.properties["DUEMQ_DETAIL"] for record in kept)
+    origins = {-(int(rows[number]["phys_offset"]) + 1) for number in hit}
+    assert {record.prepared_offset for record in kept} == origins
+    rig.close()
+
+
+@pytest.mark.finding("E4")
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_timer_log_that_cannot_be_read_is_made_again(tmp_path, disk, restart):
+    rig, _ = filled(tmp_path, log_file_bytes=8_192)
+    path = rig.timers.units.log.files[0].path
+    if restart:
+        rig.close()
+        disk.break_page(path, 0)
+        rig = TimerRig(tmp_path, rig.clock, log_file_bytes=8_192).open()
+        rig.is_sound = False
+    else:
+        disk.break_page(path, 0)
+    rig.advance(DELAY_MS + 1_000)
+    assert sorted(body[:4] for body in rig.bodies()) == [b"%04d" % n for n in range(TIMERS)]
+    rig.close()
+
+
+@pytest.mark.finding("E4")
+def test_a_wheel_that_cannot_be_read_is_made_again(tmp_path, disk):
+    rig, _ = filled(tmp_path)
+    rig.close()
+    slot = rig.timers.units.wheel.tick(rig.clock.now_ms() + DELAY_MS) % (WHEEL_BYTES // 32) * 32
+    disk.break_page(tmp_path / "timerwheel", slot - slot % PAGE_BYTES)
+    rig = TimerRig(tmp_path, rig.clock).open()
+    assert any("timerwheel" in told and "cannot be read" in told for told in rig.notices)
+    rig.is_sound = False
+    rig.advance(DELAY_MS + 1_000)
+    assert sorted(body[:4] for body in rig.bodies()) == [b"%04d" % n for n in range(TIMERS)]
+    rig.close()
+
+
+@pytest.mark.finding("E7")
+def test_the_wheel_needs_no_page_of_its_file(tmp_path):
+    wheel = TimerWheel(tmp_path / "timerwheel", 1_000)
+    os.truncate(tmp_path / "timerwheel", 0)  # a mapping would have no page to show now
+    assert wheel.next_live(1, 10**12) is None
+    assert not wheel.data.any()
+    wheel.data[5] = 1
+    assert wheel.data[5] == 1
+    wheel.close()
