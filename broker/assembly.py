@@ -51,6 +51,7 @@ from broker.put_path import PutPath
 from broker.remoting.answering import SendSettings
 from broker.remoting.ingest import Ingest
 from broker.remoting.limits import body_bytes_max
+from broker.remoting.memory import MemoryBudget
 from broker.rpc_meter import RpcMeter
 from broker.stats import BrokerStats
 from broker.timers import refuse_timers, timers_are_held
@@ -82,6 +83,7 @@ class Parts:
     offsets: OffsetManager
     clients: ClientTable
     held: HeldPulls
+    memory: MemoryBudget
     stats: BrokerStats
     hooks: list[PutHook]
     put_path: PutPath
@@ -155,6 +157,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
     offsets = OffsetManager(ConfigFile(store.config_path("consumerOffset.json")), clock, store)
     offsets.load()
     offsets.fit(store.queue_bounds)
+    memory = MemoryBudget(config.memory_bytes_max)
     hooks = list(around.plugins.put_hooks())
     if not timers_are_held(around.plugins.system_topics()):
         hooks.append(refuse_timers)
@@ -164,7 +167,8 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         groups=groups,
         offsets=offsets,
         clients=ClientTable(expires_ms=config.channel_expired_ms),
-        held=HeldPulls(clock, store, held_max=config.long_polls_max),
+        held=HeldPulls(clock, store, held_max=config.long_polls_max, memory=memory),
+        memory=memory,
         stats=BrokerStats(store.topics),
         hooks=hooks,
         put_path=PutPath(store, hooks, clock),

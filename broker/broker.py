@@ -141,6 +141,11 @@ class Broker:
         """The connections that are open now."""
         return self._server.connections
 
+    @property
+    def connections_refused(self) -> int:
+        """How many connections found no room."""
+        return self._server.refused_count
+
     # -- life ---------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
@@ -251,6 +256,7 @@ class Broker:
             make_ingest(self.parts, self._around),
             limits,
             clock=self.clock,
+            memory=self.parts.memory,
         )
         await stack.enter_async_context(server)
         stack.callback(self.parts.held.stop)  # held pulls are answered before the server drains

@@ -233,6 +233,17 @@ class BrokerConfig:
         live=True,
         wire=True,
     )
+    memory_bytes_max: int = option(
+        512 << 20,
+        key="remotingMemoryMax",
+        doc="Memory that all connections together may hold: received frames, requests in hand, "
+        "held pulls, unread answers. When it is used up, connections that are stuck for the "
+        "longest are closed.",
+        unit="bytes",
+        minimum=64 << 20,
+        maximum=LONG_MAX,
+        own=True,
+    )
     reject_transactions: bool = option(
         False,
         key="rejectTransactionMessage",

@@ -57,8 +57,24 @@ def broker_collector(broker: Broker) -> BrokerCollector:
         "topics": ("Topics.", lambda: len(parts.topics)),
         "held_pulls": ("Pulls that wait for a message.", lambda: len(parts.held)),
         "connections": ("Open connections.", lambda: len(broker.connections)),
+        "connection_memory_bytes": (
+            "Memory that connections hold: received frames, requests, held pulls, unread answers.",
+            lambda: parts.memory.used_bytes,
+        ),
+        "connection_memory_limit_bytes": (
+            "Bound of that memory (remotingMemoryMax).",
+            lambda: parts.memory.limit_bytes,
+        ),
     }
     counters = {
+        "connections_refused": (
+            "Connections that found no room.",
+            lambda: broker.connections_refused,
+        ),
+        "connections_shed": (
+            "Connections closed because all together held too much memory.",
+            lambda: parts.memory.shed_count,
+        ),
         "messages_put": ("Messages stored, deliveries included.", lambda: totals.puts),
         "bytes_put": ("Bytes stored, deliveries included.", lambda: totals.put_bytes),
         "messages_got": ("Messages read by consumers.", lambda: totals.got_messages),

@@ -21,6 +21,7 @@ from typing import Protocol, Self
 import numpy as np
 
 from broker.kernels import watched_slots
+from broker.remoting.memory import HELD_PULL_BYTES, MemoryBudget
 from broker.subscriptions import Subscription
 from message_store.batch import PutBatch
 from message_store.clock import Clock
@@ -68,10 +69,19 @@ class HeldPulls:
     Args:
         log: the log whose messages wake pulls, once consumers may read them.
         held_max: pulls held at one time; one more is refused a place.
+        memory: what held pulls take is taken from it; a pull that finds none is refused a place.
     """
 
-    def __init__(self, clock: Clock, log: ConfirmedLog, *, held_max: int = 100_000) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        log: ConfirmedLog,
+        *,
+        held_max: int = 100_000,
+        memory: MemoryBudget | None = None,
+    ) -> None:
         self._clock, self._log = clock, log
+        self._memory = memory or MemoryBudget()
         self._held_max = held_max
         self._count = 0
         self._by_slot: dict[int, set[Held]] = {}
@@ -96,6 +106,8 @@ class HeldPulls:
         of_peer = self._of_peer(peer)
         full = self._count >= self._held_max or len(of_peer) >= HELD_OF_PEER_MAX
         if self._stopping or full or (peer is not None and peer.closed):
+            return None
+        if not self._memory.reserve(memory_bytes(subscription)):
             return None
         deadline_ms = self._clock.now_ms() + min(max(hold_ms, 0), HOLD_MS_MAX)
         bucket = -(-deadline_ms // BUCKET_MS)
@@ -128,6 +140,7 @@ class HeldPulls:
         if held.awaits is not None:
             held.awaits.discard(held)
         self._count -= 1
+        self._memory.free(memory_bytes(held.subscription))
 
     def on_append(self, batch: PutBatch) -> None:
         """Wake the pulls that a batch has a message for. A store dispatcher."""
@@ -232,6 +245,11 @@ class HeldPulls:
             grown[: self._watched.size] = self._watched
             self._watched = grown
         self._watched[slot] = 1
+
+
+def memory_bytes(subscription: Subscription) -> int:
+    """Return about how much memory a held pull takes: its texts are there once more as tags."""
+    return HELD_PULL_BYTES + 2 * len(subscription.expression) + 96 * len(subscription.tags)
 
 
 def _any_passes(subscription: Subscription, batch: PutBatch, slot: int) -> bool:

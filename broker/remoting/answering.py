@@ -29,6 +29,7 @@ from broker.remoting.kernels.answers import (
     WAIT_YES,
     put_answers,
 )
+from broker.remoting.notices import Notices
 from broker.topic_config import RETRY_PREFIX
 from message_store.batch import PutBatch
 from message_store.clock import Clock
@@ -133,6 +134,7 @@ class Answering:
         self._refused_count = 0  # of the batch in hand, or more
         self._put_answers: Callable[..., tuple[int, int]] | None = None
         self._on_release, self._meter = on_release, meter
+        self._failed = Notices(log, logging.ERROR)
         self._since_ms = 0  # when the turn began
         self._held: set[asyncio.Task[None]] = set()
         self._fields = refusal_fields(region=settings.region, trace_on=settings.trace_on)
@@ -164,7 +166,7 @@ class Answering:
         """Return the answer to a send that could not be filled."""
         if isinstance(error, RequestError):
             return Response(error.code, error.remark, self._fields)
-        log.error("%r: request %d failed", request.peer, request.code, exc_info=error)
+        self._failed("%r: request %d failed", request.peer, request.code, exc_info=error)
         text = f"{type(error).__name__}: {error}"
         return Response(ResponseCode.SYSTEM_ERROR, text, self._fields)
 

@@ -18,12 +18,15 @@ from broker.remoting import codec, layout
 from broker.remoting.at_once import AtOnce
 from broker.remoting.codes import ResponseCode
 from broker.remoting.limits import RemotingLimits
+from broker.remoting.memory import FLOOR_BYTES, NOT_STUCK, MemoryBudget
+from broker.remoting.notices import PeerNotices
 from broker.remoting.receive_buffer import ReceiveBuffer
 from message_store.errors import FrameError, RequestError
 from message_store.plugin import Peer, Request, RequestHandler, Response
 
 log = logging.getLogger(__name__)
 _OPAQUE_MASK = 0x7FFF_FFFF
+REQUEST_BYTES = 2_048  # objects of one request in hand, its task included
 
 
 class FrameTaker(Protocol):
@@ -46,6 +49,8 @@ class Connection(asyncio.BufferedProtocol):
         in_turn, waited, born: the frame taker's own.
         born_host: address bytes (4 or 16) and port of the other end.
         heard: whether anything moved since the last sweep clears it.
+        charged_bytes: what the memory budget counts for it.
+        notices_dropped: one-way requests that the peer did not read fast enough.
     """
 
     def __init__(
@@ -54,6 +59,8 @@ class Connection(asyncio.BufferedProtocol):
         *,
         limits: RemotingLimits,
         taker: FrameTaker | None = None,
+        memory: MemoryBudget | None = None,
+        notices: PeerNotices | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_lost: Callable[[Connection], None] | None = None,
     ) -> None:
@@ -74,7 +81,14 @@ class Connection(asyncio.BufferedProtocol):
         self._calls: dict[int, asyncio.Future[Response]] = {}
         self._close_callbacks: list[Callable[[Peer], None]] = []
         self._last_opaque = 0
-        self._closed = False
+        self._memory = memory or MemoryBudget()
+        self._notices = notices or PeerNotices(log)
+        self.charged_bytes = 0
+        self.notices_dropped = 0
+        self._in_hand_bytes = 0  # of requests that tasks handle
+        self._part_since_s = 0.0  # since when the first byte of an incomplete frame is there
+        self._stalled_since_s = 0.0
+        self._closed = self._is_shed = False
         self._draining = False
         self._writes_stalled = False
         self._writable = asyncio.Event()  # set when the peer has taken what stalled our writes
@@ -87,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes_max)
+        self.bound_unsent(self._memory.unsent_bytes_max)
         name = transport.get_extra_info("peername") or ("0.0.0.0", 0)
         address = ipaddress.ip_address(name[0].partition("%")[0])
         if isinstance(address, ipaddress.IPv6Address):
@@ -101,17 +115,22 @@ class Connection(asyncio.BufferedProtocol):
         return self.received.writable()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.received.received(nbytes)
+        received = self.received
+        if received.moved or received.start == received.end:
+            received.moved = False
+            self._part_since_s = self._loop.time()
+        received.received(nbytes)
         self.heard = True
-        if self._taker is not None:
-            self._taker.ready(self)
-        else:
-            self.take_frames()
+        if received.touched > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
+            self.recount()  # what is below the floor is counted by the sweep
+        self._take_soon()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
+        if not self._writes_stalled:
+            self._stalled_since_s = self._loop.time()
         self._writes_stalled = True
         self._writable.clear()
         self.pause()
@@ -120,6 +139,15 @@ class Connection(asyncio.BufferedProtocol):
         self._writes_stalled = False
         self._writable.set()
         self.resume()
+        self.recount()
+        if len(self.received) and not self.closed:
+            self._take_soon()
+
+    def _take_soon(self) -> None:
+        if self._taker is not None:
+            self._taker.ready(self)
+        else:
+            self.take_frames()
 
     def pause(self) -> None:
         """Read no more from the socket until `resume`."""
@@ -146,6 +174,39 @@ class Connection(asyncio.BufferedProtocol):
             self._run_close_callback(callback)
         if self._on_lost is not None:
             self._on_lost(self)
+        self._transport = None
+        self.received = ReceiveBuffer()
+        self.recount()
+
+    # The memory budget's side.
+
+    def recount(self) -> None:
+        """Charge what is held now."""
+        if self._is_shed:
+            return
+        held_bytes = self.received.touched + self._in_hand_bytes + self._unsent_bytes
+        if held_bytes != self.charged_bytes:
+            self._memory.charge(self, held_bytes)
+
+    @property
+    def stuck_since_s(self) -> float:
+        """Since when the peer holds part of a frame back or does not read; NOT_STUCK else."""
+        part_s = self._part_since_s if len(self.received) else NOT_STUCK
+        return min(part_s, self._stalled_since_s) if self._writes_stalled else part_s
+
+    def bound_unsent(self, unsent_bytes_max: int) -> None:
+        """Read no more from the peer while it leaves more than so many bytes unread."""
+        if self._transport is not None:
+            high = min(unsent_bytes_max, self.limits.write_buffer_bytes_max)
+            self._transport.set_write_buffer_limits(high=high)
+
+    def shed(self, why: str) -> None:
+        """Close at once; what was not sent yet is dropped."""
+        self._notices.shed("%r: %s; connection closed", self, why)
+        self._closed = self._is_shed = True
+        if self._transport is not None:
+            self._transport.abort()  # the rest goes when the loop reports the loss
+        self._memory.charge(self, 0)
 
     def _run_close_callback(self, callback: Callable[[Peer], None]) -> None:
         try:
@@ -171,12 +232,20 @@ class Connection(asyncio.BufferedProtocol):
         return int(self._transport.get_extra_info("socket").fileno())
 
     @property
+    def writes_stalled(self) -> bool:
+        """Whether the peer has to read before anything more is taken from it."""
+        return self._writes_stalled
+
+    @property
     def requests_in_flight(self) -> int:
         """How many requests of the peer are being handled."""
         return len(self._tasks)
 
     def send_oneway(self, request: Request) -> None:
-        """Send a request that gets no answer; dropped when the connection is closed."""
+        """Send a request that gets no answer; dropped for a peer that is gone or does not read."""
+        if self._unsent_bytes > self.limits.notices_bytes_max:
+            self.notices_dropped += 1
+            return
         sent = dataclasses.replace(request, opaque=self._next_opaque(), oneway=True)
         self.write(codec.encode_request(sent))
 
@@ -189,6 +258,8 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self.closed:
             raise ConnectionResetError(f"{self!r} is closed")
+        if self._answers_pile_up:
+            raise ConnectionError(f"{self!r} does not read what it is sent")
         if len(self._calls) >= self.limits.calls_in_flight_max:
             raise ConnectionError(f"{self!r}: {len(self._calls)} calls wait for answers already")
         opaque = self._next_opaque()
@@ -220,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         """Handle every complete frame of `received`."""
         received = self.received
         try:
-            while not self.closed:
+            while not self.closed and not self._writes_stalled:
                 frame = codec.next_frame(
                     received.view,
                     received.start,
@@ -267,18 +338,45 @@ class Connection(asyncio.BufferedProtocol):
         try:
             answer = handler.begin(request)
         except Exception as error:
-            answer = refusal_of(error, request)
+            answer = self._refusal_of(error, request)
         if isinstance(answer, Response):
             self.respond(request, answer, serialize_type)
         else:
             rest = answer
-            self.spawn(self._serve(lambda _: rest, request, serialize_type))
+            self.spawn(self._serve(lambda _: rest, request, serialize_type, begun=True))
 
-    async def _serve(self, handler: RequestHandler, request: Request, serialize_type: int) -> None:
-        await self._room_to_answer()
-        response = await answer_of(handler, request)
+    async def _serve(
+        self,
+        handler: RequestHandler,
+        request: Request,
+        serialize_type: int,
+        *,
+        begun: bool = False,
+    ) -> None:
+        in_hand_bytes = bytes_of(request)
+        self._in_hand_bytes += in_hand_bytes
+        self.recount()
+        try:
+            if self._answers_pile_up:
+                await self._room_to_answer()
+                if self.closed and not request.oneway and not begun:
+                    return  # no answer would arrive, so nothing is done for it
+            try:
+                response = await handler(request)
+            except Exception as error:
+                response = self._refusal_of(error, request)
+        finally:
+            self._in_hand_bytes -= in_hand_bytes
+            self.recount()
         if response is not None:
             self.respond(request, response, serialize_type)
+
+    def _refusal_of(self, error: Exception, request: Request) -> Response:
+        """Return the answer to a request whose handler failed."""
+        if isinstance(error, RequestError):
+            return Response(error.code, error.remark)
+        self._notices.failed("%r: request %d failed", self, request.code, exc_info=error)
+        return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     async def _room_to_answer(self) -> None:
         """Return when the peer has read enough of its earlier answers, or is gone.
@@ -295,8 +393,13 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _answers_pile_up(self) -> bool:
         """Whether the peer has to read before it gets more answers."""
-        limit = self.limits.write_buffer_bytes_max
-        return self._transport is not None and self._transport.get_write_buffer_size() > limit
+        return self._unsent_bytes > min(
+            self.limits.write_buffer_bytes_max, self._memory.unsent_bytes_max
+        )
+
+    @property
+    def _unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     # Bytes out.
 
@@ -315,16 +418,22 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(parts[0])
             else:
                 self._transport.writelines(parts)
+            self._written()
 
     def write(self, data: bytes) -> None:
         """Send whole frames; dropped when the connection is closed."""
         if self._transport is not None and not self._closed:
             self.heard = True
             self._transport.write(data)
+            self._written()
+
+    def _written(self) -> None:
+        if self._unsent_bytes > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
+            self.recount()
 
     def lose(self, error: FrameError) -> None:
         """Close because the byte stream cannot be followed any further."""
-        log.warning("%r: %s; connection closed", self, error)
+        self._notices.broken("%r: %s; connection closed", self, error)
         self.received.take(self.received.end)
         self.close()
 
@@ -332,6 +441,8 @@ class Connection(asyncio.BufferedProtocol):
         """Close after what was written is flushed."""
         self._closed = True
         if self._transport is not None and not self._transport.is_closing():
+            if self._unsent_bytes:  # a peer that does not read would keep it for ever
+                self._loop.call_later(self.limits.close_wait_s, self._transport.abort)
             self._transport.close()
 
     def stop_reading(self) -> None:
@@ -354,17 +465,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
 
-async def answer_of(handler: RequestHandler, request: Request) -> Response | None:
-    """Return what `handler` answers; an exception becomes its answer."""
-    try:
-        return await handler(request)
-    except Exception as error:
-        return refusal_of(error, request)
-
-
-def refusal_of(error: Exception, request: Request) -> Response:
-    """Return the answer to a request whose handler failed."""
-    if isinstance(error, RequestError):
-        return Response(error.code, error.remark)
-    log.error("%r: request %d failed", request.peer, request.code, exc_info=error)
-    return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+def bytes_of(request: Request) -> int:
+    """Return about how much memory a decoded request takes."""
+    texts = sum(map(len, request.fields)) + sum(map(len, request.fields.values()))
+    return REQUEST_BYTES + len(request.body) + texts

@@ -33,8 +33,11 @@ from broker.remoting.answering import (
 from broker.remoting.codes import RequestCode
 from broker.remoting.columns import CONNECTIONS_MAX, host_column
 from broker.remoting.connection import Connection
+from broker.remoting.fair_queue import FairQueue
 from broker.remoting.kernels.ingest import Into, TopicNames, take_sends
+from broker.remoting.notices import Notices
 from message_store.batch import PutBatch
+from message_store.clock import SystemClock
 from message_store.errors import FrameError
 from message_store.kernels.kernel import entry
 from message_store.plugin import Request
@@ -46,6 +49,8 @@ SEND_CODES: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
 ROWS_MAX: Final = 1_024  # of one batch; a client's own batch may be bigger
+PLAIN_FRAMES_MAX: Final = 64  # of one connection in one turn
+TURN_S: Final = 0.005  # of taking frames, and of handling requests
 STAGING_BYTES: Final = 1 << 20
 STAGING_BYTES_KEPT: Final = 8 << 20
 WAITING_BYTES_MAX: Final = 1 << 20  # received while its turn waits; beyond: reading pauses
@@ -86,6 +91,8 @@ class Ingest:
         sender: PlainSender,
         settings: SendSettings,
         meter: SendMeter | None = None,
+        *,
+        time_s: Callable[[], float] | None = None,
     ) -> None:
         self._path, self._topics, self._sender = path, topics, sender
         self._settings = settings
@@ -95,7 +102,11 @@ class Ingest:
         self._scheduled = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         self._in_turn: list[Connection] = []
-        self._asked: list[tuple[Connection, Request, int]] = []  # no sends: answered after them
+        self._asked: FairQueue[Connection, tuple[Request, int]] = FairQueue()  # no sends
+        self._lost: list[tuple[Connection, FrameError]] = []
+        self._overran = self._light_first = False
+        self._time_s = time_s or SystemClock().monotonic_s
+        self._failed = Notices(log, logging.ERROR)
         self._suffix = np.frombuffer(settings.suffix, np.uint8).copy()
         self._home = host_column(*settings.store_host)
         self._spans = np.zeros((layout.SLOT_COUNT + 1, 3), np.int64)
@@ -119,46 +130,84 @@ class Ingest:
             connection.pause()
 
     def _schedule(self) -> None:
-        if self._ready and not self._scheduled and not self._answering.is_behind:
+        if self._scheduled or not (self._ready or self._asked or self._lost):
+            return
+        if self._asked or not self._answering.is_behind:
             self._scheduled = True
             if self._call_soon is None:
                 self._call_soon = asyncio.get_running_loop().call_soon
             self._call_soon(self.run_turn)
 
     def run_turn(self) -> None:
-        """Take every complete frame of the connections that said `ready`."""
+        """Take frames of the connections that said `ready`, and handle what they ask.
+
+        What takes longer than `TURN_S` is left to the next turn: the loop reads and writes between.
+        """
         self._scheduled = False
-        self._answering.begin()
-        self._use_topics()
+        if self._ready and not self._answering.is_behind:
+            self._answering.begin()
+            self._use_topics()
+            self._take_ready(self._time_s() + TURN_S)
+            self._finish()
+        if self._asked:
+            end_s = self._time_s() + TURN_S
+            while self._asked:
+                connection, (request, serialize_type) = self._asked.pop()
+                connection.dispatch(request, serialize_type)
+                if self._time_s() > end_s:
+                    break
+        if self._lost:
+            self._lose()
+        self._schedule()
+
+    def _take_ready(self, end_s: float) -> None:
         ready, self._ready = self._ready, []
-        lost: list[tuple[Connection, FrameError]] = []
-        for connection in ready:
+        if self._overran:  # those with little to take go first, every other time
+            self._light_first = not self._light_first
+            if self._light_first:
+                ready.sort(key=_waiting_bytes)
+        self._overran = False
+        for index, connection in enumerate(ready):
+            if connection in self._asked:  # what it asked before comes first
+                self._ready.append(connection)
+                continue
             connection.in_turn = False
+            if connection.writes_stalled and not connection.closed:
+                continue  # it says `ready` again when its peer has read
             try:
-                self._take(connection)
+                self._take(connection, end_s)
                 if not connection.in_turn:
                     connection.resume()
             except FrameError as error:
-                lost.append((connection, error))
-            except Exception:
-                log.exception("%r: its frames failed; connection closed", connection)
+                self._lost.append((connection, error))
+            except Exception as error:
+                self._failed("%r: its frames failed; closed", connection, exc_info=error)
                 connection.close()
-        self._finish()
-        if self._asked:
-            asked, self._asked = self._asked, []
-            for connection, request, serialize_type in asked:
-                connection.dispatch(request, serialize_type)
-        for connection, why in lost:  # after the answers to what came before the broken frame
-            connection.lose(why)
+            if self._time_s() > end_s and index + 1 < len(ready):
+                self._overran = True
+                self._ready = ready[index + 1 :] + self._ready
+                return
+
+    def _lose(self) -> None:
+        """Close connections with a broken frame, after the answers to what came before it."""
+        lost, self._lost = self._lost, []
+        for connection, why in lost:
+            if connection in self._asked:
+                self._lost.append((connection, why))
+            else:
+                connection.lose(why)
 
     async def drain(self) -> None:
         """Take what was received, and wait until every answer is out."""
         self.run_turn()
+        while self._ready or self._asked or self._lost:
+            await self._answering.drain()
+            self.run_turn()
         await self._answering.drain()
 
     # Frames to rows.
 
-    def _take(self, connection: Connection) -> None:
+    def _take(self, connection: Connection, end_s: float) -> None:
         received = connection.received
         if connection.born is None:
             connection.born = host_column(*connection.born_host)
@@ -166,6 +215,7 @@ class Ingest:
         if connection.waited:
             self._take_waited(connection)
         take = self._take_sends or self._find_take_sends(connection)
+        plain_left = PLAIN_FRAMES_MAX
         while not connection.closed and not connection.in_turn:
             stop, pos = take(
                 received.data, received.start, received.end, connection.born, *self._into,
@@ -176,10 +226,21 @@ class Ingest:
                 return
             if stop == layout.STOP_FULL:
                 self._make_room(connection)
+                if self._time_s() > end_s:
+                    self._again(connection)
             elif stop == layout.STOP_BROKEN:
                 self._broken(connection)
             else:
                 self._plain_frame(connection)
+                plain_left -= 1
+                if not plain_left:
+                    self._again(connection)
+
+    def _again(self, connection: Connection) -> None:
+        """Leave the rest of what a connection sent to the next turn."""
+        if not connection.in_turn:
+            connection.in_turn = self._overran = True
+            self._ready.append(connection)
 
     def _find_take_sends(self, connection: Connection) -> Callable[..., tuple[int, int]]:
         """Find the kernel for arrays as they always are here and in `ReceiveBuffer`."""
@@ -247,7 +308,7 @@ class Ingest:
                 connection.spawn(self._prepare(connection, command, frame, wait))
                 return
         elif isinstance(command, Request):
-            self._asked.append((connection, command, frame.serialize_type))
+            self._asked.add(connection, (command, frame.serialize_type))
         else:
             connection.dispatch(command, frame.serialize_type)
         received.take(end)
@@ -281,10 +342,11 @@ class Ingest:
             await wait.prepare()
             connection.waited = True
         except Exception as error:
+            refusal = self._answering.refusal(error, request)
             received = connection.received
             frame_bytes = frame.end - frame.header_start + layout.PREFIX_BYTES
-            received.take(received.start + frame_bytes)
-            refusal = self._answering.refusal(error, request)
+            if not connection.closed:
+                received.take(received.start + frame_bytes)
             connection.respond(request, refusal, frame.serialize_type)
         connection.in_turn = False
         self.ready(connection)
@@ -340,3 +402,7 @@ class Ingest:
             else:
                 batch.clear()
                 self._numbers[layout.STATE_ROWS] = self._numbers[layout.STATE_STAGED] = 0
+
+
+def _waiting_bytes(connection: Connection) -> int:
+    return len(connection.received)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.remoting.codec import FRAME_BYTES_MAX
+from broker.remoting.memory import LIMIT_BYTES
 
 RECORD_REST_BYTES = 128 << 10  # of a message in an answer beside its body: properties, topic, heads
 
@@ -28,6 +29,8 @@ class RemotingLimits:
     requests_in_flight_max: int = 8_192  # per connection; beyond: SYSTEM_BUSY
     calls_in_flight_max: int = 4_096  # our own requests to one peer
     write_buffer_bytes_max: int = 8 << 20  # beyond: reading from this peer pauses
+    notices_bytes_max: int = 1 << 18  # unread by a peer; beyond: it gets no one-way requests
+    memory_bytes_max: int = LIMIT_BYTES  # of all connections together
     idle_ms_max: int = 120_000  # serverChannelMaxIdleTimeSeconds
     sweep_ms: int = 10_000
     close_wait_s: float = 5.0  # for requests in hand when the server stops

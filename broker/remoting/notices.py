@@ -44,3 +44,18 @@ class Notices:
             self._log.log(self._level, "%d lines like the next were left out", self.left_out)
             self.left_out = 0
         self._log.log(self._level, text, *args, exc_info=exc_info)
+
+
+class PeerNotices:
+    """What one endpoint logs about its peers.
+
+    Attributes:
+        refused: connections that found no room.
+        broken: streams that cannot be followed.
+        failed: requests whose handler raised what it should not.
+        shed: connections that were closed for want of memory.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self.refused, self.broken, self.shed = Notices(log), Notices(log), Notices(log)
+        self.failed = Notices(log, logging.ERROR)

@@ -19,12 +19,15 @@ class ReceiveBuffer:
         data: (capacity,) u1, C-contiguous and writable; replaced when it grows.
         view: the same memory as a memoryview.
         start, end: what was received and not taken yet.
+        touched: bytes of `data` that were ever written, so that memory backs them.
+        moved: whether anything was taken since the owner last cleared it.
     """
 
-    __slots__ = ("data", "end", "start", "view")
+    __slots__ = ("data", "end", "moved", "start", "touched", "view")
 
     def __init__(self) -> None:
-        self.start = self.end = 0
+        self.start = self.end = self.touched = 0
+        self.moved = False
         self.data: npt.NDArray[np.uint8] = np.empty(CAPACITY_MIN, np.uint8)
         self.view: memoryview = self.data.data
 
@@ -39,6 +42,7 @@ class ReceiveBuffer:
         self.data = data
         self.view = data.data
         self.start, self.end = 0, used
+        self.touched = used
 
     def writable(self) -> memoryview:
         """Return free space for the next read: 32 to 256 KiB."""
@@ -55,10 +59,14 @@ class ReceiveBuffer:
     def received(self, count: int) -> None:
         """Say that the socket wrote `count` bytes into the space of `writable`."""
         self.end += count
+        if self.end > self.touched:
+            self.touched = self.end
 
     def take(self, until: int) -> None:
         """Forget everything before `until`."""
         assert self.start <= until <= self.end
+        if until != self.start:
+            self.moved = True
         if until == self.end:
             self.start = self.end = 0
         else:

@@ -10,7 +10,8 @@ from typing import Self
 
 from broker.remoting.connection import Connection, FrameTaker
 from broker.remoting.limits import RemotingLimits
-from broker.remoting.notices import Notices
+from broker.remoting.memory import MemoryBudget
+from broker.remoting.notices import PeerNotices
 from message_store.clock import Clock
 from message_store.descriptors import connections_end, descriptor_limit, headroom
 from message_store.errors import UsageError
@@ -27,6 +28,7 @@ class RemotingServer:
         ingest: takes the frames of all connections together; None: each on its own.
         limits: bounds of every connection.
         clock: for idle connections.
+        memory: what all connections may hold together; None: a budget of its own.
         descriptor_limit: how many descriptors the process may have; asked at each connection.
     Source: NettyRemotingServer
     """
@@ -38,13 +40,16 @@ class RemotingServer:
         limits: RemotingLimits | None = None,
         *,
         clock: Clock,
+        memory: MemoryBudget | None = None,
         descriptor_limit: Callable[[], int] = descriptor_limit,
     ) -> None:
         self._handlers = handlers
         self._descriptor_limit = descriptor_limit
-        self._refused = Notices(log)
+        self._notices = PeerNotices(log)
+        self.refused_count = 0
         self._ingest = ingest
         self._limits = limits or RemotingLimits()
+        self.memory = memory or MemoryBudget(self._limits.memory_bytes_max)
         self._clock = clock
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
@@ -112,6 +117,8 @@ class RemotingServer:
             self._handlers,
             limits=self._limits,
             taker=self._ingest,
+            memory=self.memory,
+            notices=self._notices,
             on_open=self._opened,
             on_lost=self._connections.discard,
         )
@@ -122,7 +129,8 @@ class RemotingServer:
         limit = self._descriptor_limit()
         allowed = min(self._limits.connections_max, limit - headroom(limit))
         if len(self._connections) > allowed or connection.descriptor >= connections_end(limit):
-            self._refused(
+            self.refused_count += 1
+            self._notices.refused(
                 "%r: refused, %d connections are open; allowed are %d (connectionsMax, and half of "
                 "the %d file descriptors that this process may have)",
                 connection, len(self._connections), allowed, limit,
@@ -141,6 +149,7 @@ class RemotingServer:
         """Close connections on which nothing moved for `idle_ms_max`."""
         for connection in self.connections:
             connection.received.shrink()
+            connection.recount()
             if connection.heard:
                 connection.heard = False
                 connection.quiet_since_ms = now_ms

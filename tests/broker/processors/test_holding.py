@@ -3,6 +3,7 @@ import asyncio
 import pytest
 
 from broker.processors.holding import HELD_OF_PEER_MAX, HeldPulls, Wake
+from broker.remoting.memory import MemoryBudget
 from broker.subscriptions import parse_expression
 from message_store.clock import FakeClock
 from tests.fakes import FakePeer, FakeStore, put, settle
@@ -36,6 +37,24 @@ def test_only_a_message_that_passes_the_filter_wakes(run, expression, properties
         put(store, "T", b"x", properties=properties)
         assert pull.woken.done() is woken
         assert len(held) == (0 if woken else 1)
+
+    run(scene())
+
+
+@pytest.mark.finding("A10")
+def test_held_pulls_take_memory_from_the_budget(run):
+    async def scene():
+        memory = MemoryBudget(1 << 20)
+        _, _, held, slot = world(memory=memory)
+        long = parse_expression("T", "||".join(f"tag{n}" for n in range(1_000)))
+        pulls = [held.hold(slot, long, None, 1_000) for _ in range(100)]
+        taken = [pull for pull in pulls if pull is not None]
+        assert 0 < len(taken) < 20
+        assert memory.used_bytes <= memory.limit_bytes
+        for pull in taken:
+            held.release(pull)
+            held.release(pull)
+        assert memory.used_bytes == 0
 
     run(scene())
 

@@ -275,7 +275,7 @@ def test_a_handler_that_waits_after_all_gets_one() -> None:
 def test_nothing_is_answered_at_once_while_answers_pile_up() -> None:
     class FullTransport(MemoryTransport):
         def get_write_buffer_size(self) -> int:
-            return 0 if self.written_all else 1 << 30
+            return 0 if self.written_all else 1 << 24
 
         written_all = False
 
@@ -289,5 +289,74 @@ def test_nothing_is_answered_at_once_while_answers_pile_up() -> None:
         transport.written_all = True
         await made.finish(1)
         assert answer_of(transport).code == 0
+
+    asyncio.run(main())
+
+
+class StalledTransport(MemoryTransport):
+    """A peer that reads nothing: all that is written stays in the buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aborted = asyncio.Event()
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+@pytest.mark.finding("E6")
+def test_notices_to_a_peer_that_does_not_read_are_dropped() -> None:
+    async def main() -> None:
+        transport = StalledTransport()
+        made = Connection({}, limits=RemotingLimits())
+        made.connection_made(transport)
+        for _ in range(10_000):
+            made.send_oneway(Request(40, {"consumerGroup": "g" * 100}))
+        assert len(transport.written) < made.limits.notices_bytes_max + 1_000
+        assert made.notices_dropped > 5_000
+        assert made.charged_bytes == len(transport.written)
+
+    asyncio.run(main())
+
+
+@pytest.mark.finding("E6")
+@pytest.mark.parametrize(("oneway", "handled"), [(False, 0), (True, 3)])
+def test_requests_of_a_closed_peer_are_not_handled(oneway: bool, handled: int) -> None:
+    async def main() -> None:
+        seen = []
+
+        async def count(request: Request) -> Response:
+            seen.append(request)
+            return Response()
+
+        transport = StalledTransport()
+        made = Connection({34: count}, limits=RemotingLimits())
+        made.connection_made(transport)
+        transport.written += bytes(9 << 20)
+        for number in range(3):
+            request = Request(34, {}, opaque=number, oneway=oneway)
+            receive(made, codec.encode_request(request))
+        await asyncio.sleep(0)
+        made.pause_writing()
+        made.connection_lost(None)
+        await made.finish(1)
+        assert len(seen) == handled
+        assert made.charged_bytes == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.finding("E6")
+def test_closing_does_not_wait_for_a_peer_that_does_not_read() -> None:
+    async def main() -> None:
+        transport = StalledTransport()
+        made = Connection({}, limits=RemotingLimits(close_wait_s=0.0))
+        made.connection_made(transport)
+        made.write(b"never read")
+        made.close()
+        await asyncio.wait_for(transport.aborted.wait(), 20)
 
     asyncio.run(main())
