@@ -141,11 +141,6 @@ class Broker:
         """The connections that are open now."""
         return self._server.connections
 
-    @property
-    def connections_refused(self) -> int:
-        """How many connections found no room."""
-        return self._server.refused_count
-
     # -- life ---------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
@@ -322,8 +317,8 @@ class Broker:
     async def _serve_metrics(self, stack: AsyncExitStack) -> None:
         if self.config.metrics_exporter != "PROM":
             return
-        from broker.metrics import broker_collector
-        from broker.metrics_http import MetricsServer, serving
+        from broker.metrics import broker_collector, metrics_server
+        from broker.metrics_http import serving
         from broker.native_metrics import NativeCollector
 
         self._registry.register(broker_collector(self))
@@ -331,7 +326,7 @@ class Broker:
         address = self.config.metrics_host or self.config.bind_address
         self.metrics_port = await stack.enter_async_context(
             serving(
-                MetricsServer(self._registry, healthy=self._ailment, ready=self._unreadiness),
+                metrics_server(self, self._registry),
                 address,
                 self.config.metrics_port,
                 required="metricsPromExporterPort" in self.settings.properties,
@@ -341,14 +336,10 @@ class Broker:
             key, off = "metricsPromExporterHost", "metricsExporterType=DISABLE"
             warn_if_exposed("/metrics", address, self.metrics_port, key=key, off=off)
 
-    def _ailment(self) -> str:
-        """Return why the broker must be restarted, or an empty text."""
-        failure = self.store.flusher.failure
-        return self.failure or (f"the commit log cannot be synced: {failure}" if failure else "")
-
-    def _unreadiness(self) -> str:
-        """Return why the broker takes no messages now, or an empty text."""
-        return "the broker stops" if self._stop.is_set() else self._ailment() or self.store.refusal
+    @property
+    def stops(self) -> bool:
+        """Whether the broker was asked to stop."""
+        return self._stop.is_set()
 
     # -- jobs ---------------------------------------------------------------------------------
 

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from broker.metrics_http import MetricsServer
 
 if TYPE_CHECKING:
     from broker.broker import Broker
@@ -69,7 +72,7 @@ def broker_collector(broker: Broker) -> BrokerCollector:
     counters = {
         "connections_refused": (
             "Connections that found no room.",
-            lambda: broker.connections_refused,
+            lambda: parts.memory.refused_count,
         ),
         "connections_shed": (
             "Connections closed because all together held too much memory.",
@@ -81,3 +84,18 @@ def broker_collector(broker: Broker) -> BrokerCollector:
         "log_files_removed": ("Files removed by retention.", lambda: store.retention.removed_files),
     }
     return BrokerCollector(gauges, counters)
+
+
+def metrics_server(broker: Broker, registry: CollectorRegistry) -> MetricsServer:
+    """Return the HTTP server of a running broker."""
+
+    def ailment() -> str:
+        """Return why the broker must be restarted, or an empty text."""
+        failure = broker.store.flusher.failure
+        return broker.failure or (f"the commit log cannot be synced: {failure}" if failure else "")
+
+    def unreadiness() -> str:
+        """Return why the broker takes no messages now, or an empty text."""
+        return "the broker stops" if broker.stops else ailment() or broker.store.refusal
+
+    return MetricsServer(registry, healthy=ailment, ready=unreadiness)

@@ -62,12 +62,13 @@ class MemoryBudget:
     Attributes:
         used_bytes: charged now.
         shed_count: connections that were closed for want of memory.
+        refused_count: connections that found no room, counted by the server.
     """
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self.shed_count = 0
+        self.shed_count = self.refused_count = 0
         self._large: set[Holder] = set()  # hold more than the floor
         self._scarcity = 0
         self._relieving = False

@@ -46,7 +46,6 @@ class RemotingServer:
         self._handlers = handlers
         self._descriptor_limit = descriptor_limit
         self._notices = PeerNotices(log)
-        self.refused_count = 0
         self._ingest = ingest
         self._limits = limits or RemotingLimits()
         self.memory = memory or MemoryBudget(self._limits.memory_bytes_max)
@@ -129,7 +128,7 @@ class RemotingServer:
         limit = self._descriptor_limit()
         allowed = min(self._limits.connections_max, limit - headroom(limit))
         if len(self._connections) > allowed or connection.descriptor >= connections_end(limit):
-            self.refused_count += 1
+            self.memory.refused_count += 1
             self._notices.refused(
                 "%r: refused, %d connections are open; allowed are %d (connectionsMax, and half of "
                 "the %d file descriptors that this process may have)",
