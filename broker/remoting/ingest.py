@@ -144,7 +144,7 @@ class Ingest:
         What takes longer than `TURN_S` is left to the next turn: the loop reads and writes between.
         """
         self._scheduled = False
-        if self._ready and not self._answering.is_behind:
+        if not self._answering.is_behind:
             self._answering.begin()
             self._use_topics()
             self._take_ready(self._time_s() + TURN_S)
