@@ -1,0 +1,20 @@
+"""docs/reference/internal-topics.md says what broker.internal_topics says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from broker.internal_topics import INTERNAL_TOPICS, Access
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "internal-topics.md"
+ROW = re.compile(r"^\| `([^`*]+)` \| (yes|no) \| (yes|no) \|", re.MULTILINE)
+
+
+def test_the_page_lists_the_topics_and_what_clients_may_do() -> None:
+    written = {
+        name: (Access.READ if reads == "yes" else Access.NONE)
+        | (Access.WRITE if writes == "yes" else Access.NONE)
+        for name, reads, writes in ROW.findall(PAGE.read_text())
+    }
+    assert written == INTERNAL_TOPICS
