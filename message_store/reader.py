@@ -146,10 +146,6 @@ class StoreReader:
             and units["size"][0] == found["record_size"]
         )
 
-    def queued(self, phys_offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return (n,) which of these log offsets a consume queue unit points at."""
-        return np.array([self.is_queued(at) for at in phys_offsets.tolist()], np.bool_)
-
     def gather(self, units: npt.NDArray[Any]) -> bytes:
         """Return the records of these units back to back, without decoding them.
 
