@@ -11,6 +11,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOAK_KILLS ?= 2000
 SOAK_MIGRATION_KILLS ?= 200
+SOAK_CONSUMER_KILLS ?= 500
+SOAK_POWER_CUTS ?= 100
 TEST_WORKERS ?= auto
 
 .PHONY: env demo test lint bench soak docs clean
@@ -44,7 +46,8 @@ bench: env
 	$(BIN)/python -m benchmarks.run $(BENCH_ARGS)
 
 soak: env
-	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) \
+		--consumer-kills=$(SOAK_CONSUMER_KILLS) --power-cuts=$(SOAK_POWER_CUTS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/reconciliation/test_mutations.py --mutations $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/reconciliation/test_on_spark.py -k among_many --planted=1000000 $(PYTEST_ARGS)
 

@@ -23,6 +23,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("crash")
     group.addoption("--kills", type=int, default=100, help="how often to kill the broker")
     group.addoption(
+        "--consumer-kills", type=int, default=20, help="how often to kill under live consumers"
+    )
+    group.addoption(
+        "--power-cuts", type=int, default=10, help="how often to cut the power under them"
+    )
+    group.addoption(
         "--migration-kills", type=int, default=8, help="how often to kill one that migrates"
     )
     group.addoption(
@@ -36,6 +42,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def kills(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--kills"))
+
+
+@pytest.fixture(scope="session")
+def consumer_kills(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--consumer-kills"))
+
+
+@pytest.fixture(scope="session")
+def power_cuts(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--power-cuts"))
 
 
 @pytest.fixture(scope="session")

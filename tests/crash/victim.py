@@ -7,7 +7,9 @@ import random
 from pathlib import Path
 from typing import Any
 
+from tests.crash import volatile
 from tests.crash.books import Books, number_of, read_all
+from tests.crash.volatile import VolatileDisk
 from tests.interop.duemq import start_command
 from tests.interop.ports import LOOPBACK, free_ports, listening
 from tests.interop.process import Child
@@ -29,6 +31,19 @@ class Victim:
         self.home, self.random, self.keys = home, random.Random(seed), keys
         self.port = free_ports(3)[1]
         self.child: Child | None = None
+        self._env = {"PYTHONPATH": str(ROOT)}
+        self._disk: VolatileDisk | None = None
+
+    def on_volatile_disk(self, *, delay_ms: float) -> VolatileDisk:
+        """Run the broker so that only what it syncs survives a cut; each sync takes a while."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._disk = disk = VolatileDisk(self.root, self.home / "disk")
+        self._env |= {
+            volatile.ROOT: str(disk.root),
+            volatile.DISK: str(disk.home),
+            volatile.DELAY: str(delay_ms),
+        }
+        return disk
 
     @property
     def root(self) -> Path:
@@ -65,7 +80,9 @@ class Victim:
         conf = write_properties(self.home / "broker.conf", keys | self.keys)
         log = self.home / "broker.log"
         command = start_command(conf)
-        self.child = Child("victim", command, log_path=log, env={"PYTHONPATH": str(ROOT)})
+        if self._disk is not None:
+            command[command.index("broker.cli")] = volatile.__name__
+        self.child = Child("victim", command, log_path=log, env=self._env)
         until(self._is_up, seconds=START_S, what="the broker listens")
 
     def _is_up(self) -> bool:
