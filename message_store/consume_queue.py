@@ -338,6 +338,11 @@ class ConsumeQueue:
                 high = middle
         return self._message_from(low)[0]
 
+    def unit_from(self, log_offset: int) -> Any | None:
+        """Return the first unit of a message that lies at or behind a log offset, () `UNIT`."""
+        units = self.read(self._first_at(log_offset), 1)
+        return units[0] if units.size and not is_blank(units)[0] else None
+
     def _message_from(self, offset: int) -> tuple[int, int]:
         """Return queue and log offset of the first unit from `offset` on that is no pre-blank.
 

@@ -8,6 +8,11 @@ messages behind them with it. Here the damaged bytes are moved to a side file, a
 comes one record of the transaction type ROLLBACK, which no broker puts into a queue or an index:
 so every reader of the log, Apache's too, passes over it.
 
+Where the records go on is asked of the queues: the first unit that points behind the damage, and at
+a whole record. Bytes are searched for a record only where no queue knows more and the log surely
+went on, or no mark says how far (an Apache store): a body may hold what looks like a record, put
+there by a client, and the end of a log that a power cut tore is the place to find it.
+
 Bytes behind the log's true end may be old records that name their own position: Apache cuts
 without zeroing. They are told from damage by their store time (older than the last record) and
 by their place in their queue (another message has it).
@@ -27,6 +32,7 @@ from message_store.kernels.verify import find_record
 from message_store.queues import QueueSet
 from message_store.record import encode_record
 
+TRIES_MAX = 1_000  # records behind the damage that are damaged, too
 SEARCH_BYTES_MAX = 64 << 20  # behind the last record, in its file
 BRIDGE_TOPIC = "DUEMQ_DAMAGED_BYTES"
 NOBODY = (bytes(4), 0)
@@ -45,13 +51,52 @@ class Gap:
         return self.end - self.start
 
 
-def find_gap(log: CommitLog, queues: QueueSet, end: int, floor_ms: int) -> Gap | None:
+def find_gap(
+    log: CommitLog, queues: QueueSet, end: int, floor_ms: int, known_end: int | None = None
+) -> Gap | None:
     """Return the gap at `end` if records of this log go on behind it.
 
     Args:
         end: where the walk over the log stopped.
         floor_ms: store time of the last record before.
+        known_end: log offset that the log is known to have reached; None: nobody noted it.
     """
+    gap = _gap_to_queued(log, queues, end)
+    if gap is not None:
+        return gap
+    if known_end is not None and end >= known_end:
+        return None
+    return _gap_to_found(log, queues, end, floor_ms)
+
+
+def _gap_to_queued(log: CommitLog, queues: QueueSet, end: int) -> Gap | None:
+    """Return the gap up to the first whole record that a queue knows behind `end`."""
+    at = end + layout.RECORD_FIXED_BYTES + 1  # what is damaged takes that at least
+    for _ in range(TRIES_MAX):
+        units = [unit for queue in queues.all() if (unit := queue.unit_from(at)) is not None]
+        if not units:
+            return None
+        first = min(units, key=lambda unit: int(unit["phys_offset"]))
+        at = int(first["phys_offset"])
+        if record_size(log, at) == int(first["size"]):
+            damaged = log.file_of(end)
+            return Gap(end, min(at, damaged.base + damaged.size))
+        at += 1
+    return None
+
+
+def record_size(log: CommitLog, offset: int) -> int:
+    """Return the size of the record at a log offset, 0 if there is none that is whole."""
+    for file in log.files:
+        if file.base <= offset < file.base + file.size:
+            row = np.zeros(1, layout.SCANNED)
+            size = scan.read_frame(file.data, offset - file.base, file.size, offset, row[0])
+            return max(int(size), 0)
+    return 0
+
+
+def _gap_to_found(log: CommitLog, queues: QueueSet, end: int, floor_ms: int) -> Gap | None:
+    """Return the gap up to the first bytes behind `end` that look like a record of this log."""
     row = np.zeros(1, layout.SCANNED)
     for at, file in enumerate(log.files):
         if not file.base <= end < file.base + file.size:

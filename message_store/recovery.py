@@ -206,7 +206,7 @@ def recover(
     notice: Callable[[str], None],
     *,
     torn_from: int | None = None,
-    known_end: int = 0,
+    known_end: int | None = None,
 ) -> Recovered:
     """Walk from `start`, write every unit, cut log and queues behind the last good record.
 
@@ -217,7 +217,7 @@ def recover(
         torn_from: after a power cut, what behind this log offset does not match its CRC was never
             written wholly: it is no record (a delivery among such is made again).
         known_end: log offset that the log is known to have reached: what cannot be read before it
-            is bridged, as queue offsets there were given away.
+            is bridged, as queue offsets there were given away. None: nobody noted it.
     """
     found = Recovered(start=start, end=start, torn_from=torn_from)
     _fold(log, queues, rules, found)
@@ -274,15 +274,15 @@ def _bridge_gaps(
     queues: QueueSet,
     rules: Sequence[TagsCodeRule],
     found: Recovered,
-    known_end: int,
+    known_end: int | None,
     notice: Callable[[str], None],
 ) -> None:
     """Go on behind damage in the middle of the log."""
     while len(found.bridged) < GAPS_MAX:
-        gap = find_gap(log, queues, found.end, found.last_store_ms)
+        gap = find_gap(log, queues, found.end, found.last_store_ms, known_end)
         log.unreadable.look()  # the bridge is written over what cannot be read
         if gap is None and log.unreadable.ranges:
-            gap = unreadable_end(log, found.end, max(known_end, _claimed_end(queues)))
+            gap = unreadable_end(log, found.end, max(known_end or 0, _claimed_end(queues)))
         if gap is None:
             return
         bridge(log, gap, found.last_store_ms)

@@ -162,7 +162,7 @@ class MessageStore(StoreReader):
         found = recovery.recover(
             self.log, self.queues, self.rules, start, self.notice,
             torn_from=marks.durable if power_cut and marks else None,
-            known_end=reached.offset if (reached := self.mark.point()) else 0,
+            known_end=reached.offset if (reached := self.mark.point()) else None,
         )  # fmt: skip
         if crashed:
             recovery.write_again(self.log, marks.durable if marks else start, found.end)

@@ -11,7 +11,7 @@ from message_store import layout
 from message_store.clock import FakeClock
 from message_store.consume_queue import is_blank
 from message_store.gaps import BRIDGE_TOPIC
-from message_store.record import decode_record
+from message_store.record import decode_record, encode_record
 from message_store.store import MessageStore
 from message_store.verify import verify_store
 from tests.message_store.test_store import bodies, kill
@@ -185,3 +185,68 @@ def test_a_bridged_store_is_in_order(tmp_path):
     report = verify_store(tmp_path)
     assert not [found for found in report.findings if found.file.startswith("commitlog")]
     assert report.figures["records"] == 10
+
+
+# -- records within bodies ----------------------------------------------------------------------
+
+
+def forged(phys_offset: int, topic: str = "DUEMQ_MIGRATION") -> bytes:
+    """Return the bytes of a record of any topic, as a client can compute them."""
+    return encode_record(
+        topic=topic, queue_id=0, body=b"forged", property_text=b"A\x01B\x02", queue_offset=0,
+        phys_offset=phys_offset, born_ms=1, born_host=(bytes(4), 0), store_ms=1 << 42,
+        store_host=(bytes(4), 0),
+    )  # fmt: skip
+
+
+def store_with_forgery(root: Path, later: int) -> tuple[int, int]:
+    """Leave a killed store with a record whose body holds another one; return both offsets."""
+    store = open_store(root)
+    store.__enter__()
+    for number in range(3):
+        put_one(store, "T", 0, f"{number}/".encode())
+    start = store.max_offset
+    inner = start + 88 + 10
+    put_one(store, "T", 0, b"." * 10 + forged(inner) + b"." * 10)
+    assert forged(inner) in store.log.files[0].data.tobytes()
+    for number in range(later):
+        put_one(store, "T", 0, f"{4 + number}/".encode())
+    kill(store)
+    return start, inner
+
+
+@pytest.mark.finding("P:gap-search")
+@pytest.mark.parametrize("later", [0, 1, 3])
+@pytest.mark.parametrize("unit", ["kept", "lost"])
+def test_a_record_within_a_body_is_never_revived(tmp_path: Path, later: int, unit: str) -> None:
+    """The header of its carrier is gone, as a power cut or a bad sector leaves it."""
+    start, inner = store_with_forgery(tmp_path, later)
+    overwrite(tmp_path, start, bytes(80))
+    if unit == "lost":  # then nothing knows of the records from here on
+        queue = tmp_path / "consumequeue" / "T" / "0" / f"{0:020d}"
+        with queue.open("r+b") as file:
+            file.seek(20 * 3)
+            file.write(bytes(20))
+    with open_store(tmp_path) as store:
+        assert store.queue_bounds("DUEMQ_MIGRATION", 0) == (0, 0)
+        walked = [int(at) for rows in store.scan(0) for at in rows["phys_offset"]]
+        assert inner not in walked
+        first, end = store.queue_bounds("T", 0)
+        units = store.units("T", 0, first, end - first)
+        kept = units["phys_offset"][~is_blank(units)]
+        found = [store.read_record(int(at)).body[:2] for at in kept]
+        if unit == "kept":
+            assert found == [f"{n}/".encode() for n in [0, 1, 2, *range(4, 4 + later)]]
+
+
+@pytest.mark.finding("P:gap-search")
+def test_of_several_damaged_records_the_first_whole_one_is_found_by_its_unit(
+    tmp_path: Path,
+) -> None:
+    places = killed_store(tmp_path, 10)
+    for number in (3, 4, 6):
+        overwrite(tmp_path, places[number][0], b"\xff" * 8)
+    with open_store(tmp_path) as store:
+        assert store.recovered is not None
+        assert store.recovered.bridged == [places[3][0], places[6][0]]
+        assert store.queue_bounds("T", 0) == (0, 10)
