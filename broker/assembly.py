@@ -152,9 +152,11 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         ConfigFile(store.config_path("subscriptionGroup.json")),
         clock,
         auto_create=config.auto_create_group,
+        groups_max=config.groups_max,
     )
     groups.load()
-    offsets = OffsetManager(ConfigFile(store.config_path("consumerOffset.json")), clock, store)
+    offsets_file = ConfigFile(store.config_path("consumerOffset.json"))
+    offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
     offsets.load()
     offsets.fit(store.queue_bounds)
     memory = MemoryBudget(config.memory_bytes_max)
@@ -166,7 +168,9 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         topics=topics,
         groups=groups,
         offsets=offsets,
-        clients=ClientTable(expires_ms=config.channel_expired_ms),
+        clients=ClientTable(
+            expires_ms=config.channel_expired_ms, groups_max=config.client_groups_max
+        ),
         held=HeldPulls(clock, store, held_max=config.long_polls_max, memory=memory),
         memory=memory,
         stats=BrokerStats(store.topics),

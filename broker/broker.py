@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 VIP_PORT_DISTANCE = 2
 HA_PORT_DISTANCE = 1
-PERSIST_MS = 10_000
+PERSIST_MS = 3_000
 STATS_MS = 10_000
 PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
 DISK_JOB, RETENTION_JOB, CONFIG_JOB = "disk", "retention", "configuration file"

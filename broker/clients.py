@@ -72,13 +72,18 @@ class ClientTable:
 
     Args:
         expires_ms: a client silent for so long is forgotten.
+        groups_max: groups of one connection; more are not taken in.
     """
 
-    def __init__(self, *, expires_ms: int = CHANNEL_EXPIRES_MS) -> None:
+    def __init__(
+        self, *, expires_ms: int = CHANNEL_EXPIRES_MS, groups_max: int = GROUPS_OF_PEER_MAX
+    ) -> None:
+        self._groups_max = groups_max
         self._expires_ms = expires_ms
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Peer, Channel]] = {}
         self._groups_of: dict[Peer, set[str]] = {}  # "c" or "p", then the group
+        self._heard_ms: dict[Peer, int] = {}  # of each peer that has a group
 
     # --- questions
 
@@ -136,12 +141,12 @@ class ClientTable:
         """Take in one heartbeat; return the consumer groups that it changed."""
         channel = Channel(peer, heartbeat.client_id, language, version, now_ms)
         for name in heartbeat.producers:
-            if self._join(peer, "p" + name):
+            if self._join(peer, "p" + name, now_ms):
                 self._producers.setdefault(name, {})[peer] = channel
         changed = [
             entry.group
             for entry in heartbeat.consumers
-            if self._join(peer, "c" + entry.group)
+            if self._join(peer, "c" + entry.group, now_ms)
             and self._take_consumer(entry, channel, with_subscriptions=not heartbeat.without_sub)
         ]
         return self._changes(changed)
@@ -164,7 +169,7 @@ class ClientTable:
     def expire(self, now_ms: int) -> tuple[list[Peer], list[GroupChange]]:
         """Forget connections that were silent for too long; return them and the changes."""
         limit_ms = now_ms - self._expires_ms
-        silent = [peer for peer in self._groups_of if self._seen_ms(peer) < limit_ms]
+        silent = [peer for peer, heard_ms in self._heard_ms.items() if heard_ms < limit_ms]
         changes: dict[str, GroupChange] = {}
         for peer in silent:
             changes.update({change.group: change for change in self.close(peer)})
@@ -190,11 +195,13 @@ class ClientTable:
             changed |= _merge(group.subscriptions, entry.subscriptions)
         return changed
 
-    def _join(self, peer: Peer, key: str) -> bool:
-        keys = self._groups_of.setdefault(peer, set())
-        if key not in keys and len(keys) >= GROUPS_OF_PEER_MAX:
+    def _join(self, peer: Peer, key: str, now_ms: int) -> bool:
+        keys = self._groups_of.get(peer) or set()
+        if key not in keys and len(keys) >= self._groups_max:
             return False
+        self._groups_of[peer] = keys
         keys.add(key)
+        self._heard_ms[peer] = now_ms
         return True
 
     def _leave(self, peer: Peer, key: str) -> bool:
@@ -204,6 +211,7 @@ class ClientTable:
         keys.discard(key)
         if not keys:
             del self._groups_of[peer]
+            del self._heard_ms[peer]
         name = key[1:]
         if key[0] == "p":
             _drop(self._producers[name], peer)
@@ -215,15 +223,6 @@ class ClientTable:
         if not group.channels:
             del self._consumers[name]
         return True
-
-    def _seen_ms(self, peer: Peer) -> int:
-        seen = 0
-        for key in self._groups_of[peer]:
-            channels = (
-                self._producers[key[1:]] if key[0] == "p" else self._consumers[key[1:]].channels
-            )
-            seen = max(seen, channels[peer].seen_ms)
-        return seen
 
     def _changes(self, names: Iterable[str]) -> list[GroupChange]:
         groups = [self._consumers[name] for name in dict.fromkeys(names) if name in self._consumers]

@@ -128,6 +128,51 @@ class BrokerConfig:
         key="autoCreateTopicEnable",
         doc="Create a topic when the first message for it arrives.",
     )
+    topics_max: int = option(
+        262_144,
+        key="topicsMax",
+        doc="Topics of this broker, retry topics of groups included; one more is refused.",
+        unit="topics",
+        minimum=64,
+        maximum=1 << 20,
+        own=True,
+    )
+    groups_max: int = option(
+        131_072,
+        key="consumerGroupsMax",
+        doc="Consumer groups of this broker; one more is refused.",
+        unit="groups",
+        minimum=64,
+        maximum=1 << 20,
+        own=True,
+    )
+    client_groups_max: int = option(
+        4_096,
+        key="clientGroupsMax",
+        doc="Producer and consumer groups of one connection; a heartbeat with more is refused.",
+        unit="groups",
+        minimum=1,
+        maximum=65_536,
+        own=True,
+    )
+    heartbeat_subscriptions_max: int = option(
+        65_536,
+        key="heartbeatSubscriptionsMax",
+        doc="Subscriptions in one heartbeat, of all its groups; one with more is refused.",
+        unit="subscriptions",
+        minimum=1,
+        maximum=1 << 20,
+        own=True,
+    )
+    offsets_max: int = option(
+        1_000_000,
+        key="consumerOffsetsMax",
+        doc="Topics of groups whose consumer offsets are kept; one more is refused.",
+        unit="pairs",
+        minimum=64,
+        maximum=16 << 20,
+        own=True,
+    )
     default_topic_queues: int = option(
         8,
         key="defaultTopicQueueNums",

@@ -14,16 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.config_file import ConfigFile, Saved
+from broker.config_file import ConfigFile
 from broker.data_version import DataVersion, boolean, integer
 from broker.remoting.codes import ResponseCode
+from broker.table_file import TableFile
 from broker.topic_config import GROUP_ATTRIBUTES, alter_attributes
 from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.text import GROUP_BYTES_MAX, name_fault
 
 log = logging.getLogger(__name__)
-GROUPS_MAX = 65_536
+GROUPS_MAX = 131_072
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 DEFAULT_GROUPS = (
@@ -141,16 +142,26 @@ class GroupConfig:
         )
 
 
-class GroupManager(Saved):
+class GroupManager:
     """All consumer groups of one broker.
 
     Args:
         auto_create: asked each time whether an unknown group comes into being by being used.
+        groups_max: groups kept; one more is refused.
     """
 
-    def __init__(self, file: ConfigFile, clock: Clock, *, auto_create: bool = True) -> None:
-        super().__init__(file)
-        self._clock = clock
+    def __init__(
+        self,
+        file: ConfigFile,
+        clock: Clock,
+        *,
+        auto_create: bool = True,
+        groups_max: int = GROUPS_MAX,
+    ) -> None:
+        self._file = TableFile(file, "subscriptionGroupTable")
+        self._dirty = False
+        self._unsaved: set[str] = set()  # groups that came into being by being used
+        self._clock, self._groups_max = clock, groups_max
         self.auto_create = auto_create
         self._table: dict[str, GroupConfig] = {}
         self._forbidden: dict[str, Any] = {}
@@ -172,6 +183,7 @@ class GroupManager(Saved):
         if found is not None:
             version, self._extra, self._forbidden, self._table = found
             self.version = version or self.version
+            self._dirty = self._file.has_changes
         for name in DEFAULT_GROUPS:
             self._table.setdefault(name, GroupConfig(name=name))
 
@@ -192,15 +204,45 @@ class GroupManager(Saved):
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that subscriptionGroup.json holds; nothing in it changes any more."""
-        return self._with(self._table, self.version)
-
-    def _with(self, table: Mapping[str, GroupConfig], version: DataVersion) -> dict[str, Any]:
         return {
-            "dataVersion": version.to_json(),
-            **self._extra,
-            "forbiddenTable": dict(self._forbidden),
-            "subscriptionGroupTable": {name: group.to_json() for name, group in table.items()},
+            "dataVersion": self.version.to_json(),
+            **self._members(),
+            "subscriptionGroupTable": {n: group.to_json() for n, group in self._table.items()},
         }
+
+    def _members(self) -> dict[str, Any]:
+        return {**self._extra, "forbiddenTable": dict(self._forbidden)}
+
+    def persist(self) -> None:
+        """Write subscriptionGroup.json if it does not hold the table yet.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        if self._dirty:
+            self._file.write(self._members(), self._table, self.version)
+            self._dirty = False
+            self._unsaved.clear()
+
+    async def save(self) -> None:
+        """As `persist`, in a thread: for the job that runs while the broker serves.
+
+        Raises:
+            OSError: The disk refused it; the next call tries again.
+        """
+        if self._dirty:
+            async with self._changing:
+                await self._write_whole(self._table.copy(), self.version)
+
+    async def _write_whole(self, table: Mapping[str, GroupConfig], version: DataVersion) -> None:
+        was_dirty, self._dirty = self._dirty, False
+        unsaved, self._unsaved = self._unsaved, set()
+        try:
+            await asyncio.to_thread(self._file.write, self._members(), table, version)
+        except BaseException:
+            self._dirty = was_dirty or self._dirty
+            self._unsaved |= unsaved
+            raise
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -224,11 +266,12 @@ class GroupManager(Saved):
             return found
         if not (self.auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
             return None
-        if name_fault(name, bytes_max=GROUP_BYTES_MAX) or len(self._table) >= GROUPS_MAX:
+        if name_fault(name, bytes_max=GROUP_BYTES_MAX) or len(self._table) >= self._groups_max:
             return None
         created = GroupConfig(name=name)
         self._table[name] = created
         self.version = self.version.next(self._clock.now_ms())
+        self._unsaved.add(name)
         self._dirty = True
         log.info("group %s created: it is being used", name)
         return created
@@ -248,13 +291,17 @@ class GroupManager(Saved):
                 text = f"The specified group is illegal: {fault}"
                 raise RequestError(ResponseCode.INVALID_PARAMETER, text)
         async with self._changing:
-            table = self._table | {group.name: self._altered(group) for group in groups}
-            if len(table) > max(GROUPS_MAX, len(self._table)):
-                text = f"there are {GROUPS_MAX} groups, the limit; delete some"
+            changed = {group.name: self._altered(group) for group in groups}
+            new = sum(name not in self._table for name in changed)
+            if new and len(self._table) + new > self._groups_max:
+                text = (
+                    f"there are {len(self._table)} groups; the limit is consumerGroupsMax="
+                    f"{self._groups_max}. Delete some, or set a higher limit"
+                )
                 raise RequestError(ResponseCode.SYSTEM_ERROR, text)
-            await self._save(table)
-            self._table |= {group.name: table[group.name] for group in groups}
-        log.info("groups set: %s", [group.name for group in groups])
+            await self._save(changed)
+            self._table |= changed
+        log.info("groups set: %.2000s", [group.name for group in groups])
 
     def _altered(self, group: GroupConfig) -> GroupConfig:
         old = self._table.get(group.name)
@@ -278,16 +325,32 @@ class GroupManager(Saved):
         async with self._changing:
             if name not in self._table:
                 return False
-            await self._save({key: group for key, group in self._table.items() if key != name})
+            await self._save({}, {k: group for k, group in self._table.items() if k != name})
             self._table.pop(name, None)
         log.info("group %s deleted", name)
         return True
 
-    async def _save(self, table: Mapping[str, GroupConfig]) -> None:
+    async def _save(
+        self, changed: Mapping[str, GroupConfig], whole: Mapping[str, GroupConfig] | None = None
+    ) -> None:
+        """Put changed groups, and those that were only used so far, on the disk.
+
+        Args:
+            whole: the table to write instead, where groups go.
+        """
         version = self.version.next(self._clock.now_ms())
         try:
-            await self._file.save(self._with(table, version))
+            if whole is not None or self._file.wants_whole:
+                await self._write_whole(whole or {**self._table, **changed}, version)
+            else:
+                await self._append(changed, version)
         except OSError as error:
             text = f"{self._file.path} cannot be written: {error}. Make room on the disk"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
         self.version = version
+
+    async def _append(self, changed: Mapping[str, GroupConfig], version: DataVersion) -> None:
+        unsaved = {name: self._table[name] for name in self._unsaved if name in self._table}
+        await asyncio.to_thread(self._file.append, {**unsaved, **changed}, version)
+        self._unsaved -= unsaved.keys()
+        self._dirty = True

@@ -24,7 +24,26 @@ FROM_WHERE = (
     "CONSUME_FROM_FIRST_OFFSET",
     "CONSUME_FROM_TIMESTAMP",
 )
-SUBSCRIPTIONS_MAX = 4_096
+SUBSCRIPTIONS_MAX = 4_096  # of one group
+CLIENT_ID_CHARS_MAX = 1_024
+NAME_CHARS_MAX = 512
+EXPRESSION_CHARS_MAX = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatLimits:
+    """Bounds of one heartbeat.
+
+    Attributes:
+        groups: producer and consumer groups; clientGroupsMax.
+        subscriptions: subscriptions of all its groups; heartbeatSubscriptionsMax.
+    """
+
+    groups: int = 4_096
+    subscriptions: int = 65_536
+
+
+DEFAULT_LIMITS = HeartbeatLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +68,22 @@ class Heartbeat:
     without_sub: bool = False
 
 
-def parse_heartbeat(body: bytes) -> Heartbeat:
+def parse_heartbeat(body: bytes, limits: HeartbeatLimits = DEFAULT_LIMITS) -> Heartbeat:
     """Return the heartbeat in a body.
 
     C++ writes enums as numbers and versions as text, and leaves sets out; Go writes versions in
     nanoseconds. Unknown keys are ignored.
 
     Raises:
-        RequestError: With SYSTEM_ERROR when it is not JSON or not of this shape.
+        RequestError: With SYSTEM_ERROR when it is not JSON, not of this shape, or too large.
     """
     try:
         data = msgspec.json.decode(body)
         if not isinstance(data, dict):
             raise ValueError("the body is not an object")
+        _check_counts(data, limits)
         return Heartbeat(
-            client_id=_text(data.get("clientID")),
+            client_id=_bounded("clientID", _text(data.get("clientID")), CLIENT_ID_CHARS_MAX),
             producers=tuple(
                 name for p in _list(data.get("producerDataSet")) if (name := _name(p)) != ""
             ),
@@ -75,6 +95,37 @@ def parse_heartbeat(body: bytes) -> Heartbeat:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"heartbeat body: {fault}") from fault
 
 
+def _check_counts(data: dict[str, Any], limits: HeartbeatLimits) -> None:
+    """Refuse a heartbeat that names too much, before anything is made of it."""
+    consumers = _list(data.get("consumerDataSet"))
+    groups = len(consumers) + len(_list(data.get("producerDataSet")))
+    if groups > limits.groups:
+        raise ValueError(
+            f"{groups} groups; the limit is clientGroupsMax={limits.groups}. Open another "
+            "connection for the others"
+        )
+    count = sum(
+        len(_list(each.get("subscriptionDataSet"))) for each in consumers if isinstance(each, dict)
+    )
+    if count > limits.subscriptions:
+        raise ValueError(
+            f"{count} subscriptions; the limit is heartbeatSubscriptionsMax={limits.subscriptions}"
+        )
+
+
+def _bounded(what: str, text: str, chars_max: int) -> str:
+    """Return a text that is short enough and holds no control characters.
+
+    Raises:
+        ValueError: It is or does not.
+    """
+    if len(text) > chars_max:
+        raise ValueError(f"{what} has {len(text)} characters; the limit is {chars_max}")
+    if any(char < " " or char == "\x7f" for char in text):
+        raise ValueError(f"{what} {text!a} holds control characters")
+    return text
+
+
 def parse_subscription(data: Any) -> Subscription:
     """Return one SubscriptionData object.
 
@@ -83,10 +134,13 @@ def parse_subscription(data: Any) -> Subscription:
     """
     if not isinstance(data, dict):
         raise ValueError("a subscription is not an object")
-    kind = data.get("expressionType") or "TAG"
+    kind, expression = data.get("expressionType") or "TAG", data.get("subString")
+    expression = expression if isinstance(expression, str) else None
+    if expression is not None and len(expression) > EXPRESSION_CHARS_MAX:
+        raise ValueError(f"an expression is longer than {EXPRESSION_CHARS_MAX} characters")
     found = parse_expression(
-        _text(data.get("topic")),
-        data.get("subString") if isinstance(data.get("subString"), str) else None,
+        _bounded("topic", _text(data.get("topic")), NAME_CHARS_MAX),
+        expression,
         kind if isinstance(kind, str) else "TAG",
         _number(data.get("subVersion")),
     )
@@ -119,7 +173,7 @@ def _consumer(data: dict[str, Any]) -> ConsumerEntry:
 
 def _name(data: Any) -> str:
     name = data.get("groupName") if isinstance(data, dict) else None
-    return name if isinstance(name, str) else ""
+    return _bounded("groupName", name, NAME_CHARS_MAX) if isinstance(name, str) else ""
 
 
 def _list(value: Any) -> Sequence[Any]:

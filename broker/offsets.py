@@ -48,11 +48,19 @@ class OffsetManager(Saved):
 
     Args:
         store: the log that the file must not pass; None: the file is written at once.
+        pairs_max: topics of groups whose offsets are kept; one more is refused.
     """
 
-    def __init__(self, file: ConfigFile, clock: Clock, store: DurableLog | None = None) -> None:
+    def __init__(
+        self,
+        file: ConfigFile,
+        clock: Clock,
+        store: DurableLog | None = None,
+        *,
+        pairs_max: int = PAIRS_MAX,
+    ) -> None:
         super().__init__(file)
-        self._clock, self._store = clock, store
+        self._clock, self._store, self._pairs_max = clock, store, pairs_max
         self._table: Table = {}
         self._pulled: Table = {}
         self._resets: Table = {}
@@ -194,8 +202,11 @@ class OffsetManager(Saved):
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
         queues = table.get((topic, group))
         if queues is None:
-            if len(table) >= PAIRS_MAX:
-                text = f"progress of {PAIRS_MAX} topics of groups is kept, the limit; delete groups"
+            if len(table) >= self._pairs_max:
+                text = (
+                    f"offsets of {len(table)} topics of groups are kept; the limit is "
+                    f"consumerOffsetsMax={self._pairs_max}. Delete groups, or set a higher limit"
+                )
                 raise RequestError(ResponseCode.SYSTEM_ERROR, text)
             queues = table[topic, group] = {}
         queues[queue_id] = offset

@@ -30,18 +30,16 @@ from broker.internal_topics import (
     is_internal,
 )
 from broker.remoting.codes import ResponseCode
+from broker.table_file import TableFile
 from broker.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
-from message_store import json_dialect
 from message_store.clock import Clock
 from message_store.errors import RequestError
-from message_store.json_dialect import Written
 from message_store.plugin import SystemTopic
 from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
 from message_store.topics import TopicTable
 
 log = logging.getLogger(__name__)
-TOPICS_MAX = 65_536
-ROW_DEPTH = 2  # of a topic in topics.json
+SHOWN_MAX = 8  # topics in one line of the log
 PERM_BOTH = PERM_READ | PERM_WRITE
 _FILE_MEMBERS = frozenset({"dataVersion", "topicConfigTable"})
 
@@ -71,14 +69,14 @@ class TopicManager:
         system_topics: Sequence[SystemTopic] = (),
         changed: TopicListener | None = None,
     ) -> None:
-        self._config, self._routing, self._file, self._clock = config, routing, file, clock
+        self._config, self._routing, self._clock = config, routing, clock
+        self._file = TableFile(file, "topicConfigTable")
         self._plugin_topics = tuple(system_topics)
         self._extra: dict[str, Any] = {}
         self._table: dict[str, TopicConfig] = {}
         self._defaults = default_topics(config, system_topics)
         self._changing = asyncio.Lock()
         self._wanted: dict[str, TopicConfig] = {}  # not created yet, by name
-        self._texts: dict[str, tuple[TopicConfig, Written]] = {}
         self._dirty = False
         self.version = DataVersion()
         self.changed = changed
@@ -98,6 +96,7 @@ class TopicManager:
         found = self._file.load(self._decode)
         if found is not None:
             self.version, self._extra, table = found
+            self._dirty = self._file.has_changes
         else:
             table = self._rescued()
             self._dirty = True
@@ -153,20 +152,7 @@ class TopicManager:
     def to_json(self) -> dict[str, Any]:
         """Return the object that topics.json holds; nothing in it changes any more."""
         rows = {name: topic.to_json() for name, topic in self._table.items()}
-        return self._with(rows, self.version)
-
-    def _with(self, rows: Mapping[str, Any], version: DataVersion) -> dict[str, Any]:
-        return {"dataVersion": version.to_json(), **self._extra, "topicConfigTable": rows}
-
-    def _texts_of(self, table: Mapping[str, TopicConfig]) -> dict[str, Written]:
-        """Return the rows of topics.json, those that are as they were not written anew."""
-        known, self._texts = self._texts, {}
-        for name, topic in table.items():
-            was, text = known.get(name, (None, None))
-            if was is not topic or text is None:
-                text = json_dialect.written(topic.to_json(), ROW_DEPTH)
-            self._texts[name] = topic, text
-        return {name: text for name, (_, text) in self._texts.items()}
+        return {"dataVersion": self.version.to_json(), **self._extra, "topicConfigTable": rows}
 
     def persist(self) -> None:
         """Write topics.json if it does not hold the table yet.
@@ -175,7 +161,7 @@ class TopicManager:
             OSError: The disk refused it.
         """
         if self._dirty:
-            self._file.write(self.to_json())
+            self._file.write(self._extra, self._table, self.version)
             self._dirty = False
 
     async def save(self) -> None:
@@ -185,12 +171,16 @@ class TopicManager:
             OSError: The disk refused it; the next call tries again.
         """
         if self._dirty:
-            self._dirty = False
-            try:
-                await self._file.save(self.to_json())
-            except OSError:
-                self._dirty = True
-                raise
+            async with self._changing:
+                await self._write_whole(self._table.copy(), self.version)
+
+    async def _write_whole(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
+        was_dirty, self._dirty = self._dirty, False
+        try:
+            await asyncio.to_thread(self._file.write, self._extra, table, version)
+        except BaseException:
+            self._dirty = was_dirty
+            raise
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -281,6 +271,24 @@ class TopicManager:
             )
         )
 
+    async def ensure_all(self, wanted: Sequence[TopicConfig]) -> None:
+        """Create those of the topics that do not exist, in one write.
+
+        Raises:
+            RequestError: A name is illegal, or the topics cannot be kept; none was created.
+        """
+        for topic in wanted:
+            if topic.name not in self._table:
+                check_name(topic.name)
+        async with self._changing:
+            new = [topic for topic in wanted if topic.name not in self._table]
+            if not new:
+                return
+            await self._change(new)
+        shown = ", ".join(topic.name for topic in new[:SHOWN_MAX])
+        log.info("%d topics created: %s%s", len(new), shown, ", ..." * (len(new) > SHOWN_MAX))
+        await self.tell(new)
+
     async def _create(self, planned: TopicConfig, *, tell: bool = True) -> TopicConfig:
         """Create a topic, and in the same write all that others wait to create."""
         name = planned.name
@@ -303,7 +311,7 @@ class TopicManager:
     def _with_wanted(self, first: TopicConfig) -> list[TopicConfig]:
         """Return topics to be created in one write, as many as the table takes."""
         others = [topic for name, topic in self._wanted.items() if name != first.name]
-        room = max(TOPICS_MAX - len(self._table), 1)
+        room = max(self._config.topics_max - len(self._table), 1)
         return [first, *(topic for topic in others if topic.name not in self._table)][:room]
 
     async def update(self, topics: Sequence[TopicConfig]) -> None:
@@ -362,7 +370,7 @@ class TopicManager:
             if name not in self._table:
                 return False
             table = {key: topic for key, topic in self._table.items() if key != name}
-            await self._save(table, self.version.next(self._clock.now_ms()))
+            await self._save({}, table)
             del self._table[name]
             self._routing.set_routing(name, write_queues=0, read_queues=0, perm=0)
         if self.removed is not None:
@@ -372,22 +380,37 @@ class TopicManager:
 
     async def _change(self, topics: Sequence[TopicConfig]) -> None:
         """Put `topics` into file, table and routing, in this order."""
-        table = self._table | {topic.name: topic for topic in topics}
-        if len(table) > max(TOPICS_MAX, len(self._table)):
-            text = f"there are {TOPICS_MAX} topics, the limit; delete some"
+        changed = {topic.name: topic for topic in topics}
+        new = sum(name not in self._table for name in changed)
+        if new and len(self._table) + new > self._config.topics_max:
+            text = (
+                f"there are {len(self._table)} topics; the limit is topicsMax="
+                f"{self._config.topics_max}. Delete some, or set a higher limit"
+            )
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
-        await self._save(table, self.version.next(self._clock.now_ms()))
+        await self._save(changed)
         for topic in topics:
             self._install(topic)
 
-    async def _save(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
+    async def _save(
+        self, changed: Mapping[str, TopicConfig], whole: Mapping[str, TopicConfig] | None = None
+    ) -> None:
+        """Put changed topics on the disk under the next version.
+
+        Args:
+            whole: the table to write instead, where topics go.
+        """
+        version = self.version.next(self._clock.now_ms())
         try:
-            await self._file.save(self._with(self._texts_of(table), version))
+            if whole is not None or self._file.wants_whole:
+                await self._write_whole(whole or {**self._table, **changed}, version)
+            else:
+                await asyncio.to_thread(self._file.append, changed, version)
+                self._dirty = True
         except OSError as error:
             text = f"{self._file.path} cannot be written: {error}. Make room on the disk"
             raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text) from error
         self.version = version
-        self._dirty = False
 
     def _install(self, topic: TopicConfig) -> None:
         self._table[topic.name] = topic

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from broker.topic_config import TopicConfig
 from message_store import layout
 from message_store.batch import PutBatch
 from message_store.config import StoreConfig
@@ -93,6 +94,10 @@ class FakeTopics:
 
     def find(self, name: str) -> FakeTopic | None:
         return self.known.get(name)
+
+    async def ensure_all(self, wanted: Sequence[TopicConfig]) -> None:
+        for topic in wanted:
+            await self.ensure(topic.name, queues=topic.read_queues, perm=topic.perm)
 
     async def ensure(self, name: str, *, queues: int, perm: int) -> FakeTopic:
         return self.known.setdefault(name, FakeTopic(name, queues, queues, perm))

@@ -18,6 +18,7 @@ from typing import Any
 from broker.cli.exits import Exit, fail
 from broker.cli.options import collect_properties
 from broker.cli.output import print_json_line
+from broker.log_lines import OneLineFormatter
 from message_store.config import Properties
 from message_store.descriptors import headroom, raise_descriptor_limit
 from message_store.errors import UsageError
@@ -31,7 +32,9 @@ LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 def set_up_logging(file: Path | None) -> None:
     """Configure logging from a file, or to standard error."""
     if file is None:
-        logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(OneLineFormatter(LOG_FORMAT))
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
         for name in ("apscheduler", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
         return

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Self
 
 import msgspec
 
 from broker.clients import ClientTable, GroupChange
 from broker.config import BrokerConfig
-from broker.heartbeats import Heartbeat, parse_heartbeat, parse_subscription
+from broker.heartbeats import Heartbeat, HeartbeatLimits, parse_heartbeat, parse_subscription
 from broker.processors import fields
-from broker.processors.ports import PERM_READ, PERM_WRITE, Groups, Topics
+from broker.processors.ports import Groups, Topics
 from broker.remoting.codes import RequestCode, ResponseCode
 from broker.subscriptions import ExpressionError
+from broker.topic_config import TopicConfig
 from message_store.clock import Clock
 from message_store.errors import RequestError
 from message_store.plugin import Peer, Request, RequestHandler, Response
@@ -27,6 +29,8 @@ from message_store.plugin import Peer, Request, RequestHandler, Response
 log = logging.getLogger(__name__)
 RETRY_PREFIX = "%RETRY%"
 SCAN_MS = 10_000
+READ_HERE_BYTES_MAX = 65_536
+PIECE_MAX = 512  # groups and subscriptions that are taken in within one turn of the loop
 
 
 class ClientProcessor:
@@ -55,19 +59,24 @@ class ClientProcessor:
 
     async def heartbeat(self, request: Request) -> Response:
         """Take in a heartbeat, create what its groups need, tell changed groups."""
-        told = parse_heartbeat(request.body)
+        told = await self._parsed(request)
         await self._prepare_groups(told)
-        peer = _peer(request)
-        self._watch(peer)
-        changes = self._clients.heartbeat(
-            told,
-            peer,
-            language=request.language,
-            version=request.version,
-            now_ms=self._clock.now_ms(),
-        )
-        self._notify(changes)
-        changed = told.fingerprint == 0 or bool(changes)
+        changed = told.fingerprint == 0
+        pieces = list(_pieces(told))
+        for number, piece in enumerate(pieces, start=1):
+            peer = _peer(request)  # it may have gone while others had their turn
+            self._watch(peer)
+            changes = self._clients.heartbeat(
+                piece,
+                peer,
+                language=request.language,
+                version=request.version,
+                now_ms=self._clock.now_ms(),
+            )
+            self._notify(changes)
+            changed |= bool(changes)
+            if number < len(pieces):
+                await asyncio.sleep(0)
         return Response(
             fields={
                 "IS_SUPPORT_HEART_BEAT_V2": "true",
@@ -139,14 +148,32 @@ class ClientProcessor:
             finally:
                 self._stopped.set()
 
+    async def _parsed(self, request: Request) -> Heartbeat:
+        """Return the heartbeat; a large one is read in a thread, so that others are served."""
+        config, body = self._config(), request.body
+        limits = HeartbeatLimits(config.client_groups_max, config.heartbeat_subscriptions_max)
+        if len(body) <= READ_HERE_BYTES_MAX:
+            return parse_heartbeat(body, limits)
+        return await asyncio.to_thread(parse_heartbeat, bytes(body), limits)
+
     async def _prepare_groups(self, told: Heartbeat) -> None:
-        for entry in told.consumers:
-            group = self._groups.find(entry.group)
-            if group is None or group.retry_queues <= 0:
-                continue
-            await self._topics.ensure(
-                RETRY_PREFIX + entry.group, queues=group.retry_queues, perm=PERM_READ | PERM_WRITE
-            )
+        """Create the groups and their retry topics: in few writes, and in turns with others."""
+        for piece in _pieces(told):
+            wanted = []
+            for entry in piece.consumers:
+                group = self._groups.find(entry.group)
+                if group is None or group.retry_queues <= 0:
+                    continue
+                name = RETRY_PREFIX + entry.group
+                if self._topics.find(name) is None:
+                    wanted.append((name, group.retry_queues))
+            if wanted:
+                await self._topics.ensure_all(
+                    [
+                        TopicConfig(name=name, read_queues=queues, write_queues=queues)
+                        for name, queues in wanted
+                    ]
+                )
 
     def _notify(self, changes: Iterable[GroupChange]) -> None:
         if not self._config().notify_consumer_change:
@@ -172,6 +199,18 @@ class ClientProcessor:
     def _closed(self, peer: Peer) -> None:
         self._watched.discard(peer)
         self._notify(self._clients.close(peer))
+
+
+def _pieces(told: Heartbeat) -> Iterator[Heartbeat]:
+    """Yield a heartbeat in pieces, each a short turn's work; the producers go with the first."""
+    producers, first, weight = told.producers, 0, 0
+    for index, entry in enumerate(told.consumers):
+        weight += 1 + len(entry.subscriptions)
+        if weight >= PIECE_MAX:
+            yield replace(told, producers=producers, consumers=told.consumers[first : index + 1])
+            producers, first, weight = (), index + 1, 0
+    if producers or first < len(told.consumers):
+        yield replace(told, producers=producers, consumers=told.consumers[first:])
 
 
 def _peer(request: Request) -> Peer:

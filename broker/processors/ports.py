@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from broker.topic_config import TopicConfig
 from message_store.batch import PutBatch
 
 PERM_READ = 4
@@ -38,6 +39,10 @@ class Topics(Protocol):
     def find(self, name: str) -> TopicView | None: ...
     async def ensure(self, name: str, *, queues: int, perm: int) -> TopicView:
         """Return the topic, created and registered with the name servers if it is new."""
+        ...
+
+    async def ensure_all(self, wanted: Sequence[TopicConfig]) -> None:
+        """Create those of the topics that do not exist, in one write."""
         ...
 
 

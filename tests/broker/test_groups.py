@@ -9,6 +9,7 @@ import pytest
 
 from broker.config_file import ConfigFile
 from broker.groups import DEFAULT_GROUPS, GroupConfig, GroupManager
+from broker.table_file import TableFile
 from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RequestError
@@ -45,7 +46,8 @@ def test_unknown_members_survive_a_change(tmp_path: Path) -> None:
     path = tmp_path / "subscriptionGroup.json"
     path.write_text(json_dialect.dumps(data))
     asyncio.run(manager(tmp_path).update([GroupConfig(name="g", consume_enable=False)]))
-    written = json_dialect.loads(path.read_text())
+    written = TableFile(ConfigFile(path), "subscriptionGroupTable").load(dict)
+    assert written is not None
     assert (written["forbiddenTable"], written["later"]) == ({"g": {"T": 1}}, 1)
     assert written["subscriptionGroupTable"]["g"]["zone"] == "z"
     assert written["subscriptionGroupTable"]["g"]["consumeEnable"] is False
@@ -146,3 +148,29 @@ def test_unknown_attributes_are_refused_with_code_1(tmp_path: Path) -> None:
         asyncio.run(groups.update([GroupConfig(name="g", attributes={"+priority.factor": "50"})]))
     assert refused.value.code == 1
     assert groups.known("g") is None
+
+
+@pytest.mark.finding("E8")
+def test_an_explicit_change_also_writes_groups_that_were_only_used(tmp_path: Path) -> None:
+    groups = manager(tmp_path)
+    groups.persist()
+    groups.find("used")
+    asyncio.run(groups.update([GroupConfig(name="set")]))
+    groups.find("later")
+    asyncio.run(groups.update([GroupConfig(name="set", retry_queues=2)]))
+    again = manager(tmp_path)
+    assert [again.known(name) for name in ("used", "later")] == [
+        GroupConfig(name="used"), GroupConfig(name="later")
+    ]  # fmt: skip
+    assert again.known("set") == GroupConfig(name="set", retry_queues=2)
+    assert again.version == groups.version
+
+
+@pytest.mark.finding("E8")
+def test_the_number_of_groups_is_bounded_by_its_key(tmp_path: Path) -> None:
+    groups = GroupManager(ConfigFile(tmp_path / "g.json"), FakeClock(), groups_max=9)
+    groups.load()
+    asyncio.run(groups.update([GroupConfig(name="a")]))
+    assert groups.find("b") is None
+    with pytest.raises(RequestError, match="consumerGroupsMax=9"):
+        asyncio.run(groups.update([GroupConfig(name="b")]))

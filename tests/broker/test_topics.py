@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.config_file import ConfigFile
+from broker.table_file import TableFile
 from broker.topic_config import TopicConfig
 from broker.topics import TopicManager, default_topics
 from message_store import json_dialect
@@ -22,6 +24,13 @@ from message_store.topics import TopicTable
 from tests.golden_data import copy_golden_store
 
 CONFIG = BrokerConfig(broker_name="broker-a")
+
+
+def read_back(path: Path) -> dict[str, Any]:
+    """Return what a start would read."""
+    found = TableFile(ConfigFile(path), "topicConfigTable").load(dict)
+    assert found is not None
+    return found
 
 
 class Broker:
@@ -42,7 +51,7 @@ class Broker:
         self.told += [topic.name for topic in topics]
 
     def on_disk(self, name: str) -> Any:
-        return json_dialect.loads(self.path.read_text())["topicConfigTable"].get(name)
+        return read_back(self.path)["topicConfigTable"].get(name)
 
     def routed(self, name: str) -> tuple[int, int, int, int]:
         row = self.routing.arrays.topics[self.routing.find(name)]
@@ -121,7 +130,7 @@ def test_unknown_members_survive_a_change(tmp_path: Path) -> None:
     (tmp_path / "topics.json").write_text(json_dialect.dumps(data))
     broker = Broker(tmp_path)
     asyncio.run(broker.topics.update([TopicConfig(name="T", perm=4)]))
-    written = json_dialect.loads(broker.path.read_text())
+    written = read_back(broker.path)
     assert written["later"] == [1]
     assert written["topicConfigTable"]["T"] == topic | {"perm": 4}
 
@@ -318,16 +327,16 @@ def test_topics_that_come_into_being_together_share_a_write(
 ) -> None:
     """A client with a thousand new topics does not wait for a thousand writes."""
     writes: list[int] = []
-    write = ConfigFile._write
+    write = TableFile._write_line
 
-    def counted(file: ConfigFile, serial: int, value: Any) -> None:
-        writes.append(serial)
-        write(file, serial, value)
+    def counted(file: TableFile, line: bytes) -> None:
+        writes.append(len(line))
+        write(file, line)
 
     async def main() -> list[TopicConfig]:
         return await asyncio.gather(*(broker.topics.ensure(name, queues=1) for name in names))
 
-    monkeypatch.setattr(ConfigFile, "_write", counted)
+    monkeypatch.setattr(TableFile, "_write_line", counted)
     names = [f"T{n % 50}" for n in range(100)]
     found = asyncio.run(main())
     assert [topic.name for topic in found] == names
@@ -339,7 +348,7 @@ def test_topics_that_come_into_being_together_share_a_write(
 def test_the_disk_refuses_topics_created_together_one_by_one(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(file: ConfigFile, serial: int, value: Any) -> None:
+    def refuse(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     async def main() -> list[Any]:
@@ -348,6 +357,7 @@ def test_the_disk_refuses_topics_created_together_one_by_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(ConfigFile, "_write", refuse)
+        patch.setattr(TableFile, "_write_line", refuse)
         assert {type(error) for error in asyncio.run(main())} == {RequestError}
     asyncio.run(broker.topics.ensure("T3", queues=1))
     assert (broker.topics.find("T4"), broker.told) == (None, ["T3"])
@@ -358,6 +368,8 @@ def test_a_saved_table_reads_as_one_written_at_once(broker: Broker) -> None:
         asyncio.run(broker.topics.ensure(name, queues=2))
     asyncio.run(broker.topics.update([TopicConfig(name="T1", read_queues=5, write_queues=5)]))
     asyncio.run(broker.topics.delete("T2"))
+    assert json_dialect.dumps(read_back(broker.path)) == json_dialect.dumps(broker.topics.to_json())
+    asyncio.run(broker.topics.save())
     assert broker.path.read_text() == json_dialect.dumps(broker.topics.to_json())
 
 
@@ -376,3 +388,43 @@ def test_a_topic_of_a_kind_that_is_not_served_is_reported_at_the_start(
     assert f"topic T has the attribute {name}={value}" in caplog.text
     asyncio.run(broker.topics.update([TopicConfig(name="T", attributes={f"-{name}": ""})]))
     assert broker.topics.find("T") == TopicConfig(name="T")
+
+
+@pytest.mark.finding("E8")
+def test_topics_of_one_heartbeat_are_created_in_one_write(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[int] = []
+    write = TableFile._write_line
+
+    def counted(file: TableFile, line: bytes) -> None:
+        lines.append(len(line))
+        write(file, line)
+
+    asyncio.run(broker.topics.ensure("T0", queues=1))
+    broker.told.clear()
+    monkeypatch.setattr(TableFile, "_write_line", counted)
+    wanted = [TopicConfig(name=f"T{n}") for n in range(500)]
+    asyncio.run(broker.topics.ensure_all(wanted))
+    asyncio.run(broker.topics.ensure_all(wanted))
+    assert len(lines) == 1
+    assert len(broker.told) == 499
+    assert broker.on_disk("T499") is not None
+    with pytest.raises(RequestError):
+        asyncio.run(broker.topics.ensure_all([TopicConfig(name="U"), TopicConfig(name="a b")]))
+    assert broker.topics.find("U") is None
+
+
+@pytest.mark.finding("E8")
+def test_the_number_of_topics_is_bounded_by_its_key(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, replace(CONFIG, topics_max=64))
+    room = 64 - len(broker.topics)
+    asyncio.run(broker.topics.ensure_all([TopicConfig(name=f"T{n}") for n in range(room)]))
+    for work in (
+        broker.topics.ensure("U", queues=1),
+        broker.topics.update([TopicConfig(name="U")]),
+        broker.topics.ensure_all([TopicConfig(name="U")]),
+    ):
+        with pytest.raises(RequestError, match="topicsMax=64"):
+            asyncio.run(work)
+    asyncio.run(broker.topics.update([TopicConfig(name="T0", perm=4)]))

@@ -1,10 +1,12 @@
+import asyncio
 import json
+from itertools import pairwise
 
 import pytest
 
 from broker.clients import CHANNEL_EXPIRES_MS, ClientTable
 from broker.config import BrokerConfig
-from broker.processors.clients import SCAN_MS, ClientProcessor
+from broker.processors.clients import PIECE_MAX, SCAN_MS, ClientProcessor
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
 from message_store.plugin import Request
@@ -140,3 +142,74 @@ def test_configuration_check(run, data, code):
     except RequestError as refusal:
         found = refusal.code
     assert found == code
+
+
+def many(groups, subscriptions=1):
+    wanted = [{"topic": f"t{n}", "subString": "*"} for n in range(subscriptions)]
+    return [{"groupName": f"g{n}", "subscriptionDataSet": wanted} for n in range(groups)]
+
+
+@pytest.mark.finding("E8")
+def test_a_large_heartbeat_is_taken_in_piece_by_piece(run, monkeypatch):
+    """Other tasks have their turn between the pieces, and every piece is bounded."""
+    sizes, turns = [], []
+    take_in = ClientTable.heartbeat
+
+    def counted(self, told, peer, **more):
+        sizes.append(sum(1 + len(entry.subscriptions) for entry in told.consumers))
+        turns.append(next(others))
+        return take_in(self, told, peer, **more)
+
+    others = iter(range(1_000_000))
+
+    async def other():
+        while True:
+            next(others)
+            await asyncio.sleep(0)
+
+    async def scene():
+        world, peer = World(), FakePeer()
+        task = asyncio.create_task(other())
+        answer = await world.beat(peer, consumerDataSet=many(1_500, 3))
+        task.cancel()
+        assert answer.code == 0
+        assert sum(sizes) == 1_500 * 4
+        assert max(sizes) <= PIECE_MAX + 3
+        assert len(sizes) > 10
+        assert all(after - before > 1 for before, after in pairwise(turns))
+        assert len(list(world.clients.consumer_groups())) == 1_500
+        assert len(world.topics.known) == 1_500
+        assert world.clients.producer("P") is not None
+
+    monkeypatch.setattr(ClientTable, "heartbeat", counted)
+    run(scene())
+
+
+@pytest.mark.finding("E8")
+def test_a_peer_that_leaves_between_two_pieces_leaves_nothing(run, monkeypatch):
+    take_in = ClientTable.heartbeat
+
+    def closing(self, told, peer, **more):
+        found = take_in(self, told, peer, **more)
+        peer.close()
+        return found
+
+    async def scene():
+        world, peer = World(), FakePeer()
+        with pytest.raises(RequestError):
+            await world.beat(peer, consumerDataSet=many(1_500))
+        assert not list(world.clients.consumer_groups())
+
+    monkeypatch.setattr(ClientTable, "heartbeat", closing)
+    run(scene())
+
+
+@pytest.mark.finding("E8")
+def test_a_heartbeat_beyond_the_limit_creates_nothing(run):
+    async def scene():
+        world, peer = World(), FakePeer()
+        with pytest.raises(RequestError, match="clientGroupsMax=4096"):
+            await world.beat(peer, consumerDataSet=many(4_097))
+        assert not world.topics.known
+
+    run(scene())

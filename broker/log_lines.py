@@ -1,0 +1,41 @@
+"""Log lines: one line a message, whatever a client put into it.
+
+Names, ids and remarks of clients end up in messages. A line feed in one would forge a line of the
+log, an escape sequence would reach the terminal of its reader.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Final
+
+MESSAGE_CHARS_MAX: Final = 8_192
+_NOT_SHOWN: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_LINE_FEED: Final = "\n"
+
+
+class OneLineFormatter(logging.Formatter):
+    """A formatter whose messages are bounded and hold no control characters.
+
+    A traceback keeps its lines; each of them is escaped alike and indented by the traceback itself.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line without its traceback."""
+        if len(record.message) > MESSAGE_CHARS_MAX:
+            record.message = record.message[:MESSAGE_CHARS_MAX] + "..."
+        return escaped(super().formatMessage(record))
+
+    def formatException(self, ei: object) -> str:
+        """Return the lines of a traceback."""
+        text = super().formatException(ei)  # type: ignore[arg-type]
+        lines = (escaped(line) for line in text.split(_LINE_FEED))
+        return _LINE_FEED.join(f"  | {line}" for line in lines)
+
+
+def escaped(text: str) -> str:
+    """Return text with its control characters as escapes."""
+    return _NOT_SHOWN.sub(lambda found: ascii(found.group())[1:-1], text)
