@@ -21,16 +21,14 @@ from typing import Final
 
 import msgspec
 
+from broker.internal_topics import DECISION_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from broker.processors.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC
-from broker.timers import TIMER_TOPIC
-from broker.topic_config import SCHEDULE_TOPIC
 from message_store.layout import SYS_TRANSACTION_MASK
 from message_store.quarantine import QUARANTINE_TOPIC
 from message_store.record import Record
 from message_store.text import encode_offset_id
 from message_store.waiting import Verdict
 
-DECISION_TOPIC: Final = "DUEMQ_DECISIONS"  # of the level service: cancelled and fired messages
 COMMIT: Final = 8  # of SYS_TRANSACTION_MASK: MessageSysFlag.TRANSACTION_COMMIT_TYPE
 HELD_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 OWN_TOPICS: Final = (*HELD_TOPICS, HALF_TOPIC, DECISION_TOPIC, QUARANTINE_TOPIC, GIVEN_UP_TOPIC)
