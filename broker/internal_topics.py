@@ -7,6 +7,7 @@
 Codes 17, 18 and 215 never change or delete one of these topics. Code 37 finishes half messages,
 and 323 resumes those that were given up: Apache's protocol needs these two and nothing more. Codes
 that answer only numbers (14, 29 to 32, 202, 208, 303) are open, as tools show them for every topic.
+Code 9002 shows a pending message as its topic will have it, and of a half message its state only.
 
 Everything else is an ordinary topic: its own perm decides.
 

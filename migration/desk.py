@@ -139,7 +139,9 @@ class Desk:
 
     async def _pause(self, wish: Wish) -> Done:
         levels = self._chosen(wish, lambda level: self._standing(level).works)
-        cause = wish.cause or (f"{wish.who} asked for it" if wish.who else "somebody asked for it")
+        cause = wish.cause or (
+            f"requested by {wish.who}" if wish.who else "requested by an operator"
+        )
         for level in levels:
             self._standing(level).pause(cause)
         if not wish.dry_run:

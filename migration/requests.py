@@ -84,7 +84,9 @@ def wish_of(request: Request) -> Wish:
     try:
         wish = msgspec.json.decode(bytes(request.body), type=Wish)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise RequestError(MESSAGE_ILLEGAL, f"the body is no wish: {error}") from error
+        raise RequestError(
+            MESSAGE_ILLEGAL, f"the body is not the JSON of a migration request: {error}"
+        ) from error
     why = _fault(wish)
     if why:
         raise RequestError(MESSAGE_ILLEGAL, why)

@@ -106,7 +106,7 @@ def by_day(load: DataFrame) -> DataFrame:
     Args:
         load: of `forecast`.
     Returns:
-        day, messages, peak_ms (where the heaviest piece begins), peak_per_s.
+        day, messages, peak_at_ms (where the heaviest piece begins), peak_per_s.
     """
     pieces = load.groupBy("from_ms").agg(
         F.sum("messages").alias("messages"), F.sum("per_second").alias("per_second")
@@ -114,8 +114,8 @@ def by_day(load: DataFrame) -> DataFrame:
     heaviest = F.max(F.struct("per_second", (-F.col("from_ms")).alias("first"))).alias("peak")
     found = pieces.groupBy(_day("from_ms").alias("day"))
     days = found.agg(F.sum("messages").alias("messages"), heaviest)
-    peak_ms, peak = (-F.col("peak.first")).alias("peak_ms"), F.col("peak.per_second")
-    return days.select("day", "messages", peak_ms, peak.alias("peak_per_s")).orderBy("day")
+    peak_at_ms, peak = (-F.col("peak.first")).alias("peak_at_ms"), F.col("peak.per_second")
+    return days.select("day", "messages", peak_at_ms, peak.alias("peak_per_s")).orderBy("day")
 
 
 def lateness(verdicts: DataFrame, *, bucket_ms: int = HOUR_MS) -> DataFrame:

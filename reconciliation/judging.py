@@ -91,7 +91,7 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("corrupt", sent & c("hurt_sent"), "the delivered body does not match its CRC"),
         ("cancelled_but_fired", c("cancelled") & sent, "delivered after it was cancelled"),
         ("misrouted", sent & c("elsewhere"), "delivered to another topic or queue"),
-        ("moved", early & c("fired"), "delivered when somebody asked for it"),
+        ("moved", early & c("fired"), "delivered early on request"),
         ("early", early, "delivered before its time"),
         ("late", c("late_ms") > config.late_ms, "delivered late"),
         ("quarantined", c("parked") > 0, "it went to the quarantine topic"),

@@ -17,7 +17,7 @@ ROWS_MAX: Final = 200
 NO_NUMBERS: Final = frozenset({"level"})
 TIMES: Final = frozenset(
     {
-        *("due_ms", "delivered_ms", "from_ms", "until_ms", "peak_ms", "promised_ms", "store_ms"),
+        *("due_ms", "delivered_ms", "from_ms", "until_ms", "peak_at_ms", "promised_ms", "store_ms"),
         *("first_due_ms", "last_due_ms"),
     }
 )
@@ -186,7 +186,7 @@ def _forecast(pages: Pages) -> str:
     text = f"Dashed: {limit:,.2f} a second" if limit is not None else "What waits"
     late = f"; the last message of the heaviest time would be {worst:,} ms behind it"
     note = f'<p class="note">{text}{late}. A piece is a minute.</p>'
-    days = _rows(("day", "messages", "peak_ms", "peak_per_s"), pages.days) if pages.days else ""
+    days = _rows(("day", "messages", "peak_at_ms", "peak_per_s"), pages.days) if pages.days else ""
     return _section("What falls due", chart + note + days)
 
 

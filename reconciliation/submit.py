@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="reconciliation.submit", description="Audit stores.")
     add = made.add_argument
     add("stores", nargs="+", help="store directories or URLs that every worker sees")
-    add("--late", type=int, default=2_000, metavar="MS", help="so late is still ok")
+    add("--late", type=int, default=2_000, metavar="MS", help="lateness that is still ok")
     add("--as-of", type=int, metavar="MS", help="due by then, since the epoch")
     add("--levels", default="", help="messageDelayLevel, where queues and the store do not tell")
     add("--out", default="", metavar="URL", help="write the verdicts there, as Parquet")

@@ -42,7 +42,7 @@ PIECE_UNITS = 512
 BATCH_ROWS = 512
 CANCEL_BODY: Final = b"0"
 FIRED_BODY: Final = b"1"
-NOT_TAKEN = "nobody holds messages until a time of their own here (timerWheelEnable)"
+NOT_TAKEN = "no timer store runs here to hold a message until a time of its own (timerWheelEnable)"
 DROPPED = (
     b"DELAY", b"REAL_TOPIC", b"REAL_QID", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS",
     b"TIMER_DELAY_SEC", b"__CRC32#",

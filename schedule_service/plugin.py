@@ -196,7 +196,7 @@ class SchedulePlugin(PluginBase):
         hook = LevelHook(store.topics, self.history)
         store.topics.add(HALF_TOPIC)
         pending = sum(cursor.pending for cursor in cursors.values())
-        log.info("levels %s; %d messages wait", self.history.text, pending)
+        log.info("levels %s; %d messages pending", self.history.text, pending)
         waiting = WaitingLevels(store, queues, service, self._host.clock)
         return Running(store, hook, service, keeper, waiting)
 

@@ -63,7 +63,7 @@ def recover(timers: TimerStore, notice: Callable[[str], None], progress: Progres
         notice(f"the timer store is made anew from the commit log: {why}")
     rebuild(timers, progress, reach)
     if foreign:
-        notice(f"{timers.books.total} timers wait")
+        notice(f"{timers.books.total} timers pending")
 
 
 def doubt(timers: TimerStore, snapshot: Snapshot) -> str | None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PLAIN_COLUMNS = 160
+UNLIMITED_COLUMNS = 10_000
 # C0 and C1 control characters, DEL, line and paragraph separators, marks that reorder text
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -116,8 +117,11 @@ def print_table(
     from rich.console import Group
 
     out = console()
-    made = fitted(columns, rows, optional=optional, width=out.width)
-    out.print(Group(heading(title), made) if title else made)
+    rows = list(rows)
+    parts = [heading(title)] if title else []
+    if rows:
+        parts.append(fitted(columns, rows, optional=optional, width=out.width))
+    out.print(Group(*parts))
 
 
 def fitted(
@@ -128,10 +132,14 @@ def fitted(
     width: int,
 ) -> Table:
     """Return a table that needs no more than `width` columns of text, if that is possible."""
+    from rich.measure import Measurement
+
+    out = console()
+    unlimited = out.options.update(max_width=UNLIMITED_COLUMNS)
     left, names = [list(row) for row in rows], list(columns)
     made = table("", names, left)
     for column in optional:
-        if console().measure(made).maximum <= width:
+        if Measurement.get(out, unlimited, made).maximum <= width:
             break
         at = names.index(column)
         del names[at]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.cli.exits import Exit
-from broker.cli.output import console, print_json, print_json_line, print_table
+from broker.cli.output import console, notice, plural, print_json, print_json_line, print_table
 from broker.cli.reconcile_run import print_unread
 from broker.cli.reconcile_spark import LOOK_S, could_not_run, in_spark
 from message_store.clock import SystemClock
@@ -28,6 +28,7 @@ Rows = list[dict[str, Any]]
 Found = dict[str, Rows]
 """Tables by name; `unread` are the places that could not be read."""
 ROWS_MAX: Final = 100_000
+SAY_EVERY_S: Final = 10.0
 SHOWN_MAX: Final = 60
 REPAIR_MAX: Final = 1_000_000
 FORMAT: Final = "duemq-repair-1"
@@ -128,7 +129,7 @@ def plan(wanted: Wanted, where: Where, *, as_json: bool) -> None:
 
     found = _ran(wanted, where, "plan", work, as_json=as_json)
     count, size = (sum(row[name] for row in found["levels"]) for name in ("pending", "unit_bytes"))
-    text = f"{count:,} messages wait; their timer units take {size:,} bytes."
+    text = f"{count:,} {plural(count, 'message')} pending; timer units take {size:,} bytes."
     titles = {"levels": "What a migration would move"}
     _print(found, titles, last=lambda: text, as_json=as_json, as_of_ms=as_of_ms)
 
@@ -194,28 +195,60 @@ def watch(
     from reconciliation.watching import Watch, WatchConfig
     from reconciliation.where import session_at
 
+    told_count = [0]
+
     def told(alarms: list[dict[str, Any]]) -> None:
+        told_count[0] += len(alarms)
         for alarm in alarms:
             print_json_line(alarm)
 
     with could_not_run(what="the watch"):
         check_stores(wanted.stores)
+        progress = WatchProgress(SystemClock().monotonic_s)
+        progress.say("starting Spark")
         spark = session_at(where, with_format=True)
         try:
             config = WatchConfig(audit=wanted.config, delay_ms=delay_ms)
             watching = Watch(spark, home, config, SystemClock(), told)
             every_ms = 0 if once else every_s * 1_000
             query = watching.start(wanted.stores, every_ms=every_ms, tickMs=every_ms)
-            if not once:
-                text = f"Watching; alarms come here and to {watching.alarms}. Ctrl-C ends it."
-                console(stderr=True).print(text, markup=False, soft_wrap=True)
-            wait_for(query)
+            progress.say(f"alarms are printed here and kept in {watching.alarms}")
+            if once:
+                progress.say("reading what is new in the log; the first time that is all of it")
+            else:
+                progress.say(f"looking every {every_s} s until Ctrl-C")
+            wait_for(query, lambda: progress.look(query))
+            progress.say(f"{told_count[0]:,} {plural(told_count[0], 'violation')} reported")
         finally:
             spark.stop()
 
 
-def wait_for(query: StreamingQuery) -> None:
-    """Return when a query has ended, or was stopped by Ctrl-C.
+class WatchProgress:
+    """Lines on standard error that say what a watch does, as each batch may take minutes."""
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._batch = -1
+        self._started_s = self._said_s = monotonic_s()
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._said_s = self._monotonic_s()
+        notice(f"{text} ({self._said_s - self._started_s:.0f} s)")
+
+    def look(self, query: StreamingQuery) -> None:
+        """Report a batch that has ended, or that one is still being read."""
+        last: Any = query.lastProgress
+        if last is not None and last["batchId"] != self._batch:
+            self._batch = last["batchId"]
+            if last["numInputRows"]:
+                self.say(f"{last['numInputRows']:,} records of the log audited")
+        elif self._batch < 0 and self._monotonic_s() - self._said_s >= SAY_EVERY_S:
+            self.say("still reading the log")
+
+
+def wait_for(query: StreamingQuery, look: Callable[[], None] = lambda: None) -> None:
+    """Return when a query has ended, or was stopped by Ctrl-C; call `look` meanwhile.
 
     Ctrl-C only sets a flag: pyspark's own handler calls Java while a call of Java may be under way.
 
@@ -226,7 +259,8 @@ def wait_for(query: StreamingQuery) -> None:
     before = signal.signal(signal.SIGINT, lambda *_: asked.set())
     try:
         while query.isActive and not asked.wait(LOOK_S):
-            pass
+            look()
+        look()
         if asked.is_set():
             query.stop()
         else:
@@ -303,5 +337,9 @@ def _table(title: str, rows: Rows) -> None:
 
 
 def _header(name: str, rows: Rows) -> str:
+    from reconciliation.report import TIMES
+
+    if name in TIMES:
+        return name.removesuffix("_ms").replace("_", " ")
     numbers = any(isinstance(row.get(name), int | float) for row in rows)
     return f"#{name}" if numbers else name

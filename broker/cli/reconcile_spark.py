@@ -24,7 +24,7 @@ T = TypeVar("T")
 LOOK_S: Final = 0.2
 
 Stores = Annotated[list[str], typer.Argument(help="Store directories or URLs, of DueMQ or Apache.")]
-Late = Annotated[int, typer.Option(metavar="MS", help="So late is still ok.", min=0)]
+Late = Annotated[int, typer.Option(metavar="MS", help="Lateness that is still ok.", min=0)]
 AsOf = Annotated[
     str, typer.Option("--as-of", metavar="TIME", help="Due by then; default: newest record.")
 ]

@@ -25,6 +25,7 @@ SUMMARY_VIEW, LIST_VIEW = "timer_store.summary", "timer_store.list"
 FOLLOW_INTERVAL_S = 1.0
 NEXT_SHOWN = 10
 TOPICS_SHOWN = 20
+HOUR_COLUMNS_MIN = 110  # of the terminal, for 60 bars beside their name
 YEAR_9999_MS = 253_402_300_799_999
 SPARKS = " ▁▂▃▄▅▆▇█"
 LIST_COLUMNS = (
@@ -161,9 +162,9 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
         ("next due", f"{when(due_ms)} (in {duration_text(max(due_ms - now_ms, 0))})")
         if due_ms is not None
         else ("next due", "-"),
-        ("next hour, by minute", sparks(view["per_minute"]["counts"])),
-        ("enqueued, delivered per s (1/10/60 s)", f"{_rates(view, 'enqueue')}, "
-         f"{_rates(view, 'dequeue')}"),
+        _next_hour(view["per_minute"]["counts"]),
+        ("enqueued/s (1, 10, 60 s)", _rates(view, "enqueue")),
+        ("delivered/s (1, 10, 60 s)", _rates(view, "dequeue")),
         ("behind: enqueue, delivery", f"{_behind(view['enqueue'])}, "
          f"{_behind(view['dequeue'])}"),
     ]  # fmt: skip
@@ -180,7 +181,7 @@ def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _rates(view: dict[str, Any], stage: str) -> str:
     rates = view[stage]["per_second"].values()
-    return "/".join(f"{rate:,.1f}" if 0 < rate < 10 else f"{rate:,.0f}" for rate in rates)
+    return ", ".join(f"{rate:,.1f}" if 0 < rate < 10 else f"{rate:,.0f}" for rate in rates)
 
 
 def _behind(stage: dict[str, Any]) -> str:
@@ -219,6 +220,14 @@ def _troubles(view: dict[str, Any]) -> list[tuple[str, str]]:
         ("timerStopDequeue", "nothing is delivered" if dequeue["stopped"] else ""),
     ]
     return [(name, why) for name, why in told if why]
+
+
+def _next_hour(counts: list[int]) -> tuple[str, str]:
+    """Return the next hour by minute, where that is too wide by two minutes."""
+    if console().width >= HOUR_COLUMNS_MIN:
+        return "next hour, by minute", sparks(counts)
+    pairs = [sum(counts[at : at + 2]) for at in range(0, len(counts), 2)]
+    return "next hour, by 2 minutes", sparks(pairs)
 
 
 def sparks(counts: list[int]) -> str:

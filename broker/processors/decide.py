@@ -332,7 +332,7 @@ def _parse(request: Request) -> Wish:
     if names > NAMES_MAX:
         raise _illegal(f"{names} names in one request; at most {NAMES_MAX} are taken")
     if not names and not wish.topic:
-        raise _illegal("nobody is named: ids, keys, handles or topic")
+        raise _illegal("no messages selected: give ids, keys, handles or topic")
     return wish
 
 

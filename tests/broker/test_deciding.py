@@ -101,7 +101,7 @@ def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path):
         async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
             for code, body, why in (
                 (CANCEL_WAITING, b"{", "JSON"),
-                (CANCEL_WAITING, b"{}", "nobody is named"),
+                (CANCEL_WAITING, b"{}", "no messages selected"),
                 (FIRE_WAITING, b'{"id":["a"]}', "unknown field"),
                 (MOVE_WAITING, b'{"ids":["a"]}', "deliver_ms or delay_ms"),
                 (MOVE_WAITING, b'{"ids":["a"],"deliver_ms":-1}', "no time"),

@@ -252,7 +252,7 @@ def test_rules_give_a_topic_another_delay(tmp_path: Path) -> None:
         ({"action": "rollback", "levels": [3]}, "no level 3 here"),
         ({"action": "fly"}, "must be one of plan, start"),
         ({"action": "start", "levels": [3], "rules": {"T": -1}}, "is no delay"),
-        ({"action": "start", "speed": 3}, "is no wish"),
+        ({"action": "start", "speed": 3}, "is not the JSON of a migration request"),
     ],
 )
 def test_wishes_that_are_refused(wish: dict[str, Any], why: str, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_without_a_rate_it_says_what_is_needed(spark: Any) -> None:
     found = jobs.capacity(load)
     assert told(found, "messages", "capacity_per_s", "queue") == [(120, 2.0, 0), (30, 2.0, 0)]
     days = jobs.by_day(load)
-    assert told(days, "day", "messages", "peak_ms", "peak_per_s") == [
+    assert told(days, "day", "messages", "peak_at_ms", "peak_per_s") == [
         ("2023-11-15", 120, START_MS, 2.0),
         ("2023-11-16", 30, START_MS + DAY_MS, 0.5),
     ]

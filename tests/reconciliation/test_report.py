@@ -110,7 +110,7 @@ def test_the_whole_report() -> None:
                 "last_p99_ms": 2, "worst_p99_ms": 9, "p99_ms_per_day": 0.25, "trend": "steady"}],
         worst=[OFFENDER | {"late_ms": 77}],
         forecast=load_of(20),
-        days=[{"day": "2026-11-22", "messages": 60, "peak_ms": 60_000, "peak_per_s": 0.1}],
+        days=[{"day": "2026-11-22", "messages": 60, "peak_at_ms": 60_000, "peak_per_s": 0.1}],
         proof=[{"migration": "run-1", "level": 3, "way": "drained", "messages": 9, "delivered": 9,
                 "pending": 0, "ended": 0, "not_proven": 0}],
     )  # fmt: skip

@@ -59,7 +59,10 @@ def test_an_empty_column_is_left_out() -> None:
 
 @pytest.mark.finding("B14")
 @pytest.mark.parametrize(("width", "left"), [(80, "more"), (60, "count"), (34, "name")])
-def test_optional_columns_go_when_it_is_narrow(width: int, left: str) -> None:
+def test_optional_columns_go_when_it_is_narrow(
+    monkeypatch: pytest.MonkeyPatch, width: int, left: str
+) -> None:
+    monkeypatch.setattr(output, "PLAIN_COLUMNS", width)  # as a terminal of that width
     made = fitted(COLUMNS, ROWS, optional=("more", "#count"), width=width)
     lines = drawn(made, width)
     assert lines[0].split()[-1] == left

@@ -10,12 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from broker.cli.app import run
-from broker.cli.reconcile_jobs import wait_for
+from broker.cli.reconcile_jobs import WatchProgress, wait_for
 from broker.cli.send_file import read_file
 from message_store.clock import FakeClock
 from tests.migration.rig import MigrationRig
@@ -183,6 +184,24 @@ def test_ctrl_c_stops_a_watch_between_calls_of_java(interrupted: bool, done: lis
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.finding("B26")
+def test_a_watch_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    clock, query = FakeClock(), cast(Any, SimpleNamespace(lastProgress=None))
+    progress = WatchProgress(clock.monotonic_s)
+    for _ in range(25):  # nothing is known of the first batch yet
+        clock.advance(1_000)
+        progress.look(query)
+    query.lastProgress = {"batchId": 0, "numInputRows": 1_234}
+    for _ in range(25):
+        clock.advance(1_000)
+        progress.look(query)
+    assert capsys.readouterr().err.splitlines() == [
+        "duemq: still reading the log (10 s)",
+        "duemq: still reading the log (20 s)",
+        "duemq: 1,234 records of the log audited (26 s)",
+    ]
+
+
 # -- what they answer ---------------------------------------------------------------------------
 
 
@@ -268,7 +287,8 @@ def test_a_watch_that_looks_once(ask: Asked, tmp_path: Path) -> None:
     alarms = [json.loads(line) for line in first.out.splitlines()]
     assert [alarm["verdict"] for alarm in alarms] == ["late"] * 3
     again = ask(*words)
-    assert (again.code, again.out, again.err) == (0, "", "")
+    assert (again.code, again.out) == (0, "")
+    assert again.err.splitlines()[-1].startswith("duemq: 0 violations reported")
 
 
 @pytest.mark.spark
