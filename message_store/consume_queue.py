@@ -7,6 +7,7 @@ files were lost) are Apache's pre-blanks (0, 0x7FFFFFFF, 0).
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -36,9 +37,17 @@ class FileCache:
     """Open descriptors of queue files, the least recently used closed first.
 
     Paths are text: a `Path` takes longer to look up than the read or write that follows.
+
+    Args:
+        unreadable: called with a file that the disk cannot read.
     """
 
-    def __init__(self, count_max: int = OPEN_FILES_MAX) -> None:
+    def __init__(
+        self,
+        count_max: int = OPEN_FILES_MAX,
+        unreadable: Callable[[str], None] = lambda path: None,
+    ) -> None:
+        self._unreadable = unreadable
         self._fds: OrderedDict[str, int] = OrderedDict()
         self._count_max = count_max
         self._dirty: set[str] = set()
@@ -65,6 +74,23 @@ class FileCache:
         if len(self._fds) > self._count_max:
             os.close(self._fds.popitem(last=False)[1])
         return fd
+
+    def read(self, path: str, size: int, pos: int) -> bytes:
+        """Return bytes of a file, fewer at its end.
+
+        Raises:
+            CorruptStore: The disk cannot read them.
+        """
+        try:
+            return os.pread(self.get(path), size, pos)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self._unreadable(path)
+            raise CorruptStore(
+                path, pos, f"it cannot be read: {error.strerror}",
+                "Start the broker again: consume queues are then written again from the log.",
+            ) from error  # fmt: skip
 
     def _with_room(self, open_file: Callable[[], int]) -> int:
         """Open a file; when no descriptor is left, close the least recently used for it."""
@@ -196,10 +222,10 @@ class ConsumeQueue:
             )  # fmt: skip
 
     def _valid_in(self, base: int) -> int:
-        fd = self._files.get(self._path(base))
+        path = self._path(base)
         count, step = 0, 8192
         while count < self.file_units:
-            block = os.pread(fd, step * UNIT_BYTES, count * UNIT_BYTES)
+            block = self._files.read(path, step * UNIT_BYTES, count * UNIT_BYTES)
             units = len(block) // UNIT_BYTES
             found = scan.valid_units(np.frombuffer(block, np.uint8), units)
             count += found
@@ -280,7 +306,7 @@ class ConsumeQueue:
         base = offset * UNIT_BYTES // self.file_bytes * self.file_bytes
         pos = offset * UNIT_BYTES - base
         count = min(count_max, self.max_offset - offset, (self.file_bytes - pos) // UNIT_BYTES)
-        block = os.pread(self._files.get(self._path(base)), count * UNIT_BYTES, pos)
+        block = self._files.read(self._path(base), count * UNIT_BYTES, pos)
         out = np.empty(len(block) // UNIT_BYTES, UNIT)
         return out[: scan.read_units(np.frombuffer(block, np.uint8), out)]
 
@@ -364,6 +390,12 @@ class ConsumeQueue:
         self._bases.clear()
         self._paths.clear()
         self._write_base = -1
+        self.min_offset = self.max_offset = 0
+
+    def discard(self) -> None:
+        """Remove the files; the queue is to be written again from the log."""
+        while self._bases:
+            self._drop_last()
         self.min_offset = self.max_offset = 0
 
 

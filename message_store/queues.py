@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,14 @@ import numpy.typing as npt
 
 from message_store.consume_queue import UNIT_BYTES, ConsumeQueue, FileCache
 from message_store.deletions import Deletions
+from message_store.errors import CorruptStore
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
+from message_store.lost_queues import LostQueues
 from message_store.topic_removal import erase_left_over
 from message_store.topics import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
 
+logger = logging.getLogger(__name__)
 QUEUE_ID_DIGITS_MAX = 9
 BACKLOG_BLOCKS_MAX = 100_000
 REMOVED = "removed"  # beside the queues: files of removed topics, until they are erased
@@ -34,7 +38,9 @@ class QueueSet:
         self.removed = directory.parent / REMOVED
         self.file_bytes = -(-file_bytes // UNIT_BYTES) * UNIT_BYTES
         self.topics = topics
-        self.files = FileCache()
+        self._discarded: set[str] = set()  # of the lost ones
+        self.lost = LostQueues(directory.parent / "config" / "unreadableQueues")
+        self.files = FileCache(unreadable=self.lost.add)
         self._by_slot: list[ConsumeQueue] = []
         self._by_name: dict[tuple[str, int], ConsumeQueue] = {}  # those that were asked for
         self._counts = np.zeros(1024, np.int32)
@@ -46,6 +52,7 @@ class QueueSet:
     def load(self) -> None:
         """Open every queue directory; set each slot's next offset. Stray names are ignored."""
         self.deletions.load()
+        self.lost.load()
         erase_left_over(self.removed)
         self.directory.mkdir(parents=True, exist_ok=True)
         paths = [p for p in self.directory.iterdir() if p.is_dir() and is_topic_name(p.name)]
@@ -54,8 +61,49 @@ class QueueSet:
             for path in sorted(topic_path.iterdir()):
                 if path.is_dir() and is_queue_id(path.name):
                     queue = self.at(self.topics.slot(topic_index, int(path.name), create=True))
-                    queue.load()
+                    self._load(queue, f"{topic_path.name}/{path.name}")
         self.number_slots()
+
+    def _load(self, queue: ConsumeQueue, name: str) -> None:
+        """Open a queue; remove the files of one that the disk cannot read."""
+        try:
+            queue.load()
+        except CorruptStore as error:
+            if name not in self.lost.names:
+                raise
+            logger.warning("%s", error)
+        if name in self.lost.names:
+            self._discard(queue, name)
+
+    def until_readable(self, work: Callable[[], None]) -> None:
+        """Do work that reads queues, again without the files of those that cannot be read.
+
+        Raises:
+            CorruptStore: Something else is wrong.
+        """
+        while True:
+            try:
+                return work()
+            except CorruptStore:
+                if not self._discard_lost():
+                    raise
+
+    def _discard_lost(self) -> bool:
+        """Remove the files of queues that the disk cannot read; return whether there were any."""
+        found = False
+        for name in sorted(self.lost.names - self._discarded):
+            topic, _, queue_id = name.partition("/")
+            queue = self.find(topic, int(queue_id))
+            if queue is not None:
+                self._discard(queue, name)
+                found = True
+        self.number_slots()
+        return found
+
+    def _discard(self, queue: ConsumeQueue, name: str) -> None:
+        logger.warning("queue %s cannot be read: it is written again from the log", name)
+        queue.discard()
+        self._discarded.add(name)
 
     def number_slots(self) -> None:
         """Continue every queue behind its last unit."""

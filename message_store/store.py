@@ -131,7 +131,7 @@ class MessageStore(StoreReader):
         self.checkpoint = Checkpoint.load(self.root / "checkpoint")
         self.mark = RecoveryMark.open(self.config_path("duemq.mark"))
         undo.callback(self.mark.close)
-        self._recover(crashed)
+        self.queues.until_readable(lambda: self._recover(crashed))
         self._mark_recovered()
         self.index = IndexService(
             self.root / "index", self.config, self.log, self.clock, self.descriptors
@@ -193,6 +193,7 @@ class MessageStore(StoreReader):
         if marks is not None and marks.durable > self.log.end:
             self.mark.update(durable=0, durable_record=-1, durable_units=0)
         self._mark_dispatched()
+        self.queues.lost.clear()
 
     def __exit__(
         self,

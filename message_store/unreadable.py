@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.errors import RecordUnreadable
-from message_store.page_guard import GuardedMap
+from message_store.page_guard import GuardedMap, page_guard
 from message_store.ranges import Range, joined, minus
 
 logger = logging.getLogger(__name__)
@@ -59,12 +59,12 @@ class UnreadablePlaces:
 
     def look(self) -> bool:
         """Bring `ranges` up to date; return whether there are new ones."""
-        files = list(self._log.files)
-        if not files or files[0].pages.replaced == self._replaced:
+        guard = page_guard()
+        if guard.replaced == self._replaced:
             return False
-        self._replaced = files[0].pages.look()
+        self._replaced = guard.look()
         found: list[Range] = []
-        for file in files:
+        for file in list(self._log.files):
             mine = [(file.base + low, file.base + high) for low, high in file.pages.unreadable]
             for low, high in minus(mine, self.ranges):
                 self.notice(

@@ -30,8 +30,8 @@ class BadDisk:
         patch.setattr(os, "pread", self.pread)
         patch.setattr(os, "pwritev", self.pwritev)
         patch.setattr(GuardedMap, "__init__", self._mapped())
-        self._unlink = Path.unlink
-        patch.setattr(Path, "unlink", self._unlinked())
+        self._unlink = os.unlink
+        patch.setattr(os, "unlink", self.unlink)
 
     def break_page(self, path: Path, pos: int, *, passing: bool = False) -> None:
         """Make the page at a file position unreadable, in mappings that there are, too.
@@ -63,12 +63,11 @@ class BadDisk:
 
         return initialize
 
-    def _unlinked(self) -> Any:
-        def unlink(path: Path, **more: Any) -> None:
-            self._pages = {page for page in self._pages if page[0] != str(path.resolve())}
-            self._unlink(path, **more)
-
-        return unlink
+    def unlink(self, path: str | Path, **more: Any) -> None:
+        """Remove a file; one that is made later lies in other sectors."""
+        name = os.path.realpath(path)
+        self._pages = {page for page in self._pages if page[0] != name}
+        self._unlink(path, **more)
 
     def pread(self, fd: int, size: int, pos: int) -> bytes:
         """Fail where a page is unreadable."""
