@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--migration-books", type=Path, default=None, help="write the books of that run there"
     )
+    group.addoption("--decisions", type=int, default=600, help="random decisions to compare")
     group.addoption("--mutations", action="store_true", help="drop every condition of the audit")
     group.addoption("--planted", type=int, default=20_000, help="messages beside planted faults")
     group.addoption("--seed", type=int, default=None, help="repeat the run with this seed")
@@ -52,6 +53,11 @@ def consumer_kills(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def power_cuts(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--power-cuts"))
+
+
+@pytest.fixture(scope="session")
+def decisions(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--decisions"))
 
 
 @pytest.fixture(scope="session")

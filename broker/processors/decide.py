@@ -177,20 +177,16 @@ class _Job:
         return results
 
     async def _names(self, names: list[str], topic: str, find: Finder) -> list[Result]:
-        """Decide about what some names mean; each port is asked for what no other knew."""
+        """Decide about what some names mean; a name may mean messages of several ports."""
         tallies = [Tally(name) for name in names]
-        left = list(range(len(names)))
         for port in self._owner.ports():
-            found = await find(port, self._owner.store, topic, [names[at] for at in left])
+            found = await find(port, self._owner.store, topic, names)
             found = found.within(self._wish.from_ms, self._wish.until_ms)
-            for asked, verdict in enumerate(found.gone.tolist()):
-                tallies[left[asked]].gone = min(tallies[left[asked]].gone, verdict)
-            asked_at = np.array(left, np.int64)[found.asked]
-            await self._decide(port, found.offsets, found.due_ms, asked_at, tallies)
-            left = [at for at in left if tallies[at].gone == Verdict.UNKNOWN]
-            if not left:
-                break
-        return [tally.result(self._action) for tally in tallies]
+            for tally, verdict in zip(tallies, found.gone.tolist(), strict=True):
+                tally.gone = min(tally.gone, verdict)
+            await self._decide(port, found.offsets, found.due_ms, found.asked, tallies)
+        refused = any(Verdict.REFUSED in tally.counts for tally in tallies)
+        return [tally.result(self._action, refused_any=refused) for tally in tallies]
 
     async def _handle(self, text: str) -> Result:
         try:

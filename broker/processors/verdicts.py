@@ -17,6 +17,7 @@ TEXTS: Final = {
     Verdict.REFUSED: "refused",
 }
 WAS_CANCELLED = "it was cancelled before"
+SHARED = "decided under another name of this request"
 
 
 class Result(msgspec.Struct, omit_defaults=True):
@@ -49,7 +50,8 @@ class Tally:
     """What is known of one name so far.
 
     Attributes:
-        gone: `Verdict` while nothing was decided; DONE: something was found.
+        gone: `Verdict` while nothing was decided; DONE: something was found. With DONE and no
+            counts what was found was decided under another name of the same request.
     """
 
     name: str
@@ -66,15 +68,22 @@ class Tally:
         if remark and not self.remark:
             self.remark = remark
 
-    def result(self, action: str) -> Result:
-        """Return what is answered."""
+    def result(self, action: str, *, refused_any: bool = False) -> Result:
+        """Return what is answered.
+
+        Args:
+            refused_any: whether the store refused a decision under any name of the request.
+        """
         done, refused = self.counts.get(Verdict.DONE, 0), self.counts.get(Verdict.REFUSED, 0)
         if done or refused:
             verdict = Verdict.REFUSED if refused else Verdict.DONE
         elif self.counts:
             verdict = Verdict(min(self.counts))
+        elif self.gone == Verdict.DONE:
+            verdict = Verdict.REFUSED if refused_any else Verdict.DONE
+            self.remark = self.remark or SHARED
         else:
-            verdict = Verdict(self.gone) if self.gone != Verdict.DONE else Verdict.UNKNOWN
+            verdict = Verdict(self.gone)
         remark = self.remark
         if verdict is Verdict.CANCELLED:
             remark = WAS_CANCELLED
