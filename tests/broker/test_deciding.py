@@ -80,7 +80,7 @@ def test_messages_of_levels_too(tmp_path):
                 moved = await waiting.move(ids=["U3"], delay_ms=2_500)
                 assert told(moved) == [("done", 1)]
                 both = await waiting.cancel(ids=["U0"], dry_run=True)
-                assert told(both) == [("done", 1)]  # the timer, asked first
+                assert told(both) == [("done", 2)]  # the timer and the level message
                 assert told(await waiting.move(ids=["U3"], delay_ms=5_000)) == [("done", 1)]
                 clock.advance(5_000)
                 found = await asker.pull("T", 1)
