@@ -74,7 +74,7 @@ class Desk:
     async def _plan(self, wish: Wish) -> Done:
         plan = await self._count(wish)
         if not wish.dry_run:
-            self._plans.save(plan)
+            await asyncio.to_thread(self._plans.save, plan)
             self._service.account.tell(plan)
         return Done(
             action="plan", dry_run=wish.dry_run, levels=[n.level for n in plan.levels],

@@ -11,6 +11,7 @@ two marks is healed by `heal`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -47,6 +48,7 @@ class Migrations:
     ) -> None:
         self._store, self._clock, self.router, self._tell = store, clock, router, tell
         self._written = self._load(store)
+        self._writing = asyncio.Lock()
         self._read_to = marks.bounds(store)[1]  # queue offset of the next record to look at
         self.folded = fold.restore(store)
         removed = marks.bounds(store)[0] or (self._written.levels and not self._written.at)
@@ -212,17 +214,18 @@ class Migrations:
             self.folded = self.folded.after(marked)
             self._tell(*self.told.take(marked))
 
-    def write(self) -> None:
-        """Write the fold down, if the log has it on the disk.
+    async def write(self) -> None:
+        """Write the fold down in a thread, if the log has it on the disk.
 
         Raises:
             OSError: The disk refused it; the old file stands.
         """
-        folded = self.folded
-        if folded.at == self._written.at or folded.log_offset > self._store.durable_offset:
-            return
-        fold.write(self._store, folded)
-        self._written = folded
+        async with self._writing:
+            folded = self.folded
+            if folded.at == self._written.at or folded.log_offset > self._store.durable_offset:
+                return
+            await asyncio.to_thread(fold.write, self._store, folded)
+            self._written = folded
 
     def _move(self, level: int, event: Event, *, who: str = "") -> None:
         before = self.standing(level)

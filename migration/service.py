@@ -309,7 +309,7 @@ class MigrationService:
     async def write(self) -> None:
         """Write the fold of the marks down, if it changed."""
         try:
-            self.migrations.write()
+            await self.migrations.write()
         except OSError as error:
             log.error("the fold of the migrations' marks cannot be written: %s", error)
 
