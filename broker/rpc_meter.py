@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any, Final
 
 from broker.meters import CREATE_BOUNDS_MS, RPC_BOUNDS_MS, Observations
+from broker.put_latency import PutLatency
 from broker.remoting.at_once import AtOnce
 from broker.remoting.codes import RequestCode, ResponseCode
 from message_store.clock import Clock
@@ -50,6 +51,7 @@ class RpcMeter:
 
     Attributes:
         ms: Milliseconds, by (request code, response code, held for long polling, one-way).
+        put_latency: Of messages that were stored.
         creates_ms: Milliseconds of creating topics and groups, by (success or failure), by code.
     """
 
@@ -57,6 +59,7 @@ class RpcMeter:
         self._clock = clock
         self.ms = Observations(RPC_BOUNDS_MS)
         self.creates_ms = {int(code): Observations(CREATE_BOUNDS_MS) for code in CREATES}
+        self.put_latency = PutLatency()
         self._in_flight: Counter[int] = Counter()
 
     def wrap_all(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
@@ -81,6 +84,7 @@ class RpcMeter:
         if count > refused:
             key = (send, ResponseCode.SUCCESS, False, False)
             self.ms.add(took_ms, *key, count=count - refused)
+            self.put_latency.add(took_ms, count - refused)
         if refused:
             self.ms.add(took_ms, send, ResponseCode.SYSTEM_ERROR, False, False, count=refused)
 

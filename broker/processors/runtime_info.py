@@ -28,10 +28,6 @@ CAPACITIES = {
     "query": 20_000,
     "ack": 100_000,
 }
-TIME_CLASSES = (
-    "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] "
-    "[3~4s] [4~5s] [5~10s] [10s~]"
-)
 
 Figures = Callable[[], Mapping[str, str]]
 
@@ -155,7 +151,6 @@ class RuntimeInfo:
         stats, totals = self._stats, self._stats.totals
         average = totals.put_bytes / totals.puts if totals.puts else 0.0
         transferred = stats.tps("transferred")
-        classes = TIME_CLASSES.split(" ")
         return {
             "putTps": stats.tps("put"),
             "getTransferredTps": transferred,
@@ -167,11 +162,7 @@ class RuntimeInfo:
             "putMessageSizeTotal": str(totals.put_bytes),
             "putMessageAverageSize": str(average),
             "putMessageFailedTimes": str(totals.put_failures),
-            "putMessageEntireTimeMax": "0",
-            "putMessageDistributeTime": "".join(f"{name}:0 " for name in classes),
             "getMessageEntireTimeMax": "0",
-            "putLatency99": "0.00",
-            "putLatency999": "0.00",
             "msgPutTotalYesterdayMorning": str(stats.puts_at_midnight[0]),
             "msgPutTotalTodayMorning": str(stats.puts_at_midnight[1]),
             "msgPutTotalTodayNow": str(totals.puts),

@@ -4,6 +4,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.processors.runtime_info import RuntimeInfo, binary_size, run_time
+from broker.put_latency import PutLatency
 from broker.stats import BrokerStats
 from message_store.clock import FakeClock
 from message_store.plugin import Request
@@ -37,7 +38,7 @@ def world(tmp_path):
         store.add_dispatcher(stats.on_append)
         info = RuntimeInfo(
             store, stats, BrokerConfig, clock, started_ms=clock.now_ms(),
-            figures=[lambda: {"scheduleMessageOffset_1": "2,2"}],
+            figures=[lambda: {"scheduleMessageOffset_1": "2,2"}, PutLatency().figures],
         )  # fmt: skip
         yield store, stats, clock, info.handlers()
 

@@ -1,0 +1,52 @@
+"""Latency of puts, as runtime info (28) shows it: distribution, percentiles, maximum.
+
+Source: StoreStatsService.putMessageDistributeTime, findPutMessageEntireTimePX
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+MS_MAX: Final = 10_000  # longer ones count as this plus one
+CLASSES: Final = (
+    ("[<=0ms]", 0), ("[0~10ms]", 10), ("[10~50ms]", 50), ("[50~100ms]", 100),
+    ("[100~200ms]", 200), ("[200~500ms]", 500), ("[500ms~1s]", 1_000), ("[1~2s]", 2_000),
+    ("[2~3s]", 3_000), ("[3~4s]", 4_000), ("[4~5s]", 5_000), ("[5~10s]", MS_MAX),
+    ("[10s~]", MS_MAX + 1),
+)  # fmt: skip
+
+
+class PutLatency:
+    """How long puts took since the start, from receipt to answer, in whole ms."""
+
+    def __init__(self) -> None:
+        self._counts = np.zeros(MS_MAX + 2, np.int64)
+        self._max_ms = 0
+
+    def add(self, took_ms: int, count: int) -> None:
+        """Note `count` messages that were stored together."""
+        took_ms = max(took_ms, 0)
+        self._counts[min(took_ms, MS_MAX + 1)] += count
+        self._max_ms = max(self._max_ms, took_ms)
+
+    def percentile_ms(self, share: float) -> int:
+        """Return within how many ms this share of all puts was done; 0 without puts."""
+        below = np.cumsum(self._counts)
+        return int(np.searchsorted(below, share * int(below[-1]))) if below[-1] else 0
+
+    def figures(self) -> Mapping[str, str]:
+        """Return the pairs of runtime info."""
+        below = np.concatenate([[0], np.cumsum(self._counts)[[end for _, end in CLASSES]]])
+        counts = np.diff(below).tolist()
+        names = [name for name, _ in CLASSES]
+        return {
+            "putMessageEntireTimeMax": str(self._max_ms),
+            "putMessageDistributeTime": "".join(
+                f"{name}:{count} " for name, count in zip(names, counts, strict=True)
+            ),
+            "putLatency99": f"{self.percentile_ms(0.99):.2f}",
+            "putLatency999": f"{self.percentile_ms(0.999):.2f}",
+        }
