@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.cli.client import READ, Cluster, Queue, bytes_of
 from broker.cli.messages import describe, split_records, time_text
-from broker.cli.output import print_json_line, printable
+from broker.cli.output import print_json_line, printable, reader_is_gone
 from broker.cli.retrying import Retrying
 from broker.remoting.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError
@@ -21,6 +21,7 @@ from message_store.plugin import Response
 from message_store.record import Record
 
 PULL_COUNT = 32
+READER_LOOK_S = 1.0  # between two looks whether standard output is still read
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = SUSPEND_MS / 1_000 + 10
 BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # it starts or stops
@@ -190,4 +191,14 @@ def consume_messages(wanted: Wanted, *, namesrv: str, broker: str, as_json: bool
 
 async def _consume(wanted: Wanted, namesrv: str, broker: str, as_json: bool) -> None:
     async with Cluster(namesrv, broker) as cluster:
-        await Reader(cluster, wanted, show_json if as_json else show_line).run()
+        reader = Reader(cluster, wanted, show_json if as_json else show_line)
+        reading = asyncio.create_task(reader.run())
+        try:
+            while not reading.done():
+                await asyncio.wait([reading], timeout=READER_LOOK_S)
+                if reader_is_gone():
+                    raise BrokenPipeError
+            await reading
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)

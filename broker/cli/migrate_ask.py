@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from broker.cli.client import Cluster, bytes_of
 from broker.cli.exits import Exit, fail
+from broker.cli.retrying import Retrying
 from broker.remoting.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError, UsageError
 from migration.requests import MIGRATE
@@ -47,7 +48,7 @@ class Migrating:
         await self._cluster.__aexit__(*exc)
 
     async def wish(self, action: str, **more: Any) -> dict[str, Any]:
-        """Return what became of a wish.
+        """Return what a request for an action came to.
 
         Raises:
             RequestError: The broker refused it, or knows no migrations.
@@ -71,9 +72,15 @@ class Migrating:
         await self._cluster.call(self.address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def until_rest(self, levels: list[int], shown: Callable[[Status], None]) -> Status:
-        """Return the status once these levels are done, back or paused; show it on the way."""
+        """Return the status once these levels are done, back or paused; show it on the way.
+
+        The broker may restart meanwhile: a migration goes on where it was.
+        """
+        retrying = Retrying(self.address)
         while True:
-            status = await self.status()
+            status = await retrying.attempt(self.status)
+            if status is None:
+                continue
             shown(status)
             mine = [item for item in status["levels"] if item["level"] in levels]
             if all(item["state"] in FINAL or item["paused"] for item in mine):

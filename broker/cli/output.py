@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -172,6 +173,19 @@ def refreshing(*, as_json: bool = False) -> Iterator[Callable[[Any], None]]:
 
         with Live(console=console(), auto_refresh=False) as live:
             yield lambda state: live.update(state, refresh=True)
+
+
+def reader_is_gone() -> bool:
+    """Return whether standard output is a pipe whose reader has ended, before anything is written.
+
+    Without it a command that waits for its next message would not notice until that comes.
+    """
+    try:
+        pipe = select.poll()
+        pipe.register(sys.stdout.fileno(), 0)  # errors are reported whatever is asked for
+        return any(event & select.POLLERR for _, event in pipe.poll(0))
+    except (OSError, ValueError):  # a test's own stream has no descriptor
+        return False
 
 
 def plural(count: int, noun: str) -> str:

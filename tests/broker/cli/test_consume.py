@@ -46,11 +46,13 @@ def test_a_body_cannot_drive_the_terminal(broker: Running) -> None:
     [
         ("levels", "--watch"), ("levels", "--watch", "--json"), ("timers", "follow"),
         ("timers", "follow", "--json"),
+        ("consume", "Pipe", "--from-first"),  # it has no more to print
     ],
 )  # fmt: skip
 def test_output_into_a_pipe_comes_at_once_and_ends_with_its_reader(
     broker: Running, words: tuple[str, ...]
 ) -> None:
+    assert duemq("send", "Pipe", "x", *broker.where).returncode == 0
     process = starting(*words, *broker.where)
     assert process.stdout is not None
     assert process.stderr is not None

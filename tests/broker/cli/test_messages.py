@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -57,6 +59,29 @@ def test_nothing_is_changed_in_silence(
 ) -> None:
     sent = duemq("send", "T", "x", *words, *broker.where)
     assert (sent.returncode, text in sent.stderr) == (code, True), sent.stderr
+
+
+@pytest.mark.finding("B25")
+def test_json_names_are_all_of_one_style(broker: Running) -> None:
+    def names(value: Any) -> Iterator[str]:
+        for name, inner in value.items() if isinstance(value, dict) else ():
+            yield name
+            if name not in ("properties", "topics"):  # their names are the user's own
+                yield from names(inner)
+        for inner in value if isinstance(value, list) else ():
+            yield from names(inner)
+
+    sent = duemq("send", "Style", "x", "--key", "style", "--json", *broker.where)
+    assert sent.returncode == 0, sent.stderr
+    found = set(names(json.loads(sent.stdout)))
+    for words in (
+        ("consume", "Style", "--from-first", "--count", "1"), ("message", "show", "style"),
+        ("levels",), ("timers",), ("timers", "list"), ("migrate", "plan", "--dry-run"),
+        ("migrate", "status"),
+    ):  # fmt: skip
+        found |= set(names(json.loads(duemq(*words, "--json", *broker.where).stdout)))
+    assert len(found) > 100
+    assert [name for name in sorted(found) if not re.fullmatch("[a-z0-9_.]+", name)] == []
 
 
 @pytest.mark.finding("B7")
