@@ -102,6 +102,8 @@ def _read(path: Path) -> dict[str, Any] | None:
         text = path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise ValueError(f"the disk cannot read it: {error.strerror}") from error
     if not text.strip():
         raise ValueError("the file is empty")
     value = json_dialect.loads(text)

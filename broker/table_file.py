@@ -208,6 +208,9 @@ def read_changes(path: Path) -> Iterator[Change]:
         data = path.read_bytes()
     except FileNotFoundError:
         return
+    except OSError as error:
+        log.warning("%s cannot be read, its changes are lost: %s", path, error.strerror)
+        return
     for number, line in enumerate(data.split(b"\n")[:-1], start=1):
         change = _decode(line)
         if change is None:

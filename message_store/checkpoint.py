@@ -31,8 +31,13 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read the file; a missing or short one counts as zeros behind its end."""
-        data = path.read_bytes() if path.exists() else b""
+        """Read the file; one that is missing, short or unreadable counts as zeros."""
+        try:
+            data = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            logger.warning("%s cannot be read and is made anew: %s", path, error.strerror)
+            path.unlink(missing_ok=True)
+            data = b""
         return cls(path, TIMES.unpack_from(data.ljust(CHECKPOINT_BYTES, b"\0")))
 
     @property
@@ -204,7 +209,7 @@ def _mapped(path: Path, fd: int) -> tuple[mmap.mmap, GuardedMap | None]:
     """Return the file's block, mapped; a copy of it where there is no room, or no sound sector."""
     try:
         os.posix_fallocate(fd, 0, _FILE_BYTES)
-        os.pread(fd, _FILE_BYTES, 0)
+        _readable(path, fd)
     except OSError as error:
         logger.warning(
             "%s is kept in memory only, a crash costs a longer recovery: %s", path, error
@@ -216,3 +221,17 @@ def _mapped(path: Path, fd: int) -> tuple[mmap.mmap, GuardedMap | None]:
     pages = GuardedMap(path, fd, _FILE_BYTES, writable=True)
     pages.forget_file()
     return pages.map, pages
+
+
+def _readable(path: Path, fd: int) -> None:
+    """Write the block anew where the disk cannot read it: disks replace such a sector then.
+
+    Raises:
+        OSError: The disk cannot write it either.
+    """
+    try:
+        os.pread(fd, _FILE_BYTES, 0)
+    except OSError as error:
+        os.pwrite(fd, bytes(_FILE_BYTES), 0)
+        os.pread(fd, _FILE_BYTES, 0)
+        logger.warning("%s could not be read and is made anew: %s", path, error.strerror)

@@ -252,10 +252,20 @@ def _keep(path: Path) -> Path | None:
 
 
 def read_config(path: Path) -> str | None:
-    """Return the text of a config file, of its `.bak` if it is missing or empty, else None."""
+    """Return the text of a config file, of its `.bak` if that cannot be had, else None.
+
+    Raises:
+        OSError: There is a file, but the disk can read neither it nor its `.bak`.
+    """
+    failure: OSError | None = None
     for candidate in (path, backup_path(path)):
-        if candidate.exists() and candidate.stat().st_size:
-            return candidate.read_text("utf-8", "replace")
+        try:
+            if candidate.exists() and candidate.stat().st_size:
+                return candidate.read_text("utf-8", "replace")
+        except OSError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure
     return None
 
 
@@ -263,7 +273,7 @@ def load_config(path: Path, decode: Callable[[Any], _T]) -> _T | None:
     """Return `decode` of the file's value, of its `.bak` if that fails; None if neither exists.
 
     Raises:
-        CorruptStore: There is a file, but neither it nor its `.bak` can be decoded.
+        CorruptStore: There is a file, but neither it nor its `.bak` can be read and decoded.
     """
     failure: Exception | None = None
     for candidate in (path, backup_path(path)):
@@ -271,7 +281,9 @@ def load_config(path: Path, decode: Callable[[Any], _T]) -> _T | None:
             continue
         try:
             return decode(loads(candidate.read_text("utf-8", "replace")))
-        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        except (
+            *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+        ) as error:
             failure = failure or error
     if failure is None:
         return None

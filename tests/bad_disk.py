@@ -32,6 +32,23 @@ class BadDisk:
         patch.setattr(GuardedMap, "__init__", self._mapped())
         self._unlink = os.unlink
         patch.setattr(os, "unlink", self.unlink)
+        self._pwrite = os.pwrite
+        patch.setattr(os, "pwrite", self.pwrite)
+        self._files: set[Path] = set()
+        for name in ("read_bytes", "read_text"):
+            patch.setattr(Path, name, self._refusing(getattr(Path, name)))
+
+    def break_file(self, path: Path) -> None:
+        """Make a small file unreadable: every attempt to read it whole fails."""
+        self._files.add(path.resolve())
+
+    def _refusing(self, read: Any) -> Any:
+        def read_or_fail(path: Path, *args: Any, **more: Any) -> Any:
+            if path.resolve() in self._files:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return read(path, *args, **more)
+
+        return read_or_fail
 
     def break_page(self, path: Path, pos: int, *, passing: bool = False) -> None:
         """Make the page at a file position unreadable, in mappings that there are, too.
@@ -81,10 +98,19 @@ class BadDisk:
     def pwritev(self, fd: int, buffers: Any, pos: int) -> int:
         """Write; a page that is written as a whole can be read again, as disks remap sectors."""
         done = self._pwritev(fd, buffers, pos)
+        self._heal(fd, done, pos)
+        return done
+
+    def pwrite(self, fd: int, data: Any, pos: int) -> int:
+        """Write, as `pwritev`."""
+        done = self._pwrite(fd, data, pos)
+        self._heal(fd, done, pos)
+        return done
+
+    def _heal(self, fd: int, done: int, pos: int) -> None:
         name = os.readlink(f"/proc/self/fd/{fd}") if self._pages else ""
         whole = range(-(-pos // PAGE_BYTES) * PAGE_BYTES, pos + done - PAGE_BYTES + 1, PAGE_BYTES)
         self._pages -= {(name, page) for page in whole}
-        return done
 
     @property
     def is_sound(self) -> bool:

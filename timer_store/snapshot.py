@@ -207,7 +207,7 @@ class SnapshotFiles:
         that one says then.
         """
         path = self.directory / CHECK_FILE
-        self.check = decode_check(path.read_bytes()) if path.exists() else None
+        self.check = _read_check(path)
         self._counter = 0 if self.check is None else self.check.counter
         self.metrics.load(self.directory / METRICS_FILE)
         main = self.directory / SNAPSHOT_FILE
@@ -253,12 +253,20 @@ class SnapshotFiles:
         self.metrics.write(self.directory / METRICS_FILE)
 
 
+def _read_check(path: Path) -> Check | None:
+    try:
+        return decode_check(path.read_bytes()) if path.exists() else None
+    except OSError as error:
+        log.warning("%s cannot be read: %s", path, error.strerror)
+        return None
+
+
 def _read(path: Path) -> Saved | None:
     if not path.exists():
         return None
     try:
         return decode_saved(loads(path.read_text("utf-8", "replace")))
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         log.warning("%s cannot be used: %s", path, error)
         return None
 

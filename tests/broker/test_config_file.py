@@ -12,6 +12,7 @@ import pytest
 from broker.config_file import ConfigFile
 from message_store import json_dialect
 from message_store.errors import CorruptStore
+from tests.bad_disk import BadDisk
 
 GOOD, OTHER = '{"n":1}', '{"n":2}'
 
@@ -95,3 +96,12 @@ def test_an_older_snapshot_never_replaces_a_newer_one(tmp_path: Path) -> None:
     file.write({"n": 3})
     file._write(late, {"n": 99})
     assert file.load(number) == 3
+
+
+@pytest.mark.finding("E4")
+def test_a_file_that_the_disk_cannot_read_counts_as_its_backup(tmp_path, monkeypatch, caplog):
+    (tmp_path / "t.json").write_text('{"n": 2}')
+    (tmp_path / "t.json.bak").write_text('{"n": 1}')
+    BadDisk(monkeypatch).break_file(tmp_path / "t.json")
+    assert ConfigFile(tmp_path / "t.json").load(number) == 1
+    assert "the disk cannot read it" in caplog.text

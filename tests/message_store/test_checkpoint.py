@@ -18,6 +18,7 @@ from message_store.checkpoint import (
     Point,
     RecoveryMark,
 )
+from tests.bad_disk import BadDisk
 from tests.golden_data import golden_store
 
 OLD = Marks(100, 80, 90, 70, 10, 9)
@@ -203,3 +204,30 @@ def test_on_a_full_disk_the_mark_lives_in_memory(tmp_path, monkeypatch):
     assert mark.read() == NEW._replace(dispatched=300)
     mark.close()
     assert path.read_bytes() == before
+
+
+@pytest.mark.finding("E4")
+def test_a_mark_that_cannot_be_read_is_made_anew(tmp_path, monkeypatch):
+    path = tmp_path / "mark"
+    written(path)
+    disk = BadDisk(monkeypatch)
+    disk.break_page(path, 0)
+    mark = RecoveryMark.open(path)
+    assert mark.read() is None
+    assert disk.is_sound
+    mark.update(dispatched=7)
+    mark.close()
+    mark = RecoveryMark.open(path)
+    assert mark.read().dispatched == 7
+    mark.close()
+
+
+@pytest.mark.finding("E4")
+def test_a_checkpoint_that_cannot_be_read_is_made_anew(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"\x01" * CHECKPOINT_BYTES)
+    BadDisk(monkeypatch).break_file(path)
+    checkpoint = Checkpoint.load(path)
+    assert checkpoint.min_timestamp_ms == 0
+    checkpoint.update(physic_ms=9, logics_ms=9, index_ms=9)
+    assert path.stat().st_size == CHECKPOINT_BYTES

@@ -24,6 +24,7 @@ from message_store.json_dialect import (
     read_config,
     write_config,
 )
+from tests.bad_disk import BadDisk
 from tests.golden_data import STORES, golden_store
 
 DELAY_OFFSETS = '{\n\t"offsetTable":{1:100,2:200,18:1800\n\t}\n}'
@@ -288,3 +289,19 @@ def test_rows_that_were_written_before_stand_as_if_written_now():
     rows = {"a": {"x": 1, "y": {}}, "b": {"m": {1: 2}}, "c": {}}
     table = {"t": {name: json_dialect.written(row, 2) for name, row in rows.items()}}
     assert json_dialect.dumps(table) == json_dialect.dumps({"t": rows})
+
+
+@pytest.mark.finding("E4")
+def test_a_file_that_the_disk_cannot_read_counts_as_its_backup(tmp_path, monkeypatch):
+    path = tmp_path / "x.json"
+    write_config(path, '"first"')
+    write_config(path, '"second"')
+    disk = BadDisk(monkeypatch)
+    disk.break_file(path)
+    assert load_config(path, str) == "first"
+    assert read_config(path) == '"first"'
+    disk.break_file(backup_path(path))
+    with pytest.raises(CorruptStore, match="Input/output error"):
+        load_config(path, str)
+    with pytest.raises(OSError, match="Input/output error"):
+        read_config(path)

@@ -11,9 +11,11 @@ from message_store.quarantine import QUARANTINE_TOPIC
 from tests.bad_disk import BadDisk
 from tests.timer_store.rig import TimerRig
 from timer_store.layout import WHEEL_BYTES
+from timer_store.snapshot import SNAPSHOT_FILE
 from timer_store.wheel import TimerWheel
 
 TIMERS, DELAY_MS = 40, 60_000
+BACKUP_FILE = f"{SNAPSHOT_FILE}.bak"
 
 
 @pytest.fixture
@@ -95,3 +97,16 @@ def test_the_wheel_needs_no_page_of_its_file(tmp_path):
     wheel.data[5] = 1
     assert wheel.data[5] == 1
     wheel.close()
+
+
+@pytest.mark.finding("E4")
+@pytest.mark.parametrize("names", [["timercheck"], [SNAPSHOT_FILE], [SNAPSHOT_FILE, BACKUP_FILE]])
+def test_a_checkpoint_that_cannot_be_read_costs_no_timer(tmp_path, disk, names):
+    rig, _ = filled(tmp_path)
+    rig.close()
+    for name in names:
+        disk.break_file(tmp_path / "config" / name)
+    rig = TimerRig(tmp_path, rig.clock).open()
+    rig.advance(DELAY_MS + 1_000)
+    assert sorted(body[:4] for body in rig.bodies()) == [b"%04d" % n for n in range(TIMERS)]
+    rig.close()
