@@ -107,8 +107,13 @@ class SendBackProcessor:
         if retry.dead:
             await self._topic(retry.topic, 1)
         await self._store_copy(record, retry, random.randrange(queues))
-        self._stats.sent_back(request.fields.get("originTopic") or record.topic, name)
+        self._stats.sent_back(self._origin_topic(request, record), name)
         return Response(fields={})
+
+    def _origin_topic(self, request: Request, record: Record) -> str:
+        """Return the topic to count the message under: the one that the consumer names, if any."""
+        named = request.fields.get("originTopic", "")
+        return named if self._topics.find(named) is not None else record.topic
 
     async def _store_copy(self, record: Record, retry: Retry, queue_id: int) -> None:
         batch = batch_for(record)
