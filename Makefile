@@ -14,6 +14,7 @@ SOAK_MIGRATION_KILLS ?= 200
 SOAK_CONSUMER_KILLS ?= 500
 SOAK_POWER_CUTS ?= 100
 SOAK_DECISIONS ?= 100000
+SOAK_FUZZ_INPUTS ?= 10000000
 TEST_WORKERS ?= auto
 
 .PHONY: env demo test lint bench soak docs clean
@@ -50,6 +51,7 @@ soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) \
 		--consumer-kills=$(SOAK_CONSUMER_KILLS) --power-cuts=$(SOAK_POWER_CUTS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/broker/test_decision_world.py --decisions=$(SOAK_DECISIONS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/fuzz --fuzz-inputs=$(SOAK_FUZZ_INPUTS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/reconciliation/test_mutations.py --mutations $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/reconciliation/test_on_spark.py -k among_many --planted=1000000 $(PYTEST_ARGS)
 

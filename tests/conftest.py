@@ -37,6 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--decisions", type=int, default=600, help="random decisions to compare")
     group.addoption("--mutations", action="store_true", help="drop every condition of the audit")
     group.addoption("--planted", type=int, default=20_000, help="messages beside planted faults")
+    group.addoption(
+        "--fuzz-inputs", type=int, default=200_000, help="how many hostile inputs to throw"
+    )
     group.addoption("--seed", type=int, default=None, help="repeat the run with this seed")
 
 
@@ -58,6 +61,11 @@ def power_cuts(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def decisions(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--decisions"))
+
+
+@pytest.fixture(scope="session")
+def fuzz_inputs(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--fuzz-inputs"))
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,8 @@ def _entry(view: memoryview, pos: int) -> tuple[BatchEntry, int]:
     if properties_start + properties_len != end:
         raise _broken(pos, f"size {total} with properties of {properties_len}")
     properties = bytes(view[properties_start:end])
+    if not properties.isascii():  # as clients read it: tags are hashed and matched as text
+        properties = properties.decode("utf-8", "replace").encode()
     if properties and not properties.endswith(ENTRY_END):
         properties += ENTRY_END
     return BatchEntry(flag, view[body_start:body_end], properties), end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.interop.duemq import ROOT, start_command
@@ -69,6 +69,15 @@ class Target:
     def descriptors(self) -> int:
         """Open file descriptors."""
         return len(os.listdir(f"/proc/{self.child.pid}/fd"))
+
+    @property
+    def sockets(self) -> int:
+        """Open sockets: descriptors without the files, of which the store keeps some open."""
+        found = 0
+        for descriptor in Path(f"/proc/{self.child.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                found += str(descriptor.readlink()).startswith("socket:")
+        return found
 
     @property
     def threads(self) -> int:

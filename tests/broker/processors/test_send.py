@@ -238,6 +238,13 @@ def test_timers_in_a_batch_are_left_to_the_hooks_and_refused_together() -> None:
     assert not send.recallable
 
 
+def test_properties_of_a_batch_that_are_no_text_are_stored_as_they_are_read() -> None:
+    """Put, rebuilt queues and `store verify` give the same tags code only for valid UTF-8."""
+    _, batch = plain_way(Front(), batch_request((b"x", b"TAGS\x01Tag\x80\x02"), properties=""))
+    assert batch.properties(0)["TAGS"] == "Tag\ufffd"
+    assert batch.property_text(0).startswith("TAGS\x01Tag\ufffd\x02".encode())
+
+
 @pytest.mark.finding("A9")
 @pytest.mark.parametrize(("entries", "allowed"), [(1, True), (3, True), (4, False), (4_000, False)])
 def test_a_batch_is_bounded_by_what_it_expands_to(entries: int, allowed: bool) -> None:

@@ -1,0 +1,51 @@
+"""A well-behaved client in a process of its own: `python -m tests.fuzz.friend PORT`.
+
+It sends and pulls until its standard input ends, then prints what it saw as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+from broker.remoting.client import RemotingClient
+from message_store.errors import PeerError
+from message_store.plugin import Request
+
+PAUSE_S = 0.005
+CALL_S = 60.0
+SEND = {
+    **{"a": "friends", "b": "friend", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1"},
+    **{"h": "0", "i": "K\x01v\x02", "j": "0", "k": "false", "m": "false"},
+}
+PULL = {
+    "consumerGroup": "friends", "topic": "friend", "queueId": "0", "queueOffset": "0",
+    "maxMsgNums": "8", "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0",
+    "subscription": "*", "subVersion": "0",
+}  # fmt: skip
+
+
+async def befriend(port: int) -> dict[str, object]:
+    """Call until standard input ends; return latencies in ms and what went wrong."""
+    ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    took_ms: list[float] = []
+    errors: list[str] = []
+    async with RemotingClient(f"127.0.0.1:{port}") as client:
+        while not ended.done():
+            for request in (Request(310, dict(SEND), b"x" * 100), Request(11, dict(PULL))):
+                began = time.perf_counter()
+                try:
+                    answer = await client.call(request, timeout_s=CALL_S)
+                    if answer.code:
+                        errors.append(f"{request.code}: code {answer.code} {answer.remark}"[:200])
+                except (OSError, PeerError) as error:
+                    errors.append(f"{request.code}: {error!r}"[:200])
+                took_ms.append((time.perf_counter() - began) * 1_000)
+            await asyncio.sleep(PAUSE_S)
+    return {"took_ms": took_ms, "errors": errors}
+
+
+if __name__ == "__main__":
+    json.dump(asyncio.run(befriend(int(sys.argv[1]))), sys.stdout)
