@@ -231,7 +231,8 @@ class StoreConfig:
     flush_disk_type: str = option(
         "ASYNC_FLUSH",
         key="flushDiskType",
-        doc="SYNC_FLUSH: a send is answered only when its message is on the disk.",
+        doc="SYNC_FLUSH: a message is on the disk before its send is answered, and before "
+        "consumers get it.",
         choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
     )
     flush_commitlog_interval_ms: int = option(
