@@ -15,6 +15,7 @@ import errno
 import os
 import resource
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -61,7 +62,8 @@ def is_out_of_descriptors(error: OSError) -> bool:
 class DescriptorReserve:
     """Descriptors that the store holds open for nothing, and gives up when it needs one.
 
-    They are opened at the first use. Any thread may use it.
+    They are opened at the first use, and closed with the reserve at the latest. Any thread may use
+    it.
     """
 
     def __init__(self, count: int = RESERVED) -> None:
@@ -69,6 +71,7 @@ class DescriptorReserve:
         self._lock = threading.Lock()
         self._held: list[int] = []
         self._closed = False
+        weakref.finalize(self, _close_all, self._held)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -112,9 +115,7 @@ class DescriptorReserve:
 
     def _give_up(self) -> None:
         with self._lock:
-            held, self._held = self._held, []
-        for fd in held:
-            os.close(fd)
+            _close_all(self._held)
 
     def _fill(self) -> None:
         with self._lock:
@@ -123,3 +124,9 @@ class DescriptorReserve:
                     self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             except OSError:
                 return  # filled up by a later call
+
+
+def _close_all(held: list[int]) -> None:
+    """Close descriptors and forget them."""
+    while held:
+        os.close(held.pop())

@@ -77,3 +77,12 @@ def test_the_cache_of_queue_files_closes_its_own_for_a_new_one(
 @pytest.mark.parametrize(("limit", "left"), [(256, 128), (1_024, 512), (1 << 20, 1_024)])
 def test_files_have_half_of_few_descriptors(limit: int, left: int) -> None:
     assert headroom(limit) == left
+
+
+def test_a_reserve_that_nobody_closed_is_closed_with_its_owner() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    reserve = DescriptorReserve(3)
+    reserve.run(lambda: None)
+    assert len(os.listdir("/proc/self/fd")) == before + 3
+    del reserve
+    assert len(os.listdir("/proc/self/fd")) == before
