@@ -125,7 +125,8 @@ class PageGuard:
     @property
     def replaced(self) -> int:
         """How many pages were replaced so far."""
-        return int(self._words[bus_error.REPLACED])
+        count: int = self._words[bus_error.REPLACED]
+        return count
 
     def add(self, mapping: Mapping) -> int:
         """Guard a mapping; return its row, for `remove`.

@@ -54,15 +54,20 @@ class UnreadablePlaces:
 
     def __init__(self, log: MappedLog, notice: Callable[[str], None] = logger.warning) -> None:
         self._log, self.notice = log, notice
+        self._guard = page_guard()
         self._replaced = 0
         self.ranges: list[Range] = []
 
+    @property
+    def suspected(self) -> bool:
+        """Whether any mapped page of this process was ever unreadable."""
+        return self._guard.replaced > 0
+
     def look(self) -> bool:
         """Bring `ranges` up to date; return whether there are new ones."""
-        guard = page_guard()
-        if guard.replaced == self._replaced:
+        if self._guard.replaced == self._replaced:
             return False
-        self._replaced = guard.look()
+        self._replaced = self._guard.look()
         found: list[Range] = []
         for file in list(self._log.files):
             mine = [(file.base + low, file.base + high) for low, high in file.pages.unreadable]
