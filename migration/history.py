@@ -12,8 +12,8 @@ from html import escape
 from statistics import median
 from typing import Final
 
+from message_store.page_style import STYLE
 from migration.history_charts import Series, chart, moment
-from migration.history_style import STYLE
 from migration.ledger.records import EventRecord, LevelRecord, Run, SampleRecord
 from migration.states import State
 

@@ -3,9 +3,10 @@
     open the store (locked, recovered)  -->  levels and timers as they were, nobody delivers
     start, drain, verify: as in a broker, at full speed  -->  checkpoints, files on the disk
 
-The clock stands at the last record's store time, or an hour ago if that is later. So what was due
-since then is not overdue here: it gets its slot, and whoever opens the store next, Apache's broker
-or ours, delivers it at once. Apache's walks through one lap of its wheel at most: hence the hour.
+The clock of levels and timers stands at the last record's store time, or an hour ago if that is
+later. So what was due since then is not overdue here: it gets its slot, and the broker that opens
+the store next, Apache's or ours, delivers it at once. Apache's walks through one lap of its wheel
+at most: hence the hour. Records, plan, run and ledger have the time that it is.
 """
 
 from __future__ import annotations
@@ -138,38 +139,41 @@ def migrate_offline(
     """
     if not (root / "commitlog").is_dir():
         raise UsageError(f"{root} is no store: it has no directory commitlog")
-    with _opened(root, properties, now_ms) as (store, clock, sides, level_keeper):
+    wall = FakeClock(now_ms)
+    with _opened(root, properties, wall) as (store, clock, sides, level_keeper):
         wanted = sorted(set(levels)) or sorted(sides.delays_ms)
         unknown = [level for level in wanted if level not in sides.delays_ms]
         if unknown:
             raise UsageError(f"no level {unknown[0]} here; there are 1 to {len(sides.delays_ms)}")
-        count = Count(sides, wanted, clock.now_ms())
+        count = Count(sides, wanted, wall.now_ms())
         for _ in count.pieces():
             pass
         config_directory = store.config_path("")
         plan = count.plan(
-            plan_id=new_id("plan", clock.now_ms(), secrets.token_bytes(2)),
+            plan_id=new_id("plan", wall.now_ms(), secrets.token_bytes(2)),
             store_id="" if dry_run else store_id(Path(config_directory)),
             made_by=who,
         )
         if dry_run:
             return Moved(plan)
-        check(plan, store_id=plan.store_id, delays_ms=sides.delays_ms, now_ms=clock.now_ms())
-        work = _Work(root, store, clock, sides, plan, who, shown)
+        check(plan, store_id=plan.store_id, delays_ms=sides.delays_ms, now_ms=wall.now_ms())
+        work = _Work(root, store, clock, wall, sides, plan, who, shown)
         return asyncio.run(work.run(wanted, level_keeper))
 
 
 @contextmanager
 def _opened(
-    root: Path, properties: Mapping[str, str], now_ms: int
+    root: Path, properties: Mapping[str, str], wall: FakeClock
 ) -> Iterator[tuple[Any, FakeClock, Sides, Any]]:
     config = replace(from_properties(StoreConfig, properties), root_text=str(root))
     clock = FakeClock(0)
     host = StoppedHost(clock, properties, str(root))
     plugin = SchedulePlugin(host)
-    store = MessageStore(config, clock, tags_code_rules=plugin.tags_code_rules())
+    store = MessageStore(config, wall, tags_code_rules=plugin.tags_code_rules())
     with store:
-        clock.set_ms(max(_last_store_ms(store), now_ms - LOOK_BACK_MS))
+        last_ms = _last_store_ms(store)
+        wall.set_ms(max(last_ms, wall.now_ms()))
+        clock.set_ms(max(last_ms, wall.now_ms() - LOOK_BACK_MS))
         topics = (*plugin.system_topics(), SystemTopic(TIMER_TOPIC, 1), SystemTopic(MARK_TOPIC, 1))
         for topic in topics:
             store.topics.set_routing(
@@ -217,11 +221,16 @@ def _last_store_ms(store: Any) -> int:
 
 @dataclass(slots=True)
 class _Work:
-    """One offline run."""
+    """One offline run.
+
+    Attributes:
+        clock: of levels and timers; wall: the time that it is.
+    """
 
     root: Path
     store: Any
     clock: FakeClock
+    wall: FakeClock
     sides: Sides
     plan: Plan
     who: str
@@ -231,7 +240,7 @@ class _Work:
         """Migrate levels one after the other; everything is on the disk afterwards."""
         await self.sides.keeper.persist(last=True)
         service = self._service()
-        run = new_id(OFFLINE, self.clock.now_ms(), secrets.token_bytes(2))
+        run = new_id(OFFLINE, self.wall.now_ms(), secrets.token_bytes(2))
         account = service.account
         held = asyncio.create_task(account.run(), name="migration ledger")
         try:
@@ -240,7 +249,7 @@ class _Work:
                 self.plan,
                 MigrationRecord(
                     migration_id=run, plan_id=self.plan.plan_id, mode=OFFLINE,
-                    started_ms=self.clock.now_ms(), started_by=self.who,
+                    started_ms=self.wall.now_ms(), started_by=self.who,
                 ),
             )  # fmt: skip
             service.need()
@@ -253,7 +262,7 @@ class _Work:
             await service.write()
             account.stop()
             while not held.done():
-                self.clock.advance(1)  # the ledger's writer waits on this clock
+                self.wall.advance(1)  # the ledger's writer waits on this clock
                 await asyncio.sleep(PAUSE_S)
         return Moved(self.plan, run, moved)
 
@@ -269,7 +278,7 @@ class _Work:
         def fold() -> Fold:
             return migrations.told.fold()
 
-        account = Account(place, clock=self.clock, fold=fold)
+        account = Account(place, clock=self.wall, fold=fold)
         migrations = Migrations(store, self.clock, router, tell=account.tell)
         config = MigrationConfig(target_p99_ms=0)
         return MigrationService(migrations, account, self.clock, config, lambda: self.sides)

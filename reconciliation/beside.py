@@ -1,7 +1,8 @@
 """Files that an audit can do without, looked at all the same: a broker needs them when it starts.
 
     timerlog/*            units up to where the checkpoint says that they were written
-    timerwheel            slots that are of their place, and point into the timer log
+    timerwheel            slots that are of their place, and point into the timer log; whose chains
+                          have all units that are pending (`pointers`)
     index/*               a header that fits its items, items one after the other
     config/*.json         JSON, or a backup that is
 
@@ -22,10 +23,11 @@ import numpy.typing as npt
 from message_store.layout import INDEX_HEADER, INDEX_ITEM, MAGIC_BLANK, native_columns
 from message_store.verify.index import find_shape
 from reconciliation import units
-from reconciliation.facts import BAD_INPUT, TIMER_FILE, read_check, read_json
+from reconciliation.facts import BAD_INPUT, TIMER_FILE, Standing, read_check, read_json
 from reconciliation.files import Entry, Root
 from reconciliation.late_units import any_waits
 from reconciliation.planning import OFFSET_MAX, Finding, LogPlan, Segment, row_of_files
+from reconciliation.pointers import POINTER, Pending, is_orderly, look_at_chains, look_at_units
 from timer_store.layout import (
     MAGIC_MAX,
     TIMER_BLANK,
@@ -51,6 +53,7 @@ class Look:
     Attributes:
         limit: where the written units of the timer log end.
         end: where its files end; read_ms: the slot that the timers had come to.
+        about: what is known of pending units; None: there are none to look at.
     """
 
     kind: str
@@ -58,9 +61,12 @@ class Look:
     limit: int = 0
     end: int = 0
     read_ms: int = 0
+    about: Pending | None = None
 
 
-def plan_looks(root: Root, plan: LogPlan, bytes_max: int) -> tuple[list[Look], list[Finding]]:
+def plan_looks(
+    root: Root, plan: LogPlan, bytes_max: int, standing: Standing, precision_ms: int
+) -> tuple[list[Look], list[Finding]]:
     """Return what to look at, and what can be told from directories and small files."""
     findings: list[Finding] = []
     store = root.url
@@ -91,6 +97,10 @@ def plan_looks(root: Root, plan: LogPlan, bytes_max: int) -> tuple[list[Look], l
         text = f"the timers' checkpoint says that it goes on to {written}"
         at = row[0][-1].size if row[0] else 0
         findings.append(Finding(store, path, at, written - end, "gap", text))
+    about = None
+    if row[0] and check is not None:
+        orderly = told("abort", lambda: is_orderly(root)) or False
+        about = Pending(plan, standing, precision_ms, written, orderly)
     looks = []
     step = max(bytes_max // UNIT_BYTES, 1) * UNIT_BYTES
     for entry in row[0]:
@@ -99,9 +109,10 @@ def plan_looks(root: Root, plan: LogPlan, bytes_max: int) -> tuple[list[Look], l
                 store, root, entry.path, int(entry.name), entry.size, start,
                 min(start + step, entry.size),
             )  # fmt: skip
-            looks.append(Look("timerlog", part, written))
+            looks.append(Look("timerlog", part, written, about=about))
     for part in told(WHEEL, lambda: units.named_file(store, root, WHEEL, OFFSET_MAX)) or ():
-        looks.append(Look("timerwheel", part, written, end, check["read_ms"] if check else 0))
+        read_ms = check["read_ms"] if check else 0
+        looks.append(Look("timerwheel", part, written, end, read_ms, about))
     for part in told("index", lambda: units.named_files(store, root, "index", OFFSET_MAX)) or ():
         looks.append(Look("index", part))
     return looks, findings
@@ -131,9 +142,27 @@ def look_at(look: Look) -> Iterator[Finding]:
             yield _found(part, part.start + data.size, missing, "gap", "the file ends before that")
         for at, size, text in LOOKS[look.kind](look, data):
             yield _found(part, part.start + at, size, "gap", text)
+        if look.about is not None:
+            yield from _pointers(look, look.about, data)
     except OSError as error:
         text = f"it cannot be read: {error}"
         yield _found(part, part.start, part.end - part.start, "unreadable", text)
+
+
+def _pointers(look: Look, about: Pending, data: Bytes) -> Iterator[Finding]:
+    """Yield what is wrong with where pending units and slots of timers point."""
+    part = look.segment
+    if look.kind == "timerlog":
+        count = min(data.size, look.limit - part.base - part.start) // UNIT_BYTES
+        rows = np.frombuffer(data[: max(count, 0) * UNIT_BYTES], TIMER_UNIT)
+        pos = part.base + part.start + np.arange(rows.size) * UNIT_BYTES
+        yield from look_at_units(about, part, native_columns(rows), pos)
+    elif look.kind == "timerwheel" and data.size == WHEEL_BYTES:
+        slots = native_columns(np.frombuffer(data, TIMER_SLOT))
+        if slots["tick"].any():
+            for at, why in look_at_chains(about, part.root, slots):
+                size = TIMER_SLOT.itemsize
+                yield _found(part, at * size, size, POINTER, why)
 
 
 def _found(part: Segment, offset: int, size: int, kind: str, text: str) -> Finding:

@@ -38,7 +38,7 @@ WHOLE: Final = frozenset(
     {ROLE_LEVEL_COPY, ROLE_TIMER_COPY, ROLE_MARKER, ROLE_CANDIDATE, ROLE_CLOCK}
 )
 """Roles that make a store one that is looked at whole."""
-KEPT: Final = ("ok", "pending")
+KEPT: Final = ("ok", "pending", "removed")
 EXACT_BITS: Final = 12  # lateness of up to 4 s is counted by the ms, longer to 1 of 4096
 ROWS_MAX: Final = 100_000  # steps of lateness, and messages that are not fine
 LATE_MS: Final = 1 << 60  # of what cannot be told here

@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
 from reconciliation.facts import UNKNOWN, Standing
+from reconciliation.hashes import hash_text, mix, name_table
 from reconciliation.kernels import columns as kernels
+from reconciliation.reach import Reached, reached
 from reconciliation.scanning import Walk
 from reconciliation.tables import (
     PLAIN,
@@ -52,38 +54,6 @@ BROKERS: Final = (
     *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "WAIT", "__CRC32#"),
 )
 NAMES: Final = (*BROKERS, "UNIQ_KEY", "KEYS", "TAGS", "TIMER_DEL_UNIQKEY")
-FACTOR: Final = 0x9E3779B97F4A7C15
-WORD: Final = (1 << 64) - 1
-
-
-def hash_text(data: bytes) -> int:
-    """Return the hash of a name or value. `kernels.columns.hash_bytes` is its compiled twin."""
-    value = len(data) * FACTOR & WORD
-    for at in range(0, len(data), 8):
-        value = (value ^ int.from_bytes(data[at : at + 8], "little")) * FACTOR & WORD
-        value ^= value >> 32
-    return value
-
-
-def mix(values: Words, more: Any) -> Words:
-    """Return hashes of pairs: of what `values` stand for, and (n,) 64-bit numbers or one."""
-    mixed = (values ^ np.asarray(more).astype(np.int64).view(np.uint64)) * np.uint64(FACTOR)
-    mixed ^= mixed >> np.uint64(29)
-    return np.asarray(mixed * np.uint64(FACTOR))
-
-
-def name_table(names: Sequence[str]) -> Words:
-    """Return the table of known names that `kernels.columns.index_of` reads."""
-    table = np.zeros((kernels.SLOTS, 2), np.uint64)
-    for number, name in enumerate(names):
-        value = hash_text(name.encode())
-        slot = value >> 58
-        while table[slot, 0]:
-            slot = (slot + 1) % kernels.SLOTS
-        table[slot] = value, number
-    return table
-
-
 KNOWN: Final = name_table(NAMES)
 GLANCED: Final = np.array(
     [hash_text(name) for name in (b"REAL_TOPIC", b"TIMER_ROLL_TIMES", b"TIMER_DEL_UNIQKEY")],
@@ -94,6 +64,8 @@ KINDS: Final = {  # topics of which records are more than deliveries
 }  # fmt: skip
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 ABSENT: Final = -(1 << 62)
+LOOKED_UP: Final = (ROLE_DELIVERY, ROLE_CANDIDATE, *WAITING)
+"""Roles of records that a unit of their queue has to name."""
 LEVEL_MAX: Final = 0x7FFFFFFF
 TEXTS: Final = {
     "unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC",
@@ -144,6 +116,7 @@ class MessageColumns:
         self.seen = np.zeros(2 * kernels.SEEN_MAX, np.uint64)
         self.spans = np.zeros(0, np.int32)
         self.units: UnitTimes | None = None
+        self.reached: Reached | None = None
         self._names: dict[int, str] = {}
 
     def batch(self, walk: Walk, rows: Rows) -> pa.RecordBatch | None:
@@ -164,6 +137,7 @@ class MessageColumns:
     def _chunk(self, walk: Walk, rows: Rows) -> _Chunk | None:
         if self.units is None:
             self.units = UnitTimes(walk.segment.root, SCHEDULE_TOPIC)
+            self.reached = Reached(walk.segment.root, self.standing.reach)
         if self._roles and not self._roles & (PLAIN | {ROLE_NONE}):
             rows = self._odd(walk, rows)
         elif self._roles and ROLE_DELIVERY not in self._roles:  # those are known at a glance
@@ -251,6 +225,7 @@ class _Chunk:
             "target": self._target, "identity": self._identity, "name_hash": self._name_hash,
             "unit_ms": self._unit_ms, "passed": self._passed, "file": self._file,
             "file_offset": self._file_offset, "note": self._note,
+            "other_time": self._other_time, "queued": self._queued,
         }[name]  # fmt: skip
         return make()
 
@@ -408,6 +383,35 @@ class _Chunk:
                 queue_id, rows["queue_offset"][mine], times[mine], rows["phys_offset"][mine]
             )
         return pa.array(found.astype(np.int32), mask=found == UNKNOWN)
+
+    def _other_time(self) -> pa.Array:
+        """Tell of messages of levels whose unit has a time that the level does not promise."""
+        standing, rows, times = self._made.standing, self.rows, self.unit_times
+        found = np.zeros(rows.size, np.bool_)
+        known = (self.kinds == 1) & (times >= TIME_MIN)
+        own = self._number("DUEMQ_DUE_MS")  # of one that came back from the timers
+        for queue_id in np.unique(rows["queue_id"][known]).tolist():
+            delays = standing.delays.get(queue_id + 1, ())
+            mine = np.flatnonzero(known & (rows["queue_id"] == queue_id) & (times != own))
+            delay = times[mine] - rows["store_ms"][mine]
+            wrong = mine[~np.isin(delay, delays)] if delays else mine[:0]
+            said = standing.promised.get(queue_id, {})
+            found[wrong] = [
+                said.get(int(rows[at]["queue_offset"])) != times[at] for at in wrong.tolist()
+            ]
+        return pa.array(found)
+
+    def _queued(self) -> pa.Array:
+        topics, made = self._walk.topics, self._made
+        assert made.reached is not None
+        names = [topics.name(at) for at in range(len(topics))]
+        asked = np.isin(self.roles, LOOKED_UP)
+        known, found = reached(made.reached, names, self.rows, asked & (self.kinds != 1))
+        levels = asked & (self.kinds == 1)
+        if levels.any():
+            found[levels] = self.unit_times[levels] != NONE
+            known |= levels & made.reached.is_due(self.rows["phys_offset"], self.rows["store_ms"])
+        return pa.array(found, mask=~known)
 
     def _number(self, name: str) -> npt.NDArray[np.int64]:
         out = self._numbers.get(name)

@@ -53,6 +53,19 @@ class Owned:
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """Up to where the queues of a store are complete.
+
+    Attributes:
+        end: log offset; records before it have units.
+        until_ms: records stored until then have units, too.
+    """
+
+    end: int = 0
+    until_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """How far the levels and the timers of one store have come.
 
@@ -63,6 +76,9 @@ class Standing:
         read_ms: the timers' slot; None: nobody says.
         taken_to: units of the timers' queue before this offset were taken in.
         late: (n,) sorted log offsets of timers that wait in a later slot than their own.
+        log_min: where the log begins.
+        delays: level to the delays that it can have, in ms; see `level_times`.
+        reach: see `reach`.
     """
 
     number: int = 0
@@ -72,6 +88,9 @@ class Standing:
     read_ms: int | None = None
     taken_to: int = 0
     late: Offsets = field(default_factory=NOTHING.copy)
+    log_min: int = 0
+    delays: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    reach: Reach = Reach()
 
     def of_level(self, queue_id: int, offsets: Offsets, due_ms: Offsets, at: Offsets) -> Flags:
         """Return AHEAD, PASSED or UNKNOWN for units of a level's queue."""

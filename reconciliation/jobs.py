@@ -17,6 +17,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from message_store.marks import MARK_TOPIC
+from reconciliation.judging import EXCUSED
 from reconciliation.marks import owned_by_timers
 from reconciliation.verdicts import CLEAN, origin
 from timer_store.layout import UNIT_BYTES
@@ -197,7 +198,10 @@ def repair(verdicts: DataFrame, messages: DataFrame | None = None) -> DataFrame:
         store, phys_offset (of the newest record of each), topic, queue_id, unique_id, due_ms, why,
         and of `messages`: property_text, body.
     """
+    # what is lost only by a clock that was set back is delivered if that is so
+    excused = F.coalesce("why", F.lit("")).isin(*EXCUSED)
     wanted = verdicts.where(F.col("verdict").isin(*TO_REPAIR) & F.col("leaf").isNotNull())
+    wanted = wanted.where(~excused)
     at = F.col("leaf").alias("phys_offset")
     found = wanted.select("store", at, "topic", "queue_id", "unique_id", "due_ms", "why")
     if messages is None:

@@ -14,19 +14,26 @@ if TYPE_CHECKING:
     from reconciliation.verdicts import AuditConfig
 
 IGNORED: Final = "ignored"
+EARLY_BY_CLOCK: Final = "delivered before its time; the clock was set back before that"
+LOST_BY_CLOCK: Final = "its time was passed by before the clock was set back"
+LATE_BY_CLOCK: Final = "overdue by the clock as it was before it was set back"
+EXCUSED: Final = (EARLY_BY_CLOCK, LOST_BY_CLOCK, LATE_BY_CLOCK)
+"""Why of what a clock that was set back excuses: a finding unless the clock is trusted."""
 
 
 def _clocks(stores: DataFrame) -> DataFrame:
     """Return what is to be known of stores; `behind`: their clock is not where it was before.
 
-    How far the timers had come then says nothing of those that were put since.
+    Their newest moment is `last_ms`, by the clock of now `now_ms`. How far the timers had come
+    says nothing then of what was put since.
     """
     names = ("store_id", "store", "log_min")
     if "steps" not in stores.columns:
-        return stores.select(*names, "last_ms", F.lit(False).alias("behind"))
+        now_ms = F.col("last_ms").alias("now_ms")
+        return stores.select(*names, "last_ms", now_ms, F.lit(False).alias("behind"))
     behind = F.coalesce(F.col("newest_ms") > F.col("log_ms"), F.lit(False))
-    last_ms = F.when(behind, F.col("log_ms")).otherwise(F.col("last_ms"))
-    return stores.select(*names, last_ms.alias("last_ms"), behind.alias("behind"), "steps")
+    now_ms = F.when(behind, F.col("log_ms")).otherwise(F.col("last_ms")).alias("now_ms")
+    return stores.select(*names, "last_ms", now_ms, behind.alias("behind"), "steps")
 
 
 def judged(lives: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFrame:
@@ -35,11 +42,13 @@ def judged(lives: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFram
     about = _clocks(stores)
     found = lives.join(F.broadcast(about), "store_id")
     found = found.withColumn("at_root", F.col("root").bitwiseAND(F.lit((1 << STORE_BITS) - 1)))
-    found = found.where(F.col("at_root") >= F.col("log_min"))  # retention took what came before
-    as_of_ms = F.col("last_ms") if config.as_of_ms is None else F.lit(config.as_of_ms)
+    found = found.withColumn("old", F.col("at_root") < F.col("log_min"))
+    given = None if config.as_of_ms is None else F.lit(config.as_of_ms)
+    as_of_ms, was_ms = (F.col(n) if given is None else given for n in ("now_ms", "last_ms"))
     found = found.withColumns(
         {
             "as_of_ms": as_of_ms,
+            "was_ms": was_ms,
             "late_ms": F.when(F.col("held") > 0, F.col("sent_ms") - F.col("due_ms")),
         }
     )
@@ -63,6 +72,7 @@ def judged(lives: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFram
     )  # fmt: skip
 
 
+OTHER_TIME: Final = "its queue's unit says another time than its level promises"
 Rule = tuple[str, "Column", str]
 
 
@@ -73,12 +83,22 @@ def _rules(config: AuditConfig) -> list[Rule]:
     waits = ~sent & (c("parked") == 0) & ~c("cancelled")
     overdue = waits & (c("due_ms") + config.late_ms < c("as_of_ms"))
     gone_by = (c("passed") == 1) & (~c("is_level") | (c("due_ms") <= c("as_of_ms")))
-    gone_by = F.when(c("is_level") | ~c("behind"), gone_by)
-    passed = F.coalesce(gone_by, overdue)
+    by_now = F.when(c("is_level") | ~c("behind"), gone_by)
+    passed = F.coalesce(by_now, overdue)
+    excused = waits & F.coalesce(gone_by, F.lit(False)) & ~F.coalesce(passed, F.lit(False))
     early = c("late_ms") + c("back_ms") < 0
-    no_record = missing & c("has_unit")
+    was_overdue = waits & (c("due_ms") + config.late_ms < c("was_ms"))
+    by_clock = ("ok", "pending", "pending") if config.trust_clock else ("early", "lost", "late")
+    clock_early, clock_lost, clock_late = by_clock
+    no_record, removed = missing & c("has_unit"), missing & c("old")
+    ended = sent | (c("parked") > 0)
     yet = "not delivered; nothing passed it by yet"
     return [
+        ("duplicated", removed & (c("deliveries") + c("parked") > 1), "delivered more than once"),
+        ("removed", removed & ended, "delivered; its record was removed since"),
+        ("lost", removed & c("gone") & ~c("cancelled"), "its record was removed while it waited"),
+        ("removed", removed & c("past"), "settled; its record was removed since"),
+        (IGNORED, removed, "its record was removed"),
         ("quarantined", no_record & (c("parked") > 0), "its record cannot be read"),
         ("corrupt", no_record, "no record lies where its queue points"),
         ("unexpected", missing & (sent | (c("parked") > 0)), "its origin is no scheduled message"),
@@ -91,6 +111,8 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("corrupt", sent & c("hurt_sent"), "the delivered body does not match its CRC"),
         ("cancelled_but_fired", c("cancelled") & sent, "delivered after it was cancelled"),
         ("misrouted", sent & c("elsewhere"), "delivered to another topic or queue"),
+        ("corrupt", sent & c("other_time"), OTHER_TIME),
+        ("unreachable", sent & c("away"), "no unit of its queue names it: no consumer can get it"),
         ("moved", early & c("fired"), "delivered early on request"),
         ("early", early, "delivered before its time"),
         ("late", c("late_ms") > config.late_ms, "delivered late"),
@@ -98,9 +120,13 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("cancelled", c("cancelled"), "cancelled in time"),
         ("corrupt", waits & c("hurt_held"), "its body does not match its CRC"),
         ("corrupt", waits & c("due_ms").isNull(), "it does not say when it is due"),
+        ("unreachable", waits & c("no_unit"), "no unit of its queue names it"),
+        ("corrupt", waits & c("other_time"), OTHER_TIME),
         ("lost", waits & passed, "its time was passed by, and it was not delivered"),
         ("late", overdue, "not delivered, and overdue"),
+        (clock_lost, excused, LOST_BY_CLOCK),
+        (clock_late, was_overdue, LATE_BY_CLOCK),
         ("pending", waits, yet),
+        (clock_early, (c("late_ms") < 0) & ~c("fired"), EARLY_BY_CLOCK),
         ("moved", c("moved"), "delivered at the time it was moved to"),
-        ("ok", c("late_ms") < 0, "in time; the clock was set back between put and delivery"),
     ]  # fmt: skip

@@ -18,10 +18,16 @@ from reconciliation.tables import (
     KNOWN,
     LEVEL,
     NO_TARGET,
+    NO_UNIT,
+    OTHER_TIME,
     PASSED,
+    PAST,
+    PAST_MASK,
     ROLE_DELIVERY,
     ROLE_LEVEL,
+    ROLE_PAST,
     SENT,
+    SENT_AWAY,
     SENT_HURT,
     SENT_MASK,
     STORE_BITS,
@@ -34,7 +40,7 @@ LIFE: Final = (
     "root", "held", "deliveries", "parked", "leaf_at", "store_ms", "level", "due_ms", "topic_hash",
     "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "elsewhere", "hurt_sent",
     "hurt_held", "passed", "is_level", "hops", "moved", "has_unit", "cancelled", "fired", "copies",
-    "ended_old",
+    "ended_old", "other_time", "no_unit", "away", "gone", "past",
 )  # fmt: skip
 """What is known of a message: see `judging`. root: its key."""
 
@@ -43,9 +49,10 @@ def lean_lives(events: DataFrame) -> DataFrame:
     """Return `LIFE` of messages that nothing but deliveries ended.
 
     Args:
-        events: of `verdicts._keyed`, roles ROLE_LEVEL, ROLE_TIMER and ROLE_DELIVERY.
+        events: of `verdicts._keyed`, roles ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY and ROLE_PAST.
     """
-    sent = F.col("role") == ROLE_DELIVERY
+    sent, past = F.col("role") == ROLE_DELIVERY, F.col("role") == ROLE_PAST
+    away = F.coalesce(~F.col("queued"), F.lit(False))
     flags = (
         F.lit(1)
         + _bit(F.col("hurt"), HURT)
@@ -53,12 +60,14 @@ def lean_lives(events: DataFrame) -> DataFrame:
         + _bit(F.col("role") == ROLE_LEVEL, LEVEL)
         + _bit(F.col("passed").isNotNull(), KNOWN)
         + _bit(F.coalesce(F.col("passed") == 1, F.lit(False)), PASSED)
+        + _bit(F.coalesce("other_time", F.lit(False)), OTHER_TIME)
+        + _bit(away, NO_UNIT)
     )
-    one = F.lit(1 << SENT) + _bit(F.col("hurt"), SENT_HURT)
-    tally = F.when(sent, one).otherwise(flags)
+    one = F.lit(1 << SENT) + _bit(F.col("hurt"), SENT_HURT) + _bit(away, SENT_AWAY)
+    tally = F.when(sent, one).when(past, F.lit(1 << PAST)).otherwise(flags)
 
     def of_held(name: str) -> Column:
-        return F.max(F.when(~sent, F.col(name)))
+        return F.max(F.when(~sent & ~past, F.col(name)))
 
     sums = events.groupBy("key").agg(
         F.sum(tally).alias("tally"),
@@ -85,7 +94,7 @@ def told(sums: DataFrame, *more: str) -> DataFrame:
     return sums.select(
         F.col("key").alias("root"),
         held.alias("held"),
-        F.shiftright("tally", SENT).bitwiseAND(F.lit(SENT_MASK).cast("bigint")).alias("deliveries"),
+        _part(SENT, SENT_MASK).alias("deliveries"),
         none.alias("parked"),
         F.col("key").bitwiseAND(F.lit((1 << STORE_BITS) - 1)).alias("leaf_at"),
         "store_ms",
@@ -98,7 +107,7 @@ def told(sums: DataFrame, *more: str) -> DataFrame:
         (F.col("body") != 0).alias("other_body"),
         (F.col("properties") != 0).alias("other_properties"),
         (~_has(NO_TARGET) & (F.coalesce("target", F.lit(0)) != 0)).alias("elsewhere"),
-        (F.shiftright("tally", SENT_HURT) > 0).alias("hurt_sent"),
+        (_part(SENT_HURT, COUNT_MASK) > 0).alias("hurt_sent"),
         _has(HURT).alias("hurt_held"),
         F.when(_has(KNOWN), _has(PASSED).cast("int")).alias("passed"),
         _has(LEVEL).alias("is_level"),
@@ -109,12 +118,21 @@ def told(sums: DataFrame, *more: str) -> DataFrame:
         no.alias("fired"),
         none.alias("copies"),
         none.alias("ended_old"),
+        _has(OTHER_TIME).alias("other_time"),
+        _has(NO_UNIT).alias("no_unit"),
+        (F.shiftright("tally", SENT_AWAY) > 0).alias("away"),
+        no.alias("gone"),
+        (_part(PAST, PAST_MASK) > 0).alias("past"),
         *more,
     )
 
 
 def _bit(holds: Column, place: int) -> Column:
     return F.when(holds, F.lit(1 << place)).otherwise(F.lit(0)).cast("bigint")
+
+
+def _part(place: int, mask: int) -> Column:
+    return F.shiftright("tally", place).bitwiseAND(F.lit(mask).cast("bigint"))
 
 
 def _has(place: int) -> Column:

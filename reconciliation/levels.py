@@ -16,6 +16,10 @@ from reconciliation.files import Root
 
 LEVELS_FILE: Final = "config/delayLevels.json"
 UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DEFAULT_LEVELS_S: Final = (
+    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200),
+)
+DEFAULT_LEVELS_MS: Final = tuple(1_000 * seconds for seconds in DEFAULT_LEVELS_S)
 _LEVEL: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
@@ -43,6 +47,19 @@ def kept_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
     if len(told) == 1:
         told[next(iter(told))] += silent
     return told
+
+
+def tables_of(root: Root) -> tuple[tuple[int, ...], ...]:
+    """Return the delays of all tables of levels that a store of ours tells, the oldest first.
+
+    Raises:
+        UsageError: They cannot be understood.
+    """
+    try:
+        history = read_json(root, LEVELS_FILE).get("history", ())
+        return tuple(levels_ms_of(str(row["levels"])) for row in history)
+    except BAD_INPUT as error:
+        raise UsageError(f"{root.url}/{LEVELS_FILE} cannot be read: {error}") from error
 
 
 def _kept(path: str) -> tuple[int, ...]:

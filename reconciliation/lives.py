@@ -10,10 +10,12 @@ from reconciliation.lean import LIFE
 from reconciliation.tables import (
     ROLE_DECISION,
     ROLE_DELIVERY,
+    ROLE_GONE,
     ROLE_LEVEL,
     ROLE_LEVEL_COPY,
     ROLE_MARK,
     ROLE_MARKER,
+    ROLE_PAST,
     ROLE_QUARANTINE,
     ROLE_UNIT,
     WAITING,
@@ -40,10 +42,11 @@ def whole_lives(events: DataFrame) -> DataFrame:
     held = F.struct(
         at.alias("at"), "role", "store_ms", "level", "due_ms", "topic_hash", "queue_id", "body",
         "properties_hash", "target", "hurt", "passed",
+        "other_time", "queued",
     )  # fmt: skip
     sent = F.struct(
         at.alias("at"), "store_ms", "topic_hash", "queue_id", "body", "properties_hash", "target",
-        "hurt",
+        "hurt", "queued",
     )  # fmt: skip
     lives = events.groupBy("root").agg(
         F.min(F.when(is_held, held)).alias("first"),
@@ -51,6 +54,8 @@ def whole_lives(events: DataFrame) -> DataFrame:
         F.count(F.when(is_held, 1)).alias("held"),
         F.count(F.when(copied, 1)).alias("moves"),
         F.count(F.when(role == ROLE_UNIT, 1)).alias("units"),
+        F.count(F.when(role == ROLE_GONE, 1)).alias("gone_units"),
+        F.count(F.when(role == ROLE_PAST, 1)).alias("past_units"),
         F.min(F.when(is_sent, sent)).alias("sent"),
         F.count(F.when(is_sent, 1)).alias("deliveries"),
         F.count(F.when(parked, 1)).alias("parked"),
@@ -91,5 +96,10 @@ def _told(lives: DataFrame) -> DataFrame:
         # whoever fires a message puts a marker behind it
         "fired": F.coalesce(F.col("marked_at") > F.col("sent.at"), F.lit(False)),
         "copies": F.coalesce("copies", F.lit(0)),
+        "other_time": F.coalesce("leaf.other_time", F.lit(False)),
+        "no_unit": F.coalesce(~F.col("leaf.queued"), F.lit(False)),
+        "away": F.coalesce(~F.col("sent.queued"), F.lit(False)),
+        "gone": F.col("gone_units") > 0,
+        "past": F.col("past_units") > 0,
     }
     return lives.withColumns(made).select(*LIFE)

@@ -32,6 +32,7 @@ def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.
     facts = [
         _place(step.finding, number)
         | {"role": ROLE_CLOCK, "out_ms": step.before_ms, "store_ms": step.after_ms}
+        | {"passed": int(step.corroborated)}
         for step in steps
     ]
     rows = [{name: fact.get(name) for name in schema.names} for fact in facts]

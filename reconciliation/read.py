@@ -11,14 +11,13 @@ from pyspark.sql.utils import is_remote
 
 from reconciliation.brief import Brief, Tallies, audit_briefly
 from reconciliation.levels import kept_levels_ms
+from reconciliation.planned import Planned, plan_store
 from reconciliation.planning import PARTITION_BYTES
 from reconciliation.source import (
     BUCKETS_MAX,
     FORMAT,
     Part,
-    Planned,
     StoreReader,
-    plan_store,
     wanted_of,
 )
 from reconciliation.tables import TABLES

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
+from message_store.page_style import STYLE
 from reconciliation.report_charts import SERIES_MAX, bars, lines
 from reconciliation.report_charts import time_text as time_text
 from reconciliation.summary import Summary
@@ -14,6 +15,7 @@ from reconciliation.verdicts import CLEAN
 
 Rows = Sequence[Mapping[str, Any]]
 ROWS_MAX: Final = 200
+MINUTE_MS: Final = 60_000
 NO_NUMBERS: Final = frozenset({"level"})
 TIMES: Final = frozenset(
     {
@@ -21,32 +23,9 @@ TIMES: Final = frozenset(
         *("first_due_ms", "last_due_ms"),
     }
 )
-STYLE: Final = """
-:root{--ink:#20262c;--soft:#66717c;--line:#dfe3e7;--bad:#b3261e;--good:#1b6e36;--sheet:#fff}
-body{font:15px/1.5 system-ui,sans-serif;margin:0;background:#f3f5f7;color:var(--ink)}
-main{max-width:64rem;margin:2rem auto;padding:0 1.2rem}
-h1{font-size:1.5rem;margin:0 0 .2rem}h2{font-size:1.1rem;margin:0 0 .6rem}
-section{background:var(--sheet);border:1px solid var(--line);border-radius:8px;padding:1rem 1.2rem;
-margin:1rem 0;overflow-x:auto}
-.tiles{display:flex;flex-wrap:wrap;gap:.8rem;margin:1rem 0}
-.tile{background:var(--sheet);border:1px solid var(--line);border-radius:8px;padding:.6rem 1.1rem}
-.tile b{display:block;font-size:1.45rem;font-variant-numeric:tabular-nums}
-.tile span,.note{color:var(--soft);font-size:.85rem}
-table{border-collapse:collapse;width:100%}
-td,th{padding:.25rem .9rem .25rem 0;text-align:left;border-bottom:1px solid var(--line);
-vertical-align:top;overflow-wrap:anywhere}
-th{font-weight:600;color:var(--soft);font-size:.85rem}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-td.t{white-space:nowrap}
-.bad{color:var(--bad);font-weight:600}.good{color:var(--good);font-weight:600}
-svg{width:100%;height:auto;font:11px system-ui,sans-serif;fill:var(--soft)}
-.grid{stroke:var(--line)}.line{fill:none;stroke-width:2}.limit{stroke:var(--bad);
-stroke-dasharray:6 4}rect{fill:#3b6ea8}
-.legend{margin:.2rem 0 0}.key{margin-right:1.2rem;white-space:nowrap;font-size:.85rem}
-.key i{display:inline-block;width:.8rem;height:.8rem;border-radius:2px;margin-right:.35rem}
-@media(prefers-color-scheme:dark){:root{--ink:#e6e9ec;--soft:#9aa6b2;--line:#333b43;--bad:#ff8a80;
---good:#81c995;--sheet:#1d2328}body{background:#14181c}}
-"""
+WORDS: Final = frozenset({"why", "note", "store", "file"})
+GOOD: Final = frozenset({"ok", "moved"})  # what is only pending or cancelled is no success yet
+LIKE_MAX: Final = 3  # of rows that say the same one after the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +52,8 @@ def html_report(
     pages = pages or Pages()
     parts = [
         f"<h1>Audit of {escape(', '.join(stores))}</h1>",
-        f'<p class="note">Made {time_text(at_ms)} UTC</p>',
-        f"<p>{_verdict(summary)}</p>",
+        f'<p class="soft">Made {time_text(at_ms)} UTC</p>',
+        _verdict(summary),
         _tiles(summary),
         _verdicts(summary),
         _offenders(summary),
@@ -84,19 +63,19 @@ def html_report(
         _forecast(pages),
         _proof(pages),
     ]
-    view = '<meta name="viewport" content="width=device-width">'
+    view = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f'<meta charset="utf-8">{view}<title>DueMQ audit</title><style>{STYLE}</style>'
-    body = f"<main>{''.join(parts)}</main>"
+    body = "\n".join(parts)
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>'
 
 
 def _verdict(summary: Summary) -> str:
     if not summary.complete:
         text = "Not everything could be read: the audit is incomplete."
-        return f'<span class="bad">{text}</span>'
+        return f'<p class="bad">{text}</p>'
     if summary.clean:
-        return f'<span class="good">Every promise was kept ({summary.messages:,} messages).</span>'
-    return f'<span class="bad">There are findings ({summary.messages:,} messages).</span>'
+        return f'<p class="good">Every promise was kept ({summary.messages:,} messages).</p>'
+    return f'<p class="bad">There are findings ({summary.messages:,} messages).</p>'
 
 
 def _tiles(summary: Summary) -> str:
@@ -104,11 +83,11 @@ def _tiles(summary: Summary) -> str:
     facts = [
         ("messages", summary.messages, ""),
         ("findings", findings, "bad" if findings else "good"),
-        ("waiting", summary.verdicts.get("pending", 0), ""),
+        ("pending", summary.verdicts.get("pending", 0), ""),
         *((f"late by, {name}, ms", ms, "") for name, ms in summary.lateness_ms.items()),
     ]
     tiles = [
-        f'<div class="tile"><b class="{kind}">{value:,}</b><span>{escape(name)}</span></div>'
+        f'<div class="card tile"><b class="{kind}">{value:,}</b><span>{escape(name)}</span></div>'
         for name, value, kind in facts
         if value is not None
     ]
@@ -119,9 +98,10 @@ def _verdicts(summary: Summary) -> str:
     whole = max(summary.messages, 1)
     rows = []
     for name, count in summary.verdicts.items():
-        kind = "good" if name in CLEAN else "bad"
-        share = f'<td class="n">{100 * count / whole:.2f} %</td>'
-        rows.append([f'<td class="{kind}">{escape(name)}</td>', _number(count), share])
+        kind = "" if name in CLEAN - GOOD else "good" if name in GOOD else "bad"
+        share = f'<td class="number">{100 * count / whole:.2f} %</td>'
+        state = f'<td><span class="state {kind}">{escape(name)}</span></td>'
+        rows.append([state, _number(count), share])
     return _section("Verdicts", _table(("verdict", "messages", "share"), rows))
 
 
@@ -130,13 +110,16 @@ def _offenders(summary: Summary) -> str:
     names = ("verdict", "store", "root", "topic", "unique_id", "due_ms", "delivered_ms", "why")
     text = ""
     if summary.offenders:
-        text += _section("Findings", _rows(names, summary.offenders))
+        text += _section(
+            "Findings", _folded(names, summary.offenders, ("verdict", "store", "topic", "why"))
+        )
     if summary.unread:
         names = ("store", "damage", "file", "offset", "note")
-        text += _section("Not read", _rows(names, summary.unread))
+        text += _section("Not read", _folded(names, summary.unread, ("store", "damage", "note")))
     if summary.clock:
-        why = '<p class="note">No loss: lateness and what is overdue are of this clock.</p>'
-        clock = _rows(("store", "phys_offset", "file", "offset", "note"), summary.clock)
+        why = f'<p class="soft">{escape(clock_text(summary))}</p>'
+        names = ("store", "phys_offset", "file", "offset", "note")
+        clock = _folded(names, summary.clock, ("store",))
         text += _section("The clock was set back", why + clock)
     return text
 
@@ -146,7 +129,7 @@ def _totals(summary: Summary, pages: Pages) -> str:
         return ""
     names = ("level", "topic", "messages", "delivered", "findings", "p50_ms", "p90_ms", "p99_ms",
              "p999_ms", "max_ms")  # fmt: skip
-    note = '<p class="note">Lateness of deliveries, in ms; level “timer”: a time was asked for.</p>'
+    note = '<p class="soft">Lateness of deliveries, in ms; level “timer”: a time was asked for.</p>'
     return _section("By level and topic", note + _rows(names, pages.totals))
 
 
@@ -162,10 +145,10 @@ def _lateness(pages: Pages) -> str:
     order = sorted(series, key=lambda name: (-weight[name], name))
     chart = lines({name: series[name] for name in order}, unit="ms")
     left = len(order) - SERIES_MAX
-    note = f'<p class="note">{left} more with fewer messages are not drawn.</p>' if left > 0 else ""
+    note = f'<p class="soft">{left} more with fewer messages are not drawn.</p>' if left > 0 else ""
     names = ("level", "topic", "pieces", "messages", "first_p99_ms", "last_p99_ms", "worst_p99_ms",
              "p99_ms_per_day", "trend")  # fmt: skip
-    text = '<p class="note">99 of 100 deliveries were no later than this.</p>'
+    text = '<p class="soft">99 of 100 deliveries were no later than this.</p>'
     return _section("Lateness", text + chart + note + _rows(names, pages.trend))
 
 
@@ -173,7 +156,9 @@ def _worst(pages: Pages) -> str:
     if not pages.worst:
         return ""
     names = ("late_ms", "level", "topic", "unique_id", "due_ms", "delivered_ms", "store", "root")
-    return _section("The latest deliveries", _rows(names, pages.worst))
+    return _section(
+        "The latest deliveries", _folded(names, pages.worst, ("level", "topic", "store"))
+    )
 
 
 def _forecast(pages: Pages) -> str:
@@ -181,11 +166,12 @@ def _forecast(pages: Pages) -> str:
         return ""
     load = {row["from_ms"]: row["per_second"] for row in pages.forecast}
     limit = pages.forecast[0].get("capacity_per_s")
-    chart = bars(load, unit="messages a second", limit=limit)
+    piece_ms = min(row["until_ms"] - row["from_ms"] for row in pages.forecast)
+    chart = bars(load, unit="messages a second", piece_ms=piece_ms, limit=limit)
     worst = max(row.get("behind_ms") or 0 for row in pages.forecast)
-    text = f"Dashed: {limit:,.2f} a second" if limit is not None else "What waits"
+    text = f"Dashed: {limit:,.2f} a second" if limit is not None else "Pending"
     late = f"; the last message of the heaviest time would be {worst:,} ms behind it"
-    note = f'<p class="note">{text}{late}. A piece is a minute.</p>'
+    note = f'<p class="soft">{text}{late}. A bar is {_length(piece_ms)} wide.</p>'
     days = _rows(("day", "messages", "peak_at_ms", "peak_per_s"), pages.days) if pages.days else ""
     return _section("What falls due", chart + note + days)
 
@@ -195,7 +181,7 @@ def _proof(pages: Pages) -> str:
         return ""
     open_ones = sum(row["not_proven"] for row in pages.proof)
     kind, said = ("bad", f"{open_ones:,} messages are not proven.") if open_ones else (
-        "good", "Each message came exactly once at its promised time, or waits for it."
+        "good", "Each message came exactly once at its promised time, or is pending until then."
     )  # fmt: skip
     names = ("migration", "level", "way", "messages", "delivered", "pending", "ended", "not_proven")
     text = f'<p class="{kind}">{said}</p>'
@@ -203,7 +189,39 @@ def _proof(pages: Pages) -> str:
 
 
 def _section(title: str, inner: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{inner}</section>"
+    return f'<section><h2>{escape(title)}</h2><div class="card">{inner}</div></section>'
+
+
+def _length(ms: int) -> str:
+    if ms == MINUTE_MS:
+        return "a minute"
+    return f"{ms // MINUTE_MS:,} minutes" if ms % MINUTE_MS == 0 else f"{ms:,} ms"
+
+
+def clock_text(summary: Summary) -> str:
+    """Return what it means for an audit that the clock was set back."""
+    if summary.excused:
+        what = "is ok or pending" if summary.clean else "counts as a finding"
+        return (
+            f"{summary.excused:,} messages were delivered before their time by this clock, or "
+            f"passed by it: with a clock that can be trusted this {what} (--trust-clock)."
+        )
+    return "No message depends on it: lateness and what is overdue are of this clock."
+
+
+def _folded(names: Sequence[str], rows: Rows, same: Sequence[str]) -> str:
+    """Return a table of rows; those that agree in some columns with many before are folded away."""
+    seen: dict[tuple[Any, ...], int] = {}
+    first, rest = [], []
+    for row in rows:
+        key = tuple(row.get(name) for name in same)
+        seen[key] = seen.get(key, 0) + 1
+        (first if seen[key] <= LIKE_MAX else rest).append(row)
+    text = _rows(names, first)
+    if rest:
+        text += f"<details><summary>{len(rest):,} more like these</summary>"
+        text += f"{_rows(names, rest)}</details>"
+    return text
 
 
 def _rows(names: Sequence[str], rows: Rows) -> str:
@@ -216,7 +234,7 @@ def _rows(names: Sequence[str], rows: Rows) -> str:
         and any(isinstance(row.get(name), int | float) for row in shown)
     }
     more = len(rows) - len(shown)
-    note = f'<p class="note">{more:,} more rows.</p>' if more > 0 else ""
+    note = f'<p class="soft">{more:,} more rows.</p>' if more > 0 else ""
     return (
         _table([name.removesuffix("_ms").replace("_", " ") for name in names], cells, right) + note
     )
@@ -235,7 +253,7 @@ def shown_cell(name: str, value: Any) -> str:
 
 def _cell(name: str, value: Any) -> str:
     number = isinstance(value, int | float) and name not in TIMES | NO_NUMBERS
-    kind = "t" if name in TIMES else "n" if number else ""
+    kind = "when" if name in TIMES else "number" if number else "words" if name in WORDS else ""
     mark = f' class="{kind}"' if kind else ""
     return f"<td{mark}>{escape(shown_cell(name, value))}</td>"
 
@@ -245,7 +263,7 @@ def _level(value: Any) -> str:
 
 
 def _number(value: int) -> str:
-    return f'<td class="n">{value:,}</td>'
+    return f'<td class="number">{value:,}</td>'
 
 
 def _table(
@@ -255,7 +273,7 @@ def _table(
 ) -> str:
     numbers = {name.removesuffix("_ms").replace("_", " ") for name in right} | {"messages", "share"}
     head = "".join(
-        f'<th class="n">{escape(name)}</th>' if name in numbers else f"<th>{escape(name)}</th>"
+        f'<th class="number">{escape(name)}</th>' if name in numbers else f"<th>{escape(name)}</th>"
         for name in names
     )
     body = "".join(f"<tr>{''.join(line)}</tr>" for line in lines)

@@ -10,6 +10,7 @@ from typing import Final
 
 POINTS_MAX: Final = 240
 SERIES_MAX: Final = 8
+DOTS_MAX: Final = 40  # points of a line that are drawn one by one
 COLOURS: Final = (
     "#1f6f8b", "#c0504d", "#6a8f3c", "#8064a2", "#d98c21", "#3b6ea8", "#a0527d", "#5b5b5b",
 )  # fmt: skip
@@ -53,14 +54,20 @@ def lines(series: Mapping[str, Points], *, unit: str, limit: float | None = None
     return _svg("".join(drawn)) + _legend(list(shown), limit, unit)
 
 
-def bars(values: Points, *, unit: str, limit: float | None = None) -> str:
-    """Return a bar for each time, the highest ones where there are too many to draw."""
+def bars(values: Points, *, unit: str, piece_ms: int = 1, limit: float | None = None) -> str:
+    """Return a bar for each piece of time, the highest ones where there are too many to draw.
+
+    Args:
+        values: value by the time in ms at which its piece begins.
+        piece_ms: how long a piece lasts: as wide is its bar.
+    """
     if not values:
         return ""
     thin = _thinned(values)
+    drawn_ms = piece_ms * -(-len(values) // POINTS_MAX)
     top = max(limit or 0.0, *thin.values())
-    frame = _Frame(min(values), max(values), _rounded(top), unit)
-    drawn = [frame.axes(), frame.bars(thin)]
+    frame = _Frame(min(values), max(values) + drawn_ms, _rounded(top), unit)
+    drawn = [frame.axes(), frame.bars(thin, drawn_ms)]
     if limit is not None:
         drawn.append(frame.level(limit))
     return _svg("".join(drawn))
@@ -87,33 +94,40 @@ class _Frame:
             y = self.y(value)
             made.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>')
             text = f"{value:,.0f}" if self.top >= TICKS else f"{value:,.2f}"
-            made.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
+            made.append(
+                f'<text x="{LEFT - 8}" y="{y + 4:.1f}" class="tick" text-anchor="end">{text}</text>'
+            )
         made.append(f'<text x="{LEFT}" y="{TOP - 2}" class="unit">{escape(self.unit)}</text>')
         for part, side in ((0, "start"), (1, "middle"), (2, "end")):
             at = self.first + (self.last - self.first) * part // 2
             text = _short(at, self.last - self.first)
             x = self.x(at) if self.last > self.first else LEFT
-            made.append(f'<text x="{x:.1f}" y="{HEIGHT - 6}" text-anchor="{side}">{text}</text>')
+            made.append(
+                f'<text x="{x:.1f}" y="{HEIGHT - 6}" class="tick" text-anchor="{side}">'
+                f"{text}</text>"
+            )
             if self.last == self.first:
                 break
         return "".join(made)
 
     def line(self, points: Points, colour: str) -> str:
-        placed = [f"{self.x(at):.1f} {self.y(points[at]):.1f}" for at in sorted(points)]
-        if len(placed) == 1:
-            x, y = placed[0].split()
-            return f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>'
-        return f'<path class="line" stroke="{colour}" d="M{"L".join(placed)}"/>'
+        placed = [(f"{self.x(at):.1f}", f"{self.y(points[at]):.1f}") for at in sorted(points)]
+        path = "L".join(f"{x} {y}" for x, y in placed)
+        drawn = f'<path class="line" stroke="{colour}" d="M{path}"/>' if len(placed) > 1 else ""
+        if len(placed) <= DOTS_MAX:
+            drawn += "".join(
+                f'<circle cx="{x}" cy="{y}" r="3" fill="{colour}"/>' for x, y in placed
+            )
+        return drawn
 
-    def bars(self, points: Points) -> str:
-        width = (WIDTH - LEFT - RIGHT) / max(len(points), 12)
+    def bars(self, points: Points, piece_ms: int) -> str:
         made = []
         for at, value in points.items():
-            x = LEFT + (self.x(at) - LEFT) * (1 - width / (WIDTH - LEFT - RIGHT))
-            y = self.y(value)
-            height = HEIGHT - BOTTOM - y
+            x, y = self.x(at), self.y(value)
+            width = max((self.x(at + piece_ms) - x) * 0.9, 1.0)
             made.append(
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{width * 0.85:.1f}" height="{height:.1f}"/>'
+                f'<rect class="column" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
+                f'height="{HEIGHT - BOTTOM - y:.1f}"/>'
             )
         return "".join(made)
 

@@ -36,6 +36,7 @@ class Wanted:
         late_ms: so late is still ok.
         as_of_ms: due by then; None: the newest record.
         levels_ms: delays of levels 1, 2, ...; empty: what the stores say, else Apache's.
+        trust_clock: what a clock that was set back explains is no finding.
         out: where verdicts go as Parquet, "" nowhere; report: where the page goes.
         capacity_per_s: what a broker delivers at most, for the forecast.
         made_by: who asked for it.
@@ -45,6 +46,7 @@ class Wanted:
     late_ms: int = 2_000
     as_of_ms: int | None = None
     levels_ms: tuple[int, ...] = ()
+    trust_clock: bool = False
     out: str = ""
     report: Path | None = None
     capacity_per_s: int = 0
@@ -61,6 +63,7 @@ class Wanted:
         from reconciliation.verdicts import AuditConfig
 
         given = {"late_ms": self.late_ms, "as_of_ms": self.as_of_ms}
+        given["trust_clock"] = self.trust_clock
         more = {"levels_ms": self.levels_ms} if self.levels_ms else {}
         return AuditConfig(**given, **more)  # type: ignore[arg-type]
 

@@ -28,7 +28,7 @@ from message_store.kernels.scan import STOP_BLANK, STOP_INVALID
 from message_store.kernels.verify import find_record
 from message_store.layout import BLANK_RECORD, SCANNED, packer
 from message_store.topics import NAME_BYTES_MAX, TopicTable
-from reconciliation.clock_steps import LOOK_AHEAD, NEXT_BYTES, ClockSteps, Step
+from reconciliation.clock_steps import NEXT_BYTES, WITNESSES, ClockSteps, Step
 from reconciliation.kernels.columns import follow, name_rows, walk
 from reconciliation.planning import BLANK, RECORD_BYTES_MAX, Finding, Segment
 
@@ -87,7 +87,7 @@ class Walk:
 
     def _ahead(self) -> Rows:
         """Return the first records behind the segment, as far as they are near."""
-        part, out = self.segment, np.zeros(LOOK_AHEAD, SCANNED)
+        part, out = self.segment, np.zeros(WITNESSES, SCANNED)
         data, base, pos = self.data, self.base, part.base + part.end - self.base
         if part.end >= part.size:
             data, base, pos = np.empty(0, np.uint8), part.base + part.size, 0
@@ -173,6 +173,11 @@ class Walk:
             name = self.data[pos : pos + int(row["topic_len"])].tobytes().decode("utf-8", "replace")
             row["topic_index"] = self.topics.add(_shortened(name))
             name_rows(self.data, self.base, rows, self.topics.arrays)
+
+    def named(self, rows: Rows) -> Rows:
+        """Return rows that were read in `data` with the numbers of their topics."""
+        self._name_topics(rows)
+        return rows
 
     def _find(self, offset: int, size: int, kind: str, text: str) -> None:
         part = self.segment

@@ -36,14 +36,13 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import datasource
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -57,9 +56,11 @@ from message_store.layout import RECORD_FIXED_BYTES
 from reconciliation import units
 from reconciliation.beside import Look, look_at, plan_looks
 from reconciliation.columns import MessageColumns, arrow_schema
-from reconciliation.facts import Standing, read_standing
+from reconciliation.facts import Standing
 from reconciliation.files import Root
+from reconciliation.gone import gone_rows, gone_segments, gone_units, read_gone
 from reconciliation.place_rows import clock_rows, gap_rows
+from reconciliation.planned import Planned, plan_store
 from reconciliation.planning import (
     OFFSET_MAX,
     PARTITION_BYTES,
@@ -68,20 +69,22 @@ from reconciliation.planning import (
     Segment,
     grouped,
     log_segments,
-    plan_log,
-    row_of_files,
 )  # fmt: skip
+from reconciliation.pointers import GONE
+from reconciliation.pushdown import narrowed
 from reconciliation.scanning import Walk
 from reconciliation.stream import StoreStreamReader
 from reconciliation.tables import (
     PLAIN,
     ROLE_CLOCK,
     ROLE_GAP,
+    ROLE_GONE,
+    ROLE_PAST,
     STORES,
     TABLES,
     schema_of,
 )
-from reconciliation.tallies import NEEDED, Buckets
+from reconciliation.tallies import NEEDED, Buckets, pack_past
 from timer_store.layout import UNIT_BYTES
 
 FORMAT: Final = "rocketmq-store"
@@ -93,6 +96,8 @@ OPTIONS: Final = (
 Rows = npt.NDArray[Any]
 NOBODY: Final = Standing()
 BUCKETS_MAX: Final = 1 << 15
+NEED_STANDING: Final = frozenset({"passed", "unit_ms", "other_time", "queued"})
+"""Columns of `messages` for which a worker has to know how far a store has come."""
 TELLING: Final = ("messages", "findings", "stores", "tallies")
 """Tables that tell how far a store has come."""
 
@@ -233,42 +238,7 @@ class Part(InputPartition):
     stores: tuple[tuple[str, Root], ...] = ()
     standing: Standing = NOBODY
     rows: tuple[tuple[Any, ...], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A store as it was at one moment.
-
-    Attributes:
-        unread: files that say how far it has come and could not be read.
-    """
-
-    root: Root
-    plan: LogPlan
-    standing: Standing
-    unread: tuple[Finding, ...]
-
-
-def plan_store(number: int, path: str, *, standing: bool = True) -> Planned:
-    """Look at a store: first at how far it has come, then for its log's end.
-
-    So a message that it went by was delivered before that end. Without `standing` how far it has
-    come is not looked at.
-
-    Raises:
-        UsageError: There is no store. OSError: The directory of its log cannot be read.
-    """
-    root = Root(path.rstrip("/"))
-    files, _ = row_of_files(root.url, root.files("commitlog"))
-    if not files and not root.folders("consumequeue"):
-        raise UsageError(f"{path} is no store: it has neither commitlog nor consumequeue")
-    told, unread = Standing(number), list[Finding]()
-    if standing and files:
-        end = int(files[-1].name) + files[-1].size
-        told, unread = read_standing(
-            number, root, LogPlan(tuple(files), int(files[0].name), end, ())
-        )
-    return Planned(root, plan_log(root.url, root), told, tuple(unread))
+    gone: tuple[Segment, ...] = ()
 
 
 class StoreReader(DataSourceReader):
@@ -304,17 +274,22 @@ class StoreReader(DataSourceReader):
         standing, number = store.standing, store.standing.number
         segments, findings = self._segments(root, plan)
         telling = wanted.table == "findings" or ROLE_GAP in wanted.roles
-        asks = {"passed", "unit_ms"} & set(self._columns) or wanted.table == "tallies"
-        if not asks:  # what workers do not need is not sent to them
-            standing = Standing(number)
+        if not NEED_STANDING & set(self._columns) and wanted.table != "tallies":
+            standing = Standing(number)  # what workers do not need is not sent to them
         if telling:
             findings = [*findings, *store.unread]
         groups = grouped(segments, wanted.partition_bytes)
         found = [Part(group, standing=standing) for group in groups]
         if telling:
-            looks, unread = plan_looks(root, plan, wanted.partition_bytes)
+            looks, unread = plan_looks(
+                root, plan, wanted.partition_bytes, store.standing, wanted.precision_ms
+            )
             findings = [*findings, *unread]
             found += [Part(looks=(look,), standing=standing) for look in looks]
+        if wanted.table == "tallies" or {ROLE_GONE, ROLE_PAST} & wanted.roles:
+            gone = gone_segments(root.url, root, plan)
+            groups = grouped(gone, wanted.partition_bytes)
+            found += [Part(gone=group, standing=store.standing) for group in groups]
         if wanted.table == "cursors":
             found.append(Part(stores=((root.url, root),)))
         if wanted.table == "stores":
@@ -362,7 +337,14 @@ class StoreReader(DataSourceReader):
         if partition.findings and self._takes_gaps:
             yield from _told(schema, partition.findings, table, partition.standing.number)
         for look in partition.looks:
-            yield from _told(schema, list(look_at(look)), table, partition.standing.number)
+            findings = list(look_at(look))
+            if ROLE_GONE in self._wanted.roles and table == "messages":
+                yield _removed(schema, findings, partition.standing.number)
+            yield from _told(schema, findings, table, partition.standing.number)
+        if partition.gone and table == "messages":
+            yield from read_gone(schema, partition.gone, partition.standing, self._wanted.roles)
+        elif partition.gone:
+            yield from self._past(partition.gone, partition.standing)
         if partition.rows:
             names = [name for name, _ in STORES]
             rows = [dict(zip(names, row, strict=True)) for row in partition.rows]
@@ -396,6 +378,13 @@ class StoreReader(DataSourceReader):
             packed = columns.packed(walk, self._wanted.keep(walk, rows))
             if packed is not None:
                 yield from buckets.take(packed)
+        yield from buckets.rest()
+
+    def _past(self, segments: Sequence[Segment], standing: Standing) -> Iterator[pa.RecordBatch]:
+        buckets = Buckets(self._wanted.buckets)
+        for segment in segments:
+            for _, settled in gone_units(segment, standing):
+                yield from buckets.take(pack_past(standing.number, settled))
         yield from buckets.rest()
 
     @property
@@ -438,11 +427,17 @@ class PushingReader(StoreReader):
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         """Take filters on topics, times and offsets over; return all that Spark must do itself."""
         for one in filters:
-            taken = _narrowed(self._wanted, one)
+            taken = narrowed(self._wanted, one)
             if taken is None:
                 yield one
             else:
                 self._wanted = taken
+
+
+def _removed(schema: pa.Schema, findings: Sequence[Finding], number: int) -> pa.RecordBatch:
+    """Return the records that findings call removed as rows of `messages`."""
+    gone = [one.offset for one in findings if one.kind == GONE]
+    return gone_rows(schema, number, np.array(gone, np.int64), ROLE_GONE)
 
 
 def _told(
@@ -450,45 +445,9 @@ def _told(
 ) -> Iterator[pa.RecordBatch]:
     """Yield findings as rows of their own table, or of `messages`."""
     if table == "messages":
-        found = gap_rows(schema, findings, number)
+        found = gap_rows(schema, [one for one in findings if one.kind != GONE], number)
         if found is not None:
             yield found
     elif findings:
         rows = [{name: getattr(f, name) for name in schema.names} for f in findings]
         yield pa.RecordBatch.from_pylist(rows, schema)
-
-
-def _narrowed(wanted: Wanted, one: Any) -> Wanted | None:
-    """Return what is to be read with a filter taken over, None if it cannot be."""
-    attribute: tuple[str, ...] = getattr(one, "attribute", ())
-    value: Any = getattr(one, "value", None)
-    if wanted.table != "messages" or len(attribute) != 1:
-        return None
-    if attribute[0] == "topic" and isinstance(one, datasource.EqualTo):
-        return _with_topics(wanted, {value})
-    if attribute[0] == "topic" and isinstance(one, datasource.In):
-        return _with_topics(wanted, set(value))
-    return _within(wanted, attribute[0], one, value) if isinstance(value, int) else None
-
-
-def _with_topics(wanted: Wanted, names: set[Any]) -> Wanted | None:
-    if not all(isinstance(name, str) for name in names):
-        return None
-    left = frozenset(names & wanted.topics if wanted.topics else names)
-    return replace(wanted, topics=left) if left else None
-
-
-def _within(wanted: Wanted, name: str, one: Any, value: int) -> Wanted | None:
-    if isinstance(one, datasource.GreaterThan | datasource.GreaterThanOrEqual):
-        first = value + isinstance(one, datasource.GreaterThan)
-        if name == "store_ms":
-            return replace(wanted, from_ms=max(wanted.from_ms, first))
-        if name == "phys_offset":
-            return replace(wanted, start=max(wanted.start, first))
-    if isinstance(one, datasource.LessThan | datasource.LessThanOrEqual):
-        end = value + isinstance(one, datasource.LessThanOrEqual)
-        if name == "store_ms":
-            return replace(wanted, until_ms=min(wanted.until_ms, end))
-        if name == "phys_offset":
-            return replace(wanted, end=min(wanted.end, end))
-    return None

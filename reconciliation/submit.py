@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add("--late", type=int, default=2_000, metavar="MS", help="lateness that is still ok")
     add("--as-of", type=int, metavar="MS", help="due by then, since the epoch")
     add("--levels", default="", help="messageDelayLevel, where queues and the store do not tell")
+    add("--trust-clock", action="store_true", help="a clock that was set back is no finding")
     add("--out", default="", metavar="URL", help="write the verdicts there, as Parquet")
     add("--report", type=Path, metavar="FILE", help="write a report there, as HTML")
     add("--ledger", default="", metavar="URL", help="of the row of this run; none: no row")
@@ -79,8 +80,8 @@ def main(words: Sequence[str]) -> int:
 def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     wanted = Wanted(
         stores=tuple(given.stores), late_ms=given.late, as_of_ms=given.as_of,
-        levels_ms=levels_ms_of(given.levels), out=given.out, report=given.report,
-        capacity_per_s=given.capacity, made_by=given.made_by,
+        levels_ms=levels_ms_of(given.levels), trust_clock=given.trust_clock,
+        out=given.out, report=given.report, capacity_per_s=given.capacity, made_by=given.made_by,
     )  # fmt: skip
     account = Account.begin(
         wanted, given.ledger, clock=SystemClock(), salt=os.urandom(2), warn=_warn

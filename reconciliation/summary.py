@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from reconciliation.brief import by_lateness
+from reconciliation.judging import EXCUSED
 from reconciliation.tables import CLOCK_SET_BACK
 from reconciliation.verdicts import CLEAN, VERDICTS
 
@@ -27,6 +28,7 @@ class Summary:
     offenders: some messages whose promise was not kept; unread: places that are no records, or
         files that are not what they should be.
     clock: places from which on the store's clock was set back.
+    excused: messages of which that is the excuse: findings unless the clock is trusted.
     """
 
     verdicts: dict[str, int]
@@ -34,6 +36,7 @@ class Summary:
     offenders: list[dict[str, Any]] = field(default_factory=list)
     unread: list[dict[str, Any]] = field(default_factory=list)
     clock: list[dict[str, Any]] = field(default_factory=list)
+    excused: int = 0
 
     @property
     def complete(self) -> bool:
@@ -82,6 +85,9 @@ def summarize(
         bad = verdicts.where(~F.col("verdict").isin(*CLEAN)).orderBy("verdict", "store", "root")
         offenders = [row.asDict() for row in bad.limit(shown_max).collect()]
     places, clock = _places(unread, shown_max) if unread is not None else ([], [])
+    excused = 0
+    if clock and verdicts is not None:
+        excused = verdicts.where(F.col("why").isin(*EXCUSED)).count()
     names = [f"p{round(share * 100)}" for share in PERCENTILES]
     at = [_percentile(times, share) for share in PERCENTILES]
     latest = max((row["max"] for row in rows if row["max"] is not None), default=None)
@@ -91,6 +97,7 @@ def summarize(
         offenders,
         places,
         clock,
+        excused,
     )
 
 

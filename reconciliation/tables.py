@@ -48,7 +48,9 @@ MESSAGES: Final[Columns] = (
     ("identity", "bigint"),  # what brokers copy from record to record
     ("name_hash", "bigint"),  # of real_topic+unique_id; of a marker: of what it names so
     ("unit_ms", "bigint"),  # of a level's message: the due time in its queue's unit
-    ("passed", "int"),  # 1: whoever holds it has gone by its time; 0: not yet; null: nobody says
+    ("passed", "int"),  # 1: its holder has gone by its time; 0: not yet; null: unknown
+    ("other_time", "boolean"),  # of a level's message: its unit has another time than its level
+    ("queued", "boolean"),  # a unit of its queue names it; null: not looked at
     ("file", "string"),  # where the record lies, or what is no record
     ("file_offset", "bigint"),
     ("note", "string"),  # of what could not be read: why
@@ -152,6 +154,7 @@ ROLE_MARKER, ROLE_CANDIDATE = 13, 14  # a client's marker; a delivery of Apache'
 ROLE_TOPIC, ROLE_GAP = 15, 16  # no records: the name of a topic; a place that cannot be read
 ROLE_UNIT = 17  # of the audit's own: a queue's unit without a record
 ROLE_CLOCK = 18  # a record from which on the clock was set back: from out_ms to store_ms
+ROLE_GONE, ROLE_PAST = 19, 20  # units of records before the log's begin: pending; settled
 CLOCK_SET_BACK: Final = "clock"  # the kind of that finding: nothing is unread there
 TIME_MIN: Final = 1 << 31  # a tags code of so few bits is a tag's hash, no time
 STORE_BITS: Final = 48  # a key is store number << 48 | log offset
@@ -161,10 +164,11 @@ WAITING: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
 # Bits of a tally, the sum of what the records of one message say:
 #    0-7 held records    8 hurt    9 no target    10 a level's    11, 12 passed: known, 1
 #    13 its due time cannot be told    14 something rare belongs to it
-#    32-47 deliveries    48 and up: hurt ones
-HURT, NO_TARGET, LEVEL, KNOWN, PASSED, ODD, TOUCHED = 8, 9, 10, 11, 12, 13, 14
-SENT, SENT_HURT = 32, 48
-COUNT_MASK, SENT_MASK = 0xFF, 0xFFFF
+#    15 its unit has another time    16 it has no unit    17-31 units of records that were removed
+#    32-47 deliveries    48-55 hurt ones    56 and up: those that no unit of their queue names
+HURT, NO_TARGET, LEVEL, KNOWN, PASSED, ODD, TOUCHED, OTHER_TIME = 8, 9, 10, 11, 12, 13, 14, 15
+NO_UNIT, PAST, SENT, SENT_HURT, SENT_AWAY = 16, 17, 32, 48, 56
+COUNT_MASK, PAST_MASK, SENT_MASK = 0xFF, 0x7FFF, 0xFFFF
 
 
 def schema_of(table: str) -> str:

@@ -27,12 +27,17 @@ from reconciliation.tables import (
     KNOWN,
     LEVEL,
     NO_TARGET,
+    NO_UNIT,
     ODD,
+    OTHER_TIME,
     PASSED,
+    PAST,
+    PAST_MASK,
     PLACE_MAX,
     ROLE_DELIVERY,
     ROLE_LEVEL,
     SENT,
+    SENT_AWAY,
     SENT_HURT,
     STORE_BITS,
     TIME_MIN,
@@ -43,7 +48,7 @@ Numbers = npt.NDArray[np.int64]
 Packed = npt.NDArray[np.int64]
 NEEDED: Final = (
     "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
-    "damage", "properties_hash", "target", "due_ms", "unit_ms", "passed",
+    "damage", "properties_hash", "target", "due_ms", "unit_ms", "passed", "other_time", "queued",
 )  # fmt: skip
 """Columns of `messages`."""
 TIME_BITS: Final = 47  # stores have 16
@@ -60,7 +65,10 @@ SUMS: Final = "key bigint, tally bigint, content bigint, rest bigint, time_ms bi
 """What `add_up` returns; weight: how many messages a row stands for, the last of which is key."""
 NAMES: Final = [word.split()[0] for word in SUMS.split(",")]
 PAIR: Final = (1 << SENT) + 1
-FLAGS: Final = (1 << LEVEL) | (1 << KNOWN) | (1 << PASSED)  # they say nothing of what is delivered
+PAST_ONLY: Final = ~(PAST_MASK << PAST)
+FLAGS: Final = (
+    (1 << LEVEL) | (1 << KNOWN) | (1 << PASSED) | (1 << NO_UNIT)
+)  # they say nothing of what is delivered
 
 
 def pack(column: Callable[[str], pa.Array]) -> Packed:
@@ -77,11 +85,14 @@ def pack(column: Callable[[str], pa.Array]) -> Packed:
     hurt = _there(column("damage"))
     due_ms, odd = _due_ms(column, sent)
     level, passed = _numbers(column("role")) == ROLE_LEVEL, column("passed")
+    queued = column("queued")
+    away = _there(queued) & ~_true(queued)
     flags = 1 + _bits(
         (hurt, HURT), (~_there(column("target")), NO_TARGET), (level, LEVEL), (odd, ODD),
-        (_there(passed), KNOWN), (_numbers(passed) == 1, PASSED),
+        (_there(passed), KNOWN), (_numbers(passed) == 1, PASSED), (away, NO_UNIT),
+        (_true(column("other_time")), OTHER_TIME),
     )  # fmt: skip
-    tally = np.where(sent, (1 << SENT) + _bits((hurt, SENT_HURT)), flags)
+    tally = np.where(sent, (1 << SENT) + _bits((hurt, SENT_HURT), (away, SENT_AWAY)), flags)
     stored_ms = np.clip(_numbers(column("store_ms")), 0, 2 * TIME_MAX)  # then it is late for sure
     target = _words(column("target"))
     body = _words(column("body_crc")) ^ (_words(column("body_len")) * LENGTHS)
@@ -91,6 +102,13 @@ def pack(column: Callable[[str], pa.Array]) -> Packed:
         np.where(sent, stored_ms, -due_ms),
     )  # fmt: skip
     return np.stack(arrays, axis=1)
+
+
+def pack_past(number: int, offsets: Numbers) -> Packed:
+    """Return the sums of units of records that were removed since; `number`: of the store."""
+    packed = np.zeros((offsets.size, WORDS), np.int64)
+    packed[:, 0], packed[:, 1] = offsets | (number << STORE_BITS), 1 << PAST
+    return packed
 
 
 class Buckets:
@@ -158,7 +176,9 @@ def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.Re
     rows = rows[rows[:, 1] >> TOUCHED & 1 == 0]
     fine = (rows[:, 1] & ~FLAGS == PAIR) & (rows[:, 2] == 0) & (rows[:, 3] == 0)
     fine &= (rows[:, 4] >= 0) & (rows[:, 4] <= late_ms)
-    rows = np.concatenate([rows[~fine], _counted(rows[fine])])
+    past = (rows[:, 1] & PAST_ONLY == 0) & (rows[:, 1] != 0)
+    sums = (rows[~fine & ~past], _counted(rows[fine]), _counted_past(rows[past]))
+    rows = np.concatenate(sums)
     yield pa.RecordBatch.from_arrays([pa.array(rows[:, n]) for n in range(WORDS + 1)], NAMES)
 
 
@@ -168,6 +188,14 @@ def _counted(rows: Packed) -> Packed:
     _, at, count = np.unique(which[::-1], return_index=True, return_counts=True)
     found = rows[::-1][at]  # the newest: retention may take the others
     found[:, 5] = count
+    return found
+
+
+def _counted_past(rows: Packed) -> Packed:
+    """Return one row for each store among (n, 6) sums of records that were removed."""
+    _, at, count = np.unique(rows[:, 0] >> STORE_BITS, return_index=True, return_counts=True)
+    found = rows[at]
+    found[:, 1], found[:, 5] = 1 << PAST, count
     return found
 
 
@@ -197,6 +225,11 @@ def _there(values: pa.Array) -> npt.NDArray[np.bool_]:
     if not values.null_count:
         return np.ones(len(values), np.bool_)
     return np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+
+
+def _true(values: pa.Array) -> npt.NDArray[np.bool_]:
+    filled = values.fill_null(False) if values.null_count else values
+    return np.asarray(filled.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _bits(*flags: tuple[Any, int]) -> Numbers:

@@ -28,6 +28,7 @@ from reconciliation.chains import find_roots
 from reconciliation.identity import with_origins
 from reconciliation.judging import judged
 from reconciliation.lean import lean_lives
+from reconciliation.levels import DEFAULT_LEVELS_MS
 from reconciliation.lives import whole_lives
 from reconciliation.tables import (
     CLOCK_SET_BACK,
@@ -38,9 +39,11 @@ from reconciliation.tables import (
     ROLE_CLOCK,
     ROLE_DELIVERY,
     ROLE_GAP,
+    ROLE_GONE,
     ROLE_LEVEL,
     ROLE_LEVEL_COPY,
     ROLE_MARKER,
+    ROLE_PAST,
     ROLE_QUARANTINE,
     ROLE_TIMER_COPY,
     ROLE_TOPIC,
@@ -58,15 +61,16 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
 QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 VERDICTS: Final = (
-    "corrupt", "moved_twice", "duplicated", "cancelled_but_fired", "misrouted", "early", "late",
-    "lost", "unexpected", "quarantined", "cancelled", "pending", "moved", "ok",
+    "corrupt", "moved_twice", "duplicated", "cancelled_but_fired", "misrouted", "unreachable",
+    "early", "late", "lost", "unexpected", "quarantined", "cancelled", "pending", "moved",
+    "removed", "ok",
 )  # fmt: skip
-CLEAN: Final = frozenset({"ok", "pending", "cancelled", "moved"})
+CLEAN: Final = frozenset({"ok", "pending", "cancelled", "moved", "removed"})
 """Verdicts that keep a promise; the others are findings."""
 LEAN: Final = (
     "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
     "damage", "properties_hash", "target", "topic_hash", "queue_id", "real_queue_id", "level",
-    "due_ms", "out_ms", "rolls", "unit_ms", "passed",
+    "due_ms", "out_ms", "rolls", "unit_ms", "passed", "other_time", "queued",
 )  # fmt: skip
 """The columns of `messages` that the audit reads of every message."""
 RARE_MORE: Final = ("identity", "name_hash", "topic", "store", "file", "file_offset", "note")
@@ -79,17 +83,13 @@ COLUMNS: Final = tuple(dict.fromkeys((
 """The columns of `messages` for jobs that need all that an audit reads in one table."""
 PLACES: Final = frozenset({ROLE_GAP, ROLE_CLOCK, ROLE_UNIT})
 """Roles of what `Looked.unread` has."""
-TOUCHING: Final = frozenset({*range(RARE, ROLE_GAP), ROLE_UNIT}) - {ROLE_TOPIC}
+TOUCHING: Final = frozenset({*range(RARE, ROLE_GAP), ROLE_UNIT, ROLE_GONE}) - {ROLE_TOPIC}
 """Roles of what makes a message one whose whole life is looked at."""
 BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold
 NAMES_MAX: Final = 8  # topics that are told apart without a join
 MS_MAX: Final = 10**18
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
 """Returns some columns of `messages` of some roles."""
-DEFAULT_LEVELS_S: Final = (
-    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200),
-)
-DEFAULT_LEVELS_MS: Final = tuple(1_000 * seconds for seconds in DEFAULT_LEVELS_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +101,15 @@ class AuditConfig:
         as_of_ms: what is due until then should be delivered; None: when the store's last record
             was stored, or the slot that its timers had come to, if that is later.
         levels_ms: delays of levels 1, 2, ...: where a queue does not tell when a message is due.
+        trust_clock: a delivery before its time is ok if the log shows that the clock was set back
+            between put and delivery, and what the timers had passed by before that is pending.
         levels_of: other delays, and the numbers of the stores that have them. Empty, with Apache's
             default: what the stores say (not behind Spark Connect: the client may not see them).
     """
 
     late_ms: int = 2_000
     as_of_ms: int | None = None
+    trust_clock: bool = False
     levels_ms: tuple[int, ...] = DEFAULT_LEVELS_MS
     levels_of: Mapping[tuple[int, ...], Sequence[int]] = field(default_factory=dict)
 
@@ -170,7 +173,7 @@ def look(
 ) -> Looked:
     """Look for all that is rare; an action. Arguments: see `audit`."""
     config = config or AuditConfig()
-    looked_for = (*range(RARE, ROLE_GAP + 1), ROLE_CLOCK)
+    looked_for = (*range(RARE, ROLE_GAP + 1), ROLE_CLOCK, ROLE_GONE)
     rare = messages((*LEAN, *RARE_MORE), looked_for).unionByName(
         _lost_units(queues), allowMissingColumns=True
     )
@@ -286,8 +289,11 @@ def _unread(looked: DataFrame, stores: DataFrame) -> DataFrame:
 
 
 def _steps(rare: DataFrame) -> DataFrame:
-    """Return of each store where its clock was set back and by how much, and the latest time."""
-    found = rare.where(F.col("role") == ROLE_CLOCK)
+    """Return of each store where its clock was set back and by how much, and the latest time.
+
+    Only what many records show: one record with another time excuses nothing.
+    """
+    found = rare.where((F.col("role") == ROLE_CLOCK) & (F.col("passed") == 1))
     back = F.struct(
         F.col("phys_offset").alias("at"), (F.col("out_ms") - F.col("store_ms")).alias("ms")
     )
@@ -300,7 +306,9 @@ def _events(
     messages: Reader, rare: DataFrame, roles: set[int], config: AuditConfig
 ) -> tuple[DataFrame, DataFrame]:
     """Return what plain messages are made of, and everything else, all with their key."""
-    plain, named = messages(LEAN, sorted(PLAIN)), rare.where(F.col("role") < ROLE_MARKER)
+    plain = messages(LEAN, sorted(PLAIN | {ROLE_PAST}))
+    by_place = (F.col("role") < ROLE_MARKER) | (F.col("role") == ROLE_GONE)
+    named = rare.where(by_place)
     nameless = (F.col("origin").isNull()) & F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
     plain, rare = _with_origin(plain), _with_origin(rare)
     if not roles & {ROLE_LEVEL_COPY, ROLE_TIMER_COPY, ROLE_MARKER, ROLE_CANDIDATE}:
@@ -314,7 +322,7 @@ def _events(
         rare.where(nameless), rare.where(F.col("role") == ROLE_CANDIDATE),
         rare.where(F.col("role") == ROLE_MARKER), held, ended,
     )  # fmt: skip
-    rest = rare.where((F.col("role") < ROLE_MARKER) & ~nameless)
+    rest = rare.where(by_place & ~nameless)
     rest = rest.unionByName(found.rolled).unionByName(found.marked)
     plain = plain.unionByName(found.delivered.select(*plain.columns))
     return _keyed(plain, config), _keyed(rest, config)
@@ -352,23 +360,25 @@ def _delay(config: AuditConfig) -> Column:
 def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
     """Return what lives are told from: numbers only; `due_ms` is what the record promises."""
     held = F.col("role").isin(*WAITING)
+    own = held | F.col("role").isin(ROLE_GONE, ROLE_PAST)
     store_ms = F.greatest(F.least("store_ms", F.lit(MS_MAX)), F.lit(0))  # damaged ones, too
     by_table = store_ms + _delay(config)
     in_queue = F.when(F.col("unit_ms").between(TIME_MIN, MS_MAX), F.col("unit_ms"))
-    own = F.when(F.col("out_ms").isNull(), F.col("due_ms"))
+    promised = F.when(F.col("out_ms").isNull(), F.col("due_ms"))
     is_level = F.col("role").isin(ROLE_LEVEL, ROLE_LEVEL_COPY)
-    due_ms = F.when(is_level, F.coalesce(in_queue, own, by_table)).otherwise(F.col("due_ms"))
+    due_ms = F.when(is_level, F.coalesce(in_queue, promised, by_table)).otherwise(F.col("due_ms"))
     body = F.shiftleft(F.col("body_crc").cast("bigint"), 32).bitwiseXOR(
         F.col("body_len").cast("bigint")
     )
     named = F.when(F.col("origin").isNotNull(), _key("origin"))
     return rows.select(
-        F.when(held, _key("phys_offset")).otherwise(named).alias("key"),
+        F.when(own, _key("phys_offset")).otherwise(named).alias("key"),
         "role", F.col("phys_offset").alias("at"), "origin", store_ms.alias("store_ms"),
         body.alias("body"),
         "properties_hash", "target", "topic_hash", F.col("damage").isNotNull().alias("hurt"),
         F.when(held, F.col("real_queue_id")).otherwise(F.col("queue_id")).alias("queue_id"),
         "level", F.when(held, due_ms).alias("due_ms"), "rolls", "passed",
+        "other_time", "queued",
     ).where("key is not null")  # fmt: skip
 
 

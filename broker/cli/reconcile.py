@@ -18,6 +18,7 @@ from broker.cli.reconcile_spark import (
     Memory,
     SparkLog,
     Stores,
+    TrustClock,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def run(
     late: Late = 2_000,
     as_of: AsOf = "",
     levels: Levels = "",
+    trust_clock: TrustClock = False,
     out: Annotated[
         str, typer.Option(metavar="DIR", help="Write the verdicts there, as Parquet.")
     ] = "",
@@ -54,7 +56,10 @@ def run(
     """Audit stores. Exit 0: every promise kept; 1: there are findings; 2: it could not run."""
     from broker.cli.reconcile_run import reconcile
 
-    wanted = _wanted(stores, late, as_of, levels, out=out, report=report, capacity_per_s=capacity)
+    wanted = _wanted(
+        stores, late, as_of, levels, trust_clock=trust_clock, out=out, report=report,
+        capacity_per_s=capacity,
+    )  # fmt: skip
     reconcile(wanted, _where(cores, memory, connect, spark_log), ledger, as_json=as_json)
 
 
@@ -119,6 +124,7 @@ def proof(
     ] = "",
     late: Late = 2_000,
     levels: Levels = "",
+    trust_clock: TrustClock = False,
     cores: Cores = 0,
     memory: Memory = "2g",
     connect: Connect = "",
@@ -128,7 +134,8 @@ def proof(
     """Prove a migration: each message once, at its promised time. Exit 1: not proven."""
     from broker.cli import reconcile_jobs
 
-    where, wanted = _where(cores, memory, connect, spark_log), _wanted(stores, late, levels=levels)
+    where = _where(cores, memory, connect, spark_log)
+    wanted = _wanted(stores, late, levels=levels, trust_clock=trust_clock)
     reconcile_jobs.proof(wanted, where, migration, out=out, as_json=as_json)
 
 

@@ -119,6 +119,10 @@ def _print(summary: Summary) -> None:
     for row in summary.clock:
         place = f"{row['store']}/{row['file']} at byte {row['offset']}"
         out.print(f"{'clock':20}{place}: {row['note']}", markup=False, soft_wrap=True)
+    if summary.clock:
+        from reconciliation.report import clock_text
+
+        out.print(clock_text(summary), markup=False, soft_wrap=True)
     out.print(_verdict(summary), markup=False)
 
 

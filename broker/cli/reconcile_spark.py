@@ -28,6 +28,13 @@ Late = Annotated[int, typer.Option(metavar="MS", help="Lateness that is still ok
 AsOf = Annotated[
     str, typer.Option("--as-of", metavar="TIME", help="Due by then; default: newest record.")
 ]
+TrustClock = Annotated[
+    bool,
+    typer.Option(
+        "--trust-clock",
+        help="What a clock that was set back explains is no finding.",
+    ),
+]
 Levels = Annotated[
     str,
     typer.Option(
@@ -101,7 +108,8 @@ class _Progress:
     def __init__(self, *, shown: bool) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        part = TextColumn("{task.fields[part]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), part, TimeElapsedColumn())
         self._bars = Progress(
             *columns, console=console(stderr=True), transient=True, disable=not shown
         )
@@ -117,14 +125,19 @@ class _Progress:
 
     def run(self, what: str, work: Callable[[], T], spark: Any = None) -> T:
         """Return what `work` returns; it runs in another thread meanwhile."""
-        line = self._bars.add_task(what, total=None)
+        line = self._bars.add_task(what, total=None, part="")
         result: Future[T] = self._threads.submit(work)
         while not wait_for([result], LOOK_S).done:
-            done, total = _tasks(spark)
-            if total:
-                self._bars.update(line, completed=done, total=total)
+            self._show(line, *_tasks(spark))
         self._bars.remove_task(line)
         return result.result()
+
+    def _show(self, line: Any, done: int, total: int) -> None:
+        """Show how many tasks are done; until one is, the bar shows only that work goes on."""
+        if total:
+            known = total if done else None
+            part = f"{done} of {total} tasks"
+            self._bars.update(line, completed=done, total=known, part=part)
 
 
 def _tasks(spark: Any) -> tuple[int, int]:

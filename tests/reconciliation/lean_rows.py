@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from reconciliation import tables
 from reconciliation.brief import Tallies
-from reconciliation.columns import ARROW, hash_text
+from reconciliation.columns import ARROW
+from reconciliation.hashes import hash_text
 from reconciliation.tables import TABLES
-from reconciliation.tallies import dealt, pack
+from reconciliation.tallies import dealt, pack, pack_past
 from reconciliation.verdicts import (
     DECISION_TOPIC,
     QUARANTINE_TOPIC,
@@ -38,6 +40,10 @@ class LeanTables:
                 self.levels.setdefault(row["store"], {})[row["queue_id"]] = row["value"]
             elif row["name"] == "read_ms":
                 self.read_ms[row["store"]] = row["value"]
+        first = {name: min(r["phys_offset"] for r in messages if r["store"] == name)
+                 for name in names}  # fmt: skip
+        gone = [u for u in queues if u["topic"] in HELD and u["phys_offset"] < first[u["store"]]]
+        queues = [unit for unit in queues if unit not in gone]
         self.messages = [self.lean(row) for row in messages]
         held = {
             (row["store"], row["phys_offset"])
@@ -57,6 +63,13 @@ class LeanTables:
                 "last_ms": max(r["store_ms"] for r in messages if r["store"] == name),
             }
             for name, number in self.numbers.items()
+        ]  # fmt: skip
+        self.messages += [
+            {
+                "store_id": self.numbers[unit["store"]], "phys_offset": unit["phys_offset"],
+                "role": tables.ROLE_GONE if unit.get("pending") else tables.ROLE_PAST,
+            }
+            for unit in gone
         ]  # fmt: skip
         topics = {name for row in messages for name in (row["topic"], row["real_topic"]) if name}
         self.topics = [
@@ -97,10 +110,12 @@ class LeanTables:
         """Return what `audit_briefly` takes beside."""
         rows = [row for row in self.messages if row["role"] in tables.PLAIN]
         kinds = dict(TABLES["messages"])
-        made = dealt(
-            pack(lambda name: pa.array([row.get(name) for row in rows], ARROW[kinds[name]])),
-            buckets,
+        past = [row for row in self.messages if row["role"] == tables.ROLE_PAST]
+        packed = [pack_past(row["store_id"], np.array([row["phys_offset"]])) for row in past]
+        packed.append(
+            pack(lambda name: pa.array([row.get(name) for row in rows], ARROW[kinds[name]]))
         )
+        made = dealt(np.concatenate(packed), buckets)
         return Tallies(frame(spark, "tallies", made.to_pylist()), buckets)
 
     def frames(self, spark: Any) -> tuple[Any, DataFrame, DataFrame]:

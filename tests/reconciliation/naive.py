@@ -135,7 +135,7 @@ class _Store:
                 lives[self._root(unit["phys_offset"])].units.append(unit)
         for root, life in lives.items():
             life.root = root
-        judged = {r: self._judge(life) for r, life in lives.items() if r >= self.log_min}
+        judged = {r: self._judge(life) for r, life in lives.items()}
         return {root: verdict for root, verdict in judged.items() if verdict}
 
     def _targets(self, row: Row) -> list[int]:
@@ -154,6 +154,8 @@ class _Store:
         return [row["origin"]] if wanted else []
 
     def _judge(self, life: Life) -> str:
+        if not life.held and life.root < self.log_min:
+            return _judge_removed(life)
         if not life.held:
             if life.units:
                 return "quarantined" if life.parked else "corrupt"
@@ -191,6 +193,10 @@ class _Store:
         target = (leaf["real_topic"], leaf["real_queue_id"])
         if None not in target and (first["topic"], first["queue_id"]) != target:
             return "misrouted"
+        if leaf["other_time"]:
+            return "corrupt"
+        if first["queued"] is False:
+            return "unreachable"
         if due_ms is not None and first["store_ms"] < due_ms:
             marks = life.cancels
             named = [r["phys_offset"] for r in marks if r["prepared_offset"] < 0]
@@ -205,6 +211,10 @@ class _Store:
     def _judge_waiting(self, life: Life, leaf: Row) -> str:
         due_ms = self._due_ms(life, leaf)
         if leaf["damage"] or due_ms is None:
+            return "corrupt"
+        if leaf["queued"] is False:
+            return "unreachable"
+        if leaf["other_time"]:
             return "corrupt"
         overdue = due_ms + self.config.late_ms < self.as_of_ms
         passed = overdue
@@ -228,6 +238,16 @@ class _Store:
             return leaf["due_ms"]
         level = min(leaf["level"], len(self.config.levels_ms))
         return leaf["store_ms"] + self.config.levels_ms[level - 1]
+
+
+def _judge_removed(life: Life) -> str:
+    """Return the verdict of a message whose record lies before the log."""
+    ends = len(life.sent) + len(life.parked)
+    if ends:
+        return "duplicated" if ends > 1 else "removed"
+    if any(unit.get("pending") for unit in life.units) and not life.cancels:
+        return "lost"
+    return "removed" if any(not unit.get("pending") for unit in life.units) else ""
 
 
 def _kind(row: Row) -> str | None:

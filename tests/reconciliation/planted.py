@@ -19,9 +19,11 @@ import numpy.typing as npt
 from benchmarks.fill import KEY_DIGITS, KEY_HEAD, LOOPBACK, ROWS, TIME_DIGITS, key, write_digits
 from message_store import layout
 from message_store.batch import PutBatch
+from message_store.layout import CQ_UNIT
 from message_store.properties import encode_properties
 from message_store.quarantine import origin_of
 from message_store.waiting import Verdict
+from schedule_service.names import SCHEDULE_TOPIC
 from tests.migration.rig import MigrationRig
 from tests.reconciliation.sewn import Log
 from timer_store.names import TIMER_TOPIC
@@ -36,10 +38,12 @@ QUEUES: Final = 4
 NEAR: Final = {
     "ok": "ok", "lost": "lost", "duplicated": "duplicated", "early": "early",
     "misrouted": "misrouted", "properties": "corrupt", "body": "corrupt", "gone": "quarantined",
+    "unreachable": "unreachable",
 }  # fmt: skip
 FAR: Final = {
     "pending": "pending", "unreadable": "corrupt", "moved_twice": "moved_twice", "moved": "moved",
     "fired": "moved", "cancelled": "cancelled", "cancelled_but_fired": "cancelled_but_fired",
+    "other_time": "corrupt",
 }  # fmt: skip
 KINDS: Final = (*NEAR, *FAR, "late")
 VERDICTS: Final = NEAR | FAR | {"late": "late"}
@@ -60,11 +64,13 @@ class Planted:
     Attributes:
         verdicts: by log offset of the first record of each message.
         gaps: log offsets of what is no record any more, in order.
+        in_queues: messages whose fault lies in a queue's file.
     """
 
     root: Path
     verdicts: dict[int, str] = field(default_factory=dict)
     gaps: list[int] = field(default_factory=list)
+    in_queues: set[int] = field(default_factory=set)
 
 
 def plant(root: Path, each: int = 2, plain: int = 0, seed: int = 6) -> Planted:
@@ -217,7 +223,23 @@ class _Planting:
             log.flip(log.find(b"UNIQ_KEY\x01", at) + 12)
         for at in self.places("unreadable").tolist():
             log.head(at)["magic"] = 0
+        self.change_units(log, deliveries("unreachable"), "T", bytes(CQ_UNIT.itemsize))
+        for number, at in enumerate(self.places("other_time", holder="level").tolist()):
+            late = ((1 << 42) + (number << 20)).to_bytes(8, "big")  # as far away as no level's
+            self.change_units(log, iter([at]), SCHEDULE_TOPIC, late)
         log.close()
+
+    def change_units(self, log: Log, places: Iterator[int], topic: str, end: bytes) -> None:
+        """Write the last bytes of the units that point at records anew."""
+        for at in places:
+            head = log.head(at)
+            folder = self.root / "consumequeue" / topic / str(int(head["queue_id"][0]))
+            place = int(head["queue_offset"][0] + 1) * CQ_UNIT.itemsize - len(end)
+            files = sorted(folder.iterdir())
+            path = [path for path in files if int(path.name) <= place][-1]
+            with path.open("r+b") as file:
+                file.seek(place - int(path.name))
+                file.write(end)
 
     # -- what is there --------------------------------------------------------------------------
 
@@ -241,6 +263,10 @@ class _Planting:
         verdicts = [VERDICTS[kind] for kind in KINDS]
         told = (verdicts[kind] for kind in self.lives["kind"].tolist())
         made = Planted(self.root, dict(zip(self.lives["at"].tolist(), told, strict=True)))
+        sound = set(self.places("other_time").tolist())
+        made.in_queues = set(self.places("other_time", holder="level").tolist())
+        made.verdicts |= dict.fromkeys(sound - made.in_queues, "pending")
+        made.in_queues |= set(self.places("unreachable").tolist())
         made.verdicts |= dict.fromkeys(self.unexpected, "unexpected")
         gone = self.lives[self.lives["kind"] == KINDS.index("unreadable")]
         ends = gone["at"] + gone["size"]  # of neighbours there is one gap

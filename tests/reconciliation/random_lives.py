@@ -52,6 +52,8 @@ class RandomStore:
             "real_topic": None, "real_queue_id": None, "level": None, "due_ms": None,
             "out_ms": None, "rolls": None, "cancels": None,
             "properties_hash": self.random.choice([7] * 12 + [8]),
+            "other_time": self.chance(0.03) if topic == SCHEDULE_TOPIC else None,
+            "queued": self.random.choice([None] * 5 + [True] * 25 + [False]),
         } | more  # fmt: skip
         self.messages.append(made)
         if topic in (SCHEDULE_TOPIC, TIMER_TOPIC) and self.chance(0.9):
@@ -75,6 +77,8 @@ class RandomStore:
             self.nobodys()
         if self.chance(0.05):
             self.early_marker()
+        if self.chance(0.2):
+            self.removed()
 
     def own(self) -> Row:
         uniques: list[str | None] = ["a", "b", "c", "d", None]
@@ -159,6 +163,23 @@ class RandomStore:
             )  # fmt: skip
         topic = self.random.choice([QUARANTINE_TOPIC, DECISION_TOPIC])
         self.row(topic, prepared_offset=~place)
+
+    def removed(self) -> None:
+        """Have a queue point before the log; something may say how that message ended."""
+        if not self.messages or not (log_min := self.messages[0]["phys_offset"]):
+            return
+        place = self.random.randrange(min(log_min, 40))
+        if self.chance(0.7):
+            self.queues.append(
+                {
+                    "store": self.name, "queue_id": 0, "queue_offset": 2_000 + len(self.queues),
+                    "topic": self.random.choice([SCHEDULE_TOPIC, TIMER_TOPIC]), "record_size": 100,
+                    "phys_offset": place, "tags_code": self.now_ms, "pending": self.chance(0.5),
+                }
+            )  # fmt: skip
+        if self.chance(0.5):
+            topic = self.random.choice(["T", "T", DECISION_TOPIC, QUARANTINE_TOPIC])
+            self.row(topic, prepared_offset=~place)
 
     def write_cursors(self) -> None:
         """Write down positions, or lose them."""

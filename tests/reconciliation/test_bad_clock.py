@@ -11,13 +11,16 @@ from message_store.layout import RECORD_HEAD
 from reconciliation import clock_steps
 from reconciliation.files import Root
 from reconciliation.planning import log_segments, plan_log
-from reconciliation.read import audit_stores
+from reconciliation.read import audit_stores, count_stores
 from reconciliation.scanning import Walk
 from reconciliation.summary import Summary, summarize
+from reconciliation.verdicts import AuditConfig
 from tests.reconciliation.log_help import FILE_BYTES, START_MS, LogWriter
+from tests.reconciliation.sewn import Log
 from tests.timer_store.rig import TimerRig
 
 HOUR_MS = 3_600_000
+LOG_FILE_BYTES = 65_536  # of `store_help`
 STORE_MS_AT = (RECORD_HEAD.fields or {})["store_ms"][1]
 
 
@@ -106,21 +109,25 @@ def chat(rig: TimerRig) -> None:
         rig.put(rig.clock.now_ms() + 10 * HOUR_MS, UNIQ_KEY=f"chat-{rig.clock.now_ms()}-{n}")
 
 
-def back_while_timers_wait(root: Path) -> dict[str, int]:
+Expected = tuple[dict[str, int], dict[str, int]]  # by default; with a clock that is trusted
+
+
+def back_while_timers_wait(root: Path) -> Expected:
     """The timers had come to a slot that is in the future now: what is put since waits in it."""
     rig = rig_at(root)
     rig.put(rig.clock.now_ms() + 2_000)
     rig.advance(HOUR_MS)
     rig.put(rig.clock.now_ms() + 1_000)
     rig.advance(5_000)
+    chat(rig)
     set_back(rig, HOUR_MS)
     rig.put(rig.clock.now_ms() + 60_000)  # before the slot that the timers had come to
     rig.advance(1_000)
     rig.close()
-    return {"ok": 2, "pending": 6}
+    return {"ok": 2, "pending": 10, "late": 1}, {"ok": 2, "pending": 11}
 
 
-def back_and_lost(root: Path) -> dict[str, int]:
+def back_and_lost(root: Path) -> Expected:
     """What was delivered before the step and is hurt since is lost all the same."""
     rig = rig_at(root)
     rig.put(rig.clock.now_ms() + 2_000)
@@ -134,10 +141,10 @@ def back_and_lost(root: Path) -> dict[str, int]:
     (record,) = (r for r in rig_records(root) if r["topic"] == "T")
     data[record["phys_offset"] + 4] ^= 0xFF
     log.write_bytes(bytes(data))
-    return {"lost": 1, "pending": 10}
+    return {"lost": 1, "pending": 10}, {"lost": 1, "pending": 10}
 
 
-def back_between_claim_and_append(root: Path) -> dict[str, int]:
+def back_between_claim_and_append(root: Path) -> Expected:
     """It was due by the clock before, and is stored with the time of the clock since."""
     rig = rig_at(root)
     due_ms = rig.clock.now_ms() + 3_000
@@ -149,10 +156,10 @@ def back_between_claim_and_append(root: Path) -> dict[str, int]:
         pass
     chat(rig)
     rig.close()
-    return {"ok": 1, "pending": 10}
+    return {"early": 1, "pending": 10}, {"ok": 1, "pending": 10}
 
 
-def forward(root: Path) -> dict[str, int]:
+def forward(root: Path) -> Expected:
     """Set forward: what falls due at once is delivered at once, by that clock hours late."""
     rig = rig_at(root)
     rig.put(rig.clock.now_ms() + 60_000)
@@ -160,13 +167,55 @@ def forward(root: Path) -> dict[str, int]:
     rig.clock.set_ms(rig.clock.now_ms() + HOUR_MS)
     rig.work()
     rig.close()
-    return {"late": 1, "pending": 1}
+    return {"late": 1, "pending": 1}, {"late": 1, "pending": 1}
+
+
+def burst(root: Path, *, ahead: bool) -> dict[str, int]:
+    """Thirty deliveries, their times written anew, so that they lie before the due time.
+
+    Args:
+        ahead: one record before them gets a time an hour away, too.
+    """
+    rig = rig_at(root)
+    chat(rig)
+    due_ms = rig.clock.now_ms() + 3_000
+    for n in range(30):
+        rig.put(due_ms, UNIQ_KEY=f"burst-{n}")
+    rig.advance(2_900)
+    chat(rig)
+    rig.advance(100)
+    chat(rig)
+    rig.close()
+    sent = sorted(r["phys_offset"] for r in rig_records(root) if r["topic"] == "T")
+    assert len(sent) == 30
+    log = Log(root, LOG_FILE_BYTES)
+    for at in sent:
+        log.head(at)["store_ms"] -= 600
+    if ahead:
+        first = min(r["phys_offset"] for r in rig_records(root) if r["phys_offset"] > 0)
+        log.head(first)["store_ms"] += HOUR_MS
+    log.close()
+    return {"early": 30, "pending": 15}
+
+
+def early_in_a_burst(root: Path) -> Expected:
+    """What was changed are deliveries alone: no clock was set back."""
+    found = burst(root, ahead=False)
+    return found, found
+
+
+def one_record_ahead(root: Path) -> Expected:
+    """One record excuses nothing of what comes after it."""
+    found = burst(root, ahead=True)
+    return found, found
 
 
 CASES = {made.__name__: made for made in (
     back_while_timers_wait, back_and_lost, back_between_claim_and_append, forward,
+    early_in_a_burst, one_record_ahead,
 )}  # fmt: skip
 STEPPED = set(CASES) - {"forward"}
+EXCUSED = {"back_while_timers_wait", "back_between_claim_and_append"}
 
 
 def rig_records(root: Path) -> list[dict[str, Any]]:
@@ -175,21 +224,47 @@ def rig_records(root: Path) -> list[dict[str, Any]]:
     return read(root, "messages", "topic", "phys_offset")
 
 
+@pytest.fixture(scope="module")
+def stepped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Expected]:
+    top = tmp_path_factory.mktemp("clocks")
+    return {str(top / name): make(top / name) for name, make in CASES.items()}
+
+
 @pytest.mark.spark
-def test_steps_are_no_loss(spark: Any, tmp_path: Path) -> None:
-    expected = {str(tmp_path / name): make(tmp_path / name) for name, make in CASES.items()}
-    verdicts, unread = audit_stores(spark, list(expected))
+@pytest.mark.finding("C4")
+@pytest.mark.parametrize("trust", [False, True])
+def test_a_clock_excuses_only_what_many_records_show(
+    spark: Any, stepped: dict[str, Expected], trust: bool
+) -> None:
+    config = AuditConfig(trust_clock=trust)
+    verdicts, unread = audit_stores(spark, list(stepped), config)
     verdicts, unread = verdicts.persist(), unread.persist()
-    found: dict[str, dict[str, int]] = {store: {} for store in expected}
+    found: dict[str, dict[str, int]] = {store: {} for store in stepped}
     for row in verdicts.groupBy("store", "verdict").count().collect():
         found[row["store"]][row["verdict"]] = row["count"]
-    assert found == expected
-    for name in CASES:
-        mine = f"store = '{tmp_path / name}'"
+    assert found == {store: expected[trust] for store, expected in stepped.items()}
+    for store in stepped:
+        mine, name = f"store = '{store}'", Path(store).name
         summary = summarize(verdicts.where(mine), unread.where(mine))
-        assert len(summary.clock) == int(name in STEPPED), name
+        assert bool(summary.clock) == (name in STEPPED), name
         assert summary.complete == (name != "back_and_lost")
+        assert summary.excused == int(name in EXCUSED), name
+        assert summary.clean == (trust and name in EXCUSED)
         assert all("set back by" in row["note"] for row in summary.clock)
+        shown = [row for row in summary.clock if "excuses nothing" not in row["note"]]
+        assert bool(shown) == (name in STEPPED - {"early_in_a_burst", "one_record_ahead"}), name
+    for row in verdicts.collect():
+        assert row["verdict"] != "pending" or row["late_ms"] is None
+
+
+@pytest.mark.spark
+@pytest.mark.finding("C4")
+def test_a_brief_audit_says_the_same_of_clocks(spark: Any, stepped: dict[str, Expected]) -> None:
+    for place, name in enumerate(CASES):
+        store = list(stepped)[place]
+        if name in {"back_while_timers_wait", "early_in_a_burst"}:
+            brief, unread = count_stores(spark, [store])
+            assert summarize(brief.rest, unread, kept=brief.kept).verdicts == stepped[store][0]
 
 
 def test_a_clean_audit_with_a_step_is_clean_and_tells_it() -> None:

@@ -17,12 +17,11 @@ from reconciliation import tables
 from reconciliation.columns import (
     ABSENT,
     BROKERS,
-    FACTOR,
     MessageColumns,
     arrow_schema,
-    hash_text,
 )
 from reconciliation.files import Root
+from reconciliation.hashes import FACTOR, hash_text
 from reconciliation.planning import log_segments, plan_log
 from reconciliation.scanning import Walk
 from reconciliation.tables import MESSAGES, TABLES
@@ -170,6 +169,8 @@ def naive(record: Record, base: int) -> dict[str, Any]:
             "store_id": 0,
             "unit_ms": None,
             "passed": None,
+            "other_time": False,
+            "queued": None,
             "file": f"commitlog/{base:020d}",
             "file_offset": record.phys_offset - base,
             "note": None,

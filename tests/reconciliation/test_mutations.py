@@ -59,7 +59,13 @@ MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
     "target": (lean, 'F.coalesce("target", F.lit(0)) != 0', "F.lit(False)"),
     "body": (lean, 'F.col("body") != 0', "F.lit(False)"),
     "properties": (lean, 'F.col("properties") != 0', "F.lit(False)"),
-    "retention": (judging, 'found.where(F.col("at_root") >= F.col("log_min"))', "found"),
+    "retention": (judging, 'F.col("at_root") < F.col("log_min")', "F.lit(False)"),
+    "units of removed records": (verdicts, "ROLE_UNIT, ROLE_GONE}", "ROLE_UNIT}"),
+    "settled units": (lean, "F.lit(1 << PAST)", "F.lit(0)"),
+    "units with another time": (lean, '_bit(F.coalesce("other_time", F.lit(False)), OTHER_TIME)',
+                                "F.lit(0)"),
+    "units of deliveries": (lean, "_bit(away, SENT_AWAY)", "F.lit(0)"),
+    "units of what waits": (lean, "_bit(away, NO_UNIT)", "F.lit(0)"),
 }  # fmt: skip
 RULES: Final = 23  # what the last one says is `ok` without it, too
 RULE_IN_CI: Final = 13  # early

@@ -270,7 +270,8 @@ def test_faults_among_many_are_found_and_nothing_else(
         if planted.verdicts.get(root) != found.get(root)
     ]  # fmt: skip
     assert wrong == []
-    assert sorted(row["phys_offset"] for row in unread.collect()) == planted.gaps
+    gaps = unread.where("damage <> 'pointer'")  # units that point at what is no record now
+    assert sorted(row["phys_offset"] for row in gaps.collect()) == planted.gaps
 
 
 # -- the audit that goes on ---------------------------------------------------------------------
@@ -311,7 +312,7 @@ def test_a_watch_alarms_once_across_restarts(spark: Any, tmp_path: Path) -> None
     expected = {
         root: "late" if verdict == "lost" else verdict  # it does not ask who passed it by
         for root, verdict in planted.verdicts.items()
-        if verdict not in CLEAN and root not in unread
+        if verdict not in CLEAN and root not in unread | planted.in_queues
     }
     assert newest == expected
     states = sorted(path.name for path in (home / "state").iterdir())

@@ -35,6 +35,7 @@ HELD: Final = {
     "store_id": 0, "phys_offset": 100, "role": ROLE_TIMER, "store_ms": NOW_MS - 1_000,
     "prepared_offset": 0, "body_crc": 77, "body_len": 5, "damage": None, "properties_hash": -3,
     "target": -9, "due_ms": NOW_MS, "out_ms": NOW_MS - 1, "unit_ms": None, "passed": 1,
+    "other_time": False, "queued": None,
 }  # fmt: skip
 SENT_ROW: Final = HELD | {
     "phys_offset": 900, "role": ROLE_DELIVERY, "prepared_offset": -101, "store_ms": NOW_MS + 7,

@@ -1,8 +1,14 @@
-"""The look of a history page: light or dark as the reader's machine is, and on paper."""
+"""Style of the pages that are files: audit report and migration history, light, dark and on paper.
+
+A column of a table is as wide as its content, and a wide table scrolls in its card, on a telephone
+too; only sentences (`words`) are broken into lines.
+"""
 
 from __future__ import annotations
 
-STYLE = """
+from typing import Final
+
+STYLE: Final = """
 :root {
   color-scheme: light dark;
   --paper: #fbfbfa; --card: #ffffff; --ink: #1d2129; --soft: #5f6673; --rule: #e3e5e9;
@@ -37,16 +43,20 @@ p { margin: 4px 0; }
 .tile span { color: var(--soft); font-size: 13px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th { text-align: left; color: var(--soft); font-size: 13px; font-weight: 500; }
-th, td { padding: 6px 12px 6px 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
+th, td { padding: 6px 16px 6px 0; border-bottom: 1px solid var(--rule); vertical-align: top;
+  white-space: nowrap; }
 tbody tr:last-child td { border-bottom: 0; }
 .number { text-align: right; white-space: nowrap; }
 .when { white-space: nowrap; color: var(--soft); }
-.words { overflow-wrap: anywhere; }
+.words { white-space: normal; overflow-wrap: break-word; }
+td.words, td .words { min-width: 220px; max-width: 520px; }
 code { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; }
 .state { display: inline-block; padding: 1px 8px; border-radius: 9px; font-size: 13px;
   white-space: nowrap; background: var(--blue-soft); color: var(--blue); }
 .good { background: var(--good-soft); color: var(--good); }
 .bad { background: var(--bad-soft); color: var(--bad); }
+p.good, p.bad { display: inline-block; padding: 4px 12px; border-radius: 6px; font-weight: 600; }
+b.good, b.bad { background: none; }
 .bar { height: 6px; min-width: 90px; border-radius: 3px; background: var(--rule);
   overflow: hidden; margin-top: 8px; }
 .bar i { display: block; height: 100%; background: var(--blue); }
@@ -62,6 +72,10 @@ svg { display: block; width: 100%; height: auto; min-width: 560px; }
 .dot-second { fill: var(--amber); }
 .hit { fill: transparent; }
 .hit:hover { fill: var(--blue-soft); }
+.unit { fill: var(--soft); font-size: 12px; }
+.limit { fill: none; stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 6 4; }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round; }
+.column { fill: var(--blue); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; margin-bottom: 6px; }
 .swatch { display: inline-block; width: 14px; height: 3px; border-radius: 2px; margin-right: 6px;
   vertical-align: middle; }
@@ -69,5 +83,9 @@ svg { display: block; width: 100%; height: auto; min-width: 560px; }
 .swatch-second { background: var(--amber); }
 .swatch-run { background: var(--blue-soft); height: 10px; }
 details summary { cursor: pointer; color: var(--soft); margin: 10px 0 6px; }
+.key i { display: inline-block; width: 12px; height: 12px; border-radius: 2px; margin-right: 6px; }
+.key i.swatch { width: 14px; height: 3px; } .key i.swatch-run { height: 10px; }
+@media (max-width: 600px) { body { padding: 18px 12px 40px; } h1 { font-size: 20px; }
+  .card { padding: 12px; } .tiles { grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); } }
 @media print { body { max-width: none; padding: 0; } .card { break-inside: avoid; } }
 """
