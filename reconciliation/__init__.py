@@ -1,4 +1,4 @@
-"""Spark reads stores and proves the promises. `pip install duemq[spark]` brings what it needs.
+"""Spark reads stores and proves the promises. The extra `spark` brings what it needs.
 
     import reconciliation                       # registers the format with the active session
     spark.read.format("rocketmq-store").option("path", "/data/store").load()

@@ -11,8 +11,8 @@ from typing import Final
 
 from message_store.errors import UsageError
 
-PACKAGES: Final = ("pyspark", "pyarrow")
-WHY_PACKAGES: Final = "{missing} is not installed: pip install 'duemq[spark]'"
+PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "fsspec")
+WHY_PACKAGES: Final = "{missing} not installed: pip install '.[spark]' in DueMQ's source tree"
 WHY_JAVA: Final = (
     "Spark needs Java 17 or newer, and there is none: set JAVA_HOME to it, or install it "
     "(Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17; "
@@ -21,10 +21,14 @@ WHY_JAVA: Final = (
 
 
 def require_packages(find: Callable[[str], object | None] = find_spec) -> None:
-    """Raise UsageError unless everything that `duemq[spark]` brings is installed."""
+    """Raise UsageError unless everything that the extra `spark` brings is installed."""
     missing = [name for name in PACKAGES if find(name) is None]
     if missing:
-        raise UsageError(WHY_PACKAGES.format(missing=" and ".join(missing)))
+        raise UsageError(WHY_PACKAGES.format(missing=_listed(missing)))
+
+
+def _listed(names: list[str]) -> str:
+    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:

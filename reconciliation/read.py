@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.utils import is_remote
 
 from reconciliation.brief import Brief, Tallies, audit_briefly
-from reconciliation.levels import kept_levels_ms
+from reconciliation.levels import DEFAULT_LEVELS_MS, kept_levels_ms
 from reconciliation.planned import Planned, plan_store
 from reconciliation.planning import PARTITION_BYTES
 from reconciliation.source import (
@@ -22,7 +22,6 @@ from reconciliation.source import (
 )
 from reconciliation.tables import TABLES
 from reconciliation.verdicts import (
-    DEFAULT_LEVELS_MS,
     PLACES,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,

@@ -212,7 +212,8 @@ def clock_text(summary: Summary) -> str:
 def _folded(names: Sequence[str], rows: Rows, same: Sequence[str]) -> str:
     """Return a table of rows; those that agree in some columns with many before are folded away."""
     seen: dict[tuple[Any, ...], int] = {}
-    first, rest = [], []
+    first: list[Mapping[str, Any]] = []
+    rest: list[Mapping[str, Any]] = []
     for row in rows:
         key = tuple(row.get(name) for name in same)
         seen[key] = seen.get(key, 0) + 1

@@ -177,8 +177,8 @@ def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.Re
     fine = (rows[:, 1] & ~FLAGS == PAIR) & (rows[:, 2] == 0) & (rows[:, 3] == 0)
     fine &= (rows[:, 4] >= 0) & (rows[:, 4] <= late_ms)
     past = (rows[:, 1] & PAST_ONLY == 0) & (rows[:, 1] != 0)
-    sums = (rows[~fine & ~past], _counted(rows[fine]), _counted_past(rows[past]))
-    rows = np.concatenate(sums)
+    told = (rows[~fine & ~past], _counted(rows[fine]), _counted_past(rows[past]))
+    rows = np.concatenate(told)
     yield pa.RecordBatch.from_arrays([pa.array(rows[:, n]) for n in range(WORDS + 1)], NAMES)
 
 

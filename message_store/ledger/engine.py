@@ -84,7 +84,7 @@ def make_engine(url: URL, *, busy_ms: int = BUSY_MS) -> Engine:
     try:
         return create_engine(url, connect_args=arguments, poolclass=NullPool)
     except ImportError as error:
-        remedy = "Install it: pip install 'duemq[postgresql]'"
+        remedy = "Install it: pip install '.[postgresql]' in DueMQ's source tree"
         raise LedgerError(shown(url), "psycopg is not installed", remedy) from error
 
 

@@ -11,8 +11,10 @@ from reconciliation.needs import find_java, require_packages
 
 
 def test_missing_packages_are_named_with_the_extra_that_brings_them() -> None:
-    with pytest.raises(UsageError, match=r"pyspark is not installed: pip install 'duemq\[spark\]'"):
+    with pytest.raises(UsageError, match=r"pyspark is not installed: pip install '\.\[spark\]'"):
         require_packages(lambda name: None if name == "pyspark" else name)
+    with pytest.raises(UsageError, match="pandas and fsspec are not installed"):
+        require_packages(lambda name: None if name in ("pandas", "fsspec") else name)
     require_packages(lambda name: name)
 
 

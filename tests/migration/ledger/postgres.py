@@ -116,7 +116,7 @@ def private_server() -> Iterator[Server]:
     try:
         import psycopg  # noqa: F401
     except ImportError as error:
-        raise Missing("psycopg is not installed: pip install 'duemq[postgresql]'") from error
+        raise Missing("psycopg is not installed: pip install '.[postgresql]'") from error
     find_program("initdb")
     home = Path(tempfile.mkdtemp(prefix="duemq-pg-"))  # a socket's path must be short
     user = unprivileged()

@@ -1,0 +1,62 @@
+"""What the extras declare is what their code needs; `.ci/extras` installs them, in clean places."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import requires, version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+TOP = Path(__file__).parents[1]
+PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+
+def needs_of(extra: str) -> dict[str, Requirement]:
+    """Return what an extra installs beside DueMQ, by name; extras of ours are resolved."""
+    found = {}
+    for text in EXTRAS[extra]:
+        one = Requirement(text)
+        if one.name == PROJECT["name"]:
+            for other in one.extras:
+                found |= needs_of(other)
+        else:
+            found[one.name] = one
+    return found
+
+
+@pytest.mark.finding("B1")
+@pytest.mark.parametrize(("extra", "of_spark"), [("spark", "sql"), ("connect", "connect")])
+def test_what_spark_asks_for_is_declared(extra: str, of_spark: str) -> None:
+    """pyspark has no dependencies of its own for SQL: it asks for them when it runs."""
+    declared = needs_of(extra)
+    always = {Requirement(text).name for text in PROJECT["dependencies"]}
+    if of_spark in declared["pyspark"].extras:
+        return
+    for text in requires("pyspark") or ():
+        one = Requirement(text)
+        if one.marker is not None and one.marker.evaluate({"extra": of_spark}):
+            assert one.name in declared.keys() | always, f"pyspark[{of_spark}] needs {one}"
+
+
+@pytest.mark.finding("B1")
+@pytest.mark.parametrize("extra", [name for name in EXTRAS if name != "demo"])
+def test_the_tests_run_with_what_extras_install(extra: str) -> None:
+    for name, one in needs_of(extra).items():
+        if one.marker is None or one.marker.evaluate():
+            assert one.specifier.contains(version(name)), name
+
+
+@pytest.mark.finding("B28")
+def test_the_licence_is_there() -> None:
+    assert "Apache License" in (TOP / "LICENSE").read_text()
+    assert "Version 2.0" in (TOP / "NOTICE").read_text()
+    assert PROJECT["license"]["text"] == "Apache-2.0"
+
+
+@pytest.mark.finding("B2")
+def test_no_page_names_a_distribution_that_does_not_exist() -> None:
+    for page in [TOP / "README.md", *(TOP / "docs").rglob("*.md")]:
+        assert "duemq[" not in page.read_text(), page
