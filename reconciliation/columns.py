@@ -41,12 +41,9 @@ Rows = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
 ARROW: Final = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "bigint": pa.int64(),
-    "int": pa.int32(),
+    "string": pa.string(), "binary": pa.binary(), "bigint": pa.int64(), "int": pa.int32(),
     "boolean": pa.bool_(),
-}
+}  # fmt: skip
 # What brokers write and rewrite comes first: those are no part of a message's own properties.
 BROKERS: Final = (
     *("DELAY", "DELAy", "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELIVER_MS"),
@@ -59,13 +56,12 @@ GLANCED: Final = np.array(
     [hash_text(name) for name in (b"REAL_TOPIC", b"TIMER_ROLL_TIMES", b"TIMER_DEL_UNIQKEY")],
     np.uint64,
 )
-KINDS: Final = {  # topics of which records are more than deliveries
-    "SCHEDULE_TOPIC_XXXX": 1, "rmq_sys_wheel_timer": 2, "DUEMQ_DECISIONS": 3, "DUEMQ_QUARANTINE": 4,
-}  # fmt: skip
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+KINDS: Final = {  # topics of which records are more than deliveries
+    SCHEDULE_TOPIC: 1, "rmq_sys_wheel_timer": 2, "DUEMQ_DECISIONS": 3, "DUEMQ_QUARANTINE": 4,
+}  # fmt: skip
 ABSENT: Final = -(1 << 62)
-LOOKED_UP: Final = (ROLE_DELIVERY, ROLE_CANDIDATE, *WAITING)
-"""Roles of records that a unit of their queue has to name."""
+LOOKED_UP: Final = (ROLE_DELIVERY, ROLE_CANDIDATE, *WAITING)  # a unit of their queue names them
 LEVEL_MAX: Final = 0x7FFFFFFF
 TEXTS: Final = {
     "unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC",

@@ -107,7 +107,7 @@ def _verdicts(summary: Summary) -> str:
 
 def _offenders(summary: Summary) -> str:
     names: tuple[str, ...]
-    names = ("verdict", "store", "root", "topic", "unique_id", "due_ms", "delivered_ms", "why")
+    names = ("verdict", "why", "topic", "due_ms", "delivered_ms", "unique_id", "root", "store")
     text = ""
     if summary.offenders:
         text += _section(
@@ -201,16 +201,17 @@ def _length(ms: int) -> str:
 def clock_text(summary: Summary) -> str:
     """Return what it means for an audit that the clock was set back."""
     if summary.excused:
-        what = "is ok or pending" if summary.clean else "counts as a finding"
         return (
-            f"{summary.excused:,} messages were delivered before their time by this clock, or "
-            f"passed by it: with a clock that can be trusted this {what} (--trust-clock)."
+            f"{summary.excused:,} messages were delivered before their time, passed by or overdue "
+            "only because the clock was set back: findings, unless --trust-clock is given."
         )
     return "No message depends on it: lateness and what is overdue are of this clock."
 
 
 def _folded(names: Sequence[str], rows: Rows, same: Sequence[str]) -> str:
     """Return a table of rows; those that agree in some columns with many before are folded away."""
+    if len({row.get("store") for row in rows}) == 1:  # the heading names it
+        names = [name for name in names if name != "store"]
     seen: dict[tuple[Any, ...], int] = {}
     first: list[Mapping[str, Any]] = []
     rest: list[Mapping[str, Any]] = []
