@@ -156,7 +156,7 @@ def _pointers(look: Look, about: Pending, data: Bytes) -> Iterator[Finding]:
         count = min(data.size, look.limit - part.base - part.start) // UNIT_BYTES
         rows = np.frombuffer(data[: max(count, 0) * UNIT_BYTES], TIMER_UNIT)
         pos = part.base + part.start + np.arange(rows.size) * UNIT_BYTES
-        yield from look_at_units(about, part, native_columns(rows), pos)
+        yield from look_at_units(about, part, rows, pos)
     elif look.kind == "timerwheel" and data.size == WHEEL_BYTES:
         slots = native_columns(np.frombuffer(data, TIMER_SLOT))
         if slots["tick"].any():

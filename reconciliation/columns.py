@@ -61,7 +61,8 @@ KINDS: Final = {  # topics of which records are more than deliveries
     SCHEDULE_TOPIC: 1, "rmq_sys_wheel_timer": 2, "DUEMQ_DECISIONS": 3, "DUEMQ_QUARANTINE": 4,
 }  # fmt: skip
 ABSENT: Final = -(1 << 62)
-LOOKED_UP: Final = (ROLE_DELIVERY, ROLE_CANDIDATE, *WAITING)  # a unit of their queue names them
+LOOKED_UP: Final = np.isin(np.arange(32), (ROLE_DELIVERY, ROLE_CANDIDATE, *WAITING))
+"""By role: whether a unit of its queue must name a record."""
 LEVEL_MAX: Final = 0x7FFFFFFF
 TEXTS: Final = {
     "unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC",
@@ -401,7 +402,7 @@ class _Chunk:
         topics, made = self._walk.topics, self._made
         assert made.reached is not None
         names = [topics.name(at) for at in range(len(topics))]
-        asked = np.isin(self.roles, LOOKED_UP)
+        asked = LOOKED_UP[self.roles]
         known, found = reached(made.reached, names, self.rows, asked & (self.kinds != 1))
         levels = asked & (self.kinds == 1)
         if levels.any():

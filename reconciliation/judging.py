@@ -98,7 +98,6 @@ def _rules(config: AuditConfig) -> list[Rule]:
         ("removed", removed & ended, "delivered; its record was removed since"),
         ("lost", removed & c("gone") & ~c("cancelled"), "its record was removed while it waited"),
         ("removed", removed & c("past"), "settled; its record was removed since"),
-        (IGNORED, removed, "its record was removed"),
         ("quarantined", no_record & (c("parked") > 0), "its record cannot be read"),
         ("corrupt", no_record, "no record lies where its queue points"),
         ("unexpected", missing & (sent | (c("parked") > 0)), "its origin is no scheduled message"),

@@ -69,9 +69,11 @@ def is_orderly(root: Root) -> bool:
 
 
 def pending_units(rows: Units, read_ms: int) -> Mask:
-    """Return (n,) which units belong to slots that were not delivered."""
-    sound = (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)
-    return np.asarray(sound & (rows["write_ms"] + rows["delay_ms"] >= read_ms))
+    """Return (n,) which units belong to slots that were not delivered; any byte order."""
+    late = np.asarray(rows["write_ms"] + rows["delay_ms"] >= read_ms)
+    if late.any():
+        late &= (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)
+    return late
 
 
 # -- units and their records --------------------------------------------------------------------
@@ -81,14 +83,18 @@ def look_at_units(about: Pending, part: Segment, rows: Units, pos: Numbers) -> I
     """Yield what is wrong with where units of the timer log point.
 
     Args:
-        part: the file that they lie in; pos: (n,) of the units in the timer log.
+        part: the file that they lie in; rows: (n,) TIMER_UNIT as they lie there.
+        pos: (n,) of the units in the timer log.
     """
     read_ms = about.standing.read_ms
     if read_ms is None or not rows.size:
         return
-    waits = pending_units(rows, read_ms) & (rows["magic"] & MAGIC_DELETE == 0)
-    waits &= rows["due_ms"] >= 0
-    rows, pos = rows[waits], pos[waits]
+    waits = pending_units(rows, read_ms)
+    if not waits.any():
+        return
+    rows, pos = native_columns(rows[waits]), pos[waits]
+    kept = (rows["magic"] & MAGIC_DELETE == 0) & (rows["due_ms"] >= 0)
+    rows, pos = rows[kept], pos[kept]
     places, plan = rows["phys_offset"], about.plan
     for at in np.flatnonzero(places < plan.min).tolist():
         place, text = int(places[at]), "its record was removed while it was pending"
@@ -195,7 +201,7 @@ def look_at_chains(about: Pending, root: Root, slots: Any) -> Iterator[tuple[int
         waits = pending_units(rows, read_ms)
         if not waits.any():
             continue
-        pos, rows = pos[waits], rows[waits]
+        pos, rows = pos[waits], native_columns(rows[waits])
         index = (rows["write_ms"] + rows["delay_ms"]) // precision_ms % WHEEL_SLOTS
         order = np.argsort(index, kind="stable")
         pos, prev, index = pos[order], rows["prev_pos"][order], index[order]
@@ -224,4 +230,4 @@ def _forward(root: Root, end: int) -> Iterator[tuple[Numbers, Units]]:
             high = min(low + BLOCK_UNITS, count)
             data = root.read(entry.path, low * UNIT_BYTES, high * UNIT_BYTES)
             rows = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], TIMER_UNIT)
-            yield base + np.arange(low, low + rows.size) * UNIT_BYTES, native_columns(rows)
+            yield base + np.arange(low, low + rows.size) * UNIT_BYTES, rows

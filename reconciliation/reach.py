@@ -124,11 +124,14 @@ def reached(look: Reached, names: list[str], rows: Any, asked: Mask) -> tuple[Ma
     found = np.ones(rows.size, np.bool_)
     mine = np.flatnonzero(known)
     if mine.size:
-        pairs = (rows["topic_index"][mine].astype(np.int64) << 32) + rows["queue_id"][mine]
-        for pair in np.unique(pairs).tolist():
-            here = mine[pairs == pair]
-            queue_id = int(rows["queue_id"][here[0]])
-            found[here] = look.of_queue(
-                names[pair >> 32], queue_id, rows["queue_offset"][here], rows["phys_offset"][here]
+        topics, queues = rows["topic_index"][mine], rows["queue_id"][mine].astype(np.int64)
+        numbers, offsets = rows["queue_offset"][mine], rows["phys_offset"][mine]
+        pairs = topics * np.int64(1 << 32) + queues
+        left = np.ones(mine.size, np.bool_)
+        while (first := int(left.argmax())) or left[0]:  # a few queues in each chunk
+            here = np.flatnonzero(pairs == pairs[first])
+            left[here] = False
+            found[mine[here]] = look.of_queue(
+                names[int(topics[first])], int(queues[first]), numbers[here], offsets[here]
             )
     return known, found

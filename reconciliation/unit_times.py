@@ -53,6 +53,9 @@ class UnitTimes:
 
     def points_at(self, queue_id: int, offsets: Offsets, phys_offsets: Offsets) -> Any:
         """Return (n,) whether the unit at each queue offset points at the record."""
+        units = self._row(queue_id, offsets)
+        if units is not None:
+            return (units["phys_offset"] == phys_offsets) & (units["size"] > 0)
         found = np.zeros(offsets.size, np.bool_)
         for here, units in self._gathered(queue_id, offsets):
             found[here] = (units["phys_offset"] == phys_offsets[here]) & (units["size"] > 0)
@@ -67,6 +70,20 @@ class UnitTimes:
         if not unit.size or unit[0]["size"] <= 0:
             return None
         return queue.firsts[0], int(unit[0]["phys_offset"])
+
+    def _row(self, queue_id: int, offsets: Offsets) -> Units | None:
+        """Return the units of queue offsets that follow one another in one file, else None."""
+        first, count = int(offsets[0]), offsets.size
+        if int(offsets[-1]) - first != count - 1 or (offsets[1:] - offsets[:-1] != 1).any():
+            return None
+        queue = self._queue(queue_id)
+        at = bisect_right(queue.firsts, first) - 1
+        if at < 0:
+            return None
+        units = self._units(
+            queue.files[at], first - queue.firsts[at], first + count - queue.firsts[at]
+        )
+        return units if units.size == count else None
 
     def _gathered(self, queue_id: int, offsets: Offsets) -> Iterator[tuple[Any, Units]]:
         """Yield places in `offsets` and the units there, file by file."""

@@ -110,9 +110,11 @@ class _Progress:
 
         part = TextColumn("{task.fields[part]}")
         columns = (TextColumn("{task.description}"), BarColumn(), part, TimeElapsedColumn())
+        to = console(stderr=True)
         self._bars = Progress(
-            *columns, console=console(stderr=True), transient=True, disable=not shown
-        )
+            *columns, console=to, transient=True, disable=not (shown and to.is_terminal),
+            redirect_stdout=False,  # that is for results
+        )  # fmt: skip
         self._threads = ThreadPoolExecutor(1)
 
     def __enter__(self) -> _Progress:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,23 @@ def test_a_dry_run_counts_and_changes_no_message(tmp_path: Path) -> None:
     assert [level.level for level in done.plan.levels] == [18]
     assert not done.moved
     assert not (root / "duemq.ledger.sqlite").exists()
+
+
+@pytest.mark.finding("B11")
+def test_it_is_written_down_with_the_time_that_it_is(tmp_path: Path) -> None:
+    root = copy_golden_store("apache-4.9.7-clean", tmp_path / "store")
+    now_ms = NOW_MS + 7 * 3_600_000
+    done = migrate_offline(root, [18], GOLDEN, who="anna", now_ms=now_ms)
+    day = f"{datetime.fromtimestamp(now_ms // 1_000, UTC):%Y%m%d-%H%M%S}"
+    assert day in done.migration
+    assert day in done.plan.plan_id
+    assert done.plan.made_ms == now_ms
+    ledger = Ledger.open_existing(default_url(root))
+    run = ledger.run(done.migration)
+    ledger.close()
+    times = [run.migration.started_ms, run.migration.ended_ms]
+    times += [event.at_ms for event in run.events] + [level.updated_ms for level in run.levels]
+    assert all(ms is not None and now_ms <= ms < now_ms + 600_000 for ms in times), times
 
 
 def test_what_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

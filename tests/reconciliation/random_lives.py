@@ -168,7 +168,7 @@ class RandomStore:
         """Have a queue point before the log; something may say how that message ended."""
         if not self.messages or not (log_min := self.messages[0]["phys_offset"]):
             return
-        place = self.random.randrange(min(log_min, 40))
+        place = self.random.randrange(min(log_min, 6))
         if self.chance(0.7):
             self.queues.append(
                 {
