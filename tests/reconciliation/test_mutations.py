@@ -60,7 +60,7 @@ MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
     "body": (lean, 'F.col("body") != 0', "F.lit(False)"),
     "properties": (lean, 'F.col("properties") != 0', "F.lit(False)"),
     "retention": (judging, 'F.col("at_root") < F.col("log_min")', "F.lit(False)"),
-    "units of removed records": (verdicts, "ROLE_UNIT, ROLE_GONE}", "ROLE_UNIT}"),
+    "units of removed records": (verdicts, ' | (F.col("role") == ROLE_GONE)', ""),
     "settled units": (lean, "F.lit(1 << PAST)", "F.lit(0)"),
     "units with another time": (lean, '_bit(F.coalesce("other_time", F.lit(False)), OTHER_TIME)',
                                 "F.lit(0)"),
