@@ -41,6 +41,7 @@ from broker.processors.half_messages import (
 from broker.processors.ports import PERM_READ, PERM_WRITE, Identity, Offsets, Putter, Topics
 from broker.processors.torn_commits import torn_commits
 from broker.remoting.codes import RequestCode, ResponseCode
+from broker.remoting.notices import Notices
 from message_store import layout
 from message_store.batch import PutBatch
 from message_store.clock import Clock
@@ -85,6 +86,7 @@ class Transactions:
         self._owed: list[int] = []  # finished half offsets whose op record is not in the log
         self._recovered = False
         self._stopped = asyncio.Event()
+        self._unasked = Notices(log)
 
     @property
     def open_count(self) -> int:
@@ -364,6 +366,7 @@ class Transactions:
                 steps += 1
                 if await self._step(offset) is Step.WAIT:
                     break
+                await asyncio.sleep(0)  # a round may have thousands
             offset += 1
         self.book.advance(high)
         self._keep_progress()
@@ -403,11 +406,8 @@ class Transactions:
         self.book.replace(half.queue_offset, int(copy["queue_offset"]), same)
         producer = self._clients.producer(properties.get(PRODUCER_GROUP, ""))
         if producer is None:
-            log.warning(
-                "nobody of producer group %s is connected: half message %d waits",
-                properties.get(PRODUCER_GROUP),
-                half.queue_offset,
-            )
+            text = "half message %d is pending: no producer of group %s is connected"
+            self._unasked(text, half.queue_offset, properties.get(PRODUCER_GROUP))
             return
         producer.peer.send_oneway(
             check_request(

@@ -256,6 +256,21 @@ def test_a_half_message_is_given_up_after_the_last_check(run, tmp_path):
     world.store.__exit__(None, None, None)
 
 
+@pytest.mark.finding("E6")
+def test_a_round_over_many_half_messages_lets_others_work(run, world):
+    async def scene():
+        for number in range(50):
+            world.send(key=str(number))
+        world.clock.advance(30_000)
+        turns, round_ = 0, asyncio.create_task(world.service.check())
+        while not round_.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= len(world.asked()) == 50
+
+    run(scene())
+
+
 def test_an_immune_message_holds_up_nobody(run, world):
     world.send(key="a", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
     world.send(key="b")
