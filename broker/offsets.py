@@ -13,6 +13,7 @@ Progress of pulls and pending resets live in memory only. Source: ConsumerOffset
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ from message_store.topics import QUEUES_MAX
 
 log = logging.getLogger(__name__)
 PAIRS_MAX = 1_000_000
+PAIRS_PER_TURN = 4_096  # copied within one turn of the loop
 NOTICES_MAX = 10
 COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
 SEPARATOR = "@"
@@ -129,7 +131,7 @@ class OffsetManager(Saved):
             return
         self._dirty = False
         try:
-            value = self.to_json()
+            value = await self._snapshot()
             store = self._store
             if store is None or await store.wait_durable(store.max_offset, always=True):
                 await self._file.save(value)
@@ -138,6 +140,22 @@ class OffsetManager(Saved):
         except BaseException:
             self._dirty = True
             raise
+
+    async def _snapshot(self) -> dict[str, Any]:
+        """Return `to_json()` made in short turns of the loop, other tasks between them.
+
+        Every offset in it was committed before this returns; each is as of its own turn.
+        """
+        topics_of: dict[str, list[str]] = {}
+        offsets: dict[str, dict[int, int]] = {}
+        for number, key in enumerate(list(self._table), start=1):
+            if (queues := self._table.get(key)) is not None:  # removed meanwhile
+                topic, group = key
+                topics_of.setdefault(group, []).append(topic)
+                offsets[f"{topic}{SEPARATOR}{group}"] = queues.copy()
+            if number % PAIRS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return self._file_content(topics_of, offsets)
 
     @staticmethod
     def _decode(data: Mapping[str, Any]) -> tuple[DataVersion | None, dict[str, Any], Table]:
@@ -152,11 +170,16 @@ class OffsetManager(Saved):
         topics_of: dict[str, list[str]] = {}
         for topic, group in self._table:
             topics_of.setdefault(group, []).append(topic)
+        return self._file_content(topics_of, self.offset_table())
+
+    def _file_content(
+        self, topics_of: Mapping[str, list[str]], offsets: Mapping[str, dict[int, int]]
+    ) -> dict[str, Any]:
         return {
             "dataVersion": self.version.to_json(),
             **self._extra,
             "groupTopicMap": topics_of,
-            "offsetTable": self.offset_table(),
+            "offsetTable": offsets,
         }
 
     def offset_table(self) -> dict[str, dict[int, int]]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker import offsets as offsets_module
 from broker.config_file import ConfigFile
 from broker.offsets import COMMITS_PER_VERSION, OffsetManager
 from message_store import json_dialect
@@ -182,3 +183,49 @@ def test_clone_copies_progress(offsets: OffsetManager) -> None:
     offsets.clone("G", "H", "T")
     offsets.clone("nobody", "H", "T")
     assert dict(offsets.of_group("H")) == {"T": {0: 9, 1: 8}}
+
+
+@pytest.mark.finding("E8")
+def test_a_large_table_is_copied_in_short_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets that are committed or removed between two turns do not disturb the copy."""
+    monkeypatch.setattr(offsets_module, "PAIRS_PER_TURN", 10)
+    offsets = OffsetManager(ConfigFile(tmp_path / "consumerOffset.json"), FakeClock())
+    offsets.load()
+    for n in range(100):
+        offsets.commit(f"g{n}", "t", 0, n)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            if turns == 2:
+                offsets.remove_group("g99")
+                offsets.commit("new", "t", 0, 5)
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        task = asyncio.create_task(other())
+        await offsets.save()
+        task.cancel()
+        assert turns >= 10
+        await offsets.save()  # what came meanwhile
+
+    asyncio.run(main())
+    again = OffsetManager(ConfigFile(tmp_path / "consumerOffset.json"), FakeClock())
+    again.load()
+    assert again.offset_table() == offsets.offset_table()
+    assert again.query("new", "t", 0) == 5
+    assert again.query("g99", "t", 0) is None
+    assert (tmp_path / "consumerOffset.json").read_text() == json_dialect.dumps(offsets.to_json())
+
+
+@pytest.mark.finding("E8")
+def test_the_number_of_offsets_is_bounded_by_its_key(tmp_path: Path) -> None:
+    offsets = OffsetManager(ConfigFile(tmp_path / "o.json"), FakeClock(), pairs_max=2)
+    for group in ("a", "b", "a"):
+        offsets.commit(group, "t", 0, 1)
+    with pytest.raises(RequestError, match="consumerOffsetsMax=2"):
+        offsets.commit("c", "t", 0, 1)
