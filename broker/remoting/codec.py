@@ -20,6 +20,7 @@ from message_store.errors import FrameError
 from message_store.plugin import Request, Response
 
 FRAME_BYTES_MAX: Final = 16_777_216  # com.rocketmq.remoting.frameMaxLength
+HEADER_BYTES_MAX: Final = 1 << 20  # decoding more would hold up everybody else
 VERSION: Final = 479  # MQVersion ordinal of 5.3.3
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
@@ -115,6 +116,9 @@ def decode_frame(buffer: memoryview, frame: Frame) -> Request | Answer:
     Raises:
         FrameError: If the header cannot be decoded.
     """
+    header_bytes = frame.body_start - frame.header_start
+    if header_bytes > HEADER_BYTES_MAX:
+        raise FrameError(f"header of {header_bytes} bytes, allowed are {HEADER_BYTES_MAX}")
     data = bytes(buffer[frame.header_start : frame.body_start])
     if frame.serialize_type == layout.JSON_TYPE:
         header = _decode_json(data)

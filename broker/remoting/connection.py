@@ -155,6 +155,13 @@ class Connection(asyncio.BufferedProtocol):
             self._paused = True
             self._transport.pause_reading()
 
+    def taken(self) -> None:
+        """Read on after a turn; give the space of a big frame back while memory is scarce."""
+        if self._memory.is_scarce:
+            self.received.shrink()
+            self.recount()
+        self.resume()
+
     def resume(self) -> None:
         """Read on, unless the peer does not take what we write, or the server stops."""
         if not self._paused or self._writes_stalled or self._draining or self.closed:

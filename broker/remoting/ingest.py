@@ -177,7 +177,7 @@ class Ingest:
             try:
                 self._take(connection, end_s)
                 if not connection.in_turn:
-                    connection.resume()
+                    connection.taken()
             except FrameError as error:
                 self._lost.append((connection, error))
             except Exception as error:

@@ -131,6 +131,7 @@ def test_scalars_become_text(header: bytes, fields: dict[str, str]) -> None:
         b"[" * 100_000,
         b"\x00\x01\x02",
         b'{"code":1}x',
+        pytest.param(b'{"code":1}' + b" " * (1 << 20), marks=pytest.mark.finding("E6"), id="long"),
     ],
 )
 def test_undecodable_json_header_is_a_frame_error(header: bytes) -> None:
