@@ -68,7 +68,7 @@ class FileCache:
         except FileNotFoundError:
             if not create_bytes:
                 raise
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._mark_names(os.path.dirname(path))
             fd = self._with_room(lambda: _create(path, create_bytes))
         self._fds[path] = fd
         if len(self._fds) > self._count_max:
@@ -102,8 +102,17 @@ class FileCache:
                     raise
             os.close(self._fds.popitem(last=False)[1])
 
+    def _mark_names(self, directory: str) -> None:
+        """Remember the directories that get new names: a queue's, and for a new one those above."""
+        if not os.path.isdir(directory):
+            os.makedirs(directory)
+            topic = os.path.dirname(directory)
+            self.mark_dirty(topic)
+            self.mark_dirty(os.path.dirname(topic))
+        self.mark_dirty(directory)
+
     def mark_dirty(self, path: str) -> None:
-        """Remember that the file must be synced."""
+        """Remember that the file, or a directory for the names in it, must be synced."""
         if path not in self._dirty:
             with self._dirty_lock:
                 self._dirty.add(path)

@@ -174,7 +174,9 @@ def _resolve(future: asyncio.Future[bool], done: bool) -> None:
 
 
 def sync_files(files: FileCache) -> None:
-    """Sync the queue files written since the last call; one that was removed needs no sync.
+    """Sync the queue files written since the last call, and the names of new ones.
+
+    One that was removed needs no sync.
 
     Raises:
         OSError: None of them counts as synced: the next call tries all of them again.
@@ -191,7 +193,7 @@ def sync_files(files: FileCache) -> None:
 
 def _sync_file(path: str) -> None:
     try:
-        fd = os.open(path, os.O_RDWR)
+        fd = os.open(path, os.O_RDONLY)  # it may be a directory
     except FileNotFoundError:
         return
     try:

@@ -225,6 +225,35 @@ def test_the_name_of_a_log_file_from_before_is_synced_with_it(
         assert str(tmp_path / "commitlog") in synced
 
 
+@pytest.mark.finding("P:names-of-log-files")
+def test_the_names_of_new_queue_files_are_on_the_disk_before_they_count_as_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue without its file would not be missed while others have more units than noted."""
+    synced: list[str] = []
+    sync = os.fdatasync
+
+    def note(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        sync(fd)
+
+    with open_store(tmp_path) as store:
+        monkeypatch.setattr(os, "fdatasync", note)
+        top = tmp_path / "consumequeue"
+        put_one(store, "T", 0)
+        store.flush()
+        assert {str(top), str(top / "T"), str(top / "T" / "0")} <= {*synced}
+        synced.clear()
+        put_one(store, "T", 0)
+        store.flush()
+        assert not {str(top), str(top / "T"), str(top / "T" / "0")} & {*synced}
+        for _ in range(60):  # another file of the same queue
+            put_one(store, "T", 0)
+        store.flush()
+        assert str(top / "T" / "0") in synced
+        assert str(top / "T") not in synced
+
+
 @pytest.mark.parametrize("boot", [b"1", b"2"])
 @pytest.mark.parametrize("followed", [True, False])
 def test_a_record_with_a_hole_counts_as_written_only_without_a_power_cut(

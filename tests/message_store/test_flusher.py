@@ -71,10 +71,10 @@ def test_a_failure_of_the_disk_ends_the_flusher() -> None:
 @pytest.mark.finding("A6")
 def test_queue_files_that_could_not_be_opened_are_synced_by_the_next_call(tmp_path: Any) -> None:
     files = FileCache()
-    directory = tmp_path / "is a directory"
-    directory.mkdir()
-    for path in (str(directory), str(tmp_path / "gone")):
+    (tmp_path / "a file").touch()
+    below = str(tmp_path / "a file" / "below")
+    for path in (below, str(tmp_path / "gone")):
         files.mark_dirty(path)
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(NotADirectoryError):
         sync_files(files)
-    assert str(directory) in files.take_dirty()
+    assert below in files.take_dirty()
