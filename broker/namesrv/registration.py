@@ -37,6 +37,7 @@ UNREGISTER_TIMEOUT_S = 3.0
 RETRY_MS = 5_000
 PAUSE_MS_MIN = 1_000
 LINKS_MAX = 64
+TOPICS_PER_TURN = 4_096  # of a periodic local registration
 
 
 class RegistrationRefused(PeerError):
@@ -122,6 +123,10 @@ class Snapshot:
     def permission(self) -> int:
         """What the broker as a whole permits now."""
         return self._permission()
+
+    def topics(self) -> list[TopicConfig]:
+        """Return all topics."""
+        return list(self._topics)
 
     def local(self, changed: Iterable[TopicConfig] | None = None) -> Registration:
         """Return the same for the name server in our own process."""
@@ -297,6 +302,7 @@ class Registrar:
     ) -> None:
         self._snapshot = Snapshot(us, topics, clock, permission)
         self._clock, self._local = clock, local
+        self._stop = asyncio.Event()
         self._local_permission: int | None = None  # of the last local registration
         self._wanted = list(addresses)
         self._interval_ms, self._timeout_s, self._connect = interval_ms, timeout_s, connect
@@ -316,10 +322,13 @@ class Registrar:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 self.set_addresses(self._wanted)
+                if self._local is not None:
+                    tasks.create_task(self._keep_local(), name="local registration")
                 try:
                     yield self
                 finally:
                     self._tasks = None
+                    self._stop.set()
                     for link in self._links.values():
                         link.stop()
         finally:
@@ -358,6 +367,18 @@ class Registrar:
         """Have the name server in our own process forget a topic that was deleted."""
         if self._local is not None:
             self._local.drop_local_topic(self._snapshot.us.broker_name, topic)
+
+    async def _keep_local(self) -> None:
+        """Bring back topics that were deleted from the routes only, as 103 does elsewhere."""
+        while not self._stop.is_set():
+            until_ms = self._clock.now_ms() + self._interval_ms
+            await self._clock.wait(self._stop, until_ms=until_ms)
+            topics = self._snapshot.topics()
+            for first in range(0, len(topics), TOPICS_PER_TURN):
+                if self._stop.is_set():
+                    return
+                self._register_local(topics[first : first + TOPICS_PER_TURN])
+                await asyncio.sleep(0)
 
     def _register_local(self, changed: Sequence[TopicConfig]) -> None:
         """Register with the name server in our own process: what changed, or all topics at first.

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker.data_version import DataVersion
+from broker.namesrv import registration
 from broker.namesrv.config import NamesrvConfig
 from broker.namesrv.registration import BrokerAddress, Registrar
 from broker.namesrv.registration_body import decode_body
@@ -378,6 +379,30 @@ def test_a_topic_more_is_one_topic_for_the_name_server_in_our_process() -> None:
             permission = 4
             setting.registrar.set_addresses([])
             assert told == [1, 3]
+
+    asyncio.run(main())
+
+
+@pytest.mark.finding("E12")
+def test_topics_deleted_from_the_routes_only_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "TOPICS_PER_TURN", 1)
+    told: list[list[str]] = []
+
+    class Local:
+        def register_local(self, told_now: Registration) -> None:
+            told.append([topic.name for topic in told_now.topics])
+
+        def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
+        def unregister_local(self, key: LiveKey) -> None: ...
+
+    async def main() -> None:
+        setting = Setting(addresses=[], local=Local())
+        async with setting.registrar.running():
+            await settle()
+            told.clear()
+            setting.clock.advance(30_000)
+            await settle()
+            assert told == [["T"], ["U"]]
 
     asyncio.run(main())
 
