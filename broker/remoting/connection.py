@@ -265,8 +265,6 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self.closed:
             raise ConnectionResetError(f"{self!r} is closed")
-        if self._answers_pile_up:
-            raise ConnectionError(f"{self!r} does not read what it is sent")
         if len(self._calls) >= self.limits.calls_in_flight_max:
             raise ConnectionError(f"{self!r}: {len(self._calls)} calls wait for answers already")
         opaque = self._next_opaque()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+import struct
 import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
+from broker.remoting import codec
+from tests.broker.loopback import pull_request
 from tests.broker.running import asking
-from tests.fuzz.target import attacked
+from tests.fuzz.target import MIB, attacked
 from tests.interop.ports import LOOPBACK
 from tests.interop.waiting import until
 
@@ -74,3 +78,34 @@ def test_half_requests_for_figures_take_neither_threads_nor_descriptors(tmp_path
         address = f"http://{LOOPBACK}:{target.metrics_port}/metrics"
         with urllib.request.urlopen(address, timeout=30) as page:
             assert b"duemq_up 1.0" in page.read()
+
+
+@pytest.mark.finding("A20")
+def test_half_frames_and_unread_answers_are_bounded_in_total(tmp_path: Path) -> None:
+    """40 connections hold 8 MiB of a frame each, 20 ask for 16 MiB each and read nothing."""
+
+    async def send_some(address: str) -> list[int]:
+        async with asking(address) as friend:
+            return [(await friend.send("T", bytes(100_000))).code for _ in range(10)]
+
+    with attacked(tmp_path, remotingMemoryMax=str(64 * MIB)) as target, ExitStack() as stack:
+        address = f"{LOOPBACK}:{target.port}"
+        assert set(asyncio.run(send_some(address))) == {0}
+        before = target.anonymous_bytes
+        pulls = b"".join(codec.encode_request(pull_request("T", 0, 0)) for _ in range(64))
+        for number in range(60):
+            hostile = socket.create_connection((LOOPBACK, target.port), timeout=5)
+            stack.callback(hostile.close)
+            with suppress(OSError):  # it may be closed while it sends
+                if number % 3:
+                    hostile.sendall(struct.pack("!iI", 16 * MIB, 10) + bytes(8 * MIB))
+                else:
+                    hostile.sendall(pulls)
+            if number % 10 == 9:
+                assert set(asyncio.run(send_some(address))) == {0}
+        assert target.anonymous_bytes - before < 150 * MIB
+        figures = f"http://{LOOPBACK}:{target.metrics_port}/metrics"
+        with urllib.request.urlopen(figures, timeout=30) as page:
+            shed = re.search(rb"^duemq_connections_shed_total (\S+)", page.read(), re.M)
+        assert shed is not None
+        assert float(shed[1]) > 0
