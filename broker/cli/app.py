@@ -226,7 +226,7 @@ def store_verify(
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read a store that no broker uses and say what is wrong, and where."""
+    """Read a store that no broker uses and report what is wrong, and where."""
     from broker.cli.verify import verify
 
     verify(directory, collect_properties(config, overrides), as_json=as_json)

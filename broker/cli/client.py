@@ -105,8 +105,8 @@ class Cluster:
                 continue
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise UsageError(
-                    f"{address} is no name server; if it is a broker, name it with --broker (-b) "
-                    f"{address}"
+                    f"{address} is not a name server; if it is a broker, name it with "
+                    f"--broker (-b) {address}"
                 )
             return answer
         raise last or UsageError("no name server was named: use --namesrv or --broker")
@@ -199,7 +199,7 @@ def _loads(answer: Response) -> dict[str, Any]:
     try:
         value = loads(bytes_of(answer).decode())
     except ValueError as error:
-        raise ConnectionError(f"the name server's answer is no JSON: {error}") from None
+        raise ConnectionError(f"the name server's answer is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ConnectionError("the name server's answer is not a JSON object")
     return {str(key): _string_keys(item) for key, item in value.items()}

@@ -24,7 +24,7 @@ migrate_app = typer.Typer(
 Levels = Annotated[
     list[int] | None, typer.Option("--level", "-l", help="A level; repeatable; else all.", min=1)
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once; it goes on by itself.")]
 
 
@@ -36,7 +36,7 @@ def plan(
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
-    """Count what waits, by level, and what is in the way. Nothing is changed."""
+    """Count pending messages by level, and show what is in the way. Nothing is changed."""
     from broker.cli.migrate_show import show_plan
 
     show_plan(levels or [], namesrv=namesrv, broker=broker, dry_run=dry_run, as_json=as_json)
@@ -120,7 +120,7 @@ def rollback(
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
-    """Give levels back what still waits of theirs, due times as they are, after DONE too."""
+    """Return pending messages to their levels, due times as they are, after DONE too."""
     wish = {"levels": levels or [], "dry_run": dry_run}
     _change("rollback", wish, namesrv, broker, wait=not no_wait, as_json=as_json)
 

@@ -56,7 +56,9 @@ class Migrating:
         body = json.dumps({"action": action, **more}).encode()
         answer = await self._cluster.ask(self.address, MIGRATE, body=body, timeout_s=ASK_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RequestError(answer.code, f"{self.address} is no DueMQ broker that can migrate")
+            raise RequestError(
+                answer.code, f"{self.address} is not a DueMQ broker that can migrate"
+            )
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "")
         found: dict[str, Any] = json.loads(bytes_of(answer))

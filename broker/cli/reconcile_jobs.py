@@ -46,7 +46,7 @@ def forecast(wanted: Wanted, where: Where, *, minutes: int, as_json: bool) -> No
 
     found = _ran(wanted, where, "forecast", work, as_json=as_json)
     titles = {"pieces": "What falls due", "days": "By day (UTC)"}
-    _print(found, titles, nothing="Nothing waits.", as_json=as_json)
+    _print(found, titles, nothing="No message is pending.", as_json=as_json)
 
 
 def lateness(wanted: Wanted, where: Where, *, minutes: int, as_json: bool) -> None:
@@ -102,7 +102,7 @@ def _proof_text(found: Found, migration_id: str) -> str:
     count = sum(row["messages"] for row in found["totals"])
     if left:
         return f"{left:,} of {count:,} messages are not proven."
-    return f"Each of {count:,} messages came exactly once at its promised time, or waits for it."
+    return f"Each of {count:,} messages came exactly once at its promised time, or is pending."
 
 
 def plan(wanted: Wanted, where: Where, *, as_json: bool) -> None:

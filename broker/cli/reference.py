@@ -107,7 +107,7 @@ def cli_page() -> str:
     """Return docs/reference/cli.md."""
     lines = [
         "# Command line reference", "", GENERATED, "",
-        "`duemq COMMAND --help` says the same. `python -m broker.cli` is the same as `duemq`.", "",
+        "`duemq COMMAND --help` (`-h`) shows the same. `python -m broker.cli` is `duemq`, too.", "",
         "## Exit codes", "", "| code | meaning |", "|---|---|",
         *(f"| {int(code)} | {text} |" for code, text in MEANINGS.items()), "",
         "Errors are one line on standard error. `--json` prints JSON on standard output.", "",

@@ -30,11 +30,11 @@ def timers(
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what waits, by topic and minute, what is due next, and how late deliveries were."""
+    """Show pending timers by topic and minute, what is due next, and how late deliveries were."""
     if context.invoked_subcommand is not None:
         if broker or as_json:
             name = context.invoked_subcommand
-            raise UsageError(f"options go behind the command: duemq timers {name} ...")
+            raise UsageError(f"options go after the command: duemq timers {name} ...")
         return
     from broker.cli.timers_show import show_summary
 
@@ -85,7 +85,7 @@ def list_waiting(
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
-    """List waiting timers, the next due first; exit code 1 if there is none with the key."""
+    """List pending timers, the next due first; exit code 1 if there is none with the key."""
     from broker.cli.timers_list import Wanted, list_timers
 
     wanted = Wanted(topic, key, from_time, to_time, limit=limit, page=page)
@@ -98,13 +98,13 @@ add_commands(timers_app)
 @timers_app.command()
 def compact(
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be copied, and what that frees.")
+        bool, typer.Option("--dry-run", help="Only show what would be copied, and freed.")
     ] = False,
     namesrv: Namesrv = "127.0.0.1:9876",
     broker: BrokerAddress = "",
     as_json: AsJson = False,
 ) -> None:
-    """Copy what waits out of expired commit log files, so that they go. Exit code 4: it cannot."""
+    """Copy pending timers out of expired commit log files, to free them. Exit code 4: it cannot."""
     from broker.cli.timers_compact import compact_and_show
 
     compact_and_show(namesrv=namesrv, broker=broker, dry_run=dry_run, as_json=as_json)

@@ -109,7 +109,7 @@ def test_follow_tells_again_and_again(broker: Running) -> None:
         (("forecast", "--by", "year"), Exit.USAGE, "must be minute, hour, day"),
         (("forecast", "--count", "20000"), Exit.USAGE, "at most 10000"),
         (("list", "--from", "tomorrow"), Exit.USAGE, "cannot read the time 'tomorrow'"),
-        (("--json", "list"), Exit.USAGE, "options go behind the command"),
+        (("--json", "list"), Exit.USAGE, "options go after the command"),
         (("list", "--broker", "127.0.0.1:1"), Exit.UNREACHABLE, "does not answer"),
     ],
 )
