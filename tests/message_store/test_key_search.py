@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from message_store import key_search
 from message_store.batch import PutBatch
 from message_store.errors import StoreError
-from message_store.key_search import HIT_UNIQUE, frames, search_now
+from message_store.index_file import IndexService
+from message_store.key_search import HIT_UNIQUE, frames, search, search_now
 from tests.store_help import add_message, open_store
 
 WORDS = ("a", "b", "Aa", "BB", "é", "C#", "long-" * 20)  # Aa and BB have the same hash
@@ -26,16 +30,38 @@ MESSAGES = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.fixture(params=["on the loop", "in a thread", "long chains", "without an index"])
+def way(request):
+    """Have a search take each of its ways."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "in a thread":
+            patch.setattr(key_search, "LOOP_BYTES_MAX", 0)
+        if request.param == "long chains":
+            patch.setattr(key_search, "FEW", 1)
+            patch.setattr(key_search, "ITEMS_PIECE", 7)
+        if request.param in ("in a thread", "without an index"):
+            patch.setattr(IndexService, "_index_piece", _no_room)
+        yield request.param
+
+
+def _no_room(index):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(messages=MESSAGES, keys=st.lists(st.sampled_from((*WORDS, "nobody", "")), max_size=9))
-def test_what_is_found(messages, keys):
+def test_what_is_found(way, messages, keys):
     with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
         batch = PutBatch(max(len(messages), 1))
         for topic, words, unique in messages:
             properties = {"KEYS": " ".join(words), "UNIQ_KEY": unique}
             add_message(store, batch, topic, properties={k: v for k, v in properties.items() if v})
         store.put(batch)
-        found = search_now(store, ["T"], keys)
+        found = asyncio.run(search(store, ["T"], keys))
+        again = search_now(store, ["T"], keys)
+        assert again.offsets.tolist() == found.offsets.tolist()
         expected = [
             (at, int(batch.rows[n]["phys_offset"]), unique == key)
             for at, key in enumerate(keys)
