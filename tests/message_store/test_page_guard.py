@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 from message_store.page_guard import CUT, NOT_WRITTEN, PAGE_BYTES, GuardedMap, page_guard
 from tests.bad_disk import BadDisk
+from tests.test_house_rules import name_of, product_files, tree_of
 
 PAGES = 16
 EIO = "Input/output error"
@@ -159,3 +161,17 @@ def test_another_fault_ends_the_process_as_before(path):
     )
     assert done.stdout == b"ours is read", done.stderr
     assert done.returncode == -7
+
+
+@pytest.mark.finding("E7")
+@pytest.mark.parametrize("path", product_files(), ids=name_of)
+def test_files_are_mapped_with_a_guard_only(path):
+    found = [
+        node.lineno
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("mmap", "memmap")
+        and not (node.args and ast.unparse(node.args[0]) == "-1")  # memory, no file
+    ]
+    assert not found or name_of(path) == "message_store/page_guard.py", f"lines {found}"
