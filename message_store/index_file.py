@@ -138,8 +138,7 @@ class IndexFile:
     @property
     def damage(self) -> str:
         """Why the file cannot be used any more, empty if it can."""
-        if self._pages.replaced:
-            self._pages.look()
+        self._pages.look()
         return self._pages.why
 
     def keys_of_last(self, phys_offset: int) -> int:
@@ -328,10 +327,8 @@ class IndexService:
                     file.sync()
             except OSError as error:  # a later sync could succeed without what this one lost
                 self._sync_failed = True
-                logger.warning(
-                    "%s cannot be synced: %s. After a power cut the index is made again from "
-                    "store time %d ms on", file.path, error, self.safe_ms,
-                )  # fmt: skip
+                text = "%s cannot be synced: %s. A power cut costs the index from here on"
+                logger.warning(text, file.path, error)
                 continue
             self.safe_ms = file.end_ms
 
@@ -409,9 +406,13 @@ class IndexService:
         if file is None:
             return False
         start, stop_at = max(self._position - file.base, 0), min(end - file.base, file.size)
-        count, pos, stop = kernels.collect_keys(
-            file.data, start, stop_at, file.base + start, self._scratch, self._keys
-        )
+        reading = self._log.unreadable.reading()
+        while True:
+            count, pos, stop = kernels.collect_keys(
+                file.data, start, stop_at, file.base + start, self._scratch, self._keys
+            )
+            if not reading.again(int(pos)):
+                break
         self._put(self._keys[:count])
         if stop == scan.STOP_BLANK:
             pos = file.size

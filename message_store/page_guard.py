@@ -34,6 +34,7 @@ from message_store.kernels import bus_error
 from message_store.ranges import Range, minus, plus
 
 PAGE_BYTES = bus_error.PAGE_BYTES
+CACHED_TOGETHER_BYTES = 4 << 20
 FOUND_MAX = 10_000
 CUT = "the file ends before it"
 NOT_WRITTEN = "it could not be written"
@@ -72,7 +73,7 @@ class Mapping:
         try:
             fd = self.fd if self.fd >= 0 else os.open(self.path, os.O_RDONLY)
             try:
-                why = "" if os.pread(fd, PAGE_BYTES, pos) else CUT
+                why = "" if self._read(fd, pos) else CUT
                 why = why or self._map_again(fd, pos)
             finally:
                 if fd != self.fd:
@@ -84,6 +85,27 @@ class Mapping:
         self.why = why
         self.unreadable = plus(self.unreadable, [(pos, pos + PAGE_BYTES)])
         return Place(self.path, pos, why)
+
+    def _read(self, fd: int, pos: int) -> bytes:
+        """Return a page of the file.
+
+        The page cache reads many pages at once, and one bad sector fails them all: so the page is
+        read alone before it is given up.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        try:
+            return os.pread(fd, PAGE_BYTES, pos)
+        except OSError:
+            alone = os.open(self.path, os.O_RDONLY)
+            try:
+                low = max(pos - CACHED_TOGETHER_BYTES, 0)
+                os.posix_fadvise(alone, low, 2 * CACHED_TOGETHER_BYTES, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(alone, 0, 0, os.POSIX_FADV_RANDOM)
+                return os.pread(alone, PAGE_BYTES, pos)
+            finally:
+                os.close(alone)
 
     def _map_again(self, fd: int, pos: int) -> str:
         """Map the file's page instead of zeros; return why that cannot be done, or nothing."""

@@ -22,6 +22,7 @@ from message_store.page_guard import PAGE_BYTES
 from message_store.queues import QueueSet
 from message_store.record import Record, decode_record
 from message_store.topics import TopicTable
+from message_store.unreadable import READS_MAX
 
 QUERY_CANDIDATES_MAX = 1_024
 
@@ -105,7 +106,11 @@ class StoreReader:
         file = self.log.file_of(phys_offset)
         row = np.zeros(1, layout.SCANNED)
         pos, end = phys_offset - file.base, min(file.size, self.log.end - file.base)
-        size = scan.read_frame(file.data, pos, end, phys_offset, row[0])
+        for _ in range(READS_MAX):
+            seen = self.log.unreadable.seen
+            size = scan.read_frame(file.data, pos, end, phys_offset, row[0])
+            if not self.log.unreadable.changed(seen):
+                break
         if size < 0:
             self.log.unreadable.check(phys_offset, 1)
             raise RecordUnreadable(phys_offset, "no record starts here")
@@ -161,8 +166,13 @@ class StoreReader:
             if count == 0:
                 raise RecordUnreadable(start, "the record reaches past the end of its file")
             out = np.empty(size, np.uint8)
-            scan.copy_ranges(file.data, units[:count], file.base, out)
-            if self.log.unreadable.suspected:
+            unreadable = self.log.unreadable
+            for _ in range(READS_MAX):
+                seen = unreadable.seen
+                scan.copy_ranges(file.data, units[:count], file.base, out)
+                if not unreadable.changed(seen):
+                    break
+            if unreadable.ranges:
                 self._refuse_unreadable(units[:count])
             pieces.append(out.tobytes())
             units = units[count:]
@@ -175,7 +185,6 @@ class StoreReader:
             RecordUnreadable: There is one.
         """
         unreadable = self.log.unreadable
-        unreadable.look()
         if unreadable.ranges:
             for unit in units[unreadable.mask(units["phys_offset"], units["size"])]:
                 unreadable.check(int(unit["phys_offset"]), int(unit["size"]))

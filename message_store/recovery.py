@@ -96,9 +96,14 @@ def walk_log(
         pos = max(start - file.base, 0)
         file_end = min(end - file.base, file.size)
         while pos < file_end:
-            count, pos, stop = scan.walk(
-                file.data, pos, file_end, file.base + pos, topics.arrays, check, chunk
-            )
+            reading = log.unreadable.reading()
+            while True:
+                count, after, stop = scan.walk(
+                    file.data, pos, file_end, file.base + pos, topics.arrays, check, chunk
+                )
+                if not reading.again(int(after)):
+                    break
+            pos = after
             if count:
                 _add_unknown_topics(chunk[:count], file, topics)
                 yield chunk[:count]

@@ -20,6 +20,7 @@ from message_store.page_guard import GuardedMap, page_guard
 from message_store.ranges import Range, joined, minus
 
 logger = logging.getLogger(__name__)
+READS_MAX = 3  # of the same: a hole on a full tmpfs is replaced at each
 REMEDY = (
     "Messages there go to quarantine or are left out of pulls. Stop the broker and copy the store "
     "to a sound disk, or restore this file from a copy"
@@ -50,24 +51,34 @@ class UnreadablePlaces:
         notice: called with one line for each new place, from any thread.
     Attributes:
         ranges: log offsets, ascending.
+        seen: how many replaced pages `ranges` speaks of; for `changed`.
     """
 
     def __init__(self, log: MappedLog, notice: Callable[[str], None] = logger.warning) -> None:
         self._log, self.notice = log, notice
         self._guard = page_guard()
-        self._replaced = 0
+        self.seen = 0
         self.ranges: list[Range] = []
 
-    @property
-    def suspected(self) -> bool:
-        """Whether any mapped page of this process was ever unreadable."""
-        return self._guard.replaced > 0
+    def changed(self, seen: int) -> bool:
+        """Return whether what was read since `seen` may hold zeros in place of readable pages.
+
+        Then `ranges` is up to date, and pages that can be read after all are: read once more.
+        """
+        if self._guard.replaced == seen:
+            return False
+        self.look()
+        return True
+
+    def reading(self) -> Reading:
+        """Begin a reading that stops at zeros."""
+        return Reading(self)
 
     def look(self) -> bool:
         """Bring `ranges` up to date; return whether there are new ones."""
-        if self._guard.replaced == self._replaced:
+        if self._guard.replaced == self.seen:
             return False
-        self._replaced = self._guard.look()
+        self.seen = self._guard.look()
         found: list[Range] = []
         for file in list(self._log.files):
             mine = [(file.base + low, file.base + high) for low, high in file.pages.unreadable]
@@ -105,3 +116,23 @@ class UnreadablePlaces:
                 place = f"{file.path} at byte {offset - file.base}"
                 return f"the disk cannot read {place}: {file.pages.why}"
         return "its file is gone"
+
+
+class Reading:
+    """A reading that stops at zeros, repeated until it met none in place of readable pages."""
+
+    def __init__(self, places: UnreadablePlaces) -> None:
+        self._places, self._seen = places, places.seen
+        self._reach, self._idle = -1, 0
+
+    def again(self, reach: int) -> bool:
+        """Return whether to read once more.
+
+        Args:
+            reach: where the reading stopped. Each page that can be read after all brings it
+                further; READS_MAX without that end it.
+        """
+        changed = self._places.changed(self._seen)
+        self._idle = self._idle + 1 if reach <= self._reach else 0
+        self._reach, self._seen = max(reach, self._reach), self._places.seen
+        return changed and self._idle < READS_MAX

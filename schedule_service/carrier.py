@@ -34,6 +34,7 @@ from message_store.held import (
 from message_store.quarantine import Reason, Undeliverable, origin_of, quarantine
 from message_store.record import Record, decode_record
 from message_store.topics import TopicTable
+from message_store.unreadable import READS_MAX
 from schedule_service import kernels
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 
@@ -140,7 +141,7 @@ class Carrier:
 
     # -- the kernel's way ---------------------------------------------------------------------
 
-    def _carry_fast(self, level: int, units: Units, trip: Trip) -> None:
+    def _carry_fast(self, level: int, units: Units, trip: Trip, reads_max: int = READS_MAX) -> None:
         rest = units[trip.done :]
         try:
             file = self._store.log.file_of(int(rest[0]["phys_offset"]))
@@ -150,6 +151,7 @@ class Carrier:
         if rest[-1]["phys_offset"] >= file_end:
             rest = rest[: int(np.argmax(rest["phys_offset"] >= file_end))]
         unreadable = self._store.log.unreadable
+        seen = unreadable.seen
         if unreadable.ranges:
             rest = rest[: _leading(unreadable.mask(rest["phys_offset"], rest["size"]))]
             if not rest.size:  # the plain way says where the disk cannot read it
@@ -164,8 +166,9 @@ class Carrier:
             file.data, (file.base, written), rest, self._store.topics.arrays, ids,
             self._scratch, batch.rows,
         )  # fmt: skip
-        if unreadable.look():  # zeros were read in place of some records
-            self._carry_fast(level, units, trip)
+        if unreadable.changed(seen):  # zeros were read in place of some records
+            if reads_max > 1:  # else the plain way takes the next one
+                self._carry_fast(level, units, trip, reads_max - 1)
         elif batch.count:
             batch.trusted = True
             self._store.put(batch)

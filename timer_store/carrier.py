@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from message_store.batch import PutBatch
 from message_store.quarantine import Reason, Undeliverable, quarantine
+from message_store.unreadable import READS_MAX
 from timer_store.gather import Gatherer, Load
 from timer_store.kernels import gather as kernels
 
@@ -98,10 +99,15 @@ class TimerCarrier:
         """
         trip = Trip()
         while trip.done < rows.size and not trip.refusal:
-            load = self._gatherer.plan(rows[trip.done :], self._batch, now_ms)
-            load.read()
             unreadable = self._store.log.unreadable
-            unreadable.look()
+            for _ in range(READS_MAX):
+                seen = unreadable.seen
+                load = self._gatherer.plan(rows[trip.done :], self._batch, now_ms)
+                load.read()
+                if not unreadable.changed(seen):
+                    break
+            else:
+                load.is_odd[:] = 1  # the plain way reads each record alone
             if unreadable.ranges:  # zeros were read in place of some records
                 hit = unreadable.mask(load.rows["phys_offset"], load.rows["record_size"])
                 load.is_odd[hit] = 1

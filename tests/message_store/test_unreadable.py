@@ -217,3 +217,19 @@ def test_the_durable_mark_follows_while_the_log_grows_during_each_sync(tmp_path)
             store._mark_dispatched()
             store.sync_queues()
         assert store.mark.read().durable >= before > 0
+
+
+@pytest.mark.finding("E7")
+def test_an_error_that_passes_costs_no_record(tmp_path, disk):
+    store, rows = filled(tmp_path)
+    whole = store.gather(store.units("T", 0, 0, RECORDS))
+    for read in (
+        lambda: store.gather(store.units("T", 0, 0, RECORDS)) == whole,
+        lambda: sum(chunk.size for chunk in store.scan(0)) == RECORDS,
+        lambda: all(store.read_record(int(row["phys_offset"])).body == BODY for row in rows),
+    ):
+        for page in range(LAST_PAGE):
+            disk.break_page(log_path(tmp_path), page * PAGE_BYTES, passing=True)
+        assert read()
+    assert store.told == []
+    store.__exit__(None, None, None)

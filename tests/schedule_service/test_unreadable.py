@@ -55,3 +55,20 @@ def test_what_is_hit_goes_to_quarantine_and_the_rest_is_delivered(tmp_path, monk
             assert "Input/output error" in record.properties["DUEMQ_DETAIL"]
 
     asyncio.run(story())
+
+
+@pytest.mark.finding("E7")
+def test_an_error_that_passes_quarantines_nothing(tmp_path, monkeypatch):
+    disk = BadDisk(monkeypatch)
+
+    async def story():
+        async with level_service(tmp_path) as rig:
+            for number in range(MESSAGES):
+                rig.send(1, b"%04d" % number + b"z" * 900)
+            for page in range(9):
+                disk.break_page(rig.store.log.files[0].path, page * PAGE_BYTES, passing=True)
+            await rig.advance(1_000)
+            assert [body[:4] for body in rig.bodies()] == [b"%04d" % n for n in range(MESSAGES)]
+            assert rig.records(QUARANTINE_TOPIC) == []
+
+    asyncio.run(story())

@@ -110,3 +110,14 @@ def test_a_checkpoint_that_cannot_be_read_costs_no_timer(tmp_path, disk, names):
     rig.advance(DELAY_MS + 1_000)
     assert sorted(body[:4] for body in rig.bodies()) == [b"%04d" % n for n in range(TIMERS)]
     rig.close()
+
+
+@pytest.mark.finding("E7")
+def test_an_error_that_passes_quarantines_no_timer(tmp_path, disk):
+    rig, _ = filled(tmp_path)
+    for page in range(9):
+        disk.break_page(rig.store.log.files[0].path, page * PAGE_BYTES, passing=True)
+    rig.advance(DELAY_MS + 1_000)
+    assert sorted(body[:4] for body in rig.bodies()) == [b"%04d" % n for n in range(TIMERS)]
+    assert rig.delivered(QUARANTINE_TOPIC) == []
+    rig.close()
