@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from message_store.commit_log import LogFile, erase_files
 from message_store.config import StoreConfig
+from message_store.consume_queue import ConsumeQueue
+from message_store.errors import CorruptStore
 from message_store.pins import UNKNOWN, FirstPending, Pin, Unknown, first_pending, is_pinned
 
 if TYPE_CHECKING:
@@ -198,7 +200,8 @@ class Retention:
         files = self._detach()
         count = len(files)
         if files:
-            self._store.queues.correct_min(self._store.min_offset)
+            for queue in self._store.queues.all():
+                self._correct(queue)
             self._erase(files)
         return count
 
@@ -209,11 +212,18 @@ class Retention:
             count = len(files)
             if files:
                 for number, queue in enumerate(self._store.queues.all()):
-                    queue.correct_min(self._store.min_offset)
+                    self._correct(queue)
                     if number % QUEUES_AT_ONCE == 0:
                         await asyncio.sleep(0)
                 await asyncio.to_thread(self._erase, files)
             return count
+
+    def _correct(self, queue: ConsumeQueue) -> None:
+        """Have a queue forget what is gone; one that cannot be read is left to the next start."""
+        try:
+            queue.correct_min(self._store.min_offset)
+        except (CorruptStore, OSError) as error:
+            self._store.notice(f"{queue.directory} keeps units of removed records: {error}")
 
     async def finish(self) -> None:
         """Return when no round is under way."""

@@ -188,6 +188,29 @@ def test_a_file_that_cannot_be_removed_is_there_again_at_the_next_start(tmp_path
         assert again.queue_bounds("T", 0)[1] == 1_500
 
 
+@pytest.mark.finding("P:unlink-on-the-loop")
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_queue_that_cannot_be_read_keeps_no_log_file(tmp_path, monkeypatch, apart):
+    store = expired_store(tmp_path, FakeClock())
+    notices: list[str] = []
+    store.notice = notices.append
+    real = os.pread
+
+    def unreadable(fd: int, size: int, pos: int) -> bytes:
+        if "/consumequeue/" in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(fd, size, pos)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", unreadable)
+        clean = store.retention
+        removed = asyncio.run(clean.clean_in_thread()) if apart else clean.clean()
+    assert removed == clean.removed_files > 0
+    assert "keeps units of removed records" in notices[0]
+    assert len(list((tmp_path / "commitlog").iterdir())) == len(store.log.files) == 1
+    store.__exit__(None, None, None)
+
+
 def refused(path: Path, *, missing_ok: bool = False) -> None:
     raise OSError(errno.EIO, "Input/output error")
 
