@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from reconciliation.config import ReconcileConfig
 
+LEDGER_OPTION: Final = "--ledger"
 COULD_NOT_RUN: Final = 2
 ANSWER_BYTES_MAX: Final = 1 << 20
 SAID_CHARS_MAX: Final = 1_000
@@ -58,20 +59,43 @@ def command_of(config: ReconcileConfig, store: str, levels: str) -> list[str]:
     for name, value in (
         ("--levels", levels),
         ("--report", config.report),
-        ("--ledger", config.ledger_url),
+        (LEDGER_OPTION, config.ledger_url),
     ):
         words += [name, value] if value else []
     quiet = shutil.which("ionice")
     return [quiet, "-c", "3", *words] if quiet else words
 
 
+def without_password(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return a command without the ledger's password, and the environment that holds it instead.
+
+    Every user of the machine can read a command line; libpq takes the password from PGPASSWORD.
+    """
+    words = list(command)
+    if LEDGER_OPTION not in words[:-1]:
+        return words, {}
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    at = words.index(LEDGER_OPTION) + 1
+    try:
+        url = make_url(words[at])
+    except ArgumentError:
+        return words, {}
+    if not url.password:
+        return words, {}
+    words[at] = url._replace(password=None).render_as_string(hide_password=False)
+    return words, {"PGPASSWORD": str(url.password)}
+
+
 async def run(command: Sequence[str], *, seconds_max: float) -> Result:
     """Run an audit to its end, or end it; it is gone when this returns, also when cancelled."""
     pipe = asyncio.subprocess.PIPE
+    command, secrets = without_password(command)
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True,
-            limit=ANSWER_BYTES_MAX,
+            *command, env={**os.environ, **secrets}, stdin=pipe, stdout=pipe, stderr=pipe,
+            start_new_session=True, limit=ANSWER_BYTES_MAX,
         )  # fmt: skip
     except OSError as error:
         return Result(exit_code=COULD_NOT_RUN, why=f"it cannot be started: {error}")

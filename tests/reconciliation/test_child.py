@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from message_store.errors import UsageError
-from reconciliation.child import COULD_NOT_RUN, Result, command_of, result_of, run
+from reconciliation.child import (
+    COULD_NOT_RUN,
+    Result,
+    command_of,
+    result_of,
+    run,
+    without_password,
+)
 from reconciliation.config import ReconcileConfig
 from reconciliation.levels import levels_ms_of
 from reconciliation.submit import main, parser
@@ -35,6 +42,24 @@ def test_the_command_is_one_that_the_program_understands() -> None:
     bare = parser().parse_args(["/store"])
     assert not bare.idle
     assert bare.cores == 0
+
+
+@pytest.mark.finding("E11")
+@pytest.mark.parametrize(
+    ("url", "shown", "password"),
+    [
+        ("postgresql://u:p4%40ss@db:5432/x?a=b", "postgresql://u@db:5432/x?a=b", "p4@ss"),
+        ("postgresql+psycopg://u:p4ss@db/x", "postgresql+psycopg://u@db/x", "p4ss"),
+        ("postgresql://u@db/x", "postgresql://u@db/x", None),
+        ("sqlite:////l", "sqlite:////l", None),
+        ("no url", "no url", None),
+    ],
+)
+def test_a_command_line_shows_no_password(url: str, shown: str, password: str | None) -> None:
+    words = command_of(ReconcileConfig(ledger_url=url), "/store", "")
+    bare, environment = without_password(words)
+    assert bare == [shown if word == url else word for word in words]
+    assert environment == ({} if password is None else {"PGPASSWORD": password})
 
 
 @pytest.mark.parametrize(
