@@ -85,6 +85,7 @@ def verify_store(
         tell,
         due_topics=frozenset(due_topics),
         known_topics=frozenset(tables.get("topics.json", {}).get("topicConfigTable", {})),
+        deleted=tables.get("deletedTopics.json", {}).get("deletedTopics", {}),
     )
     check_index(path / "index", facts, report, tell, slots=index_slots)
     check_checkpoint(path / "checkpoint", report, facts.last_store_ms)

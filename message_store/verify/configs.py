@@ -13,6 +13,7 @@ from message_store.verify.report import Report
 CONFIG_BYTES_MAX = 256 << 20
 TABLE_NAMES = {
     "topics.json": "topicConfigTable",
+    "deletedTopics.json": "deletedTopics",
     "subscriptionGroup.json": "subscriptionGroupTable",
     "consumerOffset.json": "offsetTable",
     "delayOffset.json": "offsetTable",

@@ -7,7 +7,7 @@ record. Only when they do not, a second walk finds the records whose unit is mis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,14 @@ def check_queues(
     *,
     due_topics: frozenset[str],
     known_topics: frozenset[str],
+    deleted: Mapping[str, int],
 ) -> None:
     """Compare all queues with the log.
 
     Args:
         due_topics: their units hold a due time instead of a tag's hash.
         known_topics: topics the broker's table has; others were deleted.
+        deleted: topic to the log's end when it was deleted; it may be there again.
     """
     queues = list(find_queues(directory, report))
     for done, queue in enumerate(queues):
@@ -94,7 +96,8 @@ def check_queues(
         if found.resolved == count.records:
             continue
         if not found.pieces:
-            _report_lost_queue(report, found, count, known_topics)
+            is_lost = found.topic in known_topics and count.start >= deleted.get(found.topic, 0)
+            _report_lost_queue(report, found, count, is_lost=is_lost)
         else:
             short[key] = found
     if short:
@@ -127,9 +130,9 @@ def _without_files(facts: LogFacts, directory: Path, key: int) -> QueueFacts:
 
 
 def _report_lost_queue(
-    report: Report, queue: QueueFacts, count: QueueCount, known_topics: frozenset[str]
+    report: Report, queue: QueueFacts, count: QueueCount, *, is_lost: bool
 ) -> None:
-    if queue.topic in known_topics:
+    if is_lost:
         report.count("units_missing", count.records)
         text = f"{queue.name} has {count.records} records in the log but no queue files"
         report.add("error", "queue-missing", queue.directory, 0, text, count=count.records)

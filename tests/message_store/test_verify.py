@@ -401,6 +401,21 @@ def test_records_of_a_deleted_topic_are_no_fault(root: Path) -> None:
     assert kinds(report, "note") == {"topic-deleted"}
 
 
+@pytest.mark.parametrize(("log_end", "ok"), [(1 << 40, True), (0, False)])
+def test_a_deleted_topic_that_came_back_empty_is_no_fault(
+    root: Path, log_end: int, ok: bool
+) -> None:
+    """Its table entry is there again; what the log holds is from before the deletion."""
+    shutil.rmtree(root / "consumequeue" / "T")
+    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{}}}')
+    deleted = f'{{"deletedTopics":{{"T":{log_end}}}}}'
+    (root / "config" / "deletedTopics.json").write_text(deleted)
+    report = verify_store(root)
+    assert report.ok is ok
+    assert kinds(report, "note") == ({"topic-deleted"} if ok else set())
+    assert kinds(report, "error") == (set() if ok else {"queue-missing"})
+
+
 def test_a_topic_that_was_deleted_and_came_back_is_no_fault(root: Path) -> None:
     shutil.rmtree(root / "consumequeue" / "T")
     (root / "config" / "duemq.mark").unlink()
