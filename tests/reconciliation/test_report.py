@@ -8,7 +8,15 @@ from html.parser import HTMLParser
 import pytest
 
 from reconciliation.report import LIKE_MAX, ROWS_MAX, Pages, html_report, shown_cell, time_text
-from reconciliation.report_charts import POINTS_MAX, SERIES_MAX, bars, lines
+from reconciliation.report_charts import (
+    LEFT,
+    POINTS_MAX,
+    RIGHT,
+    SERIES_MAX,
+    WIDTH,
+    bars,
+    lines,
+)
 from reconciliation.summary import Summary
 
 NONE = {"p50": None, "p99": None, "max": None}
@@ -153,3 +161,40 @@ def test_cells(name: str, value: object, shown: str) -> None:
 @pytest.mark.parametrize("ms", [None, -5, 10**18 - 1, 0])
 def test_any_time_can_be_written(ms: int | None) -> None:
     assert isinstance(time_text(ms), str)
+
+
+@pytest.mark.finding("B10")
+@pytest.mark.parametrize("count", [1, 3, 60])
+def test_a_bar_is_as_wide_as_its_piece_lasts(count: int) -> None:
+    """A piece of an hour of minutes has a sixtieth of the chart, one of three a third."""
+    chart = bars({n * 60_000: 1.0 for n in range(count)}, unit="u", piece_ms=60_000)
+    inner = WIDTH - LEFT - RIGHT
+    widths = [float(text) for text in re.findall(r'class="column"[^>]* width="([\d.]+)"', chart)]
+    assert widths == pytest.approx([0.9 * inner / count] * count, abs=0.1)
+
+
+@pytest.mark.finding("B29")
+def test_rows_that_say_the_same_are_folded_away() -> None:
+    rows = [OFFENDER | {"root": n} for n in range(20)]
+    page = html_report(Summary({"lost": 20}, NONE, rows), stores=["/s"], at_ms=0)
+    checked(page)
+    assert f"<summary>{20 - LIKE_MAX} more like these</summary>" in page
+    assert page.index("<details>") < page.index(">19<")
+
+
+@pytest.mark.finding("B29")
+def test_pages_share_a_style_and_pending_is_no_success() -> None:
+    from migration import history
+    from reconciliation import report
+
+    assert history.STYLE is report.STYLE
+    page = html_report(Summary({"pending": 3, "ok": 1}, NONE), stores=["/s"], at_ms=0)
+    assert '<span class="state ">pending</span>' in page
+    assert '<span class="state good">ok</span>' in page
+
+
+@pytest.mark.finding("B29")
+@pytest.mark.parametrize(("count", "dots"), [(1, 1), (12, 12), (POINTS_MAX, 0)])
+def test_sparse_points_have_dots(count: int, dots: int) -> None:
+    chart = lines({"a": {n: float(n % 3) for n in range(count)}}, unit="ms")
+    assert chart.count("<circle") == dots

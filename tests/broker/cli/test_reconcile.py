@@ -91,3 +91,24 @@ def test_a_clean_store_of_apache(tmp_path: Path) -> None:
     assert found["verdicts"] == {"cancelled": 1, "pending": 62, "ok": 23}
     assert "Every promise was kept (86 messages)" in page.read_text()
     assert (found["clean"], found["complete"], found["unread"]) == (True, True, [])
+
+
+@pytest.mark.finding("B26")
+def test_a_bar_shows_nothing_until_a_task_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.progress import Progress
+
+    from broker.cli.reconcile_spark import _Progress
+
+    shown: list[tuple[float, float | None, str]] = []
+
+    def note(
+        self: Progress, line: object, *, completed: float, total: float | None, part: str
+    ) -> None:
+        shown.append((completed, total, part))
+
+    monkeypatch.setattr(Progress, "update", note)
+    progress = _Progress(shown=False)
+    for done in (0, 3):
+        progress._show(0, done, 8)
+    progress._show(0, 0, 0)
+    assert shown == [(0, None, "0 of 8 tasks"), (3, 8, "3 of 8 tasks")]
