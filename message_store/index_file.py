@@ -41,7 +41,7 @@ from message_store.kernels import scan
 from message_store.kernels.verify import find_record
 from message_store.layout import INDEX_HEADER, INDEX_ITEM, packer
 from message_store.page_guard import GuardedMap
-from message_store.text import java_hash
+from message_store.text import index_hash
 
 logger = logging.getLogger(__name__)
 HEADER = packer(INDEX_HEADER)
@@ -479,8 +479,7 @@ class IndexService:
         Raises:
             StoreError: An index file could not be read: ask again.
         """
-        value = java_hash(f"{topic}#{key}")
-        key_hash = 0 if value == -(1 << 31) else abs(value)
+        key_hash = index_hash(f"{topic}#{key}")
         found: list[int] = []
         for file in reversed(self.indexed()[0]):
             if len(found) >= count_max:

@@ -233,6 +233,24 @@ def _keys_of_log(store: StoreReader, start: int, end: int) -> Iterator[npt.NDArr
                 pos = found if found >= 0 else stop_at
 
 
+def newest_in_tail(store: StoreReader, key_hash: int, bytes_max: int) -> list[int]:
+    """Return log offsets with a key hash in what the index lacks, newest first.
+
+    Args:
+        bytes_max: Bytes of the log without index; with more of them nothing is looked at.
+    """
+    _, position = store.index.indexed()
+    end = store.max_offset
+    if not store.index.enabled or end - position > bytes_max or position >= end:
+        return []  # it is being made again: only what it has is found
+    found = [
+        offset
+        for keyed in _keys_of_log(store, position, end)
+        for offset in keyed["phys_offset"][keyed["key_hash"] == key_hash].tolist()
+    ]
+    return found[::-1]
+
+
 def _with_hashes(keyed: npt.NDArray[Any], hashes: Offsets) -> Candidates:
     """Return the candidates for some hashes among the keys of records."""
     order = np.argsort(hashes, kind="stable")

@@ -16,11 +16,13 @@ from message_store.commit_log import CommitLog
 from message_store.config import StoreConfig
 from message_store.errors import RecordUnreadable
 from message_store.flusher import Flusher
-from message_store.index_file import IndexService
+from message_store.index_file import CATCH_UP_BYTES_MAX, IndexService
 from message_store.kernels import scan
+from message_store.key_search import newest_in_tail
 from message_store.page_guard import PAGE_BYTES
 from message_store.queues import QueueSet
 from message_store.record import Record, decode_record
+from message_store.text import index_hash
 from message_store.topics import TopicTable
 from message_store.unreadable import READS_MAX
 
@@ -238,8 +240,10 @@ class StoreReader:
     ) -> list[int]:
         """Return log offsets indexed under topic and key, newest first."""
         self.index.catch_up()
+        tail = newest_in_tail(self, index_hash(f"{topic}#{key}"), CATCH_UP_BYTES_MAX)
         found: list[int] = []
-        for offset in self.index.query(topic, key, QUERY_CANDIDATES_MAX, begin_ms, end_ms):
+        known = self.index.query(topic, key, QUERY_CANDIDATES_MAX, begin_ms, end_ms)
+        for offset in dict.fromkeys([*tail, *known]):
             if len(found) < count_max and self._has_key(offset, topic, key, begin_ms, end_ms):
                 found.append(offset)
         return found

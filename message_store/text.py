@@ -21,6 +21,12 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+def index_hash(text: str) -> int:
+    """Return the hash by which index files know `topic#key`: no negative number."""
+    value = java_hash(text)
+    return 0 if value == -(1 << 31) else abs(value)
+
+
 def encode_offset_id(address: bytes, port: int, phys_offset: int) -> str:
     """Return the offset message id: upper-case hex of address (4 or 16), port, offset."""
     return (address + _HOST_AND_OFFSET.pack(port, phys_offset)).hex().upper()

@@ -17,7 +17,7 @@ from message_store.batch import PutBatch
 from message_store.errors import StoreError
 from message_store.index_file import IndexService
 from message_store.key_search import HIT_UNIQUE, frames, search, search_now
-from tests.store_help import add_message, open_store
+from tests.store_help import add_message, open_store, put_one
 
 WORDS = ("a", "b", "Aa", "BB", "é", "C#", "long-" * 20)  # Aa and BB have the same hash
 MESSAGES = st.lists(
@@ -94,3 +94,15 @@ def test_frames_of_records_and_of_no_records(tmp_path):
         assert found["queue_id"][[0, 4]].tolist() == [1, 0]
         assert (found["record_size"] > 0).tolist() == [True, False, False, False, True]
         assert found["topic_index"].tolist() == [store.topics.find("T"), -1, -1, -1, 0]
+
+
+@pytest.mark.finding("E2")
+def test_one_key_is_found_behind_an_index_that_has_no_room(tmp_path, monkeypatch):
+    with open_store(tmp_path) as store:
+        first = int(put_one(store, "T", properties={"KEYS": "a"})["phys_offset"])
+        store.index.catch_up()
+        monkeypatch.setattr(IndexService, "_index_piece", _no_room)
+        second = int(put_one(store, "T", properties={"UNIQ_KEY": "a"})["phys_offset"])
+        put_one(store, "U", properties={"UNIQ_KEY": "a"})
+        assert store.query_keys("T", "a", 9, 0, store.clock.now_ms()) == [second, first]
+        assert store.query_keys("T", "a", 1, 0, store.clock.now_ms()) == [second]
