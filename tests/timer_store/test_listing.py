@@ -150,7 +150,7 @@ def test_what_is_told_of_a_timer(rig):
     assert timer["due_ms"] == due_ms
     told = {name: timer[name] for name in ("topic", "queue_id", "unique_key", "keys", "tag")}
     assert told == {
-        "topic": "U", "queue_id": "3", "unique_key": "ABC", "keys": "order-7", "tag": "tag",
+        "topic": "U", "queue_id": 3, "unique_key": "ABC", "keys": "order-7", "tag": "tag",
     }  # fmt: skip
     assert (timer["body_bytes"], timer["stored_ms"]) == (5, rig.clock.now_ms())
 
