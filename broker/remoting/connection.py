@@ -85,6 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self._notices = notices or PeerNotices(log)
         self.charged_bytes = 0
         self.notices_dropped = 0
+        self._unsent_bytes_max = self.limits.write_buffer_bytes_max
         self._in_hand_bytes = 0  # of requests that tasks handle
         self._part_since_s = 0.0  # since when the first byte of an incomplete frame is there
         self._stalled_since_s = 0.0
@@ -203,9 +204,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def bound_unsent(self, unsent_bytes_max: int) -> None:
         """Read no more from the peer while it leaves more than so many bytes unread."""
+        self._unsent_bytes_max = min(unsent_bytes_max, self.limits.write_buffer_bytes_max)
         if self._transport is not None:
-            high = min(unsent_bytes_max, self.limits.write_buffer_bytes_max)
-            self._transport.set_write_buffer_limits(high=high)
+            self._transport.set_write_buffer_limits(high=self._unsent_bytes_max)
 
     def shed(self, why: str) -> None:
         """Close at once; what was not sent yet is dropped."""
@@ -398,9 +399,8 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _answers_pile_up(self) -> bool:
         """Whether the peer has to read before it gets more answers."""
-        return self._unsent_bytes > min(
-            self.limits.write_buffer_bytes_max, self._memory.unsent_bytes_max
-        )
+        transport = self._transport
+        return transport is not None and transport.get_write_buffer_size() > self._unsent_bytes_max
 
     @property
     def _unsent_bytes(self) -> int:

@@ -121,6 +121,7 @@ def test_fuzzed_frames_harm_neither_the_broker_nor_its_friend(
         f"memory {grown / MIB:+.1f} MiB", f"unforeseen errors: {failed.most_common(20)}",
     ]  # fmt: skip
     sys.stdout.write("\n".join(lines) + "\n")
+    assert not failed
     assert not alone["errors"]
     assert not beside["errors"]
     assert grown < GROWTH_MAX_BYTES
