@@ -10,9 +10,8 @@ The lock is held for one step, a few ms: the event loop asks for keys while an i
 made anew. Files are read without it (see `kernels.index`). What cannot be right is removed and
 made again, as everything here is in the log too.
 
-Files are sparse and written through their mapping. A write into a hole ends the process on a full
-disk, so space is allocated before: the slots at once, the items a MiB ahead of those in use. Where
-the disk has none, the index stays where it is and goes on by itself when there is room.
+Files are sparse and written through their mapping, but never into a hole: space is allocated first.
+Where the disk has none, the index stays where it is and goes on by itself when there is room.
 """
 
 from __future__ import annotations
@@ -88,16 +87,12 @@ class IndexFile:
             if create:
                 path.unlink(missing_ok=True)
             raise
-        weakref.finalize(self, os.close, self._fd)
+        self._close = weakref.finalize(self, os.close, self._fd)
         self._map = self._pages.map
         self.words: npt.NDArray[np.uint32] = np.frombuffer(self._map, np.uint32)
 
     def _allocate(self, count: int) -> None:
-        """Have the disk keep space for the header, all slots and the first `count` items.
-
-        Raises:
-            OSError: It has none.
-        """
+        """Have the disk keep space for header, slots and the first `count` items, or raise."""
         needed = min(self._items_pos + count * INDEX_ITEM.itemsize, self.size)
         if needed > self._allocated:
             end = min(needed + ALLOCATE_BYTES, self.size)
@@ -156,11 +151,7 @@ class IndexFile:
         HEADER.pack_into(self._map, 0, end_ms, end_ms, end_phys, end_phys, 0, 1)
 
     def put(self, keys: npt.NDArray[Any]) -> int:
-        """Put (n,) `layout.KEYED` until the file is full; return how many went in.
-
-        Raises:
-            OSError: The disk has no room for them; none went in.
-        """
+        """Put (n,) `layout.KEYED` until the file is full; return how many went in, or raise."""
         self._allocate(max(self.header[5], 1) + keys.size)
         return int(kernels.put_keys(self.words, self.slots, self.items, keys))
 
@@ -187,6 +178,11 @@ class IndexFile:
         """Wait until it is on the disk."""
         os.fdatasync(self._fd)
 
+    def close(self) -> None:
+        """Close the descriptor; the file can still be searched."""
+        self._pages.forget_file()
+        self._close()
+
 
 class IndexService:
     """All index files of a store, and the thread that keeps them up with the log.
@@ -204,7 +200,7 @@ class IndexService:
         reserve: DescriptorReserve | None = None,
     ) -> None:
         self._directory, self._config, self._log, self._clock = directory, config, log, clock
-        self._reserve = reserve or DescriptorReserve()
+        self._reserve = DescriptorReserve() if reserve is None else reserve
         self._files: list[IndexFile] = []
         self._unsynced: list[IndexFile] = []  # full, to be synced by the thread
         self._position = 0  # log offset of the first record not indexed wholly
@@ -309,6 +305,8 @@ class IndexService:
         self.catch_up(bytes_max=STOP_BYTES_MAX)
         self._unsynced += self._files[-1:]
         self._sync()
+        for file in self._files:
+            file.close()
 
     def _run(self) -> None:
         while not self._stopping.wait(PAUSE_S):
