@@ -23,8 +23,8 @@ from tests.store_help import add_message
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 DAY_MS, MINUTE_MS = 86_400_000, 60_000
-WIDTH, HEIGHT = 1_060, 2_580
-PARTS = {"audit-report": (0, 1_690), "audit-report-due": (1_832, HEIGHT)}
+WIDTH, HEIGHT = 1_060, 2_830
+PARTS = {"audit-report": (0, 2_088), "audit-report-due": (2_092, HEIGHT)}
 """Picture -> from where to where on the page, in pixels."""
 COLOURS_MAX = 128
 
