@@ -142,26 +142,31 @@ class CommitLog:
         self.unreadable = UnreadablePlaces(self)
         self.end = 0  # the next byte to be written
 
-    def load(self) -> None:
+    def load(self, *, synced: int = 0) -> None:
         """Open every file that is there. `end` is set to the end of the last file.
 
+        Args:
+            synced: Log offset up to which the log was on the disk. A last file that ends before it
+                lost messages, and is left to an operator.
         Raises:
             CorruptStore: A file of another size, a stray name, a gap between files.
         """
         paths = numbered_files(self.directory)
         for path in paths:
-            self._check(path, last=path == paths[-1])
+            self._check(path, last=path == paths[-1], synced=synced)
             self.files.append(LogFile(path, int(path.name), self.file_bytes, create=False))
         if self.files:
             self.end = self.files[-1].base + self.file_bytes
 
-    def _check(self, path: Path, *, last: bool) -> None:
+    def _check(self, path: Path, *, last: bool, synced: int) -> None:
         if not (path.name.isdigit() and len(path.name) == NAME_DIGITS):
             raise CorruptStore(
                 path, 0, "its name is not a 20-digit log offset", "Move it out of this directory."
             )
         proven = bool(self.files)
-        size = whole_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
+        size = path.stat().st_size
+        if last and int(path.name) + size >= synced:
+            size = whole_size(path, self.file_bytes, proven=proven)
         if size != self.file_bytes:
             raise CorruptStore(
                 path,

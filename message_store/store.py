@@ -125,12 +125,13 @@ class MessageStore(StoreReader):
     def _open(self, undo: ExitStack) -> None:
         crashed = self.abort_file.exists
         self.log.unreadable.notice = self.notice
-        self.log.load()
-        self.queues.load()
         (self.root / "config").mkdir(exist_ok=True)
-        self.checkpoint = Checkpoint.load(self.root / "checkpoint")
         self.mark = RecoveryMark.open(self.config_path("duemq.mark"))
         undo.callback(self.mark.close)
+        marks = self.mark.read()
+        self.log.load(synced=marks.durable if marks is not None else 0)
+        self.queues.load()
+        self.checkpoint = Checkpoint.load(self.root / "checkpoint")
         self.queues.until_readable(lambda: self._recover(crashed))
         self._mark_recovered()
         self.index = IndexService(

@@ -244,7 +244,8 @@ def test_a_store_locked_by_another_ends_with_code_5(tmp_path: Path) -> None:
 def test_a_damaged_log_ends_with_code_5(tmp_path: Path) -> None:
     root = tmp_path / "store"
     (root / "commitlog").mkdir(parents=True)
-    (root / "commitlog" / f"{0:020d}").write_bytes(struct.pack("!i", 5))
+    for base in (0, 1 << 20):
+        (root / "commitlog" / f"{base:020d}").write_bytes(struct.pack("!i", 5))
     done = command(root)
     assert done.returncode == Exit.STORE
     assert "mappedFileSizeCommitLog" in last_line(done)
