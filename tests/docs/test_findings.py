@@ -1,0 +1,44 @@
+"""docs/reference/findings.md names the tests of each finding, or the reason why it stays."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+PAGE = TESTS.parent / "docs" / "reference" / "findings.md"
+ROW = re.compile(r"^\| ([A-EP][\w:-]+) \| (.+) \| (.+) \|$", re.M)
+FILE = re.compile(r"`([\w/]+\.py)`")
+COUNTS = {"A": 20, "B": 29, "C": 5, "D": 6, "E": 14}
+
+
+def marked() -> dict[str, set[str]]:
+    """Return the test files that carry each finding's number."""
+    found: dict[str, set[str]] = {}
+    for path in TESTS.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.finding":
+                number = ast.literal_eval(node.args[0])
+                found.setdefault(number, set()).add(str(path.relative_to(TESTS)))
+    return found
+
+
+def rows() -> dict[str, str]:
+    """Return the last column of the page by the number of the finding."""
+    return {number: shown for number, _, shown in ROW.findall(PAGE.read_text())}
+
+
+def test_the_page_names_the_files_that_carry_each_number() -> None:
+    named = {number: set(FILE.findall(shown)) for number, shown in rows().items()}
+    assert {number: files for number, files in named.items() if files} == marked()
+
+
+def test_a_finding_without_a_test_has_a_reason() -> None:
+    for number, shown in rows().items():
+        assert FILE.search(shown) or re.search(r"stays: \w+|see [A-E]\d+", shown), number
+
+
+def test_no_finding_is_left_out() -> None:
+    wanted = {f"{part}{n}" for part, count in COUNTS.items() for n in range(1, count + 1)}
+    assert wanted <= rows().keys()
