@@ -275,7 +275,7 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
     """Return what shows the broker to an operator and takes his decisions."""
     store, views = parts.store, around.plugins.admin_views()
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
-    figures.append(parts.rpc.put_latency.figures)
+    figures.append(parts.rpc.put_figures)
     return [
         RuntimeInfo(
             store,

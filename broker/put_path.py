@@ -56,7 +56,9 @@ class PutPath:
         SYSTEM_ERROR.
         """
         try:
-            self.run_hooks(batch)
+            now_ms = self._clock.now_ms()
+            for hook in self._hooks:
+                hook(batch, now_ms)
             if batch.together:
                 refuse_together(batch)
             self.store.put(batch)

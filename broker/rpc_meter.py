@@ -40,6 +40,7 @@ PROCESSORS: Final[Mapping[str, frozenset[int]]] = {
     "reply": frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}),
     "send": frozenset({RequestCode.CONSUMER_SEND_MSG_BACK}),
 }
+TOOK_MS_MAX: Final = 60_000  # longer ones count as this
 UNKNOWN: Final = "unknown"
 _REQUEST_NAMES: Final = {int(code): code.name.lower() for code in RequestCode}
 _RESPONSE_NAMES: Final = {int(code): code.name.lower() for code in ResponseCode}
@@ -50,16 +51,15 @@ class RpcMeter:
     """Latency of requests and requests in flight.
 
     Attributes:
-        ms: Milliseconds, by (request code, response code, held for long polling, one-way).
-        put_latency: Of messages that were stored.
         creates_ms: Milliseconds of creating topics and groups, by (success or failure), by code.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.ms = Observations(RPC_BOUNDS_MS)
+        self._ms = Observations(RPC_BOUNDS_MS)
         self.creates_ms = {int(code): Observations(CREATE_BOUNDS_MS) for code in CREATES}
-        self.put_latency = PutLatency()
+        self._put_latency = PutLatency()
+        self._stored: dict[int, int] = {}  # ms to messages, not yet in the two above
         self._in_flight: Counter[int] = Counter()
 
     def wrap_all(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
@@ -80,13 +80,32 @@ class RpcMeter:
             since_ms: When the batch was received.
         """
         took_ms = self._clock.now_ms() - since_ms
-        send = RequestCode.SEND_MESSAGE_V2
+        if not 0 <= took_ms <= TOOK_MS_MAX:
+            took_ms = 0 if took_ms < 0 else TOOK_MS_MAX
         if count > refused:
-            key = (send, ResponseCode.SUCCESS, False, False)
-            self.ms.add(took_ms, *key, count=count - refused)
-            self.put_latency.add(took_ms, count - refused)
+            stored = self._stored
+            stored[took_ms] = stored.get(took_ms, 0) + count - refused
         if refused:
-            self.ms.add(took_ms, send, ResponseCode.SYSTEM_ERROR, False, False, count=refused)
+            key = (RequestCode.SEND_MESSAGE_V2, ResponseCode.SYSTEM_ERROR, False, False)
+            self._ms.add(took_ms, *key, count=refused)
+
+    @property
+    def ms(self) -> Observations:
+        """Milliseconds, by (request code, response code, held for long polling, one-way)."""
+        self._add_stored()
+        return self._ms
+
+    def put_figures(self) -> Mapping[str, str]:
+        """Return the latency of stored messages, as runtime info (28) shows it."""
+        self._add_stored()
+        return self._put_latency.figures()
+
+    def _add_stored(self) -> None:
+        key = (RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, False, False)
+        stored, self._stored = self._stored, {}
+        for took_ms, count in stored.items():
+            self._ms.add(took_ms, *key, count=count)
+            self._put_latency.add(took_ms, count)
 
     def in_flight(self) -> dict[str, int]:
         """Return the requests in flight, by Apache's name of their processor; 0 for none.
@@ -132,7 +151,7 @@ class RpcMeter:
         self, code: int, answer: int, since_ms: int, request: Request, *, held: bool = False
     ) -> None:
         took_ms = self._clock.now_ms() - since_ms
-        self.ms.add(took_ms, code, answer, held, request.oneway)
+        self._ms.add(took_ms, code, answer, held, request.oneway)
         if code in CREATES:
             done = answer == ResponseCode.SUCCESS
             self.creates_ms[code].add(took_ms, "success" if done else "failure")

@@ -211,11 +211,21 @@ class CommitLog:
             raise RecordUnreadable(offset, f"{size} bytes from here reach past the log's end")
         return file.data[pos : pos + size]
 
+    @property
+    def file_at_end(self) -> LogFile | None:
+        """The file that `end` lies in; None if it is still to be created."""
+        if self.files:
+            last = self.files[-1]
+            if self.end < last.base + self.file_bytes:
+                return last
+        return None
+
     def writable_file(self) -> LogFile:
         """Return the file that `end` lies in, created if need be."""
+        file = self.file_at_end
+        if file is not None:
+            return file
         base = self.end - self.end % self.file_bytes
-        if self.files and self.files[-1].base == base:
-            return self.files[-1]
         assert not self.files or base == self.files[-1].base + self.file_bytes
         path = self.directory / f"{base:0{NAME_DIGITS}d}"
         self.files.append(LogFile(path, base, self.file_bytes, create=True))

@@ -34,6 +34,7 @@ from message_store.kernels import bus_error
 from message_store.ranges import Range, minus, plus
 
 PAGE_BYTES = bus_error.PAGE_BYTES
+REPLACED = bus_error.REPLACED
 CACHED_TOGETHER_BYTES = 4 << 20
 FOUND_MAX = 10_000
 CUT = "the file ends before it"
@@ -132,12 +133,13 @@ class PageGuard:
     """The guarded mappings of this process, and the pages that the handler replaced.
 
     Attributes:
+        words: The table that the handler reads and writes; see `kernels.bus_error`.
         found: places that cannot be read, in the order they were met; FOUND_MAX at most.
     """
 
     def __init__(self) -> None:
         self._handler = bus_error.Installed()
-        self._words = self._handler.table.data
+        self.words: memoryview[int] = self._handler.table.data
         self._mappings: dict[int, Mapping] = {}
         self._free: list[int] = []
         self._lock = threading.RLock()  # a finalizer may run while it is held
@@ -147,7 +149,7 @@ class PageGuard:
     @property
     def replaced(self) -> int:
         """How many pages were replaced so far."""
-        count: int = self._words[bus_error.REPLACED]
+        count: int = self.words[bus_error.REPLACED]
         return count
 
     def add(self, mapping: Mapping) -> int:
@@ -157,15 +159,15 @@ class PageGuard:
             OSError: There are too many.
         """
         with self._lock:
-            in_use = int(self._words[bus_error.IN_USE])
+            in_use = int(self.words[bus_error.IN_USE])
             row = self._free.pop() if self._free else in_use
             if row == bus_error.ROWS_MAX:
                 raise OSError(f"more than {bus_error.ROWS_MAX} files are mapped")
             at = bus_error.ROWS + row * bus_error.ROW_WORDS
-            self._words[at + 2] = mapping.protection
-            self._words[at + 1] = mapping.first + mapping.size
-            self._words[at] = mapping.first
-            self._words[bus_error.IN_USE] = max(in_use, row + 1)
+            self.words[at + 2] = mapping.protection
+            self.words[at + 1] = mapping.first + mapping.size
+            self.words[at] = mapping.first
+            self.words[bus_error.IN_USE] = max(in_use, row + 1)
             self._mappings[row] = mapping
             return row
 
@@ -175,7 +177,7 @@ class PageGuard:
             self._mappings[row].gone = True
             self.look()
             at = bus_error.ROWS + row * bus_error.ROW_WORDS
-            self._words[at] = self._words[at + 1] = 0
+            self.words[at] = self.words[at + 1] = 0
             del self._mappings[row]
             self._free.append(row)
 
@@ -186,10 +188,10 @@ class PageGuard:
             self._seen = max(self._seen, count - bus_error.RING_SIZE)
             while self._seen < count:
                 at = bus_error.RING + self._seen % bus_error.RING_SIZE
-                page = int(self._words[at])
+                page = int(self.words[at])
                 if not page:  # another thread is about to write it
                     break
-                self._words[at] = 0
+                self.words[at] = 0
                 self._seen += 1
                 self._sort(page)
             return self._seen
@@ -227,6 +229,7 @@ class GuardedMap:
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self.map, np.uint8)
         self._mapping = Mapping(path, fd, int(self.data.ctypes.data), size, protection)
         self._guard = page_guard()
+        self._words = self._guard.words
         row = self._guard.add(self._mapping)
         self._unguard = weakref.finalize(self.map, self._guard.remove, row)
         self._unguard.atexit = False
@@ -234,7 +237,7 @@ class GuardedMap:
     @property
     def replaced(self) -> int:
         """How many pages of any mapping were replaced so far: 0 means that all data are true."""
-        return self._guard.replaced
+        return self._words[REPLACED]
 
     @property
     def unreadable(self) -> list[Range]:

@@ -305,7 +305,7 @@ class MessageStore(StoreReader):
     def _append(self, batch: PutBatch, first: int, store_ms: int) -> int:
         """Encode and write what fits into the current file; return the first row left."""
         log = self.log
-        file = self.descriptors.run(log.writable_file)
+        file = log.file_at_end or self.descriptors.run(log.writable_file)
         left = file.base + file.size - log.end
         _, encode_rows = self._encoders_of(batch)
         end, size, last = encode_rows(

@@ -135,6 +135,7 @@ class Answering:
         self._put_answers: Callable[..., tuple[int, int]] | None = None
         self._on_release, self._meter = on_release, meter
         self._failed = Notices(log, logging.ERROR)
+        self._now_ms = None if meter is None else meter.clock.now_ms
         self._since_ms = 0  # when the turn began
         self._held: set[asyncio.Task[None]] = set()
         self._fields = refusal_fields(region=settings.region, trace_on=settings.trace_on)
@@ -151,8 +152,8 @@ class Answering:
 
     def begin(self) -> None:
         """Note that a turn begins: its sends are received now."""
-        if self._meter is not None:
-            self._since_ms = self._meter.clock.now_ms()
+        if self._now_ms is not None:
+            self._since_ms = self._now_ms()
 
     def use(self, rows_max: int) -> None:
         """Make room for the answers of so many rows."""
@@ -181,7 +182,8 @@ class Answering:
         """
         if not self._settings.sync_flush:
             _write(self._stored(batch, wire, connections, WAIT_ANY))
-            self._note_sends(batch.count, self._refused_count, self._since_ms)
+            if self._meter is not None:
+                self._meter.sends(batch.count, self._refused_count, self._since_ms)
         else:
             _write(self._stored(batch, wire, connections, WAIT_NO))
             self._hold(self._stored(batch, wire, connections, WAIT_YES), batch.count)
@@ -300,10 +302,6 @@ class Answering:
 
     # Answers that wait for the disk.
 
-    def _note_sends(self, count: int, refused: int, since_ms: int) -> None:
-        if self._meter is not None:
-            self._meter.sends(count, refused, since_ms)
-
     def _hold(self, answers: Written, count: int) -> None:
         if answers:
             noted = (count, self._refused_count, self._since_ms)
@@ -316,7 +314,8 @@ class Answering:
         self, end_offset: int, answers: Written, noted: tuple[int, int, int]
     ) -> None:
         durable = await self._store.wait_durable(end_offset)
-        self._note_sends(*noted)
+        if self._meter is not None:
+            self._meter.sends(*noted)
         _write([(to, data if durable else _flush_timeouts(data)) for to, data in answers])
 
     def _released(self, task: asyncio.Task[None]) -> None:

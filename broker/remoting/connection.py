@@ -50,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         born_host: address bytes (4 or 16) and port of the other end.
         heard: whether anything moved since the last sweep clears it.
         charged_bytes: what the memory budget counts for it.
+        writes_stalled: Whether the peer has to read before anything more is taken from it.
         notices_dropped: one-way requests that the peer did not read fast enough.
     """
 
@@ -91,9 +92,10 @@ class Connection(asyncio.BufferedProtocol):
         self._stalled_since_s = 0.0
         self._closed = self._is_shed = False
         self._draining = False
-        self._writes_stalled = False
+        self.writes_stalled = False
         self._writable = asyncio.Event()  # set when the peer has taken what stalled our writes
         self._paused = False
+        self._written_bytes = 0  # since unread bytes were looked at
 
     def __repr__(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"
@@ -124,20 +126,23 @@ class Connection(asyncio.BufferedProtocol):
         self.heard = True
         if received.touched > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
             self.recount()  # what is below the floor is counted by the sweep
-        self._take_soon()
+        if self._taker is not None:
+            self._taker.ready(self)
+        else:
+            self.take_frames()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
-        if not self._writes_stalled:
+        if not self.writes_stalled:
             self._stalled_since_s = self._loop.time()
-        self._writes_stalled = True
+        self.writes_stalled = True
         self._writable.clear()
         self.pause()
 
     def resume_writing(self) -> None:
-        self._writes_stalled = False
+        self.writes_stalled = False
         self._writable.set()
         self.resume()
         self.recount()
@@ -161,11 +166,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._memory.is_scarce:
             self.received.shrink()
             self.recount()
-        self.resume()
+        if self._paused:
+            self.resume()
 
     def resume(self) -> None:
         """Read on, unless the peer does not take what we write, or the server stops."""
-        if not self._paused or self._writes_stalled or self._draining or self.closed:
+        if not self._paused or self.writes_stalled or self._draining or self.closed:
             return
         self._paused = False
         if self._transport is not None:
@@ -200,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
     def stuck_since_s(self) -> float:
         """Since when the peer holds part of a frame back or does not read; NOT_STUCK else."""
         part_s = self._part_since_s if len(self.received) else NOT_STUCK
-        return min(part_s, self._stalled_since_s) if self._writes_stalled else part_s
+        return min(part_s, self._stalled_since_s) if self.writes_stalled else part_s
 
     def bound_unsent(self, unsent_bytes_max: int) -> None:
         """Read no more from the peer while it leaves more than so many bytes unread."""
@@ -238,11 +244,6 @@ class Connection(asyncio.BufferedProtocol):
         """Number of the socket's file descriptor: the lowest that was free when it was opened."""
         assert self._transport is not None
         return int(self._transport.get_extra_info("socket").fileno())
-
-    @property
-    def writes_stalled(self) -> bool:
-        """Whether the peer has to read before anything more is taken from it."""
-        return self._writes_stalled
 
     @property
     def requests_in_flight(self) -> int:
@@ -297,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
         """Handle every complete frame of `received`."""
         received = self.received
         try:
-            while not self.closed and not self._writes_stalled:
+            while not self.closed and not self.writes_stalled:
                 frame = codec.next_frame(
                     received.view,
                     received.start,
@@ -391,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
         reading from the peer pauses.
         """
         while self._answers_pile_up and not self.closed:
-            if self._writes_stalled:
+            if self.writes_stalled:
                 await self._writable.wait()
             else:
                 await asyncio.sleep(0)  # the loop is about to notice
@@ -430,9 +431,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._closed:
             self.heard = True
             self._transport.write(data)
-            self._written()
+            self._written_bytes += len(data)
+            if self._written_bytes > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
+                self._written()
 
     def _written(self) -> None:
+        """Charge what the peer left unread, if that is much."""
+        self._written_bytes = 0
         if self._unsent_bytes > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
             self.recount()
 

@@ -14,28 +14,32 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[K, T]):
-    """A queue per key; `pop` takes from the keys in turn, and in order from each."""
+    """A queue per key; `pop` takes from the keys in turn, and in order from each.
+
+    Attributes:
+        queues: The items of each key that has some, in the order of the turns; for reading.
+    """
 
     def __init__(self) -> None:
-        self._queues: dict[K, deque[T]] = {}  # in the order of their turns
+        self.queues: dict[K, deque[T]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._queues)
+        return bool(self.queues)
 
     def __contains__(self, key: K) -> bool:
-        return key in self._queues
+        return key in self.queues
 
     def add(self, key: K, item: T) -> None:
         """Put an item at the end of its key's queue."""
-        queue = self._queues.get(key)
+        queue = self.queues.get(key)
         if queue is None:
-            self._queues[key] = deque((item,))
+            self.queues[key] = deque((item,))
         else:
             queue.append(item)
 
     def pop(self) -> tuple[K, T]:
         """Return the next item and its key, whose next item comes after those of all other keys."""
-        queues = self._queues
+        queues = self.queues
         key, queue = next(iter(queues.items()))
         item = queue.popleft()
         if not queue:

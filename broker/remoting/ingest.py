@@ -50,6 +50,7 @@ SEND_CODES: Final = frozenset(
 )
 ROWS_MAX: Final = 1_024  # of one batch; a client's own batch may be bigger
 PLAIN_FRAMES_MAX: Final = 64  # of one connection in one turn
+TAKEN_UNTIMED: Final = 4  # connections taken between two looks at the time
 TURN_S: Final = 0.005  # of taking frames, and of handling requests
 STAGING_BYTES: Final = 1 << 20
 STAGING_BYTES_KEPT: Final = 8 << 20
@@ -130,9 +131,9 @@ class Ingest:
             connection.pause()
 
     def _schedule(self) -> None:
-        if self._scheduled or not (self._ready or self._asked or self._lost):
+        if self._scheduled or not (self._ready or self._asked.queues or self._lost):
             return
-        if self._asked or not self._answering.is_behind:
+        if self._asked.queues or not self._answering.is_behind:
             self._scheduled = True
             if self._call_soon is None:
                 self._call_soon = asyncio.get_running_loop().call_soon
@@ -145,11 +146,12 @@ class Ingest:
         """
         self._scheduled = False
         if not self._answering.is_behind:
-            self._answering.begin()
-            self._use_topics()
-            self._take_ready(self._time_s() + TURN_S)
+            if self._ready:
+                self._answering.begin()
+                self._use_topics()
+                self._take_ready(self._time_s() + TURN_S)
             self._finish()
-        if self._asked:
+        if self._asked.queues:
             end_s = self._time_s() + TURN_S
             while self._asked:
                 connection, (request, serialize_type) = self._asked.pop()
@@ -158,7 +160,8 @@ class Ingest:
                     break
         if self._lost:
             self._lose()
-        self._schedule()
+        if self._ready or self._asked.queues or self._lost:
+            self._schedule()
 
     def _take_ready(self, end_s: float) -> None:
         ready, self._ready = self._ready, []
@@ -167,8 +170,9 @@ class Ingest:
             if self._light_first:
                 ready.sort(key=_waiting_bytes)
         self._overran = False
-        for index, connection in enumerate(ready):
-            if connection in self._asked:  # what it asked before comes first
+        asked = set(self._asked.queues) if self._asked.queues else None
+        for index, connection in enumerate(ready, 1):
+            if asked and connection in asked:  # what it asked before comes first
                 self._ready.append(connection)
                 continue
             connection.in_turn = False
@@ -183,9 +187,9 @@ class Ingest:
             except Exception as error:
                 self._failed("%r: its frames failed; closed", connection, exc_info=error)
                 connection.close()
-            if self._time_s() > end_s and index + 1 < len(ready):
+            if index % TAKEN_UNTIMED == 0 and index < len(ready) and self._time_s() > end_s:
                 self._overran = True
-                self._ready = ready[index + 1 :] + self._ready
+                self._ready = ready[index:] + self._ready
                 return
 
     def _lose(self) -> None:

@@ -61,6 +61,7 @@ class MemoryBudget:
         limit_bytes: bound of all that is charged.
     Attributes:
         used_bytes: charged now.
+        is_scarce: Whether memory that is kept for speed should be given back.
         shed_count: connections that were closed for want of memory.
         refused_count: connections that found no room, counted by the server.
     """
@@ -70,6 +71,7 @@ class MemoryBudget:
         self.used_bytes = 0
         self.shed_count = self.refused_count = 0
         self._large: set[Holder] = set()  # hold more than the floor
+        self.is_scarce = False
         self._scarcity = 0
         self._relieving = False
 
@@ -77,11 +79,6 @@ class MemoryBudget:
     def unsent_bytes_max(self) -> int:
         """How many bytes a peer may leave unread now."""
         return UNSENT_BYTES[self._scarcity]
-
-    @property
-    def is_scarce(self) -> bool:
-        """Whether memory that is kept for speed should be given back."""
-        return self._scarcity > 0
 
     def charge(self, holder: Holder, held_bytes: int) -> None:
         """Note what a connection holds now; close connections if that is too much in total."""
@@ -113,7 +110,7 @@ class MemoryBudget:
         used, limit = self.used_bytes, self.limit_bytes
         scarcity = (used > limit // 2) + (used > limit // 4 * 3)
         if scarcity != self._scarcity:
-            self._scarcity = scarcity
+            self._scarcity, self.is_scarce = scarcity, scarcity > 0
             for holder in list(self._large):
                 holder.bound_unsent(self.unsent_bytes_max)
         if used > limit and not self._relieving:
