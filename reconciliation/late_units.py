@@ -1,8 +1,12 @@
-"""Timers that were taken in when their slot had gone by: they wait in the slot of then.
+"""Timers whose TIMER_OUT_MS is before the read time, and that are pending in a later slot.
 
     own slot     read time of the checkpoint
     ----|--------------|---------------------->
-        due            ^ the unit's slot: it waits, although its own slot was delivered
+        due            ^ the unit's slot: it is pending, although its own slot was delivered
+
+A timer that was enqueued after its own slot was delivered is in the slot of that moment. And where
+the clock moves on between the put hook and the append, TIMER_OUT_MS can be a slot before that of
+the exact due time: Apache puts what is due at the first millisecond of a slot into the slot before.
 
 Such a unit was written when the timers had come about as far as the checkpoint says, so the timer
 log is read backward from its end until units are older than that.
@@ -25,11 +29,12 @@ Offsets = npt.NDArray[np.int64]
 Units = npt.NDArray[Any]
 BLOCK_UNITS: Final = 65_536
 LEAD_MS: Final = 60_000  # the write time is rounded, and clocks are set back a little
+OUT_MS_LAG: Final = 2_000  # TIMER_OUT_MS is less than two slots before the exact due time
 NOTHING: Final = np.empty(0, np.int64)
 
 
 def find_late_units(root: Root, read_ms: int) -> Offsets:
-    """Return the log offsets of timers whose time is before a slot and that wait in it or later.
+    """Return the log offsets of timers that may be due before a slot and are in it or later.
 
     Args:
         read_ms: the first slot that was not delivered completely, of the checkpoint.
@@ -40,7 +45,7 @@ def find_late_units(root: Root, read_ms: int) -> Offsets:
     """
     found = [NOTHING]
     for _, rows in _backward(root):
-        late = (rows["due_ms"] <= read_ms) & (rows["due_ms"] > 0)
+        late = (rows["due_ms"] <= read_ms + OUT_MS_LAG) & (rows["due_ms"] > 0)
         found.append(rows["phys_offset"][late & (_slots_ms(rows) >= read_ms)])
         if rows.size and int(rows["write_ms"].max()) < read_ms - LEAD_MS:
             break
