@@ -231,7 +231,9 @@ def test_proof_of_one_migration_and_of_none(stores: Stores, ask: Asked, tmp_path
     assert unknown.out == "The log tells of no message of migration run-9.\n"
     again = ask(*words, "run-1", "--out", out)
     assert again.code == 2
-    assert again.err.lstrip().startswith("duemq: `reconcile proof` could not run: [PATH_ALREADY_EXISTS]")
+    assert again.err.lstrip().startswith(
+        "duemq: `reconcile proof` could not run: [PATH_ALREADY_EXISTS]"
+    )
 
 
 @pytest.mark.spark
