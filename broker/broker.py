@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Self
 
 from broker.assembly import Parts, Surroundings, assemble, make_ingest
 from broker.config import BrokerConfig
-from broker.config_edit import edited
+from broker.config_edit import edited, file_state
 from broker.config_request import accepted_changes
 from broker.data_version import DataVersion
 from broker.exposure import warn_if_exposed
@@ -109,9 +109,10 @@ class Broker:
         self.namesrv_address = ""
         self._installed = plugins
         self._config_file, self._read_again = config_file, read_again
-        self._file_state = _state_of(config_file) if config_file else (0, 0)
+        self._file_state = file_state(config_file) if config_file else (0, 0)
         self._reconfiguring = asyncio.Lock()
         self._stop = asyncio.Event()
+        self._serves = self._reload_due = False
         self._stack = AsyncExitStack()
         self.started_ms = self.clock.now_ms()
         self.version = DataVersion(0, self.started_ms)
@@ -147,6 +148,9 @@ class Broker:
         async with AsyncExitStack() as stack:
             await self._start(stack)
             self._stack = stack.pop_all()
+        self._serves = True
+        if self._reload_due:
+            self.reload()
         log.info("broker %s serves at %s", self.config.broker_name, self.address)
         return self
 
@@ -399,8 +403,12 @@ class Broker:
     # -- configuration ------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Read the configuration again (SIGHUP, a changed file); a bad one changes nothing."""
-        if self._read_again is None:
+        """Read the configuration again (SIGHUP, a changed file); a bad one changes nothing.
+
+        While the broker starts, it is read again once the start has ended.
+        """
+        self._reload_due = not self._serves
+        if self._read_again is None or self._reload_due:
             return
         before = self.shown_properties()
         try:
@@ -426,7 +434,7 @@ class Broker:
             edit.undo = partial(self.apply, self.settings.properties)
             self.apply(self.settings.properties.merged(changes, "request 25"))
         if self._config_file is not None:
-            self._file_state = _state_of(self._config_file)
+            self._file_state = file_state(self._config_file)
 
     def apply(self, properties: Properties) -> None:
         """Put a new configuration in force as far as a running broker can.
@@ -459,7 +467,7 @@ class Broker:
 
     async def _watch_file(self) -> None:
         assert self._config_file is not None
-        state = _state_of(self._config_file)
+        state = file_state(self._config_file)
         if state != self._file_state:
             self._file_state = state
             log.info("%s has changed", self._config_file)
@@ -472,14 +480,6 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 def _addresses(config: BrokerConfig) -> list[str]:
     return [f"{host}:{port}" for host, port in config.namesrv_list]
-
-
-def _state_of(path: Path) -> tuple[int, int]:
-    try:
-        found = path.stat()
-    except OSError:
-        return (0, 0)
-    return (found.st_mtime_ns, found.st_size)
 
 
 def _new_registry(config: BrokerConfig) -> CollectorRegistry:

@@ -183,3 +183,12 @@ def _as_before(descriptor: int, path: Path) -> None:
     if was.st_uid != os.geteuid() or was.st_gid != os.getegid():
         with suppress(PermissionError):  # only root may; the mode is kept all the same
             os.fchown(descriptor, was.st_uid, was.st_gid)
+
+
+def file_state(path: Path) -> tuple[int, int]:
+    """Return what changes when a file is written, (0, 0) if there is none: mtime in ns, size."""
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)

@@ -104,8 +104,9 @@ async def _run_broker(
     from broker.broker import Broker
 
     clock_started = asyncio.get_running_loop().time()
-    async with Broker(properties, config_file=file, read_again=read_again) as broker:
-        on_signals(broker.stop_for_signal, broker.reload)
+    broker = Broker(properties, config_file=file, read_again=read_again)
+    on_signals(broker.stop_for_signal, broker.reload)  # clients are served before the start ends
+    async with broker:
         gc.freeze()  # what is here now stays
         gc.enable()
         ready = {
@@ -157,8 +158,8 @@ async def _run_namesrv(properties: Properties, as_json: bool) -> None:
         log.warning("%s", notice)
     config = from_properties(NamesrvConfig, properties)
     stop = asyncio.Event()
+    on_signals(lambda name: stop.set())
     async with NameServer(config, SystemClock()) as server:
-        on_signals(lambda name: stop.set())
         warn_if_exposed("the name server", config.bind_address, server.port)
         address = f"{config.bind_address}:{server.port}"
         if as_json:

@@ -272,3 +272,37 @@ def test_help_is_asked_for_with_h(words: tuple[str, ...]) -> None:
 
 def test_the_version(tmp_path: Path) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", duemq("--version").stdout)
+
+
+SIGNALLED_WHILE_IT_STARTS = """
+import asyncio, os, signal, sys
+from broker.broker import Broker
+from broker.cli.app import app
+
+started = Broker._serve_metrics
+
+async def signalled(self, stack):
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0)
+    await started(self, stack)
+
+Broker._serve_metrics = signalled
+app(sys.argv[1:])
+"""
+
+
+def test_a_signal_while_the_broker_starts_stops_it_cleanly(tmp_path: Path) -> None:
+    """Clients are served by then: a process that just ends loses what they were told is done."""
+    conf = tmp_path / "broker.conf"
+    keys = SMALL | {"storePathRootDir": str(tmp_path / "store"), "messageDelayLevel": "1s 1h"}
+    conf.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED_WHILE_IT_STARTS, "broker", "--json", "-c", str(conf)],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "configuration read again" in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {"event": "stopped", "why": ""}
+    assert not (tmp_path / "store" / "abort").exists()
+    assert (tmp_path / "store" / "config" / "delayOffset.json").exists()
