@@ -54,6 +54,15 @@ class Connection(asyncio.BufferedProtocol):
         notices_dropped: one-way requests that the peer did not read fast enough.
     """
 
+    __slots__ = (  # 30 attributes or more in a dict are slow: CPython shares no keys then
+        "__weakref__", "_address", "_calls", "_close_callbacks", "_closed", "_draining",
+        "_handlers", "_in_hand_bytes", "_is_shed", "_last_opaque", "_loop", "_memory",
+        "_notices", "_on_lost", "_on_open", "_part_since_s", "_paused", "_stalled_since_s",
+        "_taker", "_tasks", "_transport", "_unsent_bytes_max", "_writable", "_written_bytes",
+        "born", "born_host", "charged_bytes", "heard", "in_turn", "limits", "notices_dropped",
+        "quiet_since_ms", "received", "waited", "writes_stalled",
+    )  # fmt: skip
+
     def __init__(
         self,
         handlers: Mapping[int, RequestHandler],
@@ -88,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self.notices_dropped = 0
         self._unsent_bytes_max = self.limits.write_buffer_bytes_max
         self._in_hand_bytes = 0  # of requests that tasks handle
-        self._part_since_s = 0.0  # since when the first byte of an incomplete frame is there
+        self._part_since_s = 0.0  # since when an incomplete frame holds more than the floor
         self._stalled_since_s = 0.0
         self._closed = self._is_shed = False
         self._draining = False
@@ -119,12 +128,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         received = self.received
-        if received.moved or received.start == received.end:
-            received.moved = False
-            self._part_since_s = self._loop.time()
         received.received(nbytes)
         self.heard = True
-        if received.touched > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
+        if received.end > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
+            if received.moved or self.charged_bytes <= FLOOR_BYTES:
+                received.moved = False
+                self._part_since_s = self._loop.time()
             self.recount()  # what is below the floor is counted by the sweep
         if self._taker is not None:
             self._taker.ready(self)

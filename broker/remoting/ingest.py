@@ -42,7 +42,7 @@ from message_store.errors import FrameError
 from message_store.kernels.kernel import entry
 from message_store.plugin import Request
 from message_store.properties import PROPERTIES_BYTES_MAX
-from message_store.topics import TopicTable
+from message_store.topics import TopicArrays, TopicTable
 
 log = logging.getLogger(__name__)
 SEND_CODES: Final = frozenset(
@@ -99,6 +99,7 @@ class Ingest:
         self._settings = settings
         self._answering = Answering(path.store, topics, settings, self._schedule, meter)
         self._no_topics = TopicTable()
+        self._arrays: TopicArrays | None = None  # those in `_names`
         self._ready: list[Connection] = []
         self._scheduled = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
@@ -259,7 +260,9 @@ class Ingest:
     def _use_topics(self) -> None:
         """Have the kernel see the topics as they are now; none while sends are not accepted."""
         arrays = (self._topics if self._sender.accepts() else self._no_topics).arrays
-        self._names = TopicNames(arrays.topics, arrays.names, arrays.table)
+        if arrays is not self._arrays:  # they are replaced when the table grows
+            self._arrays = arrays
+            self._names = TopicNames(arrays.topics, arrays.names, arrays.table)
 
     def _take_waited(self, connection: Connection) -> None:
         """Take the frame that a connection waited with: also its answer may have to wait."""

@@ -58,9 +58,9 @@ class ReceiveBuffer:
 
     def received(self, count: int) -> None:
         """Say that the socket wrote `count` bytes into the space of `writable`."""
-        self.end += count
-        if self.end > self.touched:
-            self.touched = self.end
+        self.end = end = self.end + count
+        if end > self.touched:
+            self.touched = end
 
     def take(self, until: int) -> None:
         """Forget everything before `until`."""
