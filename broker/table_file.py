@@ -3,8 +3,9 @@
     topics.json            every row as of one version; written whole, seldom
     topics.json.changes    one line for each change since: CRC, version before, version after, rows
 
-A change costs one appended and synced line, whatever the size of the table. The whole file is
-written by the periodic job, at a stop, and when the lines have grown as long as it; then the lines
+A table of at most `WHOLE_BYTES_MAX` bytes is written whole at each change, so that an Apache broker
+that opens the store after a kill finds every row. In a larger table a change costs one appended and
+synced line; the periodic job, a stop, and lines as long as the file write it whole, and the lines
 go. Only a process that was killed leaves lines behind. The next start applies those that continue
 the file's version. If something else wrote the file in between, lines only add rows it lacks.
 
@@ -28,6 +29,7 @@ from message_store import json_dialect
 from message_store.json_dialect import Written
 
 log = logging.getLogger(__name__)
+WHOLE_BYTES_MAX: Final = 256 << 10  # about 800 topics; two writes and syncs of that take some ms
 CHANGES_BYTES_MIN: Final = 1 << 20  # lines are kept up to this, or up to the size of the file
 ROW_DEPTH: Final = 2  # objects around a row in the file
 CRC_CHARS: Final = 8
@@ -70,8 +72,9 @@ class TableFile:
     @property
     def wants_whole(self) -> bool:
         """Whether the next change must be written with the whole table."""
-        limit = max(CHANGES_BYTES_MIN, self._whole_bytes)
-        return self._stored is None or self._changes_bytes >= limit
+        if self._stored is None or self._whole_bytes <= WHOLE_BYTES_MAX:
+            return True
+        return self._changes_bytes >= max(CHANGES_BYTES_MIN, self._whole_bytes)
 
     @property
     def has_changes(self) -> bool:

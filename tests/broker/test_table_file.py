@@ -133,6 +133,7 @@ def test_after_a_refused_line_the_whole_table_is_written(
 
 
 def test_lines_are_kept_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_file, "WHOLE_BYTES_MAX", 0)
     monkeypatch.setattr(table_file, "CHANGES_BYTES_MIN", 600)
     file = started(tmp_path)
     counter = 1
@@ -140,6 +141,13 @@ def test_lines_are_kept_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.Monkey
         counter += 1
         file.append({f"t{counter}": row("t")}, version(counter))
     assert 2 < counter < 10
+
+
+def test_a_small_table_is_written_whole_at_each_change(tmp_path: Path) -> None:
+    file = started(tmp_path, a=6)
+    assert file.wants_whole
+    large = {f"topic-{number:04d}": 6 for number in range(2_000)}
+    assert not started(tmp_path, **large).wants_whole
 
 
 def test_a_start_with_lines_writes_the_whole_table_next(tmp_path: Path) -> None:
@@ -156,10 +164,17 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.parametrize("whole_bytes_max", [0, table_file.WHOLE_BYTES_MAX])
 @given(STEPS)
 def test_a_kill_at_any_step_loses_nothing(
-    tmp_path_factory: Any, steps: list[tuple[str, int, str]]
+    tmp_path_factory: Any, whole_bytes_max: int, steps: list[tuple[str, int, str]]
 ) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_file, "WHOLE_BYTES_MAX", whole_bytes_max)
+        _kill_at_any_step(tmp_path_factory, steps)
+
+
+def _kill_at_any_step(tmp_path_factory: Any, steps: list[tuple[str, int, str]]) -> None:
     root = tmp_path_factory.mktemp("model")
     table: Table = {}
     file = started(root)

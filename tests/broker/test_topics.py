@@ -336,6 +336,7 @@ def test_topics_that_come_into_being_together_share_a_write(
     async def main() -> list[TopicConfig]:
         return await asyncio.gather(*(broker.topics.ensure(name, queues=1) for name in names))
 
+    monkeypatch.setattr("broker.table_file.WHOLE_BYTES_MAX", 0)
     monkeypatch.setattr(TableFile, "_write_line", counted)
     names = [f"T{n % 50}" for n in range(100)]
     found = asyncio.run(main())
@@ -403,6 +404,7 @@ def test_topics_of_one_heartbeat_are_created_in_one_write(
 
     asyncio.run(broker.topics.ensure("T0", queues=1))
     broker.told.clear()
+    monkeypatch.setattr("broker.table_file.WHOLE_BYTES_MAX", 0)
     monkeypatch.setattr(TableFile, "_write_line", counted)
     wanted = [TopicConfig(name=f"T{n}") for n in range(500)]
     asyncio.run(broker.topics.ensure_all(wanted))
