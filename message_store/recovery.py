@@ -267,11 +267,21 @@ def write_again(log: CommitLog, start: int, end: int) -> None:
     """
     log.unreadable.look()
     for file in log.files:
-        mine = [(max(start, file.base), min(end, file.base + file.size))]
-        for low, high in minus(joined(mine), log.unreadable.ranges):
-            for at in range(low, high, WRITE_BYTES):
-                pos, size = at - file.base, min(WRITE_BYTES, high - at)
-                file.write(pos, file.data[pos : pos + size].tobytes())
+        low, high = max(start, file.base), min(end, file.base + file.size)
+        for at in range(low, high, WRITE_BYTES):
+            for offset, data in _readable(log, file, at, min(at + WRITE_BYTES, high)):
+                file.write(offset - file.base, data)
+
+
+def _readable(log: CommitLog, file: LogFile, low: int, high: int) -> list[tuple[int, bytes]]:
+    """Return what can be read of a file, as log offset and bytes; zeros of a lost page are none."""
+    reading = log.unreadable.reading()
+    while True:
+        data = file.data[low - file.base : high - file.base].tobytes()
+        if not reading.again(high):
+            break
+    pieces = minus([(low, high)], log.unreadable.ranges)
+    return [(first, data[first - low : after - low]) for first, after in pieces]
 
 
 def _bridge_gaps(

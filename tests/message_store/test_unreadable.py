@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from message_store import recovery
 from message_store.clock import FakeClock
 from message_store.errors import RecordUnreadable, StoreError
 from message_store.page_guard import PAGE_BYTES
@@ -233,3 +234,25 @@ def test_an_error_that_passes_costs_no_record(tmp_path, disk):
         assert read()
     assert store.told == []
     store.__exit__(None, None, None)
+
+
+@pytest.mark.finding("P:eio-page-cache")
+@pytest.mark.parametrize("passing", [False, True])
+def test_a_page_that_fails_while_it_is_written_again_keeps_its_bytes(tmp_path, disk, passing):
+    store, rows = filled(tmp_path)
+    page = 5 * PAGE_BYTES
+    before = log_path(tmp_path).read_bytes()
+    look = store.log.unreadable.look
+
+    def look_then_break() -> bool:
+        """Break the page right after the places were looked up."""
+        new = look()
+        store.log.unreadable.look = look
+        disk.break_page(log_path(tmp_path), page, passing=passing)
+        return new
+
+    store.log.unreadable.look = look_then_break
+    recovery.write_again(store.log, 0, store.log.end)
+    store.__exit__(None, None, None)
+    assert log_path(tmp_path).read_bytes() == before
+    assert len(rows) == RECORDS
