@@ -38,7 +38,7 @@ from message_store.kernels import scan
 from message_store.kernels.verify import find_record
 from message_store.plugin import LevelTable, TagsCodeRule
 from message_store.queues import QueueSet, is_topic_name
-from message_store.ranges import joined, minus
+from message_store.ranges import minus
 from message_store.topics import QUEUES_MAX, TopicTable
 
 CHUNK_RECORDS = 32_768
