@@ -11,12 +11,14 @@ import datetime
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from broker.kernels import DELAY_BOUNDS_S, SIZE_BOUNDS, TYPES, count_puts
 from message_store.batch import PutBatch
+from message_store.kernels.kernel import entry
 from message_store.topics import TopicTable
 
 SAMPLE_MS = 10_000
@@ -89,6 +91,7 @@ class BrokerStats:
     delays: npt.NDArray[np.int64] = field(
         default_factory=lambda: np.zeros((64, 2 + DELAY_BOUNDS_S.size), np.int64)
     )
+    _count: Callable[..., tuple[int, int]] | None = None
     _tallies: dict[tuple[str, str, str], Tally] = field(default_factory=dict)
     _minute: deque[_Sample] = field(default_factory=lambda: deque(maxlen=7))
     _hour: deque[_Sample] = field(default_factory=lambda: deque(maxlen=7))
@@ -100,7 +103,12 @@ class BrokerStats:
         """Count a batch per topic of the log. A store dispatcher."""
         if len(self.topics) > len(self._puts):
             self._grow(len(self.topics) * 2)
-        count, size = count_puts(
+        if self._count is None:
+            find: Callable[..., Any] = entry
+            self._count = find(
+                count_puts, batch.rows, 0, batch.trusted, self._puts, self.traffic, self.delays
+            )
+        count, size = self._count(
             batch.rows, batch.count, batch.trusted, self._puts, self.traffic, self.delays
         )
         self.totals.put_failures += batch.count - count

@@ -140,6 +140,9 @@ class LevelCursor:
     @property
     def next_due_ms(self) -> int:
         """When the next unit not taken is due; NEVER_MS if there is none."""
+        segments = self.segments
+        if len(segments) == 1:
+            return segments[0].head_due_ms
         return self.next_segment().head_due_ms
 
     @property
@@ -159,12 +162,11 @@ class LevelCursor:
 
         `first` lies at or behind the present end; offsets between hold no message.
         """
-        assert self.end <= first < end
         last = self.segments[-1]
-        if not last.pending:
+        assert last.end <= first < end
+        if last.appended == last.end:  # nothing is pending
             last.appended = last.taken = last.end = first
         if last.taken == last.end:
-            last.taken = last.taken if last.pending else first
             last.head_due_ms = first_due_ms
         last.end = end
         for cut in cuts:

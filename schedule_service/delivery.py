@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from message_store.batch import PutBatch
 from message_store.clock import Clock, Signal
+from message_store.kernels.kernel import entry
 from schedule_service import kernels
 from schedule_service.carrier import Carrier, Trip
 from schedule_service.config import ScheduleConfig
@@ -112,8 +113,9 @@ class LevelService:
         self._turn = 0
         size = max([LEVELS_MAX, *self.levels])
         self._last_due: npt.NDArray[np.int64] = np.full(size, -NEVER_MS, np.int64)
-        self._seen: npt.NDArray[np.int64] = np.zeros((size, 3), np.int64)
-        self._touched: npt.NDArray[np.int32] = np.zeros(size, np.int32)
+        self._track: Callable[..., tuple[int, int]] | None = None
+        self._place: npt.NDArray[np.int32] = np.zeros(size, np.int32)
+        self._added: npt.NDArray[np.int64] = np.zeros((size, 4), np.int64)
         self._cuts: npt.NDArray[np.int64] = np.zeros((CUTS_MAX, 3), np.int64)
         self.handing = Handing(self.levels, queues, self.wake)
         for level in self.levels.values():
@@ -207,14 +209,21 @@ class LevelService:
 
     def note_put(self, batch: PutBatch) -> None:
         """Take note of an appended batch. The dispatcher of this plugin."""
-        touched, cuts = kernels.track(
-            batch.rows, batch.count, self._schedule, self._last_due, self._seen, self._touched,
+        if self._track is None:
+            find: Callable[..., Any] = entry
+            self._track = find(
+                kernels.track, batch.rows, 0, self._schedule, self._last_due, self._place,
+                self._added, self._cuts,
+            )  # fmt: skip
+        added, cuts = self._track(
+            batch.rows, batch.count, self._schedule, self._last_due, self._place, self._added,
             self._cuts,
         )  # fmt: skip
-        for queue in self._touched[:touched].tolist():
-            first, due_ms, end = self._seen[queue].tolist()
-            self._seen[queue, 2] = 0
-            mine = [Cut(o, d) for q, o, d in self._cuts[:cuts].tolist() if q == queue]
+        if not added:
+            return
+        found = self._cuts[:cuts].tolist() if cuts else []
+        for queue, first, due_ms, end in self._added[:added].tolist():
+            mine = [Cut(o, d) for q, o, d in found if q == queue]
             level = self.levels.get(queue + 1)
             if level is None:
                 level = self.levels[queue + 1] = Level.empty(queue + 1)

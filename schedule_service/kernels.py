@@ -98,17 +98,17 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
 
 @kernel
 def track(
-    rows: Rows, count: int, schedule: int, last_due_ms: Any, seen: Any, touched: Any, cuts: Any
+    rows: Rows, count: int, schedule: int, last_due_ms: Any, place: Any, added: Any, cuts: Any
 ) -> Any:
     """Note what an appended batch added to the schedule queues.
 
     Args:
         last_due_ms: (queues,) i8: due time of each queue's newest unit; kept up to date.
-        seen: (queues, 3) i8 out: first offset, its due time, end; valid for touched queues.
-        touched: (queues,) i4 out: the queues that got units. seen[q, 2] is 0 for all on entry.
-        cuts: (n, 3) i8 out: queue, offset, due of units due before the one in front.
+        place: (queues,) i4, zeros before and after: one more than the queue's row in `added`.
+        added: (queues, 4) i8 out: queue, first offset, its due time, end.
+        cuts: (n, 3) i8 out: queue, offset, due time of units due before the one in front.
 
-    Returns (touched queues, cuts); cuts beyond the size of `cuts` are not told.
+    Returns (rows of `added`, cuts); cuts that do not fit into `cuts` are left out.
     """
     queues, n_cuts = 0, 0
     for i in range(count):
@@ -120,16 +120,17 @@ def track(
         if (kind != 0 and kind != SYS_COMMIT) or queue >= last_due_ms.size:
             continue
         due = row["tags_code"]
-        if seen[queue, 2] == 0:
-            touched[queues] = queue
+        if place[queue] == 0:
+            added[queues, 0], added[queues, 1], added[queues, 2] = queue, row["queue_offset"], due
             queues += 1
-            seen[queue, 0] = row["queue_offset"]
-            seen[queue, 1] = due
-        seen[queue, 2] = row["queue_offset"] + 1
+            place[queue] = queues
+        added[place[queue] - 1, 3] = row["queue_offset"] + 1
         if due < last_due_ms[queue] and n_cuts < cuts.shape[0]:
             cuts[n_cuts, 0], cuts[n_cuts, 1], cuts[n_cuts, 2] = queue, row["queue_offset"], due
             n_cuts += 1
         last_due_ms[queue] = due
+    for i in range(queues):
+        place[added[i, 0]] = 0
     return queues, n_cuts
 
 

@@ -9,6 +9,7 @@ Both ways give the same rows for the same messages.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from message_store import layout as store_layout
 from message_store.batch import PutBatch
 from message_store.errors import RecordUnreadable
+from message_store.kernels.kernel import entry
 from timer_store import layout
 from timer_store.config import TimerConfig
 from timer_store.kernels.fetch import from_put, from_records
@@ -37,6 +39,7 @@ class Fetcher:
 
     def __init__(self, store: Any, config: TimerConfig) -> None:
         self._store = store
+        self._from_put: dict[bool, Callable[..., int]] = {}
         self._timed = np.zeros(1_024, layout.TIMED)
         self._text = np.zeros(1, layout.TIMER_TEXT)
         self._frames = np.zeros(1, store_layout.SCANNED)
@@ -50,13 +53,25 @@ class Fetcher:
     def fetch_batch(self, batch: PutBatch) -> Rows:
         """Return the timers of a batch that was just appended."""
         self._room(batch.count)
-        count = from_put(
-            batch.rows, batch.count, batch.staging, self._store.topics.arrays, self._numbers,
+        staging = batch.staging
+        take = self._from_put.get(staging.flags.writeable) or self._find(batch)
+        count = take(
+            batch.rows, batch.count, staging, self._store.topics.arrays, self._numbers,
             self._text, self._timed,
         )  # fmt: skip
         if count:
             name_topics(self._store, self._timed[:count])
         return self._timed[:count]
+
+    def _find(self, batch: PutBatch) -> Callable[..., int]:
+        """Return the kernel for batches whose staging buffer is writable or not, as this one's."""
+        find: Callable[..., Any] = entry
+        found: Callable[..., int] = find(
+            from_put, batch.rows, 0, batch.staging, self._store.topics.arrays, self._numbers,
+            self._text, self._timed,
+        )  # fmt: skip
+        self._from_put[batch.staging.flags.writeable] = found
+        return found
 
     def fetch_queue(self, offset: int, count_max: int) -> tuple[Rows, int]:
         """Return the timers from a queue offset on, and the offset behind them.

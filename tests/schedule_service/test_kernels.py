@@ -122,10 +122,11 @@ def test_track(values, cuts_max):
         offsets[queue] += 1
     wanted, wanted_cuts = naive_track(units, {})
     last = np.full(4, -NEVER_MS, np.int64)
-    seen, touched = np.zeros((4, 3), np.int64), np.zeros(4, np.int32)
+    place, added = np.zeros(4, np.int32), np.zeros((4, 4), np.int64)
     cuts = np.zeros((cuts_max, 3), np.int64)
-    n, n_cuts = kernels.track(rows, len(values), SCHEDULE, last, seen, touched, cuts)
-    assert {int(q): tuple(seen[q].tolist()) for q in touched[:n]} == wanted
+    n, n_cuts = kernels.track(rows, len(values), SCHEDULE, last, place, added, cuts)
+    assert {queue: tuple(found) for queue, *found in added[:n].tolist()} == wanted
+    assert not place.any()
     assert [tuple(cut) for cut in cuts[:n_cuts].tolist()] == wanted_cuts[:cuts_max]
 
 
