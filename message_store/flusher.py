@@ -7,6 +7,8 @@ shares the next sync. Queues are synced less often; how far they are is kept for
 from __future__ import annotations
 
 import asyncio
+import errno
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from message_store.commit_log import CommitLog
 from message_store.consume_queue import FileCache
 from message_store.descriptors import DescriptorReserve, is_out_of_descriptors
 
+logger = logging.getLogger(__name__)
 STARVED_S = 0.1  # until the next attempt when no descriptor was free
 
 
@@ -42,6 +45,7 @@ class Flusher:
         self._after_flush = after_flush
         self._on_failure = on_failure
         self._wake = threading.Condition()
+        self._syncing = threading.Lock()
         self._wanted = 0
         self._stopping = False
         self._waiters: list[tuple[int, asyncio.Future[bool], asyncio.AbstractEventLoop]] = []
@@ -117,6 +121,10 @@ class Flusher:
                     continue
                 self._end(error)
                 return
+            except Exception as error:  # such as a lack of memory: the thread ends, as do promises
+                logger.exception("the flusher ends")
+                self._end(OSError(errno.EIO, f"{type(error).__name__}: {error}"))
+                return
             if stopping:
                 return
 
@@ -124,11 +132,16 @@ class Flusher:
         """Sync the log now, in the calling thread.
 
         The kernel reports that it lost written pages once, to whichever thread asks first; every
-        later sync of the same file succeeds. So the first refusal ends all syncing.
+        later sync of the same file succeeds, also one that is under way in another thread. So
+        threads take turns, and the first refusal ends all syncing.
 
         Raises:
             OSError: The disk refused, now or before; what was appended since may be lost.
         """
+        with self._syncing:
+            self._flush()
+
+    def _flush(self) -> None:
         if self.failure is not None:
             raise OSError(self.failure.errno, f"a sync has failed before: {self.failure}")
         end = self._log.end

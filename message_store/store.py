@@ -383,8 +383,7 @@ class MessageStore(StoreReader):
         self.log.unreadable.look()
         if self.flusher.failure is not None:
             return
-        used = self.disk_used_ratio
-        if used * 100 > self.config.disk_warning_percent:
+        if self.disk_used_ratio * 100 > self.config.disk_warning_percent:
             if not self._refusal:
                 self._disk_failed(OSError(errno.ENOSPC, "no space left"))
             return
@@ -394,6 +393,9 @@ class MessageStore(StoreReader):
             except OSError:
                 return
             self._refusal = ""
+            if self.flusher.failure is not None:  # meanwhile, in its thread
+                self._flush_failed(self.flusher.failure)
+                return
             self._mark_dispatched()
             self.notice("there is room on the disk again: messages are taken")
 

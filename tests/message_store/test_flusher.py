@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -78,3 +79,47 @@ def test_queue_files_that_could_not_be_opened_are_synced_by_the_next_call(tmp_pa
     with pytest.raises(NotADirectoryError):
         sync_files(files)
     assert below in files.take_dirty()
+
+
+def test_syncs_of_two_threads_never_overlap() -> None:
+    """The kernel reports lost pages to one of them only: the other would promise what is lost."""
+    world = World([])
+    flusher = world.flusher()
+    file: Any = flusher._log.files[0]
+    entered, failed = threading.Event(), threading.Event()
+
+    def sync() -> None:
+        if threading.current_thread() is threading.main_thread():
+            failed.set()
+            raise OSError(errno.EIO, "no")
+        entered.set()
+        if failed.wait(0.1):
+            outcome.append("the other thread met the error meanwhile")
+
+    outcome: list[str] = []
+    file.sync = sync
+    other = threading.Thread(target=flusher.flush)
+    other.start()
+    entered.wait()
+    with pytest.raises(OSError, match="no"):
+        flusher.flush()
+    other.join()
+    assert outcome == []
+
+
+def test_whatever_ends_the_flusher_is_known() -> None:
+    async def scene() -> None:
+        world = World([])
+        flusher = world.flusher()
+
+        def fail(end: int) -> None:
+            raise MemoryError
+
+        flusher._after_flush = fail
+        flusher.start()
+        flusher._thread.join()
+        assert "MemoryError" in str(flusher.failure)
+        assert world.failed == [flusher.failure]
+        assert not await flusher.request(20)
+
+    asyncio.run(scene())

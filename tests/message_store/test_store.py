@@ -216,6 +216,24 @@ def test_queue_that_could_not_be_written_is_caught_up(tmp_path):
         assert bodies(store, "T") == [b"one", b"two"]
 
 
+def test_room_on_the_disk_excuses_no_sync_that_failed_meanwhile(tmp_path):
+    with open_store(tmp_path) as store:
+        file = store.log.writable_file()
+        write, file.write = file.write, _no_room
+        assert put_one(store, "T")["status"] == 14
+        file.write = write
+        catch_up = store.queues.catch_up
+
+        def fail_meanwhile():
+            catch_up()
+            store.flusher.fail(OSError(5, "Input/output error"))  # in the flusher's thread
+
+        store.queues.catch_up = fail_meanwhile
+        store.check_disk()
+        assert "cannot be synced" in store.refusal
+        assert put_one(store, "T")["status"] == 14
+
+
 def test_search_by_time(tmp_path):
     clock = FakeClock()
     with open_store(tmp_path, clock) as store:
