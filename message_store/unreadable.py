@@ -8,6 +8,7 @@ offsets, so that each reader can say why, and each is reported once.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,6 +58,7 @@ class UnreadablePlaces:
     def __init__(self, log: MappedLog, notice: Callable[[str], None] = logger.warning) -> None:
         self._log, self.notice = log, notice
         self._guard = page_guard()
+        self._lock = threading.Lock()
         self.seen = 0
         self.ranges: list[Range] = []
 
@@ -78,19 +80,28 @@ class UnreadablePlaces:
         """Bring `ranges` up to date; return whether there are new ones."""
         if self._guard.replaced == self.seen:
             return False
-        self.seen = self._guard.look()
+        with self._lock:
+            seen = self._guard.look()
+            found, notices = self._found()
+            before, self.ranges = self.ranges, found
+            self.seen = seen  # after `ranges`: another thread then takes no zeros for data
+        for notice in notices:
+            self.notice(notice)
+        return bool(minus(found, before))
+
+    def _found(self) -> tuple[list[Range], list[str]]:
+        """Return all places of the files that are mapped, and a line for each that is new."""
         found: list[Range] = []
+        notices: list[str] = []
         for file in list(self._log.files):
             mine = [(file.base + low, file.base + high) for low, high in file.pages.unreadable]
-            for low, high in minus(mine, self.ranges):
-                self.notice(
-                    f"{file.path} at byte {low - file.base}: {high - low} bytes cannot be read: "
-                    f"{file.pages.why}. {REMEDY}"
-                )
+            notices += [
+                f"{file.path} at byte {low - file.base}: {high - low} bytes cannot be read: "
+                f"{file.pages.why}. {REMEDY}"
+                for low, high in minus(mine, self.ranges)
+            ]
             found += mine
-        found, before = joined(found), self.ranges
-        self.ranges = found
-        return bool(minus(found, before))
+        return joined(found), notices
 
     def mask(self, offsets: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Return which of (n,) records at log offsets lie in a place that cannot be read."""

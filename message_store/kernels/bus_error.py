@@ -32,7 +32,7 @@ ROWS: Final = 8
 ROW_WORDS: Final = 3
 ROWS_MAX: Final = 65_536  # as many mappings as the kernel gives a process (vm.max_map_count)
 RING: Final = ROWS + ROWS_MAX * ROW_WORDS
-RING_SIZE: Final = 65_536
+RING_SIZE: Final = 1 << 20  # pages between two looks: more than a log file of 1 GiB has
 WORDS: Final = RING + RING_SIZE
 PAGE_BYTES: Final = mmap.PAGESIZE
 
@@ -147,8 +147,13 @@ def _search(
 def _replace(
     build: ir.IRBuilder, blocks: dict[str, ir.Block], table: int, address: Any, protection: Any
 ) -> None:
-    """Map zeros in place of the page of `address`, note the page, return from the handler."""
+    """Map zeros in place of the page of `address`, note the page, return from the handler.
+
+    The page is counted before it is zero, so that no thread takes the zeros for data. It is noted
+    after, as who meets the note may map the file there again.
+    """
     build.position_at_end(blocks["replace"])
+    count = build.atomic_rmw("add", _word_at(build, table, WORD(REPLACED)), WORD(1), "seq_cst")
     page = build.and_(address, WORD(-PAGE_BYTES))
     kind = ir.FunctionType(POINTER, [POINTER, WORD, NUMBER, NUMBER, NUMBER, WORD])
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_FIXED
@@ -161,7 +166,6 @@ def _replace(
     build.cbranch(refused, blocks["foreign"], blocks["note"])
 
     build.position_at_end(blocks["note"])
-    count = build.atomic_rmw("add", _word_at(build, table, WORD(REPLACED)), WORD(1), "seq_cst")
     slot = build.add(build.and_(count, WORD(RING_SIZE - 1)), WORD(RING))
     build.store(page, _word_at(build, table, slot))
     build.ret_void()

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from message_store.config import StoreConfig
+from message_store.kernels import bus_error
 from message_store.page_guard import CUT, NOT_WRITTEN, PAGE_BYTES, GuardedMap, page_guard
 from tests.bad_disk import BadDisk
 from tests.test_house_rules import name_of, product_files, tree_of
@@ -127,6 +129,32 @@ def test_threads_meet_the_same_pages(disk, path):
     pages.look()
     assert set(sums.tolist()) == {PAGES // 2 * PAGE_BYTES * ord("a")}
     assert len(pages.unreadable) == PAGES // 2
+
+
+def test_a_page_is_counted_before_it_is_zero() -> None:
+    """Another thread that reads the zeros must find that a page was replaced."""
+    code = str(bus_error._module(0, 0))
+    handler = code[code.index("define") :]
+    assert 0 < handler.index("atomicrmw") < handler.index('@"mmap"') < handler.rindex("store i64")
+
+
+def test_every_page_of_a_large_log_file_is_looked_at(tmp_path):
+    """All of a disk fails while one call reads a whole file."""
+    assert StoreConfig().commitlog_file_bytes < bus_error.RING_SIZE * PAGE_BYTES
+    size = 70_000 * PAGE_BYTES
+    path = tmp_path / "file"
+    path.touch()
+    os.truncate(path, size)
+    fd = os.open(path, os.O_RDWR)
+    pages = GuardedMap(path, fd, size)
+    os.ftruncate(fd, 0)
+    assert not pages.data[::PAGE_BYTES].any()
+    os.ftruncate(fd, size)
+    os.pwrite(fd, b"first", 0)
+    os.pwrite(fd, b"last", size - 4)
+    pages.look()
+    assert (bytes(pages.data[:5]), bytes(pages.data[-4:])) == (b"first", b"last")
+    os.close(fd)
 
 
 def test_a_mapping_that_is_gone_is_guarded_no_more(path):

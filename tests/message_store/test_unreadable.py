@@ -74,6 +74,19 @@ def test_a_pull_leaves_out_what_cannot_be_read(tmp_path, disk):
 
 
 @pytest.mark.finding("E4")
+def test_what_counts_as_looked_at_is_among_the_unreadable_places(tmp_path, disk):
+    """A thread that reads while another one reports a place must not take zeros for data."""
+    store, _ = filled(tmp_path)
+    places, met = store.log.unreadable, list[bool]()
+    places.notice = lambda text: met.append(places.changed(places.seen) or bool(places.ranges))
+    disk.break_page(log_path(tmp_path), 5 * PAGE_BYTES)
+    with pytest.raises(RecordUnreadable):
+        store.gather(store.units("T", 0, 0, RECORDS))
+    assert met == [True]
+    store.__exit__(None, None, None)
+
+
+@pytest.mark.finding("E4")
 def test_a_walk_over_the_log_passes_over_it(tmp_path, disk):
     store, rows = filled(tmp_path)
     disk.break_page(log_path(tmp_path), 5 * PAGE_BYTES)
