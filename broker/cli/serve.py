@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from broker.allocator import return_large_blocks
 from broker.cli.exits import Exit, fail
 from broker.cli.options import collect_properties
 from broker.cli.output import print_json_line
@@ -72,6 +73,7 @@ def serve_broker(
     """Run a broker."""
     gc.disable()
     sys.setswitchinterval(SWITCH_S)
+    return_large_blocks()
     set_up_logging(logging_file)
     _raise_descriptor_limit()
     from broker.cli.kernels import compile_if_needed
