@@ -1,13 +1,21 @@
 # DueMQ. Needs make and Python 3.11, 3.12 or 3.13; everything else is put into .venv.
 #
-#   make demo    a broker, a real RocketMQ client, messages of several levels, a live table
-#   make test    all tests                    make lint    format, style and types
-#   make bench   against Apache's broker      make soak    hours of kill -9
+#   make demo        a broker, a real RocketMQ client, messages of several levels, a live table
+#   make test        all tests
+#   make test-fast   tests without Java, real clients, kills and floods
+#   make lint        format, style and types
+#   make bench       figures beside Apache's broker
+#   make soak        hours of kill -9
+#   make docs        write the generated reference pages
+#   make lock        write constraints.txt from the environment
+#   make newest      lint and fast tests with the newest versions of everything, in .venv-newest
+#   make clean       remove the environment and caches
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null && $$p 2>/dev/null -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' \
 	&& echo $$p && break; done)
 VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 SOAK_KILLS ?= 2000
 SOAK_MIGRATION_KILLS ?= 200
@@ -17,27 +25,31 @@ SOAK_DECISIONS ?= 100000
 SOAK_FUZZ_INPUTS ?= 10000000
 TEST_WORKERS ?= auto
 
-.PHONY: env demo test lint bench soak docs clean
+.PHONY: env demo test test-fast lint bench soak docs lock newest clean help
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
 env: $(VENV)/ready
-	@$(BIN)/python -m broker.cli kernels warm
+	@$(BIN)/python -m duemq kernels warm
 
-$(VENV)/ready: pyproject.toml
+$(VENV)/ready: pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11, 3.12 or 3.13 found; install one, or say make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) lacks venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %) -e '.[dev]'
 	@touch $@
 
 demo: env
-	@$(BIN)/python -m broker.cli demo
+	@$(BIN)/python -m duemq demo
 
 test: env
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-fast: env
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+		-m "not (interop or crash or spark)" --ignore=tests/fuzz --ignore=tests/simulation $(PYTEST_ARGS)
 
 lint: env
 	$(BIN)/ruff format --check .
@@ -50,14 +62,22 @@ bench: env
 soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) \
 		--consumer-kills=$(SOAK_CONSUMER_KILLS) --power-cuts=$(SOAK_POWER_CUTS) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest tests/broker/test_decision_world.py --decisions=$(SOAK_DECISIONS) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/duemq/test_decision_world.py --decisions=$(SOAK_DECISIONS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-inputs=$(SOAK_FUZZ_INPUTS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/reconciliation/test_mutations.py --mutations $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/reconciliation/test_on_spark.py -k among_many --planted=1000000 $(PYTEST_ARGS)
 
 docs: env
-	$(BIN)/python -m broker.cli.reference docs/reference
+	$(BIN)/python -m duemq.cli.reference docs/reference
+
+lock: env
+	@{ echo "# Versions that CI tests. Written by \`make lock\`; \`make env\` installs them, \`make newest\` ignores them."; \
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v "^pip=\|^setuptools="; } > constraints.new
+	@mv constraints.new constraints.txt
+
+newest:
+	$(MAKE) lint test-fast VENV=.venv-newest CONSTRAINTS=
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) .venv-newest build *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from message_store.batch import PutBatch
+from message_store.log.batch import PutBatch
 from tests.migration.rig import MigrationRig
 from tests.store_help import add_message
 
@@ -36,7 +36,7 @@ def main() -> int:
         fill(home / "store")
         page = home / "report.html"
         words = ["reconcile", "run", str(home / "store"), "--report", str(page), "--ledger", "none"]
-        subprocess.run([sys.executable, "-m", "broker.cli", *words], check=False)
+        subprocess.run([sys.executable, "-m", "duemq", *words], check=False)
         text = page.read_text().replace(str(home / "store"), "/data/store")
         page.write_text(text)
         cut(picture(page, home / "page.png"))

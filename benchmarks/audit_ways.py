@@ -13,10 +13,10 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from message_store.record import decode_record
-from reconciliation.source import Part, StoreReader, wanted_of
-from reconciliation.tables import ROLE_DELIVERY, TABLES
-from reconciliation.verdicts import LEAN
+from message_store.log.record import decode_record
+from reconciliation.audit.verdicts import LEAN
+from reconciliation.scan.tables import ROLE_DELIVERY, TABLES
+from reconciliation.spark.data_source import Part, StoreReader, wanted_of
 
 PROCESSES = 2
 HEAD = ["phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "record_size"]

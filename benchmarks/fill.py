@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from message_store.batch import PutBatch
 from message_store.clock import Clock, SystemClock
 from message_store.config import StoreConfig
-from message_store.properties import encode_properties
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
-from timer_store.hook import TimerHook
+from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC
-from timer_store.persist import TimerKeeper
 from timer_store.store import TimerStore
 
 Times = npt.NDArray[np.int64]
@@ -141,7 +141,7 @@ def fill_store(root: Path, count: int, topic: str) -> None:
             pass
         assert timers.books.total >= count
         catch_up_index(store)
-        assert asyncio.run(TimerKeeper(timers).persist(last=True))
+        assert asyncio.run(CheckpointWriter(timers).persist(last=True))
         timers.close()
 
 

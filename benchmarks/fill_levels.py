@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fill import BODY_BYTES, KEY_DIGITS, KEY_HEAD, LOOPBACK, ROWS, key, write_digits
-from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
-from message_store.properties import encode_properties
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from schedule_service.config import DEFAULT_LEVELS
-from schedule_service.hook import LevelHook
 from schedule_service.levels import LevelHistory, Promise, parse_levels
 from schedule_service.names import SCHEDULE_TOPIC
+from schedule_service.put_hook import LevelHook
 from tests.interop.waiting import now_ms
 
 LEVEL = 18

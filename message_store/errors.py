@@ -84,7 +84,7 @@ class StoreFull(StoreError):
     """The disk has no room for another write."""
 
 
-class MarkRefused(StoreError):
+class OwnershipRefused(StoreError):
     """The log did not take the record of a step, so the step did not happen."""
 
 

@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from message_store import layout, recovery
-from message_store.commit_log import CommitLog
+from message_store import layout
 from message_store.config import StoreConfig
 from message_store.errors import RecordUnreadable
-from message_store.flusher import Flusher
-from message_store.index_file import CATCH_UP_BYTES_MAX, IndexService
+from message_store.index.index_file import CATCH_UP_BYTES_MAX, IndexService
+from message_store.index.key_search import newest_in_tail
 from message_store.kernels import scan
-from message_store.key_search import newest_in_tail
-from message_store.page_guard import PAGE_BYTES
-from message_store.queues import QueueSet
-from message_store.record import Record, decode_record
+from message_store.log.commit_log import CommitLog
+from message_store.log.flusher import Flusher
+from message_store.log.page_guard import PAGE_BYTES
+from message_store.log.record import Record, decode_record
+from message_store.log.unreadable import READS_MAX
+from message_store.queues.consume_queues import QueueSet
+from message_store.queues.topic_table import TopicTable
+from message_store.recovery import recover
 from message_store.text import index_hash
-from message_store.topics import TopicTable
-from message_store.unreadable import READS_MAX
 
 QUERY_CANDIDATES_MAX = 1_024
 
@@ -259,13 +260,13 @@ class StoreReader:
         return key == record.properties.get("UNIQ_KEY") or key in keys
 
     def scan(
-        self, start: int, end: int | None = None, *, count: int = recovery.CHUNK_RECORDS
+        self, start: int, end: int | None = None, *, count: int = recover.CHUNK_RECORDS
     ) -> Iterator[npt.NDArray[Any]]:
         """Yield (n,) `layout.SCANNED`, n <= `count`, of the records in start..end. Reused.
 
         Damage, such as sectors that cannot be read, is passed over.
         """
         limit = self.log.end if end is None else end
-        return recovery.walk_log(
+        return recover.walk_log(
             self.log, start, limit, self.topics, check=False, past_damage=True, count=count
         )

@@ -20,28 +20,28 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from message_store import recovery
-from message_store.abort_file import AbortFile
-from message_store.batch import PutBatch
-from message_store.checkpoint import Checkpoint, Marks, RecoveryMark
 from message_store.clock import Clock
-from message_store.commit_log import CommitLog
 from message_store.config import StoreConfig
-from message_store.deletions import Deletions
 from message_store.descriptors import DescriptorReserve
 from message_store.errors import StoreFull
-from message_store.flusher import Flusher, sync_files
-from message_store.index_file import IndexService
+from message_store.hooks import Dispatcher, TagsCodeRule
+from message_store.index.index_file import IndexService
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
 from message_store.layout import PUT
-from message_store.plugin import Dispatcher, TagsCodeRule
-from message_store.queues import QueueSet
-from message_store.read_ahead import ReadAhead
+from message_store.log.batch import PutBatch
+from message_store.log.commit_log import CommitLog
+from message_store.log.flusher import Flusher, sync_files
+from message_store.log.read_ahead import ReadAhead
+from message_store.queues.consume_queues import QueueSet
+from message_store.queues.deleted_topics import Deletions
+from message_store.queues.topic_table import TopicTable
 from message_store.reader import StoreReader
-from message_store.retention import Retention
-from message_store.store_lock import StoreLock
-from message_store.topics import TopicTable
+from message_store.recovery import recover
+from message_store.recovery.abort_file import AbortFile
+from message_store.recovery.checkpoint import Checkpoint, Marks, RecoveryMark
+from message_store.recovery.store_lock import StoreLock
+from message_store.retention.log_retention import Retention
 
 OUT_BYTES_MIN = 1 << 20
 OUT_BYTES_MAX = 32 << 20
@@ -87,7 +87,7 @@ class MessageStore(StoreReader):
             Deletions(self.config_path("deletedTopics.json")),
         )
         self.retention = Retention(self)
-        self.recovered: recovery.Recovered | None = None
+        self.recovered: recover.Recovered | None = None
         self._dispatchers: list[Dispatcher] = []
         self._out: npt.NDArray[np.uint8] = np.empty(OUT_BYTES_MIN, np.uint8)
         self._encoders: dict[bool, Encoders] = {}  # by whether the staging buffer is writable
@@ -155,18 +155,18 @@ class MessageStore(StoreReader):
     def _recover(self, crashed: bool) -> None:
         if crashed and not self.mark.same_boot:
             self.queues.cut_at_holes()
-        start, self._last_record = recovery.start_of(
+        start, self._last_record = recover.start_of(
             self.log, self.queues, self.mark, self.checkpoint, self.notice, crashed=crashed
         )
         marks = self.mark.read()
         power_cut = crashed and marks is not None and not self.mark.same_boot
-        found = recovery.recover(
+        found = recover.recover(
             self.log, self.queues, self.rules, start, self.notice,
             torn_from=marks.durable if power_cut and marks else None,
             known_end=reached.offset if (reached := self.mark.point()) else None,
         )  # fmt: skip
         if crashed:
-            recovery.write_again(self.log, marks.durable if marks else start, found.end)
+            recover.write_again(self.log, marks.durable if marks else start, found.end)
         self.queues.correct_min(self.log.min_offset)
         self.queues.deletions.fit(self.log.min_offset, found.end)
         self.queues.deletions.write()

@@ -11,12 +11,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
+from message_store.index.key_search import frames, search_now
 from message_store.kernels import CACHE_DIRECTORY, PACKAGES, digest_of_all
-from message_store.key_search import frames, search_now
-from message_store.properties import encode_properties
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from message_store.verify import verify_store
 

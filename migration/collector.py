@@ -7,8 +7,8 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from migration.service import MigrationService
-from migration.states import State
+from migration.ownership.states import State
+from migration.steps.service import MigrationService
 
 
 class MigrationCollector:
@@ -37,7 +37,7 @@ class MigrationCollector:
             for one in State:
                 state.add_metric([name, one.value], int(one is standing.state))
             paused.add_metric([name], int(standing.paused))
-            left.add_metric([name], migrations.left(level) if self._service.sides else 0)
+            left.add_metric([name], migrations.left(level) if self._service.owners else 0)
             moved.add_metric([name], found.handed)
             back.add_metric([name], found.returned)
         yield from (state, paused, left, moved, back)

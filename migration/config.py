@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from message_store.config import option
 from message_store.errors import ConfigError
-from migration.throttle import Limits
-from migration.window import Window, WindowError, parse_window
+from migration.steps.throttle import Limits
+from migration.steps.window import Window, WindowError, parse_window
 
 WINDOW_KEY = "migrationWindow"
 

@@ -11,34 +11,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from message_store.batch import PutBatch
+from delivery.ownership import MARK_TOPIC
+from delivery.plugin import PluginBase, PluginHost, Request, RequestHandler, Response, SystemTopic
 from message_store.config import from_properties, with_live
 from message_store.errors import CorruptStore, RequestError
+from message_store.hooks import PutHook
 from message_store.ledger.defaults import FILE_NAME
 from message_store.ledger.identity import store_id
-from message_store.marks import MARK_TOPIC
-from message_store.plugin import (
-    PluginBase,
-    PluginHost,
-    PutHook,
-    Request,
-    RequestHandler,
-    Response,
-    SystemTopic,
-)
-from migration.account import Account
+from message_store.log.batch import PutBatch
 from migration.collector import MigrationCollector
 from migration.config import MigrationConfig
-from migration.desk import Desk
+from migration.ledger.account import Account
+from migration.ledger.process import LedgerPlace, LedgerProcess
 from migration.ledger.records import Fold
-from migration.ledger.scribe import LedgerPlace, ScribeProcess
-from migration.moves import Migrations
+from migration.ownership.moves import Migrations
+from migration.ownership.owners import NoOwners, find_owners, plugins_of
 from migration.requests import MIGRATE, SYSTEM_ERROR
-from migration.router import Router
-from migration.service import MigrationService
-from migration.sides import NoSides, find_sides, plugins_of
+from migration.steps.operations import Operations
+from migration.steps.router import Router
+from migration.steps.service import MigrationService
+from migration.steps.window_trigger import WindowTrigger
 from migration.views import runtime_view, status_view
-from migration.window_trigger import WindowTrigger
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -54,7 +47,7 @@ class Running:
     """What exists while the store is open and both services are there."""
 
     service: MigrationService
-    desk: Desk
+    operations: Operations
     account: Account
     router: Router
 
@@ -103,7 +96,7 @@ class MigrationPlugin(PluginBase):
         """Route what is routed, and migrate while the block is open."""
         try:
             self._running = running = self._start(store)
-        except NoSides as error:
+        except NoOwners as error:
             self._why_not = str(error)
             log.info("nothing can be migrated: %s", error)
             yield
@@ -138,17 +131,17 @@ class MigrationPlugin(PluginBase):
             return migrations.told.fold()
 
         place = self._place(store)
-        account = Account(place, clock=clock, fold=fold, scribe=ScribeProcess)
+        account = Account(place, clock=clock, fold=fold, worker=LedgerProcess)
         if not account.place.store_id:
             account.refusal = "the store has no name: see the log of the start"
         migrations = Migrations(store, clock, router, tell=account.tell)
         if migrations.folded.levels:  # there is something to be told of
             account.tell(*migrations.told.fold().records())
         service = MigrationService(
-            migrations, account, clock, self.config, lambda: find_sides(self._host, store)
+            migrations, account, clock, self.config, lambda: find_owners(self._host, store)
         )
-        desk = Desk(service, clock, Path(store.config_path("")))
-        return Running(service, desk, account, router)
+        operations = Operations(service, clock, Path(store.config_path("")))
+        return Running(service, operations, account, router)
 
     def _place(self, store: Any) -> LedgerPlace:
         try:
@@ -177,7 +170,7 @@ class MigrationPlugin(PluginBase):
     async def _answer(self, request: Request) -> Response:
         if self._running is None:
             raise RequestError(SYSTEM_ERROR, self._why_not)
-        return await self._running.desk.answer(request)
+        return await self._running.operations.answer(request)
 
     def _schedule_window(self) -> None:
         assert self._running is not None

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
+from delivery.plugin import Request
 from message_store.errors import RequestError
-from message_store.plugin import Request
 
 MIGRATE: Final = 9_015
 """The request code, far above Apache's, beside those that cancel, move and compact."""
@@ -32,7 +32,7 @@ RULES_MAX: Final = 1_000
 DELAY_MS_MAX: Final = 10 * 366 * 86_400_000
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MigrationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request's body.
 
     Attributes:
@@ -75,32 +75,32 @@ class Done:
         return json.dumps(value).encode()
 
 
-def wish_of(request: Request) -> Wish:
+def command_of(request: Request) -> MigrationRequest:
     """Return what a request asks for.
 
     Raises:
         RequestError: It cannot be understood.
     """
     try:
-        wish = msgspec.json.decode(bytes(request.body), type=Wish)
+        command = msgspec.json.decode(bytes(request.body), type=MigrationRequest)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise RequestError(
             MESSAGE_ILLEGAL, f"the body is not the JSON of a migration request: {error}"
         ) from error
-    why = _fault(wish)
+    why = _fault(command)
     if why:
         raise RequestError(MESSAGE_ILLEGAL, why)
-    return wish
+    return command
 
 
-def _fault(wish: Wish) -> str:
-    if wish.action not in ACTIONS:
-        return f"action {wish.action!r}: must be one of {', '.join(ACTIONS)}"
-    if max(len(wish.who), len(wish.cause), len(wish.plan_id)) > TEXT_CHARS_MAX:
+def _fault(command: MigrationRequest) -> str:
+    if command.action not in ACTIONS:
+        return f"action {command.action!r}: must be one of {', '.join(ACTIONS)}"
+    if max(len(command.who), len(command.cause), len(command.plan_id)) > TEXT_CHARS_MAX:
         return f"a text is longer than {TEXT_CHARS_MAX} characters"
-    if len(wish.levels) > LEVELS_MAX or len(wish.rules) > RULES_MAX:
+    if len(command.levels) > LEVELS_MAX or len(command.rules) > RULES_MAX:
         return f"more than {LEVELS_MAX} levels or {RULES_MAX} rules"
-    for topic, delay_ms in wish.rules.items():
+    for topic, delay_ms in command.rules.items():
         if not topic or not 0 <= delay_ms <= DELAY_MS_MAX:
             return f"rule {topic!r}: {delay_ms} ms is no delay of 0 to {DELAY_MS_MAX} ms"
     return ""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from migration.service import MigrationService, plain
-from migration.states import State
+from migration.ownership.states import State
+from migration.steps.service import MigrationService, plain
 
 
 def status_view(service: MigrationService) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def status_view(service: MigrationService) -> dict[str, Any]:
 
 def _names_kept(service: MigrationService) -> int:
     """Return how many records kept their DELAY though the timers have them, since the start."""
-    sides = service.sides
-    return 0 if sides is None else sides.timers.handovers.records.unnamed
+    owners = service.owners
+    return 0 if owners is None else owners.timers.handovers.records.unnamed
 
 
 def _level(service: MigrationService, level: int) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _level(service: MigrationService, level: int) -> dict[str, Any]:
         "fence": found.fence,
         "moved": found.handed,
         "given_back": found.returned,
-        "left": service.migrations.left(level) if service.sides is not None else 0,
+        "left": service.migrations.left(level) if service.owners is not None else 0,
         "verified": None if verified is None else plain(verified),
     }
 

@@ -8,25 +8,25 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
-from message_store.plugin import TagsCodeRule
-from message_store.properties import encode_properties
+from message_store.hooks import TagsCodeRule
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
-from migration.drain import Drain
-from migration.giveback import GiveBack, Unroute
-from migration.router import Router
+from migration.steps.drain import Drain
+from migration.steps.return_units import ReturnUnits, Unroute
+from migration.steps.router import Router
 from schedule_service.config import ScheduleConfig
 from schedule_service.delivery import LevelService
-from schedule_service.hook import LevelHook
 from schedule_service.levels import LevelHistory, Promise
 from schedule_service.names import SCHEDULE_TOPIC
+from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import Saved, Start, restore
 from timer_store.config import TimerConfig
+from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
-from timer_store.waiting import WaitingTimers
 
 LEVEL, LEVELS = 2, "1s 1m"
 HOST = (b"\x7f\x00\x00\x01", 1)
@@ -69,8 +69,8 @@ def _use(store: MessageStore, history: LevelHistory) -> None:
 
     send()
     Drain(levels, timers, store, store.clock, wake=_nothing).step(LEVEL, 8)
-    list(WaitingTimers(timers).by_topic("T", 0, 1 << 60))
-    GiveBack(levels, timers, store, store.clock).step(LEVEL, 8)
+    list(PendingTimers(timers).by_topic("T", 0, 1 << 60))
+    ReturnUnits(levels, timers, store, store.clock).step(LEVEL, 8)
     router.begin(store, queues, timers, LEVEL, {"T": 70_000}, store.clock.now_ms())
     send()
     Unroute(router, timers, store, store.clock, wake=_nothing).step(LEVEL, 8)

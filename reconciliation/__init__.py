@@ -3,15 +3,16 @@
     import reconciliation                       # registers the format with the active session
     spark.read.format("rocketmq-store").option("path", "/data/store").load()
 
-`register(spark)` does the same for a session made later. See `source` for tables and options,
-`verdicts` for what became of each message.
+`register(spark)` does the same for a session made later. See
+`reconciliation.spark.data_source` for tables and options, `reconciliation.audit.verdicts` for the
+rules of the audit.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reconciliation.needs import require_packages
+from reconciliation.spark.requirements import require_packages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,7 @@ def register(spark: SparkSession) -> None:
         UsageError: pyspark or pyarrow is not installed; says how.
     """
     require_packages()
-    from reconciliation.source import StoreSource
+    from reconciliation.spark.data_source import StoreSource
 
     spark.dataSource.register(StoreSource)
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from delivery.plugin import PluginBase, PluginHost
 from message_store.config import from_properties, with_live
-from message_store.plugin import PluginBase, PluginHost
-from reconciliation import child
 from reconciliation.config import ReconcileConfig
+from reconciliation.jobs import child_process
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -30,7 +30,7 @@ class Last:
 
     started_ms: int = 0
     ended_ms: int = 0
-    result: child.Result | None = None
+    result: child_process.Result | None = None
     runs: int = 0
     skipped: int = 0
 
@@ -47,7 +47,7 @@ class ReconciliationPlugin(PluginBase):
     def __init__(
         self,
         host: PluginHost,
-        run: Callable[..., Awaitable[child.Result]] = child.run,
+        run: Callable[..., Awaitable[child_process.Result]] = child_process.run,
     ) -> None:
         self._host, self._run = host, run
         self.config = from_properties(ReconcileConfig, host.properties)
@@ -109,8 +109,10 @@ class ReconciliationPlugin(PluginBase):
     async def _one(self) -> None:
         started_ms = self._host.clock.now_ms()
         levels = self._host.properties.get(LEVELS_KEY, "")
-        command = child.command_of(self.config, self._host.store_root, levels)
-        result = await self._run(command, seconds_max=self.config.minutes_max * child.MINUTE_S)
+        command = child_process.command_of(self.config, self._host.store_root, levels)
+        result = await self._run(
+            command, seconds_max=self.config.minutes_max * child_process.MINUTE_S
+        )
         ended_ms, runs = self._host.clock.now_ms(), self.last.runs + 1
         self.last = Last(started_ms, ended_ms, result, runs, self.last.skipped)
         if result.exit_code:
@@ -145,7 +147,7 @@ class ReconciliationPlugin(PluginBase):
         }
 
 
-def _named(result: child.Result) -> tuple[str, int]:
+def _named(result: child_process.Result) -> tuple[str, int]:
     return result.audit_id or "that was started", result.exit_code
 
 

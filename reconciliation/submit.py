@@ -24,8 +24,7 @@ from typing import Any, Final
 
 from message_store.clock import SystemClock
 from message_store.errors import DueMQError
-from reconciliation.levels import levels_ms_of
-from reconciliation.running import (
+from reconciliation.jobs.run import (
     COULD_NOT_RUN,
     Account,
     Wanted,
@@ -34,7 +33,8 @@ from reconciliation.running import (
     reason_of,
     run_audit,
 )
-from reconciliation.where import Where, session_at
+from reconciliation.scan.levels import levels_ms_of
+from reconciliation.spark.master import Where, session_at
 
 LOWEST: Final = 19
 

@@ -22,17 +22,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from message_store.batch import PutBatch
+from delivery.pending import Decided, Found, Hooks, Offsets, Verdict, none_found
+from delivery.quarantine import NO_HOST, origin_of
+from delivery.redirected import has_routes, without
 from message_store.clock import Clock
 from message_store.errors import RecordUnreadable
-from message_store.held import has_routes, without
-from message_store.key_search import HIT_UNIQUE, frames, search
-from message_store.properties import encode_properties
-from message_store.quarantine import NO_HOST, origin_of
+from message_store.index.key_search import HIT_UNIQUE, frames, search
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
+from message_store.log.record import Record
 from message_store.ranges import distinct
-from message_store.record import Record
-from message_store.waiting import Decided, Found, Hooks, Offsets, Verdict, none_found
-from schedule_service.carrier import Carrier, target_of
+from schedule_service.deliverer import Deliverer, target_of
 from schedule_service.delivery import Level, LevelService
 from schedule_service.names import DECISION_TOPIC, SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
@@ -70,14 +70,14 @@ class _Looked:
         return Found(offsets, due_ms, asked, gone)
 
 
-class WaitingLevels:
+class PendingLevels:
     """Finds waiting level messages of one store and decides about them."""
 
     def __init__(
         self, store: Any, queues: ScheduleQueues, service: LevelService, clock: Clock
     ) -> None:
         self._store, self._queues, self._service = store, queues, service
-        self._clock, self._carrier = clock, Carrier(store)
+        self._clock, self._deliverer = clock, Deliverer(store)
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._decisions = store.topics.add(DECISION_TOPIC)
 
@@ -169,7 +169,7 @@ class WaitingLevels:
     def _is_handed(self, row: Any) -> bool:
         """Return whether a record belongs to the timers now."""
         level, offset = int(row["queue_id"]) + 1, int(row["queue_offset"])
-        return self._is_level(row) and self._service.handing.owned.owns(level, offset)
+        return self._is_level(row) and self._service.transfers.owned.owns(level, offset)
 
     def _level_of(self, row: Any) -> Level | None:
         return self._service.levels.get(int(row["queue_id"]) + 1) if self._is_level(row) else None
@@ -235,7 +235,7 @@ class WaitingLevels:
             level, queue_offset = self._level_of(rows[at]), int(rows[at]["queue_offset"])
             assert level is not None
             units = self._queues.units(level.level, queue_offset, 1)
-            trip = self._carrier.carry(level.level, queue_offset, units, now_ms)
+            trip = self._deliverer.deliver_batch(level.level, queue_offset, units, now_ms)
             if trip.done:
                 level.cursor.settle(queue_offset)
                 if not trip.parked:

@@ -22,20 +22,20 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from message_store.batch import PutBatch
 from message_store.clock import Clock, Signal
 from message_store.kernels.kernel import entry
+from message_store.log.batch import PutBatch
 from schedule_service import kernels
-from schedule_service.carrier import Carrier, Trip
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS, Cut, LevelCursor, Segment
-from schedule_service.handing import Handing
+from schedule_service.deliverer import Deliverer, DeliveryBatch
 from schedule_service.levels import LEVELS_MAX
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.pending import Event, Flight, PendingTable, State
+from schedule_service.preload import preload_kernels
 from schedule_service.queues import ScheduleQueues, Units
-from schedule_service.rehearsal import rehearse
 from schedule_service.stats import LevelStats
+from schedule_service.transfer import LevelTransfers
 
 log = logging.getLogger(__name__)
 REHEARSAL_MS = 100  # after the start: whoever starts us serves by then
@@ -105,7 +105,7 @@ class LevelService:
         self._on_failure = on_failure
         self.levels = {n: Level(n, cursor) for n, cursor in cursors.items()}
         self._store, self._queues, self._clock = store, queues, clock
-        self._carrier = Carrier(store)
+        self._deliverer = Deliverer(store)
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._wake, self._flying, self._stop = Signal(), asyncio.Event(), asyncio.Event()
         self._sleeping_until = -1
@@ -117,7 +117,7 @@ class LevelService:
         self._place: npt.NDArray[np.int32] = np.zeros(size, np.int32)
         self._added: npt.NDArray[np.int64] = np.zeros((size, 4), np.int64)
         self._cuts: npt.NDArray[np.int64] = np.zeros((CUTS_MAX, 3), np.int64)
-        self.handing = Handing(self.levels, queues, self.wake)
+        self.transfers = LevelTransfers(self.levels, queues, self.wake)
         for level in self.levels.values():
             self._last_due[level.level - 1] = level.cursor.last_due_ms
             self._find_heads(level)
@@ -132,7 +132,7 @@ class LevelService:
             acknowledging = tasks.create_task(
                 self._guard(self._acknowledge()), name="level acknowledgement"
             )
-            tasks.create_task(self._rehearse(), name="level rehearsal")
+            tasks.create_task(self._preload_kernels(), name="level rehearsal")
             try:
                 yield self
             finally:
@@ -141,11 +141,11 @@ class LevelService:
                 self._wake.set()
                 acknowledging.cancel()
 
-    async def _rehearse(self) -> None:
+    async def _preload_kernels(self) -> None:
         """Have kernels loaded before the first message is due, and not while the broker starts."""
         await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + REHEARSAL_MS)
         if not self._stopping:
-            await asyncio.to_thread(rehearse)
+            await asyncio.to_thread(preload_kernels)
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         """Have the broker stop in order if a task of ours dies: the log has everything."""
@@ -283,7 +283,7 @@ class LevelService:
     ) -> None:
         """Append the units of a flight and note how far that went."""
         skip = level.cursor.settled_in(flight.first, int(units.size))
-        trip = self._carrier.carry(level.level, flight.first, units, now_ms, skip)
+        trip = self._deliverer.deliver_batch(level.level, flight.first, units, now_ms, skip)
         self._count(level, trip, due_ms)
         level.cursor.advance(flight.segment, flight.first + trip.done)
         if trip.done:
@@ -412,7 +412,7 @@ class LevelService:
 
     # -- books --------------------------------------------------------------------------------
 
-    def _count(self, level: Level, trip: Trip, due_ms: npt.NDArray[np.int64]) -> None:
+    def _count(self, level: Level, trip: DeliveryBatch, due_ms: npt.NDArray[np.int64]) -> None:
         stats = level.stats
         for positions, store_ms in zip(trip.delivered, trip.store_ms, strict=True):
             stats.note_delivered(due_ms[positions], store_ms, timed=self.config.stats_enable)

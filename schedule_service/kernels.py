@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from message_store.kernels.bytes import Bytes, crc32, get_i4, get_i8
-from message_store.kernels.carry import (
+from delivery.kernels.redirected import (
     CRC32,
     CRC32_ENTRY_BYTES,
     NAME_GROWTH_MAX,
@@ -22,13 +21,12 @@ from message_store.kernels.carry import (
     REAL_QID,
     REAL_TOPIC,
     TAGS,
-    entry_end,
-    is_named,
-    is_topic,
     read_hosts,
     set_plain,
 )
+from message_store.kernels.bytes import Bytes, crc32, get_i4, get_i8
 from message_store.kernels.kernel import kernel
+from message_store.kernels.names import entry_end, is_named, is_topic
 from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
@@ -41,7 +39,7 @@ from message_store.layout import (
     SYS_TRANSACTION_MASK,
     TIMER_NONE,
 )
-from message_store.topics import QUEUES_MAX, TopicArrays
+from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
 
 Rows = npt.NDArray[Any]
 DUE_NAME = np.frombuffer(b"DUEMQ_DUE_MS", np.uint8).copy()

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.errors import ConfigError
+from message_store.hooks import LevelTable
 from message_store.json_dialect import dumps
-from message_store.plugin import LevelTable
 
 KEY = "messageDelayLevel"
 UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from message_store.held import HALF_TOPIC as HALF_TOPIC
-from message_store.quarantine import QUARANTINE_TOPIC as QUARANTINE_TOPIC
+from delivery.quarantine import QUARANTINE_TOPIC as QUARANTINE_TOPIC
+from delivery.redirected import HALF_TOPIC as HALF_TOPIC
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # TopicValidator.RMQ_SYS_SCHEDULE_TOPIC
 SCHEDULE_QUEUES: Final = 18  # queues the topic is created with; deeper levels use more

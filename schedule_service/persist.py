@@ -41,7 +41,9 @@ class OffsetKeeper:
     def current(self) -> Saved:
         """Return the table as it is now, with its data version."""
         cursors = [level.cursor for level in self._service.levels.values()]
-        now = take_saved(cursors, self._store.max_offset, self._saved, self._service.handing.floors)
+        now = take_saved(
+            cursors, self._store.max_offset, self._saved, self._service.transfers.floors
+        )
         delivered = sum(level.stats.delivered for level in self._service.levels.values())
         counter = self._first_counter + delivered // self._version_step
         if counter != self._saved.counter:

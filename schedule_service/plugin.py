@@ -9,28 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from message_store import marks
-from message_store.batch import PutBatch
+from delivery import ownership
+from delivery.pending import PendingMessages
+from delivery.plugin import PluginBase, PluginHost, Request, RequestHandler, Response, SystemTopic
 from message_store.config import from_properties
 from message_store.errors import ConfigError, CorruptStore
+from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
 from message_store.json_dialect import load_config, read_config, write_config
-from message_store.pins import UNKNOWN, FirstPending
-from message_store.plugin import (
-    Dispatcher,
-    PluginBase,
-    PluginHost,
-    PutHook,
-    Request,
-    RequestHandler,
-    Response,
-    SystemTopic,
-    TagsCodeRule,
-)
-from message_store.waiting import WaitingMessages
+from message_store.log.batch import PutBatch
+from message_store.retention.pins import UNKNOWN, FirstPending
 from schedule_service.config import ScheduleConfig
-from schedule_service.decisions import WaitingLevels
+from schedule_service.decisions import PendingLevels
 from schedule_service.delivery import Level, LevelService
-from schedule_service.hook import LevelHook
 from schedule_service.levels import LevelHistory, Promise, decode_history, encode_history
 from schedule_service.names import (
     DECISION_TOPIC,
@@ -40,6 +30,7 @@ from schedule_service.names import (
     SCHEDULE_TOPIC,
 )
 from schedule_service.persist import OffsetKeeper
+from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import (
     OFFSETS_FILE,
@@ -70,7 +61,7 @@ class Running:
     hook: LevelHook
     service: LevelService
     keeper: OffsetKeeper
-    waiting: WaitingLevels
+    waiting: PendingLevels
 
 
 class SchedulePlugin(PluginBase):
@@ -120,7 +111,7 @@ class SchedulePlugin(PluginBase):
         """What works while the store is open, None before and afterwards."""
         return self._running
 
-    def waiting(self) -> WaitingMessages | None:
+    def waiting(self) -> PendingMessages | None:
         return None if self._running is None else self._running.waiting
 
     def first_pending_offset(self) -> FirstPending:
@@ -184,12 +175,12 @@ class SchedulePlugin(PluginBase):
         if saved is None or saved.log_offset is None:
             self._adopted = dict(start.saved.offsets)
         self._change_levels(self.config.levels, store, write=True)
-        marked = list(marks.read(store))
+        marked = list(ownership.read(store))
         cursors = restore(store, queues, start, marked)
         service = LevelService(
             store, queues, self._host.clock, self.config, cursors, on_failure=self._host.stop
         )
-        service.handing.restore(marked, start.saved.offsets)
+        service.transfers.restore(marked, start.saved.offsets)
         keeper = OffsetKeeper(
             store, self._host.clock, service, start.saved, version_step=self.config.version_step
         )
@@ -197,7 +188,7 @@ class SchedulePlugin(PluginBase):
         store.topics.add(HALF_TOPIC)
         pending = sum(cursor.pending for cursor in cursors.values())
         log.info("levels %s; %d messages pending", self.history.text, pending)
-        waiting = WaitingLevels(store, queues, service, self._host.clock)
+        waiting = PendingLevels(store, queues, service, self._host.clock)
         return Running(store, hook, service, keeper, waiting)
 
     def _load_history(self) -> tuple[LevelHistory, dict[int, int]] | None:

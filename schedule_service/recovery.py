@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from delivery.ownership import Marked, Return, Transfer
 from message_store.json_dialect import dumps
-from message_store.marks import Giveback, Handover, Marked
 from message_store.ranges import distinct, minus, plus, within
 from schedule_service.cursor import (
     NEVER_MS,
@@ -259,9 +259,9 @@ def with_marks(
     """
     for step in marked:
         mark = step.mark
-        if isinstance(mark, Handover) and mark.level == level:
+        if isinstance(mark, Transfer) and mark.level == level:
             ranges = minus(ranges, mark.ranges)
-        elif isinstance(mark, Giveback) and mark.level == level:
+        elif isinstance(mark, Return) and mark.level == level:
             ranges = plus(ranges, within(mark.pending, low, end))
     return ranges
 

@@ -18,8 +18,8 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from message_store.histogram import Lateness
-from message_store.quarantine import Reason
+from delivery.lateness import Lateness
+from delivery.quarantine import Reason
 
 
 class LevelStats:

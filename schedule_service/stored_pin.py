@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from message_store.errors import CorruptStore
 from message_store.json_dialect import load_config
-from message_store.pins import UNKNOWN, FirstPending, first_pending
+from message_store.retention.pins import UNKNOWN, FirstPending, first_pending
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.recovery import OFFSETS_FILE, Saved, decode_saved
 

@@ -24,7 +24,7 @@ def at_once(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return asyncio.run(make())
 
 
-class AtOnce:
+class Synchronous:
     """A port of pending messages with `by_key` and `by_offset` run to their end."""
 
     def __init__(self, port: Any) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from message_store import page_guard
 from message_store.kernels.bus_error import MAP_FIXED
-from message_store.page_guard import PAGE_BYTES, GuardedMap
+from message_store.log import page_guard
+from message_store.log.page_guard import PAGE_BYTES, GuardedMap
 
 
 class BadDisk:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from broker.topic_config import TopicConfig
+from delivery.plugin import Peer, Request, Response
+from duemq.registry.topic_config import TopicConfig
 from message_store import layout
-from message_store.batch import PutBatch
 from message_store.config import StoreConfig
 from message_store.errors import RecordUnreadable
-from message_store.plugin import Peer, Request, Response
-from message_store.topics import TopicTable
+from message_store.log.batch import PutBatch
+from message_store.queues.topic_table import TopicTable
 
 HEAD = layout.packer(layout.RECORD_HEAD)
 HOST = (bytes([127, 0, 0, 1]), 10911)

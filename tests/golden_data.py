@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from message_store.config import StoreConfig
-from message_store.plugin import LevelTable, TagsCodeRule
+from message_store.hooks import LevelTable, TagsCodeRule
 from schedule_service.levels import parse_levels
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
-from message_store.plugin import TagsCodeRule
-from message_store.properties import encode_properties
+from message_store.hooks import TagsCodeRule
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 
 LOOPBACK = (b"\x7f\x00\x00\x01", 10911)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.apache_keys import WITHOUT_EFFECT
-from broker.cli.config_show import broker_sections
-from broker.cli.reference import cli_page, configuration_page
-from broker.namesrv.config import NamesrvConfig
+from duemq.cli.config_show import broker_sections
+from duemq.cli.reference import cli_page, configuration_page
+from duemq.configuration.apache_keys import WITHOUT_EFFECT
+from duemq.namesrv.config import NamesrvConfig
 from message_store.config import Properties, options, read_properties
 
 TOP = Path(__file__).resolve().parent.parent

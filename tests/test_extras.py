@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.test_import_arrows import ARROWS
+
 TOP = Path(__file__).parents[1]
 PROJECT = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -60,3 +62,26 @@ def test_the_licence_is_there() -> None:
 def test_no_page_names_a_distribution_that_does_not_exist() -> None:
     for page in [TOP / "README.md", *(TOP / "docs").rglob("*.md")]:
         assert "duemq[" not in page.read_text(), page
+
+
+@pytest.mark.finding("B3")
+def test_only_the_packages_of_the_design_are_installed() -> None:
+    """`.ci/extras` compares what an installation contains with the same names."""
+    tool = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]
+    found = {
+        pattern.removesuffix("*") for pattern in tool["setuptools"]["packages"]["find"]["include"]
+    }
+    assert found == ARROWS.keys()
+    assert all((TOP / name / "py.typed").is_file() for name in found)
+    assert all(name in (TOP / ".ci" / "extras").read_text() for name in found)
+
+
+def test_the_public_names_are_loaded_when_they_are_used() -> None:
+    import duemq
+    from duemq.broker import Broker
+    from timer_store.directory import TimerDirectory
+
+    assert (duemq.Broker, duemq.TimerDirectory) == (Broker, TimerDirectory)
+    assert set(duemq.__all__) <= set(dir(duemq))
+    with pytest.raises(AttributeError, match="no attribute 'Brokers'"):
+        duemq.Brokers  # noqa: B018

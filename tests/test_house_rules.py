@@ -12,11 +12,12 @@ import pytest
 TOP = Path(__file__).resolve().parent.parent
 PACKAGES = (
     "message_store",
+    "delivery",
     "schedule_service",
     "timer_store",
     "migration",
     "reconciliation",
-    "broker",
+    "duemq",
 )
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
@@ -70,7 +71,7 @@ def test_only_the_clock_reads_time(path: Path) -> None:
 
 @pytest.mark.parametrize("path", product_files(), ids=name_of)
 def test_only_the_command_line_prints(path: Path) -> None:
-    if name_of(path).startswith("broker/cli/"):
+    if name_of(path).startswith("duemq/cli/"):
         return
     found = [
         line for owner, function, line in calls(tree_of(path)) if (owner, function) == ("", "print")

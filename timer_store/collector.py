@@ -12,8 +12,8 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from timer_store import views
-from timer_store.compaction_plan import Waits
-from timer_store.forecast import Span, of_slots
+from timer_store.compaction.plan import Waits
+from timer_store.pending.forecast import Span, of_slots
 from timer_store.stats import TimerCollector, TimerFigures
 from timer_store.store import TimerStore
 

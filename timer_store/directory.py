@@ -18,21 +18,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from message_store.batch import PutBatch
+from delivery.pending import Decided, Offsets
 from message_store.clock import Clock, SystemClock
 from message_store.config import StoreConfig, from_properties
-from message_store.properties import encode_properties
-from message_store.queues import is_topic_name
-from message_store.record import Record
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
+from message_store.log.record import Record
+from message_store.queues.consume_queues import is_topic_name
+from message_store.queues.topic_table import QUEUES_MAX
 from message_store.store import MessageStore
-from message_store.topics import QUEUES_MAX
-from message_store.waiting import Decided, Offsets
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
-from timer_store.hook import TimerHook
-from timer_store.persist import TimerKeeper
+from timer_store.enqueue.put_hook import TimerHook
+from timer_store.pending.lookup import PendingTimers
 from timer_store.service import TimerService
 from timer_store.store import TimerStore
-from timer_store.waiting import WaitingTimers
 
 log = logging.getLogger(__name__)
 NO_HOST = (b"\x7f\x00\x00\x01", 0)
@@ -59,11 +59,11 @@ class TimerDirectory:
     def __init__(self, store: MessageStore, clock: Clock, config: TimerConfig) -> None:
         self.store, self.clock = store, clock
         self.timers = TimerStore(store, clock, config)
-        self.waiting = WaitingTimers(self.timers)
+        self.waiting = PendingTimers(self.timers)
         self._hook = TimerHook(
             store.topics, config, self.timers.slot_count, pending_of=self.timers.books.of_topic
         )
-        self._keeper = TimerKeeper(self.timers)
+        self._keeper = CheckpointWriter(self.timers)
         self._failure = ""
         self._service = TimerService(self.timers, clock, on_failure=self._failed)
 

@@ -8,41 +8,40 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from message_store.batch import PutBatch
-from message_store.config import from_properties, with_live
-from message_store.pins import UNKNOWN, FirstPending
-from message_store.plugin import (
-    Dispatcher,
+from delivery.pending import PendingMessages
+from delivery.plugin import (
     PluginBase,
     PluginHost,
-    PutHook,
     Recalls,
     Request,
     RequestHandler,
     Response,
     SystemTopic,
 )
-from message_store.quarantine import QUARANTINE_TOPIC
-from message_store.waiting import WaitingMessages
+from delivery.quarantine import QUARANTINE_TOPIC
+from message_store.config import from_properties, with_live
+from message_store.hooks import Dispatcher, PutHook
+from message_store.log.batch import PutBatch
+from message_store.retention.pins import UNKNOWN, FirstPending
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
+from timer_store.checkpoint.snapshot import CHECK_BYTES, Check, SnapshotFiles, encode_check
 from timer_store.collector import StoreCollector
-from timer_store.compact_request import COMPACT_TIMERS, answer_compact
+from timer_store.compaction.request import COMPACT_TIMERS, answer_compact
 from timer_store.config import TimerConfig
-from timer_store.hook import TimerHook
+from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC
-from timer_store.persist import TimerKeeper
-from timer_store.recalls import TimerRecalls
+from timer_store.pending.lookup import PendingTimers
+from timer_store.pending.recalls import TimerRecalls
 from timer_store.service import TimerService
-from timer_store.snapshot import CHECK_BYTES, Check, SnapshotFiles, encode_check
 from timer_store.store import TimerStore
 from timer_store.stored_pin import stored_pin
 from timer_store.views import admin_views
-from timer_store.waiting import WaitingTimers
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
-PERSIST_JOB, COMPACT_JOB = "timer_store.persist", "timer_store.compact"
+PERSIST_JOB, COMPACT_JOB = "timer_store.checkpoint.checkpoint_writer", "timer_store.compact"
 READ_ONLY = 4
 SYSTEM_ERROR = 1
 GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61
@@ -55,7 +54,7 @@ class Running:
     timers: TimerStore
     hook: TimerHook
     service: TimerService
-    keeper: TimerKeeper
+    keeper: CheckpointWriter
 
 
 class TimerPlugin(PluginBase):
@@ -109,8 +108,8 @@ class TimerPlugin(PluginBase):
     def recalls(self) -> Recalls | None:
         return self._recalls if self.config.enabled else None
 
-    def waiting(self) -> WaitingMessages | None:
-        return None if self._running is None else WaitingTimers(self._running.timers)
+    def waiting(self) -> PendingMessages | None:
+        return None if self._running is None else PendingTimers(self._running.timers)
 
     def first_pending_offset(self) -> FirstPending:
         if self._running is None:
@@ -141,7 +140,7 @@ class TimerPlugin(PluginBase):
         timers = TimerStore(store, clock, self.config)
         timers.open(notice=log.warning)
         service = TimerService(timers, clock, on_failure=self._host.stop)
-        keeper = TimerKeeper(timers)
+        keeper = CheckpointWriter(timers)
         hook = TimerHook(
             store.topics, self.config, timers.slot_count, pending_of=timers.books.of_topic
         )
@@ -191,7 +190,7 @@ class TimerPlugin(PluginBase):
         return Response(body=self._files().metrics.text().encode())
 
     async def _answer_compact(self, request: Request) -> Response:
-        """Answer request 9014. See `timer_store.compact_request`."""
+        """Answer request 9014. See `timer_store.compaction.request`."""
         if self._running is None:
             return Response(SYSTEM_ERROR, "the timer store does not run")
         answer = await answer_compact(self._running.timers, request)

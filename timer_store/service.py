@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Self
 
-from message_store.batch import PutBatch
 from message_store.clock import Clock, Signal
-from timer_store.rehearsal import rehearse, rehearse_copies
+from message_store.log.batch import PutBatch
+from timer_store.preload import preload_copies, preload_kernels
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class TimerService:
         loader = self._timers.delivery.loader
         with loader.threaded(lambda: _call_soon(loop, self._wake.set)):
             delivery = asyncio.create_task(self._guard(), name="timer delivery")
-            rehearsal = asyncio.create_task(self._rehearse(), name="timer rehearsal")
+            rehearsal = asyncio.create_task(self._preload_kernels(), name="timer rehearsal")
             try:
                 yield self
             finally:
@@ -56,12 +56,12 @@ class TimerService:
                 await delivery
                 await rehearsal
 
-    async def _rehearse(self) -> None:
+    async def _preload_kernels(self) -> None:
         """Have kernels loaded before the first timer is due, and not while the broker starts."""
         await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + REHEARSAL_MS)
         if not self._stopping:
-            await asyncio.to_thread(rehearse)
-            await asyncio.to_thread(rehearse_copies)
+            await asyncio.to_thread(preload_kernels)
+            await asyncio.to_thread(preload_copies)
 
     async def _guard(self) -> None:
         """Have the broker stop in order if the loop dies: the log has everything."""

@@ -20,10 +20,10 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from message_store.histogram import Lateness
-from message_store.quarantine import Reason
-from message_store.topics import TopicTable
-from timer_store.carrier import NOT_PUT, Trip
+from delivery.lateness import Lateness
+from delivery.quarantine import Reason
+from message_store.queues.topic_table import TopicTable
+from timer_store.dequeue.deliverer import NOT_PUT, DeliveryBatch
 
 CLASSES: Final = ("ordinary", "retry", "system")
 ORDINARY, RETRY, SYSTEM = range(len(CLASSES))
@@ -82,7 +82,7 @@ class TimerStats:
         self.lateness = tuple(Lateness() for _ in CLASSES)
         self.rate = Rate()
 
-    def note(self, due_ms: npt.NDArray[np.int64], trip: Trip, now_ms: int) -> None:
+    def note(self, due_ms: npt.NDArray[np.int64], trip: DeliveryBatch, now_ms: int) -> None:
         """Count what happened to timers.
 
         Args:

@@ -17,32 +17,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from message_store.batch import PutBatch
 from message_store.clock import Clock
-from timer_store import recovery
-from timer_store.adoption import sound_wheel
-from timer_store.books import Books
-from timer_store.carrier import TimerCarrier
-from timer_store.claims import Claims
-from timer_store.compaction import Compaction
+from message_store.log.batch import PutBatch
+from timer_store.checkpoint import recovery
+from timer_store.checkpoint.position import Position
+from timer_store.checkpoint.snapshot import SnapshotFiles
+from timer_store.compaction.compactor import Compaction
+from timer_store.compaction.copies import TimerCopies
 from timer_store.config import TimerConfig
-from timer_store.copies import TimerCopies
-from timer_store.deciding import DecidingRecords
-from timer_store.decisions import Decisions
-from timer_store.delivery import RETRY_MS, Delivery
-from timer_store.fetch import Fetcher
-from timer_store.handovers import Handovers
-from timer_store.intake import Intake
-from timer_store.log_cleaning import LogCleaning
+from timer_store.dequeue.deliverer import TimerDeliverer
+from timer_store.dequeue.dequeue_service import RETRY_MS, DequeueService
+from timer_store.dequeue.near_stage import NearStage
+from timer_store.enqueue.adoption import sound_wheel
+from timer_store.enqueue.enqueue_service import EnqueueService
+from timer_store.enqueue.fetch import Fetcher
+from timer_store.enqueue.non_timers import NonTimers
+from timer_store.enqueue.transfers import TransferredUnits
+from timer_store.log.log_cleaning import LogCleaning
+from timer_store.log.timer_log import TimerLog
+from timer_store.log.units import TimerUnits
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
-from timer_store.odd import OddRows
-from timer_store.position import Position
-from timer_store.records import RecordReader
-from timer_store.snapshot import SnapshotFiles
-from timer_store.stage import NearStage
+from timer_store.pending.claims import Claims
+from timer_store.pending.decision_records import DecidingRecords
+from timer_store.pending.decisions import Decisions
+from timer_store.pending.pending_counts import PendingCounts
+from timer_store.pending.records import RecordReader
 from timer_store.stats import TimerStats
-from timer_store.timer_log import TimerLog
-from timer_store.units import TimerUnits
 
 log = logging.getLogger(__name__)
 CATCH_UP_UNITS = 8_192  # a turn
@@ -72,27 +72,27 @@ class TimerStore:
         now_ms = clock.now_ms()
         start_ms = now_ms - now_ms % config.precision_ms
         self.position = Position(start_ms, start_ms)
-        self.books = Books(store.topics, store.config.commitlog_file_bytes)
+        self.books = PendingCounts(store.topics, store.config.commitlog_file_bytes)
         self.claims = Claims()
         self.stage = NearStage(config.stage_records_max)
         self.records = RecordReader(store, config.precision_ms)
-        self.carrier = TimerCarrier(store)
+        self.deliverer = TimerDeliverer(store)
         self.fetch = Fetcher(store, config)
-        self.intake = Intake(
+        self.intake = EnqueueService(
             self.fetch, self.units, self.stage, self.books, self.position,
             precision_ms=config.precision_ms, window_ms=config.window_ms,
         )  # fmt: skip
         self.deciding = DecidingRecords(store, config.precision_ms)
         self.copies = TimerCopies(self.records, self.deciding)
-        self.delivery = Delivery(
-            self.units, self.stage, self.carrier, self.books, self.claims, self.position, config,
+        self.delivery = DequeueService(
+            self.units, self.stage, self.deliverer, self.books, self.claims, self.position, config,
             self.copies,
         )  # fmt: skip
         self.stats = self.delivery.stats = TimerStats(store.topics)
-        self.handovers = Handovers(self)
+        self.handovers = TransferredUnits(self)
         self.records.others = self._read_handed
         self.decisions = Decisions(self)
-        self.odd = OddRows(self)
+        self.odd = NonTimers(self)
         self.compaction = Compaction(self)
         self.log_cleaning = LogCleaning(self)
         self.moment_ms = 0  # when the newest timers taken in need a look

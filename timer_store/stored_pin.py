@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from message_store import marks
-from message_store.marks import Handover
-from message_store.pins import FirstPending, first_pending
+from delivery import ownership
+from delivery.ownership import Transfer
+from message_store.retention.pins import FirstPending, first_pending
+from timer_store.checkpoint.snapshot import SnapshotFiles
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
-from timer_store.snapshot import SnapshotFiles
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -46,9 +46,9 @@ def _first_timer(store: MessageStore, offset: int) -> int | None:
 
 def _handed_over(store: MessageStore, offset: int) -> Iterator[int | None]:
     """Yield where each handover begins whose ownership record is at or after a queue offset."""
-    for marked in marks.read(store, offset):
+    for marked in ownership.read(store, offset):
         mark = marked.mark
-        if isinstance(mark, Handover):
+        if isinstance(mark, Transfer):
             first, _ = store.queue_bounds(SCHEDULE_TOPIC, mark.level - 1)
             yield _phys_offset(store, SCHEDULE_TOPIC, mark.level - 1, max(mark.first, first))
 

@@ -26,14 +26,21 @@ from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
 from message_store.verify import LogFacts, Part, Progress, Report
 from message_store.verify.files import Piece, map_file, map_row, overlapping, used_bytes
 from timer_store import layout
-from timer_store.chains import FAULTS, NO_OFFSETS
+from timer_store.checkpoint.snapshot import (
+    CHECK_FILE,
+    SNAPSHOT_FILE,
+    Check,
+    Saved,
+    decode_check,
+    decode_saved,
+)
+from timer_store.checkpoint.timer_metrics import METRICS_FILE
 from timer_store.config import PRECISIONS_MS
 from timer_store.kernels import chain
 from timer_store.kernels import wheel as kernels
 from timer_store.layout import BLANK, TIMER_BLANK, TIMER_UNIT, UNIT_BYTES
-from timer_store.metrics import METRICS_FILE
+from timer_store.log.chains import FAULTS, NO_OFFSETS
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from timer_store.snapshot import CHECK_FILE, SNAPSHOT_FILE, Check, Saved, decode_check, decode_saved
 
 BLOCK_UNITS: Final = 65_536
 LIST_SLOTS: Final = 4_096
@@ -395,7 +402,7 @@ class _WheelCheck:
         cursors["fault"][slots["first_pos"] > slots["last_pos"]] = chain.FAULT_PREV
         cursors["fault"][slots["last_pos"] >= facts.log_end] = chain.FAULT_PLACE
         for piece in reversed(facts.pieces):
-            chain.count_waiting(piece.data, piece.base, cursors, facts.precision_ms, NO_OFFSETS)
+            chain.count_pending(piece.data, piece.base, cursors, facts.precision_ms, NO_OFFSETS)
         self.told += int(np.maximum(slots["num"], 0).sum())
         self.waiting += int(cursors["count"].sum())
         for index in np.flatnonzero(cursors["fault"]).tolist():

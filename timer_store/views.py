@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from delivery.plugin import AskedView
 from message_store.config import INT_MAX
 from message_store.errors import RequestError
-from message_store.plugin import AskedView
 from timer_store import layout
-from timer_store.forecast import BINS_MAX, Span, forecast, of_slots
-from timer_store.listing import LIMIT_MAX, LONG_MAX, Cursor, Query, list_timers, next_due_ms
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.pending.forecast import BINS_MAX, Span, forecast, of_slots
+from timer_store.pending.listing import LIMIT_MAX, LONG_MAX, Cursor, Query, list_timers, next_due_ms
 from timer_store.store import TimerStore
 
 SYSTEM_ERROR: Final = 1

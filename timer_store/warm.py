@@ -12,20 +12,20 @@ from typing import cast
 
 import numpy as np
 
-from message_store.batch import PutBatch
+from delivery.plugin import AskedView
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
-from message_store.plugin import AskedView
-from message_store.properties import encode_properties
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
-from timer_store.adoption import UNKNOWN, settled_by_others
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
-from timer_store.hook import TimerHook
+from timer_store.enqueue.adoption import UNKNOWN, settled_by_others
+from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC
-from timer_store.persist import TimerKeeper
+from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
 from timer_store.views import admin_views
-from timer_store.waiting import WaitingTimers
 
 LOOPBACK = (b"\x7f\x00\x00\x01", 1)
 CONFIG = TimerConfig(
@@ -55,7 +55,7 @@ def _use(root: Path, clock: FakeClock, *, crash: bool) -> None:
             store.topics.set_routing(name, write_queues=1, read_queues=1, perm=6)
         timers = TimerStore(store, clock, CONFIG)
         timers.open(notice=_ignore)
-        keeper = TimerKeeper(timers)
+        keeper = CheckpointWriter(timers)
         store.add_dispatcher(lambda batch: _note(timers, batch))
         hook = TimerHook(store.topics, CONFIG, timers.slot_count)
         _put(store, hook, clock, DELAYS_MS)
@@ -75,7 +75,7 @@ def _use(root: Path, clock: FakeClock, *, crash: bool) -> None:
 
 async def _decide(timers: TimerStore, clock: FakeClock) -> None:
     """Cancel, move and fire some timers, staged ones and others, found in every way."""
-    waiting = WaitingTimers(timers)
+    waiting = PendingTimers(timers)
     for _ in range(2):
         found = await waiting.by_key("T", ["W0", "W4", "W6", "nobody"], unique=True)
         waiting.cancel(found.offsets[:2])

@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from broker.remoting import codec, layout
-from broker.remoting.columns import answer_text, host_column
-from broker.remoting.kernels.answers import WAIT_ANY, put_answers
-from broker.remoting.kernels.ingest import Into, take_sends
-from message_store.batch import PutBatch
-from message_store.plugin import Request
-from message_store.topics import TopicTable
+from delivery.plugin import Request
+from duemq.net import codec, layout
+from duemq.net.columns import answer_text, host_column
+from duemq.net.kernels.answers import WAIT_ANY, put_answers
+from duemq.net.kernels.ingest import Into, take_sends
+from message_store.log.batch import PutBatch
+from message_store.queues.topic_table import TopicTable
 
 SUFFIX = b"MSG_REGION\x01DefaultRegion\x02CLUSTER\x01DefaultCluster\x02TRACE_ON\x01true\x02"
 REPEAT_S = 1.0

@@ -15,22 +15,22 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from message_store import marks
-from message_store.batch import PutBatch
+from delivery import ownership
 from message_store.clock import SystemClock
 from message_store.config import StoreConfig
-from message_store.properties import encode_properties
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
-from migration.drain import Drain, Step
-from migration.giveback import GiveBack
+from migration.steps.drain import Drain, Step
+from migration.steps.return_units import ReturnUnits
 from schedule_service.config import ScheduleConfig
 from schedule_service.delivery import LevelService
-from schedule_service.hook import LevelHook
 from schedule_service.levels import LevelHistory, Promise
+from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import Saved, Start, restore
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
-from timer_store.persist import TimerKeeper
 from timer_store.store import TimerStore
 
 LEVEL, BATCH = 2, 4_096
@@ -98,16 +98,16 @@ def run(root: Path, count: int, units: int) -> None:
         )
         timers = TimerStore(store, clock, TimerConfig())
         timers.open()
-        keeper = TimerKeeper(timers)
+        keeper = CheckpointWriter(timers)
         fill(store, levels, LevelHook(store.topics, history), count)
         drain = Drain(levels, timers, store, clock, wake=lambda: None)
-        back = GiveBack(levels, timers, store, clock)
+        back = ReturnUnits(levels, timers, store, clock)
         for turn in ("first", "again"):  # the first compiles, and writes on fresh pages
             print(f"{turn}: {count} messages, {units} units a step")
             before = timers.units.log.end
             timed("drain", lambda: drain.step(LEVEL, units))
             used = (timers.units.log.end - before) / count
-            marked = store.queue_bounds(marks.MARK_TOPIC, 0)[1]
+            marked = store.queue_bounds(ownership.MARK_TOPIC, 0)[1]
             print(f"{used:.1f} bytes a message in the timer log, {marked} marks in all")
             timed("give back", lambda: back.step(LEVEL, units))
             asyncio.run(keeper.persist(last=True))

@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.kernels.timer_put_bench import LOOPBACK
-from message_store.batch import PutBatch
+from delivery.pending import Verdict
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
-from message_store.properties import encode_properties
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
-from message_store.waiting import Verdict
 from timer_store.config import TimerConfig
-from timer_store.hook import TimerHook
+from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC
+from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
-from timer_store.waiting import WaitingTimers
 
 DAY_MS = 86_400_000
 FILL_ROWS = 10_000
@@ -87,7 +87,7 @@ def main(pending: int, batch: int) -> None:
 
 def run(store: MessageStore, timers: TimerStore, clock: FakeClock, offsets: Any, size: int) -> None:
     """Decide about timers that were picked at random, a batch a way, three times."""
-    waiting = WaitingTimers(timers)
+    waiting = PendingTimers(timers)
     order = np.random.default_rng(5).permutation(offsets.size)
     later = np.full(size, clock.now_ms() + DAY_MS)
     print(f"{timers.books.total} pending, {size} a batch")

@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.kernels.ingest_bench import measure
-from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
-from message_store.properties import encode_properties
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from message_store.text import java_hash
 from timer_store import layout
-from timer_store.carrier import TimerCarrier
-from timer_store.gather import Gatherer
+from timer_store.dequeue.deliverer import TimerDeliverer
+from timer_store.dequeue.gather import Gatherer
+from timer_store.dequeue.near_stage import NearStage, sorted_run
 from timer_store.names import TIMER_TOPIC
-from timer_store.stage import NearStage, sorted_run
 
 DUE_MS = 1_700_000_100_000
 LOOPBACK = (b"\x7f\0\0\1", 10_911)
@@ -128,19 +128,19 @@ def measure_gather(store: MessageStore, rows: Rows, batch_rows: int) -> None:
         for first in range(0, rows.size, batch_rows):
             load = gatherer.plan(rows[first : first + batch_rows], batch, DUE_MS)
             load.read()
-            assert not load.is_odd.any()
+            assert not load.is_malformed.any()
 
     measure(f"gather, {batch_rows} a call", int(rows.size), gather)
 
 
 def measure_chain(store: MessageStore, rows: Rows, batch_rows: int) -> None:
     """Measure take, gather and put together."""
-    carrier, found = TimerCarrier(store), []
+    deliverer, found = TimerDeliverer(store), []
     for _ in range(ROUNDS):
         stage = NearStage(int(rows.size))
         wall, loop, all_s = time.perf_counter(), time.thread_time(), time.process_time()
         stage.add(rows)
-        count, _ = drain(stage, batch_rows, lambda rows: carrier.carry(rows, DUE_MS))
+        count, _ = drain(stage, batch_rows, lambda rows: deliverer.deliver_batch(rows, DUE_MS))
         assert count == rows.size
         ends = (time.perf_counter() - wall, time.thread_time() - loop, time.process_time() - all_s)
         found.append([1e9 * end / count for end in ends])

@@ -20,9 +20,9 @@ import numpy as np
 
 from benchmarks.kernels.ingest_bench import measure
 from timer_store import layout
-from timer_store.timer_log import TimerLog
-from timer_store.units import TimerUnits
-from timer_store.wheel import TimerWheel
+from timer_store.log.timer_log import TimerLog
+from timer_store.log.units import TimerUnits
+from timer_store.log.wheel import TimerWheel
 
 NOW_MS = 1_700_000_000_000
 RECORD_BYTES = 300

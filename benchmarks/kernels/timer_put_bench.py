@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.kernels.ingest_bench import measure
-from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
-from message_store.properties import encode_properties
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
 from timer_store.config import TimerConfig
-from timer_store.fetch import Fetcher
-from timer_store.hook import TimerHook
+from timer_store.enqueue.fetch import Fetcher
+from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC
 
 NOW_MS = 1_700_000_000_000

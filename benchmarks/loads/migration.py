@@ -21,7 +21,7 @@ from benchmarks.bench import Bench, Found, Load, Metric, books
 from benchmarks.fill_levels import LEVEL, fill_apache_store, fill_levels
 from benchmarks.loads.ready import start_s
 from benchmarks.watch import Watch, watching
-from message_store.marks import MARK_TOPIC
+from delivery.ownership import MARK_TOPIC
 from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.levels import parse_levels
 from tests.interop.duemq import ROOT
@@ -266,7 +266,7 @@ def migrate(server: Server, action: str) -> Done:
 
 
 def _command(words: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "broker.cli", "migrate", *words]
+    return [sys.executable, "-m", "duemq", "migrate", *words]
 
 
 def _env() -> dict[str, str]:

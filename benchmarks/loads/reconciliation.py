@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.bench import Load, Metric
 from benchmarks.fill import catch_up_index
 from benchmarks.loads.timer_engine import Engine
-from timer_store.persist import TimerKeeper
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 
 MESSAGES = 10_000_000
 PIECE = 500_000  # put, then delivered
@@ -55,7 +55,7 @@ def fill(root: Path, count: int) -> None:
                 engine.work()
         assert engine.timers.delivery.delivered == count
         catch_up_index(engine.store)
-        assert asyncio.run(TimerKeeper(engine.timers).persist(last=True))
+        assert asyncio.run(CheckpointWriter(engine.timers).persist(last=True))
 
 
 def run_child(words: list[str], home: Path) -> tuple[float, float, str]:
@@ -117,7 +117,7 @@ def audit(
         _, _, text = run_child([sys.executable, "-m", TOOL, "scan", name, str(store)], folder)
         rate = 2 * count / float(text)
         found.append(Metric(name=f"scan, {name}", value=rate, unit="msg/s", better="more"))
-    command = [sys.executable, "-m", "broker.cli", "reconcile", "run", str(store), "--json"]
+    command = [sys.executable, "-m", "duemq", "reconcile", "run", str(store), "--json"]
     took, most, text = run_child(command, folder)
     summary = json.loads(text)
     if summary["verdicts"] != {"ok": count}:
@@ -143,12 +143,12 @@ def first(folder: Path, scale: float) -> list[Metric]:
     """Measure the command on a small store whose files are warm."""
     store = folder / "store"
     fill(store, max(1_000, int(10_000 * scale)))
-    command = [sys.executable, "-m", "broker.cli", "reconcile", "run", str(store), "--json"]
+    command = [sys.executable, "-m", "duemq", "reconcile", "run", str(store), "--json"]
     found = []
     for name, value in (("before there is a class archive", "off"), ("", str(folder / "java"))):
         env = {**os.environ, "DUEMQ_CLASS_ARCHIVE": value}
         if value != "off":
-            making = [sys.executable, "-m", "reconciliation.class_archive"]
+            making = [sys.executable, "-m", "reconciliation.spark.class_archive"]
             subprocess.run(making, env=env, check=True, capture_output=True)
         seconds = sorted(_first_output_s(command, env) for _ in range(3))
         for which, took in (("", seconds[0]), ("slowest of 3", seconds[-1])):

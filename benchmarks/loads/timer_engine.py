@@ -17,17 +17,17 @@ import numpy as np
 
 from benchmarks.bench import Load, Metric
 from benchmarks.fill import ROWS, Filler, far
+from delivery.pending import Decided, Verdict
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
 from message_store.store import MessageStore
-from message_store.waiting import Decided, Verdict
 from timer_store import layout
 from timer_store.config import TimerConfig
+from timer_store.log.timer_log import TimerLog
+from timer_store.log.units import TimerUnits
+from timer_store.log.wheel import TimerWheel
+from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
-from timer_store.timer_log import TimerLog
-from timer_store.units import TimerUnits
-from timer_store.waiting import WaitingTimers
-from timer_store.wheel import TimerWheel
 
 SECOND_MS, DAY_MS = 1_000, 86_400_000
 LINKED = 4_000_000
@@ -201,7 +201,7 @@ def decide(folder: Path, scale: float) -> list[Metric]:
         while engine.store.index.behind_bytes:
             engine.store.index.catch_up()
         offsets = np.random.default_rng(5).permutation(np.concatenate(held))
-        waiting = WaitingTimers(engine.timers)
+        waiting = PendingTimers(engine.timers)
         later = np.full(DECIDED, engine.clock.now_ms() + DAY_MS)
         ways: dict[str, Callable[[Any], Decided]] = {
             "cancel": waiting.cancel,

@@ -18,7 +18,7 @@ from pathlib import Path
 import numba
 
 CACHE_VARIABLE = "DUEMQ_KERNEL_CACHE"
-PACKAGES = ("message_store", "schedule_service", "timer_store", "migration", "broker")
+PACKAGES = ("message_store", "delivery", "schedule_service", "timer_store", "migration", "duemq")
 TOP = Path(__file__).resolve().parents[2]
 IMPORT = re.compile(r"^\s*(?:from ([\w.]+) import (\([^)]*\)|[^\n]*)|import ([\w.]+))", re.M)
 MACHINE = f"{numba.__version__} {platform.python_version()}"

@@ -32,7 +32,7 @@ from message_store.layout import (
     SYS_TRANSACTION_MASK,
     TAGS_DUE,
 )
-from message_store.topics import TopicArrays
+from message_store.queues.topic_table import TopicArrays
 
 Rows = npt.NDArray[Any]
 MESSAGE_ILLEGAL = 13

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
-from message_store.kernels.carry import entry_end, is_named
 from message_store.kernels.index import (
     KEYS_NAME,
     UNIQ_NAME,
@@ -23,10 +22,11 @@ from message_store.kernels.index import (
     positive_hash,
 )
 from message_store.kernels.kernel import kernel
+from message_store.kernels.names import entry_end, is_named
 from message_store.kernels.properties import equals, find_byte, java_hash_on
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
-from message_store.topics import TopicArrays
+from message_store.queues.topic_table import TopicArrays
 
 Rows = npt.NDArray[Any]
 NO_HIT, HIT_UNIQUE, HIT_KEY = 0, 1, 2

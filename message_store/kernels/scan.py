@@ -22,7 +22,7 @@ from message_store.layout import (
     SYS_BORN_IPV6,
     SYS_STORE_IPV6,
 )
-from message_store.topics import TopicArrays
+from message_store.queues.topic_table import TopicArrays
 
 STOP_FULL = 0  # `out` is full, or the walk reached its end
 STOP_BLANK = 1  # the rest of this file is blank: go on with the next

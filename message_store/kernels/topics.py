@@ -1,4 +1,7 @@
-"""Topic names to numbers, compiled. `message_store.topics` has the table and the readable twin."""
+"""Topic names to numbers, compiled.
+
+`message_store.queues.topic_table` has the table and the readable twin.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import numpy as np
 
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
-from message_store.topics import TopicArrays
+from message_store.queues.topic_table import TopicArrays
 
 
 @kernel

@@ -1,6 +1,6 @@
 """An open ledger: brought to this version's schema, made sure whose it is, one transaction a write.
 
-Database  <-- migration.ledger.store.Ledger, reconciliation.ledger.AuditLedger: what is told
+Users: `migration.ledger.store.Ledger`, `reconciliation.jobs.audit_ledger.AuditLedger`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The ledger's tables. A change here needs a migration in `versions/`; a test compares them.
 
-Columns bear the names of the records' fields (migration/ledger/records.py,
-reconciliation/ledger.py). All times are ms since the epoch. Only the parts of a plan and of an
-audit refer to another row: what is rebuilt from the log may come in any order.
+Columns have the names of the records' fields (migration/ledger/records.py,
+reconciliation/jobs/audit_ledger.py). All times are ms since the epoch. Only the parts of a plan and
+of an audit refer to another row: records that are rebuilt from the log come in any order.
 """
 
 from __future__ import annotations

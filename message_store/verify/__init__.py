@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from message_store.errors import UsageError
-from message_store.page_guard import page_guard
+from message_store.log.page_guard import page_guard
 from message_store.verify.configs import (
     check_checkpoint,
     check_configs,

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from message_store.commit_log import NAME_DIGITS
-from message_store.page_guard import PAGE_BYTES, GuardedMap, page_guard
+from message_store.log.commit_log import NAME_DIGITS
+from message_store.log.page_guard import PAGE_BYTES, GuardedMap, page_guard
 from message_store.verify.report import Report
 
 OFFSET_MAX = 1 << 62

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from message_store import layout
 from message_store.kernels import scan
 from message_store.kernels import verify as kernels
-from message_store.topics import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
+from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
 from message_store.verify.files import OFFSET_MAX, Piece, map_row, used_bytes
 from message_store.verify.report import Progress, Report
 

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
-from message_store.kernels.carry import entry_end
 from message_store.kernels.encode import PROPERTY_BYTES_MAX, property_bytes
 from message_store.kernels.kernel import kernel
+from message_store.kernels.names import entry_end
 from message_store.layout import (
     DELAY_ILLEGAL,
     PROP_REAL_TOPIC,
@@ -21,7 +21,7 @@ from message_store.layout import (
     SYS_TRANSACTION_MASK,
     TIMER_NONE,
 )
-from timer_store.kernels.handover import is_delay
+from timer_store.kernels.transfer import is_delay
 from timer_store.layout import DUE_MS_MAX, LOWER_Y, UPPER_Y
 
 Rows = npt.NDArray[Any]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from migration.plan import Plan
-from migration.states import State
+from migration.ownership.states import State
+from migration.plans.plan import Plan
 
 LIVE, OFFLINE = "live", "offline"
 CHECKSUM_LIMIT: Final = 1 << 64

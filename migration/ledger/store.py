@@ -25,8 +25,8 @@ from migration.ledger.records import (
     SampleRecord,
     VerificationRecord,
 )
-from migration.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
-from migration.states import State
+from migration.ownership.states import State
+from migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
 
 EVENTS_READ_MAX: Final = 5_000
 SAMPLES_READ_MAX: Final = 720

@@ -1,8 +1,8 @@
 """Writes the ledger beside the event loop. A ledger in trouble never stops or slows a migration.
 
-    note(records) --> waiting, one per key --one thread--> Scribe.write, one transaction a batch
-                          |  full: samples go first, then whatever is oldest
-                          +-- trouble: kept, tried again later
+    note(records) --> pending, one per key --one thread--> LedgerWorker.write: one transaction
+                          |  full: samples are dropped first, then the oldest records
+                          +-- error: kept, tried again later
 
 Every time the ledger is opened, at the start and after trouble, it is first rebuilt from the fold
 of the marks: so it does not matter what was dropped, or whether the file is a new one.
@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 from message_store.clock import Clock
 from message_store.ledger.defaults import shown_text
 from message_store.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
+from migration.ledger.process import AnyLedgerWorker, LedgerPlace, LedgerWorker
 from migration.ledger.records import (
     EventRecord,
     Fold,
@@ -31,7 +32,6 @@ from migration.ledger.records import (
     VerificationRecord,
     renewed,
 )
-from migration.ledger.scribe import AnyScribe, LedgerPlace, Scribe
 
 log = logging.getLogger(__name__)
 WAITING_MAX: Final = 10_000
@@ -72,11 +72,11 @@ class LedgerWriter:
         *,
         clock: Clock,
         fold: Callable[[], Fold],
-        scribe: AnyScribe | None = None,
+        worker: AnyLedgerWorker | None = None,
         waiting_max: int = WAITING_MAX,
     ) -> None:
         self._where, self._clock, self._fold = shown_text(place.url), clock, fold
-        self._scribe: AnyScribe = scribe or Scribe(place)
+        self._worker: AnyLedgerWorker = worker or LedgerWorker(place)
         self._waiting_max = waiting_max
         self._waiting: dict[Hashable, Record] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
@@ -124,7 +124,7 @@ class LedgerWriter:
                     self._stop.set()
                     self._due.set()
         finally:
-            await self._in_thread(self._scribe.end)
+            await self._in_thread(self._worker.end)
             self._thread.shutdown(wait=False)
 
     async def _refuse_or_open(self) -> None:
@@ -162,13 +162,13 @@ class LedgerWriter:
 
     async def _open(self) -> None:
         self._incomplete = self._is_open = False
-        await self._in_thread(self._scribe.open, self._fold(), self._clock.now_ms())
+        await self._in_thread(self._worker.open, self._fold(), self._clock.now_ms())
         self._is_open = True
 
     async def _write_some(self) -> None:
         batch = dict(list(self._waiting.items())[:BATCH_RECORDS_MAX])
         try:
-            await self._in_thread(self._scribe.write, list(batch.values()))
+            await self._in_thread(self._worker.write, list(batch.values()))
         except LedgerError as error:
             if type(error) is not LedgerError:
                 raise
@@ -180,7 +180,7 @@ class LedgerWriter:
 
     async def _close(self) -> None:
         self._is_open = False
-        await self._in_thread(self._scribe.close)
+        await self._in_thread(self._worker.close)
 
     async def _in_thread(self, function: Callable[..., None], *arguments: Any) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

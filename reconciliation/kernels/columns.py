@@ -25,7 +25,7 @@ from message_store.kernels.properties import parse_number
 from message_store.kernels.scan import STOP_FULL, read_frame
 from message_store.kernels.topics import find_topic
 from message_store.layout import DAMAGE_BODY_CRC, SYS_BORN_IPV6, SYS_STORE_IPV6
-from message_store.topics import TopicArrays
+from message_store.queues.topic_table import TopicArrays
 
 Rows = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
@@ -107,7 +107,7 @@ def heads(data: Bytes, base: int, rows: Rows, out: Any) -> None:
 
 @kernel
 def hash_bytes(data: Bytes, pos: int, size: int) -> Any:
-    """Return a hash of data[pos:pos+size]. `reconciliation.columns.hash_text` is its twin."""
+    """Return a hash of data[pos:pos+size]. `reconciliation.scan.columns.hash_text` is its twin."""
     factor = np.uint64(0x9E3779B97F4A7C15)
     value = np.uint64(size) * factor
     while size > 0:

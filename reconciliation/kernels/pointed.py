@@ -10,7 +10,7 @@ from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
-from message_store.topics import TopicArrays
+from message_store.queues.topic_table import TopicArrays
 
 
 @kernel

@@ -15,11 +15,11 @@ import struct
 from collections import Counter
 from dataclasses import dataclass, field
 
-from broker.remoting.client import RemotingClient
-from broker.remoting.codes import RequestCode, ResponseCode
+from delivery.plugin import Request, Response
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
-from message_store.plugin import Request, Response
-from message_store.record import Record, decode_record
+from message_store.log.record import Record, decode_record
 
 BODY = struct.Struct("!qqi")  # sequence, born ms, which of the delays
 IN_FLIGHT = 64
@@ -28,7 +28,7 @@ CALL_TIMEOUT_S = 5.0
 
 
 @dataclass(slots=True)
-class Books:
+class PendingCounts:
     """Every message of a run. `acknowledged` and `attempted` hold sequence numbers.
 
     Attributes:
@@ -71,7 +71,7 @@ def number_of(record: Record) -> int:
     return int(BODY.unpack_from(record.body)[0])
 
 
-def send_request(books: Books, number: int, now_ms: int) -> Request:
+def send_request(books: PendingCounts, number: int, now_ms: int) -> Request:
     """Return the send of message `number`; its delay and queue follow from the number."""
     choice = books.choice(number)
     delay = _delay(books, choice, number, now_ms)
@@ -92,7 +92,7 @@ def send_request(books: Books, number: int, now_ms: int) -> Request:
     return Request(RequestCode.SEND_MESSAGE_V2, fields, body)
 
 
-def _delay(books: Books, choice: int, number: int, now_ms: int) -> str:
+def _delay(books: PendingCounts, choice: int, number: int, now_ms: int) -> str:
     """Return the property that asks for a delay: a level, or a time in one of two ways."""
     timer = choice - len(books.delays_ms)
     if timer < 0:
@@ -103,7 +103,7 @@ def _delay(books: Books, choice: int, number: int, now_ms: int) -> str:
     return f"TIMER_DELIVER_MS\x01{now_ms + delay_ms}"
 
 
-async def send_until(books: Books, address: str, stop: asyncio.Event) -> None:
+async def send_until(books: PendingCounts, address: str, stop: asyncio.Event) -> None:
     """Keep `IN_FLIGHT` sends under way until `stop` is set or the broker is gone."""
     clock = SystemClock()
     async with RemotingClient(address) as client:
@@ -154,7 +154,7 @@ def records_of(answer: Response) -> list[Record]:
     return found
 
 
-async def read_all(books: Books, address: str) -> list[Record]:
+async def read_all(books: PendingCounts, address: str) -> list[Record]:
     """Return every message of the topic, from the first offset of each queue on."""
     found: list[Record] = []
     async with RemotingClient(address) as client:

@@ -13,11 +13,11 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from broker.remoting.client import RemotingClient
-from broker.remoting.codes import RequestCode, ResponseCode
-from message_store.plugin import Request, Response
-from message_store.record import Record
-from tests.crash.books import CALL_TIMEOUT_S, Books, number_of, records_of
+from delivery.plugin import Request, Response
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store.log.record import Record
+from tests.crash.books import CALL_TIMEOUT_S, PendingCounts, number_of, records_of
 
 PULL_FLAGS = 2 | 4  # hold it; the subscription is in the request
 HOLD_MS = 300
@@ -80,7 +80,7 @@ class Given:
     def _fault(self, text: str) -> None:
         self.faults.append(f"{self.group}: {text}")
 
-    def check(self, books: Books, stored: dict[tuple[int, int], int]) -> list[str]:
+    def check(self, books: PendingCounts, stored: dict[tuple[int, int], int]) -> list[str]:
         """Return what does not add up, once everything was consumed."""
         found = list(self.faults)
         lost = sorted(books.acknowledged - self.times.keys())
@@ -94,13 +94,13 @@ class Given:
             found.append(f"{self.group}: {len(places)} places not as stored: {places[:5]}")
         return found
 
-    def has_all(self, books: Books) -> bool:
+    def has_all(self, books: PendingCounts) -> bool:
         """Return whether everything acknowledged was given."""
         return books.acknowledged <= self.times.keys()
 
 
 async def consume_until(
-    given: Given, books: Books, address: str, chance: random.Random, stop: asyncio.Event
+    given: Given, books: PendingCounts, address: str, chance: random.Random, stop: asyncio.Event
 ) -> None:
     """Consume all queues until `stop` is set or the broker is gone."""
     async with RemotingClient(address) as client:

@@ -6,15 +6,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from reconciliation.read import audit_stores, read_table
-from reconciliation.verdicts import SCHEDULE_TOPIC, TIMER_TOPIC
-from tests.crash.books import BODY, Books
+from reconciliation.audit.verdicts import SCHEDULE_TOPIC, TIMER_TOPIC
+from reconciliation.spark.read import audit_stores, read_table
+from tests.crash.books import BODY, PendingCounts
 
 DELIVERED = frozenset({"ok", "late"})  # late: while no broker ran
 FACTS = ("unique_id", "leaf", "store_ms", "due_ms", "deliveries", "verdict", "why")
 
 
-def audit_faults(spark: Any, root: Path, books: Books) -> list[str]:
+def audit_faults(spark: Any, root: Path, books: PendingCounts) -> list[str]:
     """Return what an audit says of a store and should not, and what it should say and does not."""
     paths = [str(root)]
     verdicts, unread = audit_stores(spark, paths)
@@ -36,7 +36,7 @@ def audit_faults(spark: Any, root: Path, books: Books) -> list[str]:
     return found + [f"{row['damage']} at {row['phys_offset']}" for row in unread.collect()]
 
 
-def _of_numbers(rows: list[dict[str, Any]], books: Books, straight: set[int]) -> list[str]:
+def _of_numbers(rows: list[dict[str, Any]], books: PendingCounts, straight: set[int]) -> list[str]:
     """Each message that waited has one row: all acknowledged ones, none that were not sent."""
     told = Counter(_number(row["unique_id"]) for row in rows)
     lines = {
@@ -61,7 +61,7 @@ def _of_deliveries(rows: list[dict[str, Any]], delivered: Counter[int]) -> list[
     return wrong
 
 
-def _of_waiting(row: dict[str, Any], bodies: dict[int, bytes], books: Books) -> list[str]:
+def _of_waiting(row: dict[str, Any], bodies: dict[int, bytes], books: PendingCounts) -> list[str]:
     """What waits is promised for its delay behind its birth, or behind the moment of storing."""
     number, born_ms, choice = BODY.unpack_from(bodies[row["leaf"]])
     delay_ms = (*books.delays_ms, *books.timers_ms)[choice]

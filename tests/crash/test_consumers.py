@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.books import Books, number_of, read_all, send_until
+from tests.crash.books import PendingCounts, number_of, read_all, send_until
 from tests.crash.consumers import Given, consume_until
 from tests.crash.victim import Victim
 from tests.crash.volatile import VolatileDisk
@@ -24,7 +24,7 @@ DRAIN_S = 60.0
 KEYS = {"flushConsumerOffsetInterval": "200", "flushIntervalConsumeQueue": "100"}
 
 
-async def work_and_die(victim: Victim, books: Books, groups: list[Given]) -> None:
+async def work_and_die(victim: Victim, books: PendingCounts, groups: list[Given]) -> None:
     """Send and consume until the broker is killed at a random moment."""
     stop = asyncio.Event()
     fuse = threading.Timer(victim.random.uniform(0.1, 1.2), victim.kill)
@@ -36,7 +36,9 @@ async def work_and_die(victim: Victim, books: Books, groups: list[Given]) -> Non
         fuse.join()
 
 
-async def drain(victim: Victim, books: Books, groups: list[Given]) -> dict[tuple[int, int], int]:
+async def drain(
+    victim: Victim, books: PendingCounts, groups: list[Given]
+) -> dict[tuple[int, int], int]:
     """Consume what is left; return what the topic holds: number by queue and queue offset."""
     stop = asyncio.Event()
     consuming = [
@@ -56,7 +58,7 @@ async def drain(victim: Victim, books: Books, groups: list[Given]) -> dict[tuple
 
 def run(victim: Victim, deaths: int, cut: VolatileDisk | None) -> list[str]:
     """Let the broker die over and over; return what does not add up in the end."""
-    books = Books("CrashC", queues=3, delays_ms=DELAYS_MS, timers_ms=TIMERS_MS)
+    books = PendingCounts("CrashC", queues=3, delays_ms=DELAYS_MS, timers_ms=TIMERS_MS)
     groups = [Given("steady", restarts=False), Given("restarting", restarts=True)]
     for _ in range(deaths):
         victim.start()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.books import Books, send_until
+from tests.crash.books import PendingCounts, send_until
 from tests.crash.left import audit_faults
 from tests.crash.victim import Victim, arrivals
 
@@ -21,7 +21,7 @@ DELAYS_MS = (1_000, 2_000, 3_000)
 TIMERS_MS = (30, 400, 1_000, 1_700, 4_000, 9_000)  # the last ones roll
 
 
-async def send_and_kill(victim: Victim, books: Books) -> None:
+async def send_and_kill(victim: Victim, books: PendingCounts) -> None:
     """Send until the broker is killed at a random moment, from a thread of its own."""
     stop = asyncio.Event()
     fuse = threading.Timer(victim.random.uniform(0.02, 0.9), victim.kill)
@@ -37,7 +37,7 @@ class Killed:
     """A run, and what a reader found wrong; behind it, one more kill left messages waiting."""
 
     victim: Victim
-    books: Books
+    books: PendingCounts
     faults: list[str]
     where: str
 
@@ -46,7 +46,7 @@ class Killed:
 def killed(tmp_path_factory: pytest.TempPathFactory, kills: int, seed: int) -> Killed:
     home = tmp_path_factory.mktemp("killed")
     victim = Victim(home, seed)
-    books = Books("CrashT", queues=3, delays_ms=DELAYS_MS, timers_ms=TIMERS_MS)
+    books = PendingCounts("CrashT", queues=3, delays_ms=DELAYS_MS, timers_ms=TIMERS_MS)
     for _ in range(kills):
         victim.start()
         asyncio.run(send_and_kill(victim, books))

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from broker.remoting.client import RemotingClient
-from message_store.plugin import Request
+from delivery.plugin import Request
+from duemq.net.client import RemotingClient
 from migration.requests import MIGRATE
-from tests.crash.books import CALL_TIMEOUT_S, Books, send_until
+from tests.crash.books import CALL_TIMEOUT_S, PendingCounts, send_until
 from tests.crash.left import audit_faults
 from tests.crash.victim import Victim, arrivals
 
@@ -39,7 +39,7 @@ KEYS = {
 RATES = ("0", "300", "3000")  # of the migration: few steps, or many
 
 
-async def wish(client: RemotingClient, action: str, **more: Any) -> Any:
+async def command(client: RemotingClient, action: str, **more: Any) -> Any:
     """Ask for something; return the answer, None: refused, as most are."""
     body = json.dumps({"action": action, "who": "chance", **more}).encode()
     answer = await client.call(Request(MIGRATE, {}, body), timeout_s=CALL_TIMEOUT_S)
@@ -83,9 +83,11 @@ async def wish_at_random(
     try:
         async with RemotingClient(victim.address) as client:
             while not stop.is_set():
-                await wish(client, draw.choice(ACTIONS), levels=[draw.randint(1, len(DELAYS_MS))])
+                await command(
+                    client, draw.choice(ACTIONS), levels=[draw.randint(1, len(DELAYS_MS))]
+                )
                 for _ in range(LOOKS if seen.wanted else 1):
-                    status = await wish(client, "status")
+                    status = await command(client, "status")
                     seen.take([level["state"] for level in status["levels"]])
                     if seen.wanted in seen.last:
                         fuse.cancel()
@@ -96,7 +98,7 @@ async def wish_at_random(
         return
 
 
-async def work_and_kill(victim: Victim, books: Books, seen: Seen) -> None:
+async def work_and_kill(victim: Victim, books: PendingCounts, seen: Seen) -> None:
     """Send and migrate until the broker is killed, in the state that is wanted or at random."""
     stop = asyncio.Event()
     longest_s = WANTED_WITHIN_S if seen.wanted else 2.5
@@ -117,7 +119,7 @@ class Killed:
     """A run, and what a reader found wrong; behind it, one more kill left messages waiting."""
 
     victim: Victim
-    books: Books
+    books: PendingCounts
     seen: Seen
     faults: list[str]
     where: str
@@ -132,7 +134,7 @@ def killed(
 ) -> Killed:
     home = tmp_path_factory.mktemp("killed")
     victim = Victim(home, seed, **KEYS)
-    books = Books("CrashM", queues=3, delays_ms=DELAYS_MS)
+    books = PendingCounts("CrashM", queues=3, delays_ms=DELAYS_MS)
     seen = Seen()
     for number in range(migration_kills):
         seen.wanted = WANTED[number % len(WANTED)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash import volatile
-from tests.crash.books import Books, number_of, read_all
+from tests.crash.books import PendingCounts, number_of, read_all
 from tests.crash.volatile import VolatileDisk
 from tests.interop.duemq import start_command
 from tests.interop.ports import LOOPBACK, free_ports, listening
@@ -81,7 +81,7 @@ class Victim:
         log = self.home / "broker.log"
         command = start_command(conf)
         if self._disk is not None:
-            command[command.index("broker.cli")] = volatile.__name__
+            command[command.index("duemq")] = volatile.__name__
         self.child = Child("victim", command, log_path=log, env=self._env)
         until(self._is_up, seconds=START_S, what="the broker listens")
 
@@ -95,7 +95,7 @@ class Victim:
         self.child.kill()
 
 
-def arrived(victim: Victim, books: Books) -> list[Any] | None:
+def arrived(victim: Victim, books: PendingCounts) -> list[Any] | None:
     """Return all that has arrived; None: the broker is busy and does not answer yet."""
     try:
         return asyncio.run(read_all(books, victim.address))
@@ -103,13 +103,13 @@ def arrived(victim: Victim, books: Books) -> list[Any] | None:
         return None
 
 
-def settled(victim: Victim, books: Books) -> bool:
+def settled(victim: Victim, books: PendingCounts) -> bool:
     """Return whether everything acknowledged has arrived."""
     found = arrived(victim, books)
     return found is not None and books.acknowledged <= {number_of(record) for record in found}
 
 
-def arrivals(victim: Victim, books: Books) -> list[Any]:
+def arrivals(victim: Victim, books: PendingCounts) -> list[Any]:
     """Start, wait until everything acknowledged has arrived, return all that ever did."""
     victim.start()
     try:

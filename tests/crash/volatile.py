@@ -210,8 +210,8 @@ def main() -> None:
     disk = VolatileDisk(Path(os.environ[ROOT]), Path(os.environ[DISK]))
     disk.adopt()
     watch(disk, float(os.environ[DELAY]))
-    from broker.cli import main as command_line
-    from message_store import checkpoint
+    from duemq.cli import main as command_line
+    from message_store.recovery import checkpoint
 
     vars(checkpoint).update(BOOT_ID_PATH=disk.home / BOOT_ID)
     command_line()

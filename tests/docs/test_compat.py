@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.apache_keys import WITHOUT_EFFECT
-from broker.broker import Broker
-from broker.plugins import Installed
-from broker.processors.unserved import UNSERVED
-from broker.remoting.codes import RequestCode
-from broker.remoting.ingest import SEND_CODES
-from broker.settings import key_notices, settings_from
+from delivery.plugin import ENTRY_POINT_GROUP
+from duemq.broker import Broker
+from duemq.configuration.apache_keys import WITHOUT_EFFECT
+from duemq.configuration.settings import key_notices, settings_from
+from duemq.net.codes import RequestCode
+from duemq.net.ingest import SEND_CODES
+from duemq.plugins import Installed
+from duemq.pull.unsupported import UNSERVED
 from message_store.config import (
     Option,
     Properties,
@@ -26,8 +27,7 @@ from message_store.config import (
     to_properties,
     value_text,
 )
-from message_store.plugin import ENTRY_POINT_GROUP
-from tests.broker.running import small
+from tests.duemq.running import small
 from timer_store.config import TimerConfig
 
 TESTS = Path(__file__).resolve().parents[1]

@@ -1,11 +1,11 @@
-"""docs/reference/internal-topics.md says what broker.internal_topics says."""
+"""docs/reference/internal-topics.md says what duemq.registry.internal_topics says."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from broker.internal_topics import INTERNAL_TOPICS, Access
+from duemq.registry.internal_topics import INTERNAL_TOPICS, Access
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "internal-topics.md"
 ROW = re.compile(r"^\| `([^`*]+)` \| (yes|no) \| (yes|no) \|", re.MULTILINE)

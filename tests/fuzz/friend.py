@@ -10,9 +10,9 @@ import json
 import sys
 import time
 
-from broker.remoting.client import RemotingClient
+from delivery.plugin import Request
+from duemq.net.client import RemotingClient
 from message_store.errors import PeerError
-from message_store.plugin import Request
 
 PAUSE_S = 0.005
 CALL_S = 60.0

@@ -8,10 +8,10 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from broker.remoting import codec, layout
-from broker.remoting.codes import RequestCode
-from message_store.plugin import Request
-from tests.broker.golden_frames import read_exchanges
+from delivery.plugin import Request
+from duemq.net import codec, layout
+from duemq.net.codes import RequestCode
+from tests.duemq.golden_frames import read_exchanges
 from tests.golden_data import GOLDEN
 
 NUMBERS = (

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.remoting import codec
-from tests.broker.loopback import pull_request
-from tests.broker.running import asking
+from duemq.net import codec
+from tests.duemq.loopback import pull_request
+from tests.duemq.running import asking
 from tests.fuzz.target import MIB, attacked
 from tests.interop.ports import LOOPBACK
 from tests.interop.waiting import until

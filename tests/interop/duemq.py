@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 def start_command(conf: Path) -> list[str]:
     """Return the command that runs our broker: `duemq broker -c FILE` without an installation."""
-    return [sys.executable, "-m", "broker.cli", "broker", "-c", str(conf)]
+    return [sys.executable, "-m", "duemq", "broker", "-c", str(conf)]
 
 
 class DueMQ(Server):
@@ -30,8 +30,8 @@ class DueMQ(Server):
         """Nothing to do: it lives inside the broker."""
 
     def _start_broker(self) -> Child:
-        if importlib.util.find_spec("broker.cli") is None:
-            raise Missing("this checkout has no broker.cli to start")
+        if importlib.util.find_spec("duemq.cli") is None:
+            raise Missing("this checkout has no duemq.cli to start")
         keys = self._common_keys() | {
             "bindAddress": LOOPBACK,
             "namesrvAddr": self.namesrv_address,

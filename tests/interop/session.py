@@ -1,7 +1,7 @@
 """Talking to a client program: commands go to its stdin, events come back as JSON lines.
 
 Every client program (Java, Go, C++) understands the same lines: `id TAB command TAB --option TAB
-value ...`. The events of a command carry its id; `done` or `failed` is the last one.
+value ...`. The events of a command deliver_batch its id; `done` or `failed` is the last one.
 """
 
 from __future__ import annotations

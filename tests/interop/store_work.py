@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from message_store.json_dialect import loads
-from message_store.record import Record, decode_record
+from message_store.log.record import Record, decode_record
 from tests.interop.duemq import ROOT
 from tests.interop.server import Server
 from tests.interop.waiting import now_ms, until
@@ -258,7 +258,7 @@ def cursors(store_dir: Path) -> dict[int, int]:
 def verify(store_dir: Path) -> None:
     """`duemq store verify` finds no error in a store that no broker uses."""
     slots = f"maxHashSlotNum={KEYS['maxHashSlotNum']}"
-    command = [sys.executable, "-m", "broker.cli", "store", "verify", str(store_dir), "--json"]
+    command = [sys.executable, "-m", "duemq", "store", "verify", str(store_dir), "--json"]
     done = subprocess.run(
         [*command, "--set", slots],
         capture_output=True, text=True, timeout=VERIFY_S, check=False, cwd=ROOT,

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.config_file import ConfigFile
-from broker.namesrv.config import NamesrvConfig
-from broker.namesrv.registration import BrokerAddress, Registrar
-from broker.namesrv.server import NameServer
-from broker.remoting.client import RemotingClient
-from broker.topic_config import TopicConfig
-from broker.topics import TopicManager
-from broker.wire_json import parse
+from delivery.plugin import Request
+from duemq.configuration.config import BrokerConfig
+from duemq.namesrv.config import NamesrvConfig
+from duemq.namesrv.registration import BrokerAddress, Registrar
+from duemq.namesrv.server import NameServer
+from duemq.net.client import RemotingClient
+from duemq.net.wire_json import parse
+from duemq.registry.config_file import ConfigFile
+from duemq.registry.topic_config import TopicConfig
+from duemq.registry.topics import TopicManager
 from message_store.clock import SystemClock
-from message_store.plugin import Request
-from message_store.topics import TopicTable
+from message_store.queues.topic_table import TopicTable
 from tests.interop.apache import VERSIONS, Apache, mqadmin
 from tests.interop.waiting import until
 from tests.interop.wire import has_route

@@ -16,7 +16,7 @@ from tests.interop.store_work import TOPIC, Ledger
 from tests.interop.timer_work import KEYS, TimerLedger
 from tests.interop.waiting import until
 from tests.interop.wire import ask
-from timer_store.compact_request import COMPACT_TIMERS
+from timer_store.compaction.request import COMPACT_TIMERS
 
 VERSION = "5.3.3"
 KINDS = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from message_store import layout
-from message_store.batch import PutBatch
-from message_store.checkpoint import Checkpoint
 from message_store.clock import FakeClock
-from message_store.commit_log import CommitLog
-from message_store.index_file import IndexService
-from message_store.record import Record, decode_record
+from message_store.index.index_file import IndexService
+from message_store.log.batch import PutBatch
+from message_store.log.commit_log import CommitLog
+from message_store.log.record import Record, decode_record
+from message_store.recovery.checkpoint import Checkpoint
 from message_store.text import java_hash
 from tests.golden_data import (
     INDEX_ITEMS,

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from message_store.consume_queue import FileCache
 from message_store.descriptors import DescriptorReserve, headroom
+from message_store.queues.consume_queue import FileCache
 
 pytestmark = pytest.mark.finding("A6")
 

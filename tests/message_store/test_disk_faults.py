@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from message_store.batch import PutBatch
-from message_store.checkpoint import Checkpoint
-from message_store.consume_queue import PRE_BLANK_SIZE
+from message_store.log.batch import PutBatch
+from message_store.queues.consume_queue import PRE_BLANK_SIZE
+from message_store.queues.topic_removal import remove_topic
+from message_store.recovery.checkpoint import Checkpoint
 from message_store.store import MessageStore
-from message_store.topic_removal import remove_topic
 from tests.schedule_service.rig import crash
 from tests.store_help import add_message, open_store, put_one
 
@@ -129,7 +129,7 @@ def test_a_deleted_topic_stays_deleted_after_a_power_cut(
 ) -> None:
     """Its queue, made again, holds only what came since."""
     boots = iter([b"1", b"1", b"2"])
-    monkeypatch.setattr("message_store.checkpoint._boot_id", lambda: next(boots))
+    monkeypatch.setattr("message_store.recovery.checkpoint._boot_id", lambda: next(boots))
     with open_store(tmp_path) as store:
         for _ in range(3):
             put_one(store, "Kept")
@@ -261,7 +261,7 @@ def test_a_record_with_a_hole_counts_as_written_only_without_a_power_cut(
 ) -> None:
     """A page of its body was not on the disk yet, those before and behind it were."""
     boots = iter([b"1", boot])
-    monkeypatch.setattr("message_store.checkpoint._boot_id", lambda: next(boots))
+    monkeypatch.setattr("message_store.recovery.checkpoint._boot_id", lambda: next(boots))
     store = open_store(tmp_path)
     store.__enter__()
     put_one(store, "T", body=b"synced")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from message_store import layout
 from message_store.clock import FakeClock
-from message_store.consume_queue import ConsumeQueue, FileCache
 from message_store.errors import DueMQError, RecordUnreadable
-from message_store.record import Record
+from message_store.log.record import Record
+from message_store.queues.consume_queue import ConsumeQueue, FileCache
 from message_store.store import MessageStore
 from tests.golden_data import (
     LOG_FILE_BYTES,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from message_store import layout
-from message_store.record import Record, decode_record, encode_again
+from message_store.log.record import Record, decode_record, encode_again
 from message_store.text import decode_offset_id, encode_offset_id
 from tests.golden_data import LOG_FILE_BYTES, STORES, GoldenStore, golden_store, manifest_lines
 

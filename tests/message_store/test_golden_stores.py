@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from message_store import layout
-from message_store.checkpoint import Checkpoint
 from message_store.clock import FakeClock
-from message_store.record import Record
+from message_store.log.record import Record
+from message_store.recovery.checkpoint import Checkpoint
 from message_store.store import MessageStore
 from message_store.text import java_hash
 from tests.golden_data import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from message_store import index_file
-from message_store.index_file import IndexFile
+from message_store.index import index_file
+from message_store.index.index_file import IndexFile
 from message_store.layout import INDEX_HEADER, INDEX_ITEM
 from tests.store_help import open_store, put_one
 

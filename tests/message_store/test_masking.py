@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.cli.config_show import broker_sections
-from broker.namesrv.config import NamesrvConfig
+from duemq.cli.config_show import broker_sections
+from duemq.namesrv.config import NamesrvConfig
 from message_store.config import Properties, options
 from message_store.errors import ConfigError
 from message_store.masking import MASK, masked

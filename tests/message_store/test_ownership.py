@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from message_store.marks import Giveback, Handover, Marked, Ownership
+from delivery.ownership import Marked, Ownership, Return, Transfer
 from message_store.ranges import within
 
 LEVEL = 3
@@ -20,10 +20,10 @@ def test_a_range_is_the_part_of_all(
     for at, (is_handover, low, count) in enumerate(given_moves):
         span = {"migration": "", "level": LEVEL, "first": low, "end": low + count}
         if is_handover:
-            mark: Handover | Giveback = Handover(**span, count=count, checksum=0)
+            mark: Transfer | Return = Transfer(**span, count=count, checksum=0)
             offsets |= set(range(low, low + count))
         else:
-            mark = Giveback(**span, pending=(), count=0, checksum=0, gone=0, gone_sum=0)
+            mark = Return(**span, pending=(), count=0, checksum=0, gone=0, gone_sum=0)
             offsets -= set(range(low, low + count))
         owned.fold(Marked(at, 0, 0, mark))
     end = first + size

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from message_store.batch import PutBatch
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RecordUnreadable, StoreLocked
 from message_store.layout import CQ_UNIT
+from message_store.log.batch import PutBatch
 from tests.store_help import add_message, open_store, put_one, small_config
 
 

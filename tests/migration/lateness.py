@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from message_store.histogram import Lateness
-from migration.throttle import LatenessSince
+from delivery.lateness import Lateness
+from migration.steps.throttle import LatenessSince
 
 
 def delivered(*late_ms: int) -> LatenessSince:

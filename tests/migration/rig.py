@@ -7,25 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from message_store import marks
-from message_store.batch import PutBatch
+from delivery import ownership
+from delivery.ownership import MARK_TOPIC
 from message_store.clock import FakeClock
+from message_store.hooks import TagsCodeRule
 from message_store.json_dialect import load_config
-from message_store.marks import MARK_TOPIC
-from message_store.plugin import TagsCodeRule
-from migration import fold
-from migration.drain import Drain
-from migration.giveback import GiveBack, Unroute
-from migration.router import Router
-from migration.verification import Verification, Verified
+from message_store.log.batch import PutBatch
+from migration.ownership import projection
+from migration.steps.drain import Drain
+from migration.steps.return_units import ReturnUnits, Unroute
+from migration.steps.router import Router
+from migration.steps.verification import Verification, Verified
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS
-from schedule_service.decisions import WaitingLevels
+from schedule_service.decisions import PendingLevels
 from schedule_service.delivery import LevelService
-from schedule_service.hook import LevelHook
 from schedule_service.levels import LevelHistory, Promise
 from schedule_service.names import DECISION_TOPIC, SCHEDULE_QUEUES, SCHEDULE_TOPIC
 from schedule_service.persist import OffsetKeeper
+from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import (
     OFFSETS_FILE,
@@ -35,15 +35,15 @@ from schedule_service.recovery import (
     plan_start,
     restore,
 )
-from tests.at_once import AtOnce
+from tests.at_once import Synchronous
 from tests.schedule_service.rig import crash
 from tests.store_help import add_message, open_store
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
-from timer_store.hook import TimerHook
+from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC
-from timer_store.persist import TimerKeeper
+from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
-from timer_store.waiting import WaitingTimers
 
 LEVELS = "1s 5s 10s 1m 2m"
 LOG_FILE_BYTES = 2_600  # 49 units
@@ -84,10 +84,10 @@ class MigrationRig:
         self._open_levels()
         self._open_timers()
         self.router = Router(topics, self.history, precision_ms=self.timer_config.precision_ms)
-        for marked in marks.read(self.store):
+        for marked in ownership.read(self.store):
             self.router.fold(marked)
         self.drain = Drain(self.levels, self.timers, self.store, self.clock, wake=lambda: None)
-        self.giveback = GiveBack(self.levels, self.timers, self.store, self.clock)
+        self.giveback = ReturnUnits(self.levels, self.timers, self.store, self.clock)
         self.unroute = Unroute(self.router, self.timers, self.store, self.clock, wake=lambda: None)
         self.hooks = (
             self.router,
@@ -106,25 +106,27 @@ class MigrationRig:
         log_min, log_end = self.store.min_offset, self.store.max_offset
         start = plan_start(saved, {}, log_min=log_min, log_end=log_end)
         start = replace(start, saved=fitted(start.saved, ends))
-        marked = list(marks.read(self.store))
+        marked = list(ownership.read(self.store))
         cursors = restore(self.store, queues, start, marked)
         self.levels = LevelService(
             self.store, queues, self.clock, self.level_config, cursors,
             on_failure=self.failures.append,
         )  # fmt: skip
-        self.levels.handing.restore(marked, start.saved.offsets)
+        self.levels.transfers.restore(marked, start.saved.offsets)
         self.offsets = OffsetKeeper(
             self.store, self.clock, self.levels, start.saved or Saved(), version_step=500
         )
-        self.waiting_levels = AtOnce(WaitingLevels(self.store, queues, self.levels, self.clock))
+        self.waiting_levels = Synchronous(
+            PendingLevels(self.store, queues, self.levels, self.clock)
+        )
         self.queues = queues
 
     def _open_timers(self) -> None:
         self.timers = TimerStore(self.store, self.clock, self.timer_config)
         self.timers.open(notice=self.notices.append)
-        self.keeper = TimerKeeper(self.timers)
+        self.keeper = CheckpointWriter(self.timers)
         assert self.persist_timers(last=True)
-        self.waiting_timers = AtOnce(WaitingTimers(self.timers))
+        self.waiting_timers = Synchronous(PendingTimers(self.timers))
 
     def _dispatch(self, batch: PutBatch) -> None:
         self.levels.note_put(batch)
@@ -147,7 +149,7 @@ class MigrationRig:
     def persist_timers(self, *, last: bool = False) -> bool:
         """Write a checkpoint of the timers."""
         done = asyncio.run(self.keeper.persist(last=last))
-        self.levels.handing.covered(self.keeper.handover_offset)
+        self.levels.transfers.covered(self.keeper.handover_offset)
         return done
 
     def persist_levels(self) -> bool:
@@ -218,7 +220,9 @@ class MigrationRig:
 
     def verify(self, level: int) -> Verified:
         """Count both sides of a level."""
-        folded = fold.restore(self.store).levels.get(level, fold.FoldedLevel(level=level))
+        folded = projection.restore(self.store).levels.get(
+            level, projection.LevelProjection(level=level)
+        )
         counting = Verification(self.levels, self.timers, self.store, level, folded)
         assert all(size >= 0 for size in counting.pieces())
         assert counting.found is not None

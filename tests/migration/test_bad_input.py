@@ -11,8 +11,8 @@ import pytest
 
 from message_store.clock import FakeClock
 from migration.requests import MIGRATE
-from tests.broker.running import running, small
-from tests.migration.test_service import LEVELS, PLUGINS, TURNS_MAX, Bench, with_broker
+from tests.duemq.running import running, small
+from tests.migration.steps.test_service import LEVELS, PLUGINS, TURNS_MAX, Bench, with_broker
 
 DAY_MS = 86_400_000
 
@@ -21,13 +21,13 @@ def test_a_plan_of_another_store_is_refused(tmp_path: Path) -> None:
     plans: list[Any] = []
 
     async def make(bench: Bench) -> None:
-        plans.append((await bench.wish("plan", levels=[5]))["plan"])
+        plans.append((await bench.command("plan", levels=[5]))["plan"])
 
     async def use(bench: Bench) -> None:
         why = await bench.refused("start", plan=plans[0])
         assert "it was made for store" in why
         assert "duemq migrate plan" in why
-        assert not (await bench.wish("status"))["levels"]
+        assert not (await bench.command("status"))["levels"]
 
     clock = with_broker(tmp_path / "one", make)
     with_broker(tmp_path / "two", use, clock)
@@ -35,7 +35,7 @@ def test_a_plan_of_another_store_is_refused(tmp_path: Path) -> None:
 
 def test_an_outdated_plan_is_refused(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
-        plan = (await bench.wish("plan", levels=[5]))["plan"]["plan_id"]
+        plan = (await bench.command("plan", levels=[5]))["plan"]["plan_id"]
         bench.clock.advance(8 * DAY_MS)
         assert "it is 8 days old" in await bench.refused("start", plan_id=plan)
 
@@ -44,7 +44,7 @@ def test_an_outdated_plan_is_refused(tmp_path: Path) -> None:
 
 def test_a_level_that_means_something_else_since_the_plan_is_refused(tmp_path: Path) -> None:
     async def make(bench: Bench) -> None:
-        plan = (await bench.wish("plan", levels=[5]))["plan"]["plan_id"]
+        plan = (await bench.command("plan", levels=[5]))["plan"]["plan_id"]
         properties = dict(bench.broker.settings.properties)
         bench.broker.plugins.reconfigure(properties | {"messageDelayLevel": "1s 5s 10s 1m 3m"})
         why = await bench.refused("start", plan_id=plan)
@@ -52,7 +52,7 @@ def test_a_level_that_means_something_else_since_the_plan_is_refused(tmp_path: P
         bench.broker.plugins.reconfigure(properties | {"messageDelayLevel": "1s 5s"})
         assert "no longer exists" in await bench.refused("start", plan_id=plan)
         bench.broker.plugins.reconfigure(properties)
-        await bench.wish("start", plan_id=plan)
+        await bench.command("start", plan_id=plan)
         await bench.until(5, "done")
 
     with_broker(tmp_path, make)
@@ -62,7 +62,7 @@ def test_a_level_that_goes_away_while_it_is_drained_keeps_its_promises(tmp_path:
     async def work(bench: Bench) -> None:
         await bench.send(30, 5)
         sent_ms = bench.clock.now_ms()
-        await bench.wish("start", levels=[5])
+        await bench.command("start", levels=[5])
         await bench.until(5, "draining", step_ms=1)
         properties = dict(bench.broker.settings.properties)
         bench.broker.plugins.reconfigure(properties | {"messageDelayLevel": "1s 5s 10s"})
@@ -92,14 +92,14 @@ def test_a_level_that_goes_away_while_it_is_drained_keeps_its_promises(tmp_path:
 def test_a_level_is_migrated_once_at_a_time(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         await bench.send(5, 5)
-        await bench.wish("start", levels=[5])
-        await bench.wish("pause", levels=[5])
+        await bench.command("start", levels=[5])
+        await bench.command("pause", levels=[5])
         found = await bench.level(5)
         assert "start does not apply" in await bench.refused("start", levels=[5])
         assert (await bench.level(5))["migration"] == found["migration"]
-        await bench.wish("start", levels=[4])  # another level is another matter
+        await bench.command("start", levels=[4])  # another level is another matter
         await bench.until(4, "done")
-        await bench.wish("resume", levels=[5])
+        await bench.command("resume", levels=[5])
         await bench.until(5, "done")
 
     with_broker(tmp_path, work)
@@ -129,9 +129,9 @@ def test_a_store_that_takes_no_writes_is_waited_for(
 ) -> None:
     async def work(bench: Bench) -> None:
         await bench.send(30, 5)
-        await bench.wish("start", levels=[5])
-        await bench.wish("pause", levels=[5])
-        await bench.wish("resume", levels=[5])
+        await bench.command("start", levels=[5])
+        await bench.command("pause", levels=[5])
+        await bench.command("resume", levels=[5])
         store = bench.broker.store
         with monkeypatch.context() as full:
             full.setattr(type(store), "_writable", lambda self: "disk is full", raising=False)
@@ -161,10 +161,10 @@ def _refuse(batch: Any) -> None:
 def test_a_clock_that_is_set_back_stops_nothing(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         await bench.send(20, 5)
-        plan = (await bench.wish("plan", levels=[5]))["plan"]["plan_id"]
+        plan = (await bench.command("plan", levels=[5]))["plan"]["plan_id"]
         bench.clock.set_ms(bench.clock.now_ms() - 60_000)
         assert "the clock was set back" in await bench.refused("start", plan_id=plan)
-        await bench.wish("start", levels=[5])
+        await bench.command("start", levels=[5])
         bench.clock.set_ms(bench.clock.now_ms() - 60_000)
         done = await bench.until(5, "done", step_ms=100)
         assert done["moved"] == 20
@@ -181,10 +181,10 @@ def test_records_that_cannot_be_read_go_to_quarantine(tmp_path: Path) -> None:
         )
 
     async def migrate(bench: Bench) -> None:
-        plan = (await bench.wish("plan", levels=[5]))["plan"]
+        plan = (await bench.command("plan", levels=[5]))["plan"]
         kinds = [item["kind"] for item in plan["obstacles"]]
         assert kinds == ["unreadable"]
-        await bench.wish("start", levels=[5])
+        await bench.command("start", levels=[5])
         await bench.until(5, "done")
         bench.clock.advance(130_000)
         for _ in range(TURNS_MAX):
@@ -214,14 +214,14 @@ def test_a_ledger_of_another_store_stops_a_start_and_nothing_else(tmp_path: Path
     url = f"sqlite:///{tmp_path / 'shared.sqlite'}"
 
     async def first(bench: Bench) -> None:
-        await bench.wish("start", levels=[5])
+        await bench.command("start", levels=[5])
         await bench.until(5, "done")
 
     async def second(bench: Bench) -> None:
         why = await bench.refused("start", levels=[5])
         assert "it belongs to store" in why
         assert "this is store" in why
-        status = await bench.wish("status")
+        status = await bench.command("status")
         assert not status["levels"]
         assert "it belongs to store" in status["ledger"]["trouble"]
         await bench.send(1, 5)
@@ -233,14 +233,14 @@ def test_a_ledger_of_another_store_stops_a_start_and_nothing_else(tmp_path: Path
 def test_without_its_ledger_and_its_fold_a_migration_goes_on(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
         await bench.send(20, 5)
-        await bench.wish("start", levels=[5], who="anna")
+        await bench.command("start", levels=[5], who="anna")
         await bench.until(5, "done")
 
     async def second(bench: Bench) -> None:
         found = await bench.level(5)
         assert (found["state"], found["moved"], found["routed"]) == ("done", 20, True)
-        assert (await bench.wish("verify"))["right"]
-        await bench.wish("rollback", levels=[5])
+        assert (await bench.command("verify"))["right"]
+        await bench.command("rollback", levels=[5])
         await bench.until(5, "rolled_back", step_ms=100)
         assert await bench.waiting() == (20, 0)
 
@@ -255,13 +255,13 @@ def test_without_its_ledger_and_its_fold_a_migration_goes_on(tmp_path: Path) -> 
 
 def test_a_store_whose_name_is_lost_serves_and_starts_nothing(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
-        await bench.wish("plan", levels=[5])
+        await bench.command("plan", levels=[5])
 
     async def second(bench: Bench) -> None:
         await bench.send(1, 5)
         assert await bench.waiting() == (1, 0)
         assert "duemq.store.json" in await bench.refused("start", levels=[5])
-        assert "has no name" in (await bench.wish("status"))["ledger"]["trouble"]
+        assert "has no name" in (await bench.command("status"))["ledger"]["trouble"]
 
     clock = with_broker(tmp_path, first)
     for path in (tmp_path / "store" / "config").glob("duemq.store.json*"):

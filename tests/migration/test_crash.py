@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from message_store.marks import MarkRefused
+from delivery.ownership import OwnershipRefused
 from tests.migration.rig import MigrationRig
-from tests.migration.test_drain import fill
+from tests.migration.steps.test_drain import fill
 from tests.timer_store.faults import Death, Disk
-from timer_store.snapshot import CHECK_FILE, decode_check, write_check
+from timer_store.checkpoint.snapshot import CHECK_FILE, decode_check, write_check
 
 FILES = ("timerlog", "timerwheel", "config/duemq.timers.json", "config/delayOffset.json")
 Step = Callable[[MigrationRig], object]
@@ -132,7 +132,7 @@ def test_death_at_each_write(
             STEPS[step](rig)
     disk = Disk(monkeypatch, tmp_path)
     disk.left, disk.torn = left, 30
-    with suppress(Death, MarkRefused):
+    with suppress(Death, OwnershipRefused):
         STEPS[name](rig)
     disk.dead = True
     rig.kill()

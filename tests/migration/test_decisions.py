@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from message_store.batch import PutBatch
-from message_store.waiting import Verdict
+from delivery.pending import Verdict
+from message_store.log.batch import PutBatch
 from tests.migration.rig import MigrationRig
-from tests.migration.test_drain import fill, seen
+from tests.migration.steps.test_drain import fill, seen
 from tests.store_help import add_message
 from tests.timer_store.faults import Disk
-from timer_store.listing import Query, list_timers
+from timer_store.pending.listing import Query, list_timers
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from migration.ledger.scribe import Scribe
-from tests.migration.test_service import Bench, with_broker
+from migration.ledger.process import LedgerWorker
+from tests.migration.steps.test_service import Bench, with_broker
 from tests.timer_store.faults import Disk
 
 COUNT = 60
@@ -51,10 +51,10 @@ def test_a_disk_without_room_is_waited_for(
 
     async def work(bench: Bench) -> None:
         await bench.send(COUNT, 5)
-        await bench.wish("start", levels=[5])
+        await bench.command("start", levels=[5])
         if state == "rolling_back":
             await bench.until(5, "done", step_ms=100)
-            await bench.wish("rollback")
+            await bench.command("rollback")
         await bench.until(5, state, step_ms=1)
         disk.full = (full,)
         found = await until_waiting(bench, state)
@@ -67,7 +67,7 @@ def test_a_disk_without_room_is_waited_for(
         end = "done" if state == "draining" else "rolled_back"
         found = await bench.until(5, end, step_ms=100)
         assert (found["moved"], found["waits"]) == (COUNT, "")
-        answer = await bench.wish("verify", levels=[5])
+        answer = await bench.command("verify", levels=[5])
         assert answer["right"], answer
         assert sum(await bench.waiting()) == COUNT
         assert await arrived(bench) == sorted(b"m%d" % n for n in range(COUNT))
@@ -84,7 +84,7 @@ def test_a_level_is_not_drained_before_the_timers_have_it(
     async def work(bench: Bench) -> None:
         await bench.send(COUNT, 5)
         disk.full = ("timerlog",)
-        await bench.wish("start", levels=[5])
+        await bench.command("start", levels=[5])
         await until_waiting(bench, "draining")
         for _ in range(20):
             bench.clock.advance(200)
@@ -108,17 +108,17 @@ def test_an_end_while_the_disk_is_full_loses_nothing(
 
     async def first(bench: Bench) -> None:
         await bench.send(COUNT, 5)
-        await bench.wish("start", levels=[5])
+        await bench.command("start", levels=[5])
         await bench.until(5, "draining", step_ms=1)
         disk.full = ("timerlog",)
         await until_waiting(bench, "draining")
-        assert not (await bench.wish("pause", cause="no room"))["remarks"]
+        assert not (await bench.command("pause", cause="no room"))["remarks"]
 
     async def second(bench: Bench) -> None:
         found = await bench.level(5)
         assert (found["state"], found["cause"]) == ("draining", "no room")
         assert sum(await bench.waiting()) == COUNT
-        await bench.wish("resume")
+        await bench.command("resume")
         await bench.until(5, "done", step_ms=100)
         assert await arrived(bench) == sorted(b"m%d" % n for n in range(COUNT))
 
@@ -135,23 +135,23 @@ def test_a_ledger_without_room_is_told_and_caught_up(
     def limit(connection: Any, record: Any) -> None:
         connection.execute(f"PRAGMA max_page_count={pages_max[0]}").close()
 
-    monkeypatch.setattr("migration.plugin.ScribeProcess", Scribe)  # where the limit holds
+    monkeypatch.setattr("migration.plugin.LedgerProcess", LedgerWorker)  # where the limit holds
     event.listen(Engine, "connect", limit)
 
     async def work(bench: Bench) -> None:
         await bench.send(COUNT, 5)
-        await bench.wish("start", levels=[5])
+        await bench.command("start", levels=[5])
         done = await bench.until(5, "done", step_ms=100)
         assert done["moved"] == COUNT
         for _ in range(500):
-            ledger = (await bench.wish("status"))["ledger"]
+            ledger = (await bench.command("status"))["ledger"]
             if ledger["trouble"]:
                 break
             bench.clock.advance(100)
         assert "full" in ledger["trouble"]
         pages_max[0] = 10_000
         for _ in range(500):
-            ledger = (await bench.wish("status"))["ledger"]
+            ledger = (await bench.command("status"))["ledger"]
             if not ledger["trouble"] and not ledger["waiting"]:
                 break
             bench.clock.advance(1_000)

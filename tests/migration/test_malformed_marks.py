@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from message_store import marks
-from message_store.marks import MARK_TOPIC, STATE_NAMES
-from migration.states import State
-from tests.broker.running import running, small
-from tests.message_store.test_marks import HANDOVER, MALFORMED, put_mark
+from delivery import ownership
+from delivery.ownership import MARK_TOPIC, STATE_NAMES
+from migration.ownership.states import State
+from tests.delivery.test_ownership import HANDOVER, MALFORMED, put_mark
+from tests.duemq.running import running, small
 from tests.store_help import LOOPBACK
 
 
@@ -27,10 +27,10 @@ def test_a_broker_starts_whatever_the_marks_hold(tmp_path):
         async with running(properties) as (broker, asker):
             assert (await asker.send("T", b"x", DELAY="2")).code == 0
             for mark, changes in MALFORMED.values():
-                body = json.dumps(json.loads(marks.encode(mark)) | changes).encode()
+                body = json.dumps(json.loads(ownership.encode(mark)) | changes).encode()
                 put_mark(broker.store, body)
             put_mark(broker.store, b"[" * 10_000)
-            put_mark(broker.store, marks.encode(HANDOVER), LOOPBACK)
+            put_mark(broker.store, ownership.encode(HANDOVER), LOOPBACK)
 
     async def start():
         async with running(properties) as (broker, asker):

@@ -27,11 +27,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from message_store import checkpoint
+from delivery.ownership import OwnershipRefused
+from delivery.pending import Verdict
 from message_store.clock import FakeClock
-from message_store.marks import MarkRefused
-from message_store.record import Record
-from message_store.waiting import Verdict
+from message_store.log.record import Record
+from message_store.recovery import checkpoint
 from schedule_service.names import SCHEDULE_TOPIC
 from tests.migration.rig import MigrationRig
 from tests.simulation.model import log_records
@@ -240,7 +240,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
             "advance": lambda: rig.advance(2_000),
         }
         self.disk.left, self.disk.torn = left, torn
-        with suppress(Death, MarkRefused):
+        with suppress(Death, OwnershipRefused):
             work[what]()
         self.disk.dead = True
         rig.kill()

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from message_store import marks
-from message_store.marks import MARK_TOPIC, Route, StateMark
-from migration import fold
-from migration.verification import Tally, border_of
+from delivery import ownership
+from delivery.ownership import MARK_TOPIC, Route, StateRecord
+from migration.ownership import projection
+from migration.steps.verification import Tally, border_of
 from tests.migration.rig import MigrationRig
-from tests.migration.test_drain import fill
-from timer_store.compaction import PIN_OWNER
+from tests.migration.steps.test_drain import fill
+from timer_store.compaction.compactor import PIN_OWNER
 
 DAY_MS = 86_400_000
 
@@ -79,7 +79,7 @@ def test_what_retention_removed_does_not_differ(rig: OldRig) -> None:
     drained(rig, 200, 50)
     assert (rig.level_pending, rig.timers.books.total) == (0, 250)
     assert rig.verify(4).removed == 0
-    fold.write(rig.store, fold.restore(rig.store))
+    projection.write(rig.store, projection.restore(rig.store))
     rig.advance(40_000)
     rig.push()
     assert rig.timers.books.total == 50
@@ -154,30 +154,30 @@ def test_what_was_given_back_is_pinned_before_a_table_says_so(rig: OldRig) -> No
 def test_without_marks_the_fold_remembers(rig: OldRig) -> None:
     store = rig.store
     for mark in (
-        StateMark(migration="m", level=4, source="planned", target="routing"),
+        StateRecord(migration="m", level=4, source="planned", target="routing"),
         Route(migration="m", level=4, on=True, fence=3, rules={"T": 70_000}),
     ):
-        marks.append(store, mark, rig.clock.now_ms())
+        ownership.append(store, mark, rig.clock.now_ms())
     drained(rig, 100, 0)
-    before = fold.restore(store)
-    fold.write(store, before)
+    before = projection.restore(store)
+    projection.write(store, before)
     rig.advance(70_000)
     rig.push()
     assert rig.clean() > 2
-    first, end = marks.bounds(store)
+    first, end = ownership.bounds(store)
     assert first == end == 4
-    assert fold.restore(store) == before
+    assert projection.restore(store) == before
     assert rig.verify(4).is_right
     assert rig.verify(4).removed == 100
     rig.kill()
     shutil.rmtree(rig.root / "consumequeue" / MARK_TOPIC)  # its numbers begin anew
     rig.open()
-    assert marks.bounds(rig.store) == (0, 0)
-    again = fold.restore(rig.store)
+    assert ownership.bounds(rig.store) == (0, 0)
+    again = projection.restore(rig.store)
     assert again.levels == before.levels
     due = fill(rig, 20, (4,))
     assert rig.drain.step(4, 50).moved == 20
-    after = fold.restore(rig.store)
+    after = projection.restore(rig.store)
     assert (after.at, after.levels[4].handed) == (1, 120)
     assert rig.timers.books.total == 20
     assert rig.verify(4).is_right
@@ -189,13 +189,13 @@ def test_a_fold_of_another_log_is_not_believed(rig: OldRig) -> None:
     fill(rig, 10, (4,))
     rig.drain.step(4, 4)
     rig.drain.step(4, 6)
-    right = fold.restore(rig.store)
-    first = next(iter(marks.read(rig.store)))
+    right = projection.restore(rig.store)
+    first = next(iter(ownership.read(rig.store)))
     for at, log_offset in ((2, first.phys_offset + 1), (1, first.phys_offset + 2), (7, 1 << 40)):
-        fold.write(rig.store, fold.Folded(right.levels, at, log_offset))
-        assert fold.restore(rig.store) == right
-    fold.write(rig.store, fold.Folded(at=1, log_offset=first.phys_offset + 1))
-    assert fold.restore(rig.store).levels[4].handed == 6  # it is believed: its mark is there
+        projection.write(rig.store, projection.Projection(right.levels, at, log_offset))
+        assert projection.restore(rig.store) == right
+    projection.write(rig.store, projection.Projection(at=1, log_offset=first.phys_offset + 1))
+    assert projection.restore(rig.store).levels[4].handed == 6  # it is believed: its mark is there
 
 
 @pytest.mark.parametrize(

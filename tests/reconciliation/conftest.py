@@ -27,7 +27,7 @@ def spark() -> Iterator[Any]:
         if in_ci():
             pytest.fail("Spark needs Java 17 or newer; CI must have it")
         pytest.skip("Spark needs Java 17 or newer")
-    from reconciliation.session import local_session
+    from reconciliation.spark.session import local_session
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyspark's own, while it starts

@@ -9,18 +9,18 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from reconciliation import tables
-from reconciliation.brief import Tallies
-from reconciliation.columns import ARROW
-from reconciliation.hashes import hash_text
-from reconciliation.tables import TABLES
-from reconciliation.tallies import dealt, pack, pack_past
-from reconciliation.verdicts import (
+from reconciliation.audit.kept_promises import Tallies
+from reconciliation.audit.plain_sums import dealt, pack, pack_past
+from reconciliation.audit.verdicts import (
     DECISION_TOPIC,
     QUARANTINE_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
+from reconciliation.scan import tables
+from reconciliation.scan.columns import ARROW
+from reconciliation.scan.hashes import hash_text
+from reconciliation.scan.tables import TABLES
 
 Row = dict[str, Any]
 HELD = (SCHEDULE_TOPIC, TIMER_TOPIC)

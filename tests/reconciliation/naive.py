@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from reconciliation.verdicts import (
+from reconciliation.audit.verdicts import (  # fmt: skip
     DECISION_TOPIC,
     QUARANTINE_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     AuditConfig,
-)  # fmt: skip
+)
 
 Row = dict[str, Any]
 
@@ -118,10 +118,10 @@ class _Store:
 
     def verdicts(self) -> dict[int, str]:
         """Return the verdict of each root."""
-        lives: dict[int, Life] = defaultdict(Life)
+        histories: dict[int, Life] = defaultdict(Life)
         for row in self.rows:
             for at in self._targets(row):
-                life = lives[self._root(at)]
+                life = histories[self._root(at)]
                 part = {"held": life.held, "delivery": life.sent, "quarantine": life.parked}
                 part.get(row["kind"], life.cancels).append(row | {"origin": at})
         markers = {
@@ -132,10 +132,10 @@ class _Store:
         for unit in self.queues:
             is_held = unit["topic"] in (SCHEDULE_TOPIC, TIMER_TOPIC)
             if is_held and unit["phys_offset"] not in markers:
-                lives[self._root(unit["phys_offset"])].units.append(unit)
-        for root, life in lives.items():
+                histories[self._root(unit["phys_offset"])].units.append(unit)
+        for root, life in histories.items():
             life.root = root
-        judged = {r: self._judge(life) for r, life in lives.items()}
+        judged = {r: self._judge(life) for r, life in histories.items()}
         return {root: verdict for root, verdict in judged.items() if verdict}
 
     def _targets(self, row: Row) -> list[int]:

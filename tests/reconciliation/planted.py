@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.fill import KEY_DIGITS, KEY_HEAD, LOOPBACK, ROWS, TIME_DIGITS, key, write_digits
+from delivery.pending import Verdict
+from delivery.quarantine import origin_of
 from message_store import layout
-from message_store.batch import PutBatch
 from message_store.layout import CQ_UNIT
-from message_store.properties import encode_properties
-from message_store.quarantine import origin_of
-from message_store.waiting import Verdict
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
 from schedule_service.names import SCHEDULE_TOPIC
 from tests.migration.rig import MigrationRig
 from tests.reconciliation.sewn import Log
@@ -99,7 +99,7 @@ class _Planting:
         self.rig = MigrationRig(root, levels=LEVELS, **timers)
         self.rig.store_changes = dict(SIZES) if many else {}
         self.file_bytes = SIZES["commitlog_file_bytes"] if many else SMALL_FILE_BYTES
-        self.lives = np.zeros(0, LIFE)
+        self.histories = np.zeros(0, LIFE)
         self.named: list[npt.NDArray[Any]] = []  # of records that name an origin
         self.unexpected: list[int] = []
         self.senders: dict[bool, _Sender] = {}
@@ -110,7 +110,7 @@ class _Planting:
     def open(self) -> None:
         self.rig.open()
         self.rig.store.add_dispatcher(self._note)
-        first = self.lives.size
+        first = self.histories.size
         self.senders = {timer: _Sender(self.rig, first, timer=timer) for timer in (True, False)}
 
     def _note(self, batch: PutBatch) -> None:
@@ -140,11 +140,11 @@ class _Planting:
         plain["holder"] = self.random.integers(0, len(HOLDERS), self.plain)
         return self.random.permutation(np.concatenate([faults, plain]))
 
-    def send(self, lives: npt.NDArray[Any]) -> None:
+    def send(self, histories: npt.NDArray[Any]) -> None:
         """Send messages, a millisecond for a batch, and hand over what is to be drained."""
         clock, first_ms = self.rig.clock, self.rig.clock.now_ms()
-        for first in range(0, lives.size, ROWS):
-            piece = lives[first : first + ROWS]
+        for first in range(0, histories.size, ROWS):
+            piece = histories[first : first + ROWS]
             clock.set_ms(clock.now_ms() + 1)
             for timer in (True, False):
                 mine = np.flatnonzero((piece["holder"] == 0) == timer)
@@ -155,7 +155,7 @@ class _Planting:
             while self.rig.drain.step(level, ROWS, migration="planted").taken:
                 self.rig.work()
             assert self.rig.drain.is_empty(level)
-        self.lives = np.concatenate([self.lives, lives])
+        self.histories = np.concatenate([self.histories, histories])
 
     def decide(self) -> None:
         """Cancel, move and fire, as the timer store and the levels do it."""
@@ -245,10 +245,10 @@ class _Planting:
 
     def places(self, *kinds: str, holder: str = "") -> Numbers:
         """Return the log offsets of messages of some kinds."""
-        mine = np.isin(self.lives["kind"], [KINDS.index(kind) for kind in kinds])
+        mine = np.isin(self.histories["kind"], [KINDS.index(kind) for kind in kinds])
         if holder:
-            mine &= self.lives["holder"] == HOLDERS.index(holder)
-        found: Numbers = self.lives["at"][mine]
+            mine &= self.histories["holder"] == HOLDERS.index(holder)
+        found: Numbers = self.histories["at"][mine]
         return found
 
     def _of_origins(self, topic: str) -> dict[int, int]:
@@ -261,14 +261,14 @@ class _Planting:
     def told(self) -> Planted:
         """Return what is to be found."""
         verdicts = [VERDICTS[kind] for kind in KINDS]
-        told = (verdicts[kind] for kind in self.lives["kind"].tolist())
-        made = Planted(self.root, dict(zip(self.lives["at"].tolist(), told, strict=True)))
+        told = (verdicts[kind] for kind in self.histories["kind"].tolist())
+        made = Planted(self.root, dict(zip(self.histories["at"].tolist(), told, strict=True)))
         sound = set(self.places("other_time").tolist())
         made.in_queues = set(self.places("other_time", holder="level").tolist())
         made.verdicts |= dict.fromkeys(sound - made.in_queues, "pending")
         made.in_queues |= set(self.places("unreachable").tolist())
         made.verdicts |= dict.fromkeys(self.unexpected, "unexpected")
-        gone = self.lives[self.lives["kind"] == KINDS.index("unreadable")]
+        gone = self.histories[self.histories["kind"] == KINDS.index("unreadable")]
         ends = gone["at"] + gone["size"]  # of neighbours there is one gap
         alone = ~np.isin(gone["at"], ends) | (gone["at"] % self.file_bytes == 0)
         made.gaps = sorted(gone["at"][alone].tolist())
@@ -284,8 +284,8 @@ class _Sender:
 
     def __init__(self, rig: MigrationRig, first: int, *, timer: bool) -> None:
         self.rig, self.timer, self.count = rig, timer, first
-        wish = {"TIMER_DELIVER_MS": "0" * TIME_DIGITS} if timer else {"DELAY": "1"}
-        text = encode_properties({"UNIQ_KEY": key(0), "WAIT": "true"} | wish)
+        command = {"TIMER_DELIVER_MS": "0" * TIME_DIGITS} if timer else {"DELAY": "1"}
+        text = encode_properties({"UNIQ_KEY": key(0), "WAIT": "true"} | command)
         self.topics = [rig.store.topics.add(name) for name in ("T", "Nowhere")]
         self.batch = PutBatch(ROWS)
         for n in range(ROWS):
@@ -301,12 +301,12 @@ class _Sender:
         name = b"TIMER_DELIVER_MS\x01" if timer else b"DELAY\x01"
         self.wish_at = body + text.index(name) + len(name)
 
-    def send(self, lives: npt.NDArray[Any], at: Numbers, near_ms: Numbers) -> None:
+    def send(self, histories: npt.NDArray[Any], at: Numbers, near_ms: Numbers) -> None:
         """Send the lives at some places; `near_ms`: when those are due that wait for a time."""
         batch, size = self.batch, at.size
         batch.clear()
         batch.rows[:size], batch.count, batch.staging_len = self.made[:size], size, self.staged
-        rows, texts, kinds = batch.filled, self.texts[:size], lives["kind"][at]
+        rows, texts, kinds = batch.filled, self.texts[:size], histories["kind"][at]
         texts[:] = self.pristine
         # numbers of timers are even, those of levels odd
         numbers = 2 * np.arange(self.count, self.count + size) + int(not self.timer)
@@ -317,11 +317,11 @@ class _Sender:
             rows["timer_value"] = near_ms + np.where(is_far, 2 * HOUR_MS, 0)
             write_digits(texts[:, self.wish_at :], rows["timer_value"], TIME_DIGITS, 10)
         else:
-            rows["delay_level"] = 2 * lives["holder"][at] - 1 + is_far
+            rows["delay_level"] = 2 * histories["holder"][at] - 1 + is_far
             write_digits(texts[:, self.wish_at :], rows["delay_level"], 1, 10)
         rows["topic_index"] = np.where(kinds == KINDS.index("gone"), *self.topics[::-1])
         rows["born_ms"] = self.rig.clock.now_ms()
         self.rig.put(batch)
         assert not rows["status"].any(), batch.remarks
-        lives["at"][at], lives["size"][at] = rows["phys_offset"], rows["record_size"]
+        histories["at"][at], histories["size"][at] = rows["phys_offset"], rows["record_size"]
         self.count += size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from reconciliation.verdicts import (
+from reconciliation.audit.verdicts import (
     DECISION_TOPIC,
     QUARANTINE_TOPIC,
     SCHEDULE_TOPIC,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from message_store.layout import RECORD_HEAD
-from reconciliation import clock_steps
-from reconciliation.files import Root
-from reconciliation.planning import log_segments, plan_log
-from reconciliation.read import audit_stores, count_stores
-from reconciliation.scanning import Walk
-from reconciliation.summary import Summary, summarize
-from reconciliation.verdicts import AuditConfig
+from reconciliation.audit import clock_steps
+from reconciliation.audit.summary import Summary, summarize
+from reconciliation.audit.verdicts import AuditConfig
+from reconciliation.scan.files import Root
+from reconciliation.scan.planning import log_segments, plan_log
+from reconciliation.scan.record_scan import Walk
+from reconciliation.spark.read import audit_stores, count_stores
 from tests.reconciliation.log_help import FILE_BYTES, START_MS, LogWriter
 from tests.reconciliation.sewn import Log
 from tests.timer_store.rig import TimerRig
@@ -268,7 +268,7 @@ def test_a_brief_audit_says_the_same_of_clocks(spark: Any, stepped: dict[str, Ex
 
 
 def test_a_clean_audit_with_a_step_is_clean_and_tells_it() -> None:
-    from reconciliation.report import html_report
+    from reconciliation.report.page import html_report
 
     none = {"p50": None, "p99": None, "max": None}
     place = {"store": "/s", "phys_offset": 77, "file": "commitlog/0", "offset": 77,

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from message_store import layout
-from reconciliation.files import Entry, Root
-from reconciliation.planning import row_of_files
-from reconciliation.source import StoreReader, wanted_of
-from reconciliation.tables import ROLE_GAP, ROLE_NONE, TABLES
+from reconciliation.scan.files import Entry, Root
+from reconciliation.scan.planning import row_of_files
+from reconciliation.scan.tables import ROLE_GAP, ROLE_NONE, TABLES
+from reconciliation.spark.data_source import StoreReader, wanted_of
 from tests.golden_data import STORES, GoldenStore, golden_store
 from tests.reconciliation.log_help import LogWriter
 from tests.timer_store.rig import TimerRig

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reconciliation.session import SETTINGS
+from reconciliation.spark.session import SETTINGS
 from tests.golden_data import golden_store
 from tests.interop.needs import need_commands, skip_without
 from tests.reconciliation import clusters

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from reconciliation import chains, identity, judging, lean, lives, verdicts
-from reconciliation.verdicts import AuditConfig
+from reconciliation.audit import chains, histories, origins, plain_histories, verdicts
+from reconciliation.audit import rules as judging
+from reconciliation.audit.verdicts import AuditConfig
 from tests.reconciliation.lean_rows import LeanTables
 from tests.reconciliation.naive import naive_audit
 from tests.reconciliation.random_lives import RandomStore
@@ -18,31 +19,31 @@ pytestmark = pytest.mark.spark
 STORES = 150
 MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
     "rolls by identity": (
-        identity, 'join(before, ["store_id", "identity", "turn", "place"], "left")',
+        origins, 'join(before, ["store_id", "identity", "turn", "place"], "left")',
         'join(before.drop("identity"), ["store_id", "turn", "place"], "left")',
     ),
     "deliveries by identity": (
-        identity, 'join(known.drop("places"), ["store_id", "identity", "place"])',
+        origins, 'join(known.drop("places"), ["store_id", "identity", "place"])',
         'join(known.drop("places", "identity"), ["store_id", "place"])',
     ),
     "rolls by turn": (
-        identity, '["store_id", "identity", "turn", "place"]', '["store_id", "identity", "place"]',
+        origins, '["store_id", "identity", "turn", "place"]', '["store_id", "identity", "place"]',
     ),
     "deliveries by store": (
-        identity, 'made = mine.join(known.drop("places"), ["store_id", "identity", "place"])',
+        origins, 'made = mine.join(known.drop("places"), ["store_id", "identity", "place"])',
         'made = mine.join(known.drop("places", "store_id"), ["identity", "place"])',
     ),
     "markers by slot": (
-        identity, 'join(names, ["store_id", "name_hash", "out_ms"])',
+        origins, 'join(names, ["store_id", "name_hash", "out_ms"])',
         'join(names.drop("out_ms"), ["store_id", "name_hash"])',
     ),
     "markers by name": (
-        identity, 'join(names, ["store_id", "name_hash", "out_ms"])',
+        origins, 'join(names, ["store_id", "name_hash", "out_ms"])',
         'join(names.drop("name_hash"), ["store_id", "out_ms"])',
     ),
-    "ended ones do not wait": (identity, '"left_anti"', '"left_semi"'),
+    "ended ones do not wait": (origins, '"left_anti"', '"left_semi"'),
     "markers behind their timer": (
-        identity, 'made.where(F.col("found") < F.col("phys_offset"))\n    return made.withColumn('
+        origins, 'made.where(F.col("found") < F.col("phys_offset"))\n    return made.withColumn('
         '"origin", F.col("found")).select(*markers', 'made\n    return made.withColumn('
         '"origin", F.col("found")).select(*markers',
     ),
@@ -51,21 +52,24 @@ MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
     "touched ones are not plain": (
         verdicts, 'plain.join(self.touched, "key", "left_anti")', "plain",
     ),
-    "cancels before the copy": (lives, " | (at < F.col(\"first_copy\"))", " | F.lit(True)"),
+    "cancels before the copy": (histories, " | (at < F.col(\"first_copy\"))", " | F.lit(True)"),
     "cancels before the end": (
-        lives, '(F.col("cancelled_at") < F.col("ended_at"))', "F.lit(True)",
+        histories, '(F.col("cancelled_at") < F.col("ended_at"))', "F.lit(True)",
     ),
-    "marks behind the delivery": (lives, 'F.col("marked_at") > F.col("sent.at")', "F.lit(True)"),
-    "target": (lean, 'F.coalesce("target", F.lit(0)) != 0', "F.lit(False)"),
-    "body": (lean, 'F.col("body") != 0', "F.lit(False)"),
-    "properties": (lean, 'F.col("properties") != 0', "F.lit(False)"),
+    "marks behind the delivery": (
+        histories, 'F.col("marked_at") > F.col("sent.at")', "F.lit(True)",
+    ),
+    "target": (plain_histories, 'F.coalesce("target", F.lit(0)) != 0', "F.lit(False)"),
+    "body": (plain_histories, 'F.col("body") != 0', "F.lit(False)"),
+    "properties": (plain_histories, 'F.col("properties") != 0', "F.lit(False)"),
     "retention": (judging, 'F.col("at_root") < F.col("log_min")', "F.lit(False)"),
     "units of removed records": (verdicts, ' | (F.col("role") == ROLE_GONE)', ""),
-    "settled units": (lean, "F.lit(1 << PAST)", "F.lit(0)"),
-    "units with another time": (lean, '_bit(F.coalesce("other_time", F.lit(False)), OTHER_TIME)',
-                                "F.lit(0)"),
-    "units of deliveries": (lean, "_bit(away, SENT_AWAY)", "F.lit(0)"),
-    "units of what waits": (lean, "_bit(away, NO_UNIT)", "F.lit(0)"),
+    "settled units": (plain_histories, "F.lit(1 << PAST)", "F.lit(0)"),
+    "units with another time": (
+        plain_histories, '_bit(F.coalesce("other_time", F.lit(False)), OTHER_TIME)', "F.lit(0)",
+    ),
+    "units of deliveries": (plain_histories, "_bit(away, SENT_AWAY)", "F.lit(0)"),
+    "units of what waits": (plain_histories, "_bit(away, NO_UNIT)", "F.lit(0)"),
 }  # fmt: skip
 RULES: Final = 34
 OF_CLOCKS: Final = (29, 30, 32)  # random stores have none that was set back: see `test_bad_clock`
@@ -76,7 +80,7 @@ IN_CI: Final = ("deliveries by identity", "cancels before the end", "units of de
 def mutated(module: Any, old: str, new: str) -> Any:
     """Return the audit with one text of one of its modules exchanged."""
     made = {}
-    for one in (chains, identity, judging, lean, lives, verdicts):
+    for one in (chains, origins, judging, plain_histories, histories, verdicts):
         assert one.__file__ is not None
         with open(one.__file__, encoding="utf-8") as file:
             text = file.read()
@@ -90,8 +94,11 @@ def mutated(module: Any, old: str, new: str) -> Any:
         made[one.__name__.rpartition(".")[2]] = twin
     audit = made["verdicts"]
     audit.find_roots = made["chains"].find_roots
-    audit.with_origins, audit.judged = made["identity"].with_origins, made["judging"].judged
-    audit.lean_lives, audit.whole_lives = made["lean"].lean_lives, made["lives"].whole_lives
+    audit.with_origins, audit.judged = made["origins"].with_origins, made["rules"].judged
+    audit.plain_message_histories, audit.whole_histories = (
+        made["plain_histories"].plain_message_histories,
+        made["histories"].whole_histories,
+    )
     return audit
 
 

@@ -11,16 +11,16 @@ import pytest
 from pyspark.sql import DataFrame
 
 from message_store.clock import FakeClock
-from migration.plan import PlannedLevel
-from reconciliation import jobs
-from reconciliation.migrations import DRAINED, ROUTED, migration_proof, proof_totals
-from reconciliation.read import audit_stores, read_table
-from reconciliation.running import Wanted, run_audit
-from reconciliation.verdicts import CLEAN, AuditConfig
-from reconciliation.watching import Watch, WatchConfig
+from migration.plans.plan import PlannedLevel
+from reconciliation.audit.migration_proof import DRAINED, ROUTED, migration_proof, proof_totals
+from reconciliation.audit.verdicts import CLEAN, AuditConfig
+from reconciliation.jobs import jobs
+from reconciliation.jobs.run import Wanted, run_audit
+from reconciliation.jobs.watch import Watch, WatchConfig
+from reconciliation.spark.read import audit_stores, read_table
+from tests.migration.plans.test_counting import plan_of
 from tests.migration.rig import MigrationRig
-from tests.migration.test_counting import plan_of
-from tests.migration.test_drain import fill
+from tests.migration.steps.test_drain import fill
 from tests.reconciliation.conftest import FOR_FEW_ROWS
 from tests.reconciliation.planted import plant
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from broker.broker import Broker
+from duemq.broker import Broker
 from message_store.clock import FakeClock
 from message_store.errors import ConfigError
 from message_store.ledger.engine import default_url
-from reconciliation import child
-from reconciliation.child import Result
 from reconciliation.config import ReconcileConfig
-from reconciliation.ledger import AuditLedger
+from reconciliation.jobs import child_process
+from reconciliation.jobs.audit_ledger import AuditLedger
+from reconciliation.jobs.child_process import Result
 from reconciliation.plugin import JOB, ReconciliationPlugin
-from tests.broker.running import asking, small
+from tests.duemq.running import asking, small
 
 NIGHTLY = {"reconcileCron": "30 3 * * * Europe/Berlin"}
 
@@ -151,7 +151,7 @@ def test_the_last_audit_is_told_in_metrics_and_status() -> None:
 async def eager(command: list[str], *, seconds_max: float) -> Result:
     """Run the command as it is, but not at the lowest priority: others test beside it."""
     words = command[command.index(sys.executable) :]
-    return await child.run([w for w in words if w != "--idle"], seconds_max=seconds_max)
+    return await child_process.run([w for w in words if w != "--idle"], seconds_max=seconds_max)
 
 
 @pytest.mark.spark

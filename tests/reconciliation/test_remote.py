@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from message_store.errors import UsageError
-from reconciliation.files import Root
-from reconciliation.tables import TABLES
+from reconciliation.scan.files import Root
+from reconciliation.scan.tables import TABLES
 from tests.golden_data import copy_golden_store
 from tests.reconciliation.test_bad_files import read
 
@@ -126,7 +126,7 @@ def test_spark_s_workers_read_it_there(endpoint: str, system: Any, store: Path) 
     for path in (URL, str(store)):
         words = ["reconcile", "run", path, "--json", "--ledger", "none", "--cores", "2"]
         done = subprocess.run(
-            [sys.executable, "-m", "broker.cli", *words],
+            [sys.executable, "-m", "duemq", *words],
             capture_output=True, text=True, timeout=600, env=env, check=False,
         )  # fmt: skip
         assert done.stdout, done.stderr

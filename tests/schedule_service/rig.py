@@ -11,8 +11,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from message_store.batch import PutBatch
 from message_store.clock import FakeClock
+from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from schedule_service.plugin import SchedulePlugin, create_plugin
 from tests.store_help import add_message, open_store

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from message_store.waiting import Verdict
+from delivery.pending import Verdict
 from schedule_service.cursor import without_holes
 from schedule_service.decisions import NOT_TAKEN
 from schedule_service.names import DECISION_TOPIC
-from tests.at_once import AtOnce
+from tests.at_once import Synchronous
 from tests.schedule_service.rig import level_service
 
 DONE, CANCELLED, DELIVERED = [Verdict.DONE], [Verdict.CANCELLED], [Verdict.DELIVERED]
@@ -79,7 +79,7 @@ def test_found_by_key_topic_and_offset(tmp_path):
         async with level_service(tmp_path, topics=("T", "U")) as rig:
             first = offsets_of(rig.send(3, b"a", UNIQ_KEY="ua", KEYS="k both"))
             offsets_of(rig.send(4, b"b", topic="U", UNIQ_KEY="ub", KEYS="both"))
-            port, now_ms = AtOnce(rig.plugin.waiting()), rig.clock.now_ms()
+            port, now_ms = Synchronous(rig.plugin.waiting()), rig.clock.now_ms()
             found = port.by_key("", ["both", "nobody"], unique=False)
             assert found.due_ms.tolist() == [now_ms + 10_000, now_ms + 60_000]
             assert found.gone.tolist() == [Verdict.DONE, Verdict.UNKNOWN]

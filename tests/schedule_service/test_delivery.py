@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from message_store.batch import PutBatch
+from message_store.log.batch import PutBatch
 from schedule_service.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from tests.schedule_service.rig import level_service
 from tests.store_help import add_message

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from message_store import layout
-from message_store.batch import PutBatch
-from message_store.properties import encode_properties
-from message_store.record import decode_record
-from message_store.topics import TopicTable
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
+from message_store.log.record import decode_record
+from message_store.queues.topic_table import TopicTable
 from schedule_service import kernels
-from schedule_service.carrier import NoTarget, add_delivery, target_of
 from schedule_service.cursor import NEVER_MS
+from schedule_service.deliverer import NoTarget, add_delivery, target_of
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 from tests.store_help import add_message, open_store
 

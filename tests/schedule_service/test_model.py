@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from message_store import checkpoint
 from message_store.clock import FakeClock
+from message_store.recovery import checkpoint
 from schedule_service.levels import parse_levels
 from tests.schedule_service.rig import Rig, level_service
 

@@ -7,10 +7,10 @@ import json
 
 import pytest
 
+from delivery.plugin import BrokerPlugin, Request
 from message_store.errors import ConfigError
 from message_store.json_dialect import loads
-from message_store.pins import UNKNOWN
-from message_store.plugin import BrokerPlugin, Request
+from message_store.retention.pins import UNKNOWN
 from schedule_service.names import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from schedule_service.plugin import create_plugin
 from tests.schedule_service.rig import FakeClock, FakeHost, level_service
@@ -147,7 +147,7 @@ def test_a_fault_of_ours_stops_the_broker_in_order(tmp_path, caplog):
     async def story():
         async with level_service(tmp_path) as rig:
             rig.send(1)
-            rig.service._carrier.carry = lambda *args: 1 // 0
+            rig.service._deliverer.deliver_batch = lambda *args: 1 // 0
             rig.clock.advance(1_000)
             for _ in range(50):
                 await asyncio.sleep(0)

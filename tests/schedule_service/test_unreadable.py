@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from message_store.page_guard import PAGE_BYTES
-from message_store.quarantine import QUARANTINE_TOPIC
+from delivery.quarantine import QUARANTINE_TOPIC
+from message_store.log.page_guard import PAGE_BYTES
 from tests.bad_disk import BadDisk
 from tests.schedule_service.rig import level_service
 

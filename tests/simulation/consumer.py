@@ -11,9 +11,9 @@ import random
 from itertools import product
 from typing import Any
 
-from message_store.plugin import Request
-from message_store.record import decode_record
-from tests.broker.loopback import pull_request
+from delivery.plugin import Request
+from message_store.log.record import decode_record
+from tests.duemq.loopback import pull_request
 from tests.simulation.world import World
 
 GROUP = "live"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from message_store.gaps import BRIDGE_TOPIC
-from message_store.record import Record
+from message_store.log.gaps import BRIDGE_TOPIC
+from message_store.log.record import Record
 
 SCHEDULE, HALF, OPS = (
     "SCHEDULE_TOPIC_XXXX",

@@ -7,12 +7,12 @@ import struct
 from itertools import product
 from typing import Any
 
-from broker.processors.pull import PullRequest
-from message_store.plugin import Request, Response
-from message_store.record import decode_record
+from delivery.plugin import Request, Response
+from duemq.pull.pull import PullRequest
+from message_store.log.record import decode_record
 from schedule_service.levels import parse_levels
-from tests.broker.loopback import pull_request
-from tests.broker.remoting.sends import send_request
+from tests.duemq.loopback import pull_request
+from tests.duemq.net.sends import send_request
 from tests.simulation.consumer import Consumer
 from tests.simulation.model import (
     HOLD_MS,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from message_store.verify import Finding
-from tests.broker.loopback import faults_of
+from tests.duemq.loopback import faults_of
 from tests.simulation.steps import CHANGING, Simulation
 from tests.simulation.world import Gate, World
 

@@ -23,19 +23,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.assembly import make_ingest
-from broker.broker import Broker
-from broker.plugins import Installed
-from broker.remoting import codec
-from broker.remoting.connection import Connection
-from broker.remoting.limits import RemotingLimits
-from message_store import checkpoint
+from delivery.plugin import ENTRY_POINT_GROUP, Request, Response
+from duemq.assembly import make_ingest
+from duemq.broker import Broker
+from duemq.net import codec
+from duemq.net.connection import Connection
+from duemq.net.limits import RemotingLimits
+from duemq.plugins import Installed
 from message_store.clock import FakeClock
-from message_store.commit_log import LogFile
 from message_store.layout import CQ_UNIT
-from message_store.plugin import ENTRY_POINT_GROUP, Request, Response
-from tests.broker.loopback import LEVELS, TOPICS, properties_of
-from tests.broker.replay import Wire
+from message_store.log.commit_log import LogFile
+from message_store.recovery import checkpoint
+from tests.duemq.loopback import LEVELS, TOPICS, properties_of
+from tests.duemq.replay import Wire
 
 TIMERS = Installed(
     "timer_store",

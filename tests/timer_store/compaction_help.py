@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from delivery.plugin import Request
 from message_store.clock import FakeClock
-from message_store.plugin import Request
 from message_store.store import MessageStore
 from tests.timer_store.rig import TimerRig
-from timer_store.compact_request import COMPACT_TIMERS, answer_compact
-from timer_store.compaction import PIN_OWNER
+from timer_store.compaction.compactor import PIN_OWNER
+from timer_store.compaction.request import COMPACT_TIMERS, answer_compact
 
 FILE_BYTES = 16_384
 DAY_MS = 86_400_000

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from message_store.batch import PutBatch
 from message_store.clock import FakeClock
+from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from message_store.text import java_hash
 from tests.store_help import add_message, open_store

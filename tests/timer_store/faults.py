@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from message_store import zeroing
 from message_store.layout import CQ_UNIT
+from message_store.log import zeroing
 
 SECTOR_BYTES = 512
 CALLS = ("pwrite", "pwritev", "fdatasync", "fsync", "ftruncate", "replace", "link", "unlink")

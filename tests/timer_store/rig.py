@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from message_store.batch import PutBatch
 from message_store.clock import FakeClock
+from message_store.log.batch import PutBatch
 from tests.schedule_service.rig import crash
 from tests.store_help import add_message, open_store
 from timer_store import layout
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
-from timer_store.hook import TimerHook
+from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC
-from timer_store.persist import TimerKeeper
 from timer_store.store import TimerStore
 
 LOG_FILE_BYTES = 2_600  # 49 units
@@ -67,7 +67,7 @@ class TimerRig:
             topics.set_routing(name, write_queues=4, read_queues=4, perm=6)
         self.timers = TimerStore(self.store, self.clock, self.config)
         self.timers.open(notice=self.notices.append)
-        self.keeper = TimerKeeper(self.timers)
+        self.keeper = CheckpointWriter(self.timers)
         assert self.persist(last=True)
         self.hook = TimerHook(topics, self.config, self.timers.slot_count)
         self.store.add_dispatcher(self._dispatch)

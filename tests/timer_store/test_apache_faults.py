@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
-from message_store.batch import PutBatch
+from delivery.pending import Verdict
+from delivery.quarantine import QUARANTINE_TOPIC
 from message_store.layout import SYS_PREPARED
-from message_store.quarantine import QUARANTINE_TOPIC
-from message_store.waiting import Verdict
+from message_store.log.batch import PutBatch
 from tests.store_help import add_message
 from tests.timer_store.rig import TimerRig
 from timer_store.layout import TIMER_CHECK_BYTES, UNIT_BYTES

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from delivery.quarantine import QUARANTINE_TOPIC
 from message_store.json_dialect import backup_path
-from message_store.quarantine import QUARANTINE_TOPIC
 from tests.timer_store.rig import TimerRig
 from timer_store.layout import SLOT_BYTES, TIMER_SLOT, TIMER_UNIT, UNIT_BYTES, WHEEL_SLOTS
 

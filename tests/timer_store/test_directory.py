@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from message_store.batch import PutBatch
+from delivery.pending import Verdict
 from message_store.clock import FakeClock
 from message_store.errors import ConfigError, StoreLocked
-from message_store.waiting import Verdict
+from message_store.log.batch import PutBatch
 from tests.store_help import add_message
 from timer_store.directory import TimerRefused, open_timers
 

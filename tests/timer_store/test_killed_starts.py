@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from message_store.clock import FakeClock
-from tests.message_store.test_zeroing import FAULTS, Death, Steps, lives, no_holes
+from tests.message_store.log.test_zeroing import FAULTS, Death, Steps, disk_states, no_holes
 from tests.store_help import open_store
 from tests.timer_store.rig import LOG_FILE_BYTES, TimerRig
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
-from timer_store.persist import TimerKeeper
 from timer_store.store import TimerStore
 
 COUNT, LATER = 60, 3
@@ -42,7 +42,7 @@ def start(root: Path, clock: FakeClock, steps: Steps, step: int) -> bool:
         steps.left = step
         try:
             timers.open(notice=lambda text: None)
-            asyncio.run(TimerKeeper(timers).persist(last=True))
+            asyncio.run(CheckpointWriter(timers).persist(last=True))
             return steps.left > 0
         except (Death, OSError):
             return False
@@ -58,10 +58,10 @@ def test_the_next_start_finds_every_timer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, fault: BaseException, after: bool
 ) -> None:
     if way == "zeros":
-        monkeypatch.setattr("message_store.zeroing.punch_hole", no_holes)
+        monkeypatch.setattr("message_store.log.zeroing.punch_hole", no_holes)
     clock = killed_timers(tmp_path / "store")
     steps = Steps(monkeypatch, fault, after=after)
-    for step, root in lives(tmp_path / "store"):
+    for step, root in disk_states(tmp_path / "store"):
         survived = start(root, clock, steps, step)
         sizes = {path.stat().st_size for path in (root / "timerlog").iterdir()}
         assert sizes == {LOG_FILE_BYTES}

@@ -23,10 +23,10 @@ from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from message_store import checkpoint
-from message_store.batch import PutBatch
 from message_store.clock import FakeClock
-from message_store.record import Record
+from message_store.log.batch import PutBatch
+from message_store.log.record import Record
+from message_store.recovery import checkpoint
 from tests.simulation.model import log_records
 from tests.store_help import add_message
 from tests.timer_store.faults import Death, Disk, cut_log, lose_units

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from message_store.waiting import Verdict
+from delivery.pending import Verdict
 from tests.timer_store.faults import Disk
 from tests.timer_store.rig import TimerRig
 

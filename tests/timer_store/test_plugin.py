@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from message_store.batch import PutBatch
+from delivery.plugin import BrokerPlugin, Request
 from message_store.clock import FakeClock
 from message_store.errors import ConfigError
-from message_store.pins import UNKNOWN
-from message_store.plugin import BrokerPlugin, Request
+from message_store.log.batch import PutBatch
+from message_store.retention.pins import UNKNOWN
 from tests.schedule_service.rig import FakeHost
 from tests.store_help import add_message, open_store
 from timer_store.names import TIMER_TOPIC

@@ -8,7 +8,7 @@ import pytest
 
 from tests.timer_store.faults import Disk
 from tests.timer_store.rig import TimerRig
-from timer_store import delivery
+from timer_store.dequeue import dequeue_service as delivery
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from broker.admin import VIEW_REQUEST
-from broker.broker import Broker
-from broker.plugins import Installed
-from broker.remoting.codes import RequestCode, ResponseCode
-from message_store.plugin import ENTRY_POINT_GROUP, Response
-from tests.broker.running import Asker, running, small
+from delivery.plugin import ENTRY_POINT_GROUP, Response
+from duemq.admin.views import VIEW_REQUEST
+from duemq.broker import Broker
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.plugins import Installed
+from tests.duemq.running import Asker, running, small
 
 HOUR_S = 3_600
 GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61

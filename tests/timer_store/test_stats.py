@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from message_store.quarantine import Reason, Undeliverable
-from message_store.topics import TopicTable
-from timer_store.carrier import NOT_PUT, Trip
+from delivery.quarantine import Reason, Undeliverable
+from message_store.queues.topic_table import TopicTable
+from timer_store.dequeue.deliverer import NOT_PUT, DeliveryBatch
 from timer_store.stats import (
     CLASSES,
     ORDINARY,
@@ -38,7 +38,7 @@ def test_class_of(topic, wanted):
 
 def trip_of(*timers, parked=(), **fields):
     """Return a trip of (store_ms, topic_index)."""
-    trip = Trip(parked=[Undeliverable(reason, "", 0, 0, 0) for reason in parked], **fields)
+    trip = DeliveryBatch(parked=[Undeliverable(reason, "", 0, 0, 0) for reason in parked], **fields)
     trip.note(
         np.array([t[0] for t in timers], np.int64), np.array([t[1] for t in timers], np.int32)
     )

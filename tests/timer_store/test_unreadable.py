@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-from message_store.page_guard import PAGE_BYTES
-from message_store.quarantine import QUARANTINE_TOPIC
+from delivery.quarantine import QUARANTINE_TOPIC
+from message_store.log.page_guard import PAGE_BYTES
 from tests.bad_disk import BadDisk
 from tests.timer_store.rig import TimerRig
+from timer_store.checkpoint.snapshot import SNAPSHOT_FILE
 from timer_store.layout import WHEEL_BYTES
-from timer_store.snapshot import SNAPSHOT_FILE
-from timer_store.wheel import TimerWheel
+from timer_store.log.wheel import TimerWheel
 
 TIMERS, DELAY_MS = 40, 60_000
 BACKUP_FILE = f"{SNAPSHOT_FILE}.bak"

@@ -13,9 +13,9 @@ import numpy as np
 from tests.timer_store.kernels.naive_units import Model, Timer
 from timer_store import layout
 from timer_store.kernels.wheel import PAGE_SLOTS
-from timer_store.timer_log import TimerLog
-from timer_store.units import TimerUnits
-from timer_store.wheel import TimerWheel
+from timer_store.log.timer_log import TimerLog
+from timer_store.log.units import TimerUnits
+from timer_store.log.wheel import TimerWheel
 
 FILE_BYTES = 2_600  # 49 units, as the golden stores have
 NOW_MS = 1_700_000_000_000

@@ -270,7 +270,7 @@ def walk_back(data: Bytes, base: int, cursors: Rows, precision_ms: int, limit_po
 
 
 @kernel
-def count_waiting(data: Bytes, base: int, cursors: Rows, precision_ms: int, skip: Any) -> None:
+def count_pending(data: Bytes, base: int, cursors: Rows, precision_ms: int, skip: Any) -> None:
     """Count every slot's timers that wait: no markers, none that is settled or in `skip`."""
     for i in range(cursors.size):
         cursor = cursors[i]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from delivery.kernels.redirected import TAGS, read_hosts, set_plain
 from message_store.kernels.bytes import (
     Bytes,
     copy,
@@ -24,9 +25,9 @@ from message_store.kernels.bytes import (
     get_i8,
     put_digits,
 )
-from message_store.kernels.carry import TAGS, entry_end, is_named, read_hosts, set_plain
 from message_store.kernels.index import KEYS_NAME, UNIQ_NAME
 from message_store.kernels.kernel import kernel
+from message_store.kernels.names import entry_end, is_named
 from message_store.kernels.properties import find_value, java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.layout import (
@@ -49,7 +50,7 @@ from timer_store.kernels.fetch import (
     D,
     is_entry,
 )
-from timer_store.kernels.handover import is_delay
+from timer_store.kernels.transfer import is_delay
 
 Rows = npt.NDArray[Any]
 UNREADABLE = 1  # status of a row whose record is not whole: it is not put
@@ -213,7 +214,10 @@ def is_dropped(data: Bytes, pos: int, end: int, kept: bool) -> bool:
 
 @kernel
 def is_born_with_level(data: Bytes, at: int, end: int) -> bool:
-    """Return whether a timer's text is that of a routed message. See `timer_store.born`."""
+    """Return whether a timer's text is that of a routed message.
+
+    Readable twin: `timer_store.dequeue.original_properties`.
+    """
     size = end - at
     if find_value(data, at, size, EXACT)[1] == 0 or find_value(data, at, size, SEC)[1] != 0:
         return False

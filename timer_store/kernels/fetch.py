@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
-from message_store.kernels.carry import entry_end, is_named, is_topic
 from message_store.kernels.encode import takes_queue_offset
 from message_store.kernels.kernel import kernel
+from message_store.kernels.names import entry_end, is_named, is_topic
 from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
@@ -29,7 +29,7 @@ from message_store.layout import (
     TIMER_DELIVER_MS,
     TIMER_NONE,
 )
-from message_store.topics import QUEUES_MAX, TopicArrays
+from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
 from timer_store.layout import (
     DUE_MS_MAX,
     NO_NUMBER,
@@ -117,7 +117,10 @@ def read_text(data: Bytes, pos: int, end: int, text: Any) -> None:
 
 @kernel
 def due_of(text: Any, store_ms: int, precision_ms: int) -> int:
-    """Return the due time, -1 if there is none. `timer_store.due` is the readable twin."""
+    """Return the due time, -1 if there is none.
+
+    Readable twin: `timer_store.enqueue.due_time`.
+    """
     out_ms, kind, value = text["out_ms"], text["kind"], text["value"]
     if out_ms < 0:
         return -1

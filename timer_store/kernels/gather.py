@@ -5,7 +5,7 @@ outcome   after the put: what became of the rows
 
 Bodies and property texts are copied: the timers of one batch lie in several log files, and the
 batch is put while the next one is read. A record is believed only if it is the very one that was
-promised for this moment; whatever is odd about it is left to the plain way (`timer_store.gather`).
+promised for this moment; any other record is left to `timer_store.dequeue.gather`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from delivery.kernels.redirected import read_hosts, set_plain
 from message_store.kernels.bytes import Bytes, copy, crc32, get_i4, get_i8
-from message_store.kernels.carry import entry_end, is_named, is_topic, read_hosts, set_plain
 from message_store.kernels.encode import MESSAGE_ILLEGAL
 from message_store.kernels.kernel import kernel
+from message_store.kernels.names import entry_end, is_named, is_topic
 from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
 from message_store.layout import TIMER_NONE
-from message_store.topics import QUEUES_MAX, TopicArrays
+from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
 from timer_store.kernels.fetch import (
     EXACT,
     OUT,
@@ -34,7 +35,7 @@ from timer_store.kernels.fetch import (
     is_entry,
     take_timer,
 )
-from timer_store.kernels.handover import is_delay
+from timer_store.kernels.transfer import is_delay
 from timer_store.layout import (
     FROM_LEVEL,
     FROM_NOTHING,
@@ -63,7 +64,7 @@ class Into(NamedTuple):
 
     rows: Rows  # (n,) message_store.layout.PUT
     staging: Bytes
-    is_odd: npt.NDArray[np.uint8]  # (n,): 1: left to the plain way
+    is_malformed: npt.NDArray[np.uint8]  # (n,): 1: left to the plain way
 
 
 class Scratch(NamedTuple):
@@ -200,7 +201,10 @@ def is_due(text: Any, kind: int, store_ms: int, timer: Any) -> bool:
 
 @kernel
 def is_routed(text: Any) -> bool:
-    """Return whether a timer was born with a level: `timer_store.born` says how that is known."""
+    """Return whether a timer was sent with a level.
+
+    Readable twin: `timer_store.dequeue.original_properties`.
+    """
     if text["flags"] & TEXT_LEVEL == 0:
         return False
     return text["exact_ms"] != NO_NUMBER and text["kind"] == TIMER_NONE
@@ -260,7 +264,7 @@ def gather(
     frame, text, guess, at = scratch.frames[0], scratch.text[0], np.int64(-1), ids[4]
     for i in order:
         timer, row = staged[i], into.rows[i]
-        into.is_odd[i] = 1
+        into.is_malformed[i] = 1
         pos = np.int64(timer["phys_offset"] - span[0])
         if pos < 0 or timer["record_size"] < 0 or pos + timer["record_size"] > span[1]:
             continue
@@ -287,7 +291,7 @@ def gather(
         row["prop_pos"] = at = at + frame["body_len"]
         at = put_text(data, start, end, text, kind, drops, into.staging, at)
         row["prop_len"] = at - row["prop_pos"]
-        into.is_odd[i] = 0
+        into.is_malformed[i] = 0
     return at
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.kernels import scan
-from message_store.record import Record, decode_record
+from message_store.log.record import Record, decode_record
 from message_store.text import java_hash
 
 Unit = tuple[int, int, int]  # log offset, size, tags code

@@ -69,9 +69,13 @@ def run(top: Path, program: str, cache: Path | None = None) -> list[str]:
 
 def test_the_sources_of_a_kernel_are_all_that_it_imports():
     names = {path.relative_to(TOP).as_posix() for path in sources_of(GATHER)}
-    assert {"timer_store/layout.py", "message_store/layout.py", "message_store/topics.py"} <= names
+    assert {
+        "timer_store/layout.py",
+        "message_store/layout.py",
+        "message_store/queues/topic_table.py",
+    } <= names
     assert {"message_store/kernels/bytes.py", "timer_store/kernels/fetch.py"} <= names
-    assert "timer_store/gather.py" not in names
+    assert "timer_store/dequeue/gather.py" not in names
     assert not [path for path in kernel_sources() if "cli" in path.parts]
 
 

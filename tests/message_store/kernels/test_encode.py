@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from message_store import layout
-from message_store.batch import PutBatch
 from message_store.kernels import encode
-from message_store.topics import TopicTable
+from message_store.log.batch import PutBatch
+from message_store.queues.topic_table import TopicTable
 from tests.message_store.kernels import naive
 from tests.store_help import LOOPBACK
 

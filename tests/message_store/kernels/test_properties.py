@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from message_store.kernels import properties as kernels
 from message_store.layout import DELAY_ILLEGAL
-from message_store.properties import decode_properties
+from message_store.log.properties import decode_properties
 from message_store.text import java_hash
 from tests.message_store.kernels import naive
 

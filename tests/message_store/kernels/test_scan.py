@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from message_store import layout
 from message_store.kernels import scan
-from message_store.record import encode_record
+from message_store.log.record import encode_record
+from message_store.queues.topic_table import TopicTable
 from message_store.text import java_hash
-from message_store.topics import TopicTable
 from tests.golden_data import STORES, golden_store
 from tests.message_store.kernels import naive
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from message_store.kernels.topics import find_topic, hash_name
-from message_store.topics import TopicTable, name_hash
+from message_store.queues.topic_table import TopicTable, name_hash
 
 names = st.text(
     alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20

@@ -13,7 +13,7 @@ from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.kernels import index as index_kernels
 from message_store.kernels import verify as kernels
-from message_store.record import Record, decode_record, encode_record
+from message_store.log.record import Record, decode_record, encode_record
 from message_store.text import java_hash
 from tests.store_help import LOOPBACK
 

@@ -29,7 +29,9 @@ def test_a_url_for_messages(url: str) -> None:
 
 
 def test_the_status_of_a_migration_does_not_wait_for_sqlalchemy() -> None:
-    program = "import sys, migration.views, migration.account; print('sqlalchemy' in sys.modules)"
+    program = (
+        "import sys, migration.views, migration.ledger.account; print('sqlalchemy' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )

@@ -16,8 +16,8 @@ from migration.ledger.records import (
     VerificationRecord,
     mark_key,
 )
-from migration.plan import Obstacle, Plan, PlannedLevel
-from migration.states import State
+from migration.ownership.states import State
+from migration.plans.plan import Obstacle, Plan, PlannedLevel
 
 RUN_ID = "run-20261121-163000-1f2e"
 

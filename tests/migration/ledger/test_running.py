@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from message_store.ledger.engine import parse_url
+from migration.ledger.process import LedgerWorker
 from migration.ledger.records import Run
-from migration.ledger.scribe import Scribe
 from migration.ledger.store import Ledger
-from migration.states import State
-from tests.migration.test_service import Bench, with_broker
+from migration.ownership.states import State
+from tests.migration.steps.test_service import Bench, with_broker
 
 TURNS_MAX = 300
 WRITTEN_S = 60.0
@@ -23,7 +23,7 @@ WRITTEN_S = 60.0
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no time pass beside the clock."""
-    monkeypatch.setattr("migration.plugin.ScribeProcess", Scribe)
+    monkeypatch.setattr("migration.plugin.LedgerProcess", LedgerWorker)
 
 
 async def until_written(bench: Bench) -> None:
@@ -31,7 +31,7 @@ async def until_written(bench: Bench) -> None:
     ledger: dict[str, Any] = {}
     async with asyncio.timeout(WRITTEN_S):
         while not ledger or ledger["waiting"] or ledger["trouble"]:
-            ledger = (await bench.wish("status"))["ledger"]
+            ledger = (await bench.command("status"))["ledger"]
             bench.clock.advance(10)
 
 
@@ -61,14 +61,14 @@ def wipe(url: str) -> None:
 def test_a_run_is_told_from_plan_to_rollback(url: str, tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         await bench.send(20, 5)
-        plan = (await bench.wish("plan", levels=[5], who="anna"))["plan"]
-        started = await bench.wish("start", plan_id=plan["plan_id"], who="anna")
+        plan = (await bench.command("plan", levels=[5], who="anna"))["plan"]
+        started = await bench.command("start", plan_id=plan["plan_id"], who="anna")
         runs.append(started["migration"])
         await bench.until(5, "done")
         await bench.send(3, 5, "new")
         bench.clock.advance(1_000)
-        assert (await bench.wish("verify", levels=[5]))["right"]
-        await bench.wish("rollback", who="ben")
+        assert (await bench.command("verify", levels=[5]))["right"]
+        await bench.command("rollback", who="ben")
         await bench.until(5, "rolled_back")
         await until_written(bench)
 
@@ -90,22 +90,22 @@ def test_a_run_is_told_from_plan_to_rollback(url: str, tmp_path: Path) -> None:
 def test_a_ledger_lost_in_the_middle_is_made_again_of_the_log(url: str, tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         await bench.send(60, 5)
-        runs.append((await bench.wish("start", levels=[5], who="anna"))["migration"])
+        runs.append((await bench.command("start", levels=[5], who="anna"))["migration"])
         await bench.until(5, "draining", step_ms=1)
         for _ in range(TURNS_MAX):
             if (await bench.level(5))["moved"]:
                 break
             bench.clock.advance(10)
-        await bench.wish("pause")
+        await bench.command("pause")
         await until_written(bench)
         assert 0 < (await bench.level(5))["moved"] < 60
         wipe(url)
-        await bench.wish("resume")
+        await bench.command("resume")
         done = await bench.until(5, "done", step_ms=100)
         assert done["moved"] == 60
         for _ in range(TURNS_MAX):
             bench.clock.advance(1_000)
-            await bench.wish("status")
+            await bench.command("status")
         await until_written(bench)
 
     runs: list[str] = []
@@ -122,7 +122,7 @@ def test_a_ledger_lost_in_the_middle_is_made_again_of_the_log(url: str, tmp_path
 
 def test_a_ledger_of_another_store_is_refused(url: str, tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
-        await bench.wish("start", levels=[5])
+        await bench.command("start", levels=[5])
         await bench.until(5, "done")
         await until_written(bench)
 
@@ -130,7 +130,7 @@ def test_a_ledger_of_another_store_is_refused(url: str, tmp_path: Path) -> None:
         why = await bench.refused("start", levels=[5])
         assert "it belongs to store" in why
         assert "Nothing was started" in why
-        status: Any = await bench.wish("status")
+        status: Any = await bench.command("status")
         assert not status["levels"]
         assert "it belongs to store" in status["ledger"]["trouble"]
 

@@ -31,8 +31,8 @@ from migration.ledger.records import (
     VerificationRecord,
 )
 from migration.ledger.store import Ledger
-from migration.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
-from migration.states import State
+from migration.ownership.states import State
+from migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
 from tests.migration.ledger.conftest import Opener
 
 PLAN_AND_RUN = """

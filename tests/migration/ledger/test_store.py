@@ -23,8 +23,8 @@ from message_store.ledger.errors import (
 from migration.ledger.records import Record, Run, VerificationRecord
 from migration.ledger.store import TABLES, Ledger
 from migration.ledger.writer import key_of
-from migration.plan import Plan
-from migration.states import State
+from migration.ownership.states import State
+from migration.plans.plan import Plan
 from tests.migration.ledger import records_of as some
 from tests.migration.ledger.conftest import NOW_MS, Opener
 from tests.migration.ledger.postgres import Server

@@ -16,11 +16,11 @@ from sqlalchemy import text
 from message_store.clock import FakeClock
 from message_store.ledger.engine import default_url, make_engine, parse_url
 from message_store.ledger.errors import LedgerNewer, LedgerOfAnotherStore
+from migration.ledger.process import LedgerPlace
 from migration.ledger.records import Fold, Record
-from migration.ledger.scribe import LedgerPlace
 from migration.ledger.store import Ledger
 from migration.ledger.writer import LINGER_MS, RETRY_MS, Health, LedgerWriter
-from migration.plan import Plan
+from migration.plans.plan import Plan
 from tests.migration.ledger import records_of as some
 from tests.migration.ledger.conftest import NOW_MS, Opener
 from tests.migration.ledger.postgres import Server

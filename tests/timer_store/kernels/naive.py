@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from message_store.errors import RecordUnreadable
-from message_store.properties import decode_properties
-from message_store.record import decode_record
+from message_store.log.properties import decode_properties
+from message_store.log.record import decode_record
+from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from message_store.text import java_hash
-from message_store.topics import QUEUES_MAX, TopicTable
 from timer_store import layout
-from timer_store.due import due_ms_of, number_of, out_ms_of
+from timer_store.enqueue.due_time import due_ms_of, number_of, out_ms_of
 from timer_store.names import HALF_TOPIC, TIMER_TOPIC
 
 BROKEN = (0, 0, -1, 0, -1, layout.TIMED_BROKEN)

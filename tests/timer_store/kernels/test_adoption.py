@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from message_store import layout as store_layout
-from message_store.record import decode_record
+from message_store.log.record import decode_record
 from tests.store_help import open_store, put_one
 from timer_store import layout
-from timer_store.due import number_of
+from timer_store.enqueue.due_time import number_of
 from timer_store.kernels.adoption import identify
 
 MASK, PRIME, START = (1 << 64) - 1, 0x100000001B3, 0xCBF29CE484222325

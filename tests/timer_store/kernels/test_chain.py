@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.timer_store.kernels import naive_units as naive
 from tests.timer_store.kernels.naive_units import Unit, columns, is_plain_marker, staged
 from timer_store import layout
-from timer_store.chains import new_walk
 from timer_store.kernels import chain
+from timer_store.log.chains import new_walk
 
 BASE, PRECISION = 2_600, 1_000
 TICKS = (1_700_000_000, 1_700_000_001)
@@ -161,7 +161,7 @@ def test_walk_back(data, first, second, limit_pos):
 @given(files(), places, places, offsets)
 def test_count_waiting(data, first, second, skip):
     cursors = cursors_of((TICKS[0], first), (TICKS[1], second))
-    chain.count_waiting(array(data), BASE, cursors, PRECISION, skip)
+    chain.count_pending(array(data), BASE, cursors, PRECISION, skip)
     for cursor, tick, pos in zip(cursors, TICKS, (first, second), strict=True):
         units, end, fault = naive.follow(data, BASE, pos, tick, PRECISION)
         waiting = [

@@ -10,14 +10,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from message_store.batch import PutBatch
-from message_store.properties import decode_properties
-from message_store.quarantine import origin_of
+from delivery.quarantine import origin_of
+from message_store.log.batch import PutBatch
+from message_store.log.properties import decode_properties
 from message_store.text import java_hash
 from tests.store_help import add_message, open_store
 from timer_store import layout
-from timer_store.deciding import DecidingRecords
 from timer_store.names import TIMER_TOPIC
+from timer_store.pending.decision_records import DecidingRecords
 
 PRECISION_MS = 1_000
 STALE = (
@@ -57,7 +57,7 @@ def naive_copy(properties: dict[str, str], due_ms: int) -> dict[str, str]:
 
 
 def naive_again(properties: dict[str, str], due_ms: int) -> dict[str, str]:
-    """What `timer_store.gather.add_roll` makes of them."""
+    """What `timer_store.dequeue.gather.add_roll` makes of them."""
     times = properties.get("TIMER_ROLL_TIMES", "0")
     dropped = ("TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "__CRC32#")
     kept = {name: value for name, value in properties.items() if name not in dropped}

@@ -1,1 +1,0 @@
-"""The process: remoting, name server, plugin host, command line, metrics."""

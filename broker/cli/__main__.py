@@ -1,5 +1,0 @@
-"""`python -m broker.cli` is `duemq`."""
-
-from broker.cli import main
-
-main()

@@ -1,0 +1,1 @@
+"""What levels and timers share: redirected records, ownership, quarantine, pending, lateness."""

@@ -1,0 +1,77 @@
+"""How late messages left: a histogram with fixed buckets, counted by the batch.
+
+Lateness is the store time of a delivery minus the time it was promised for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery.kernels.lateness import count_late
+
+Times = npt.NDArray[np.int64]
+
+# Upper bounds of the buckets in ms; one more bucket takes what is later.
+BOUNDS_MS = np.array(
+    [
+        *range(9),
+        *(10, 12, 15, 20, 25, 30, 40, 50, 70, 100, 150, 200, 300, 500),
+        *(1_000, 2_000, 5_000, 10_000, 60_000, 600_000, 3_600_000),
+    ],
+    np.int64,
+)
+
+
+class Lateness:
+    """Deliveries by how late they were.
+
+    Attributes:
+        buckets: (len(BOUNDS_MS) + 1,) i8.
+    """
+
+    def __init__(self) -> None:
+        self.buckets: Times = np.zeros(BOUNDS_MS.size + 1, np.int64)
+        self.sum_ms = 0
+        self.max_ms = 0
+
+    def note(self, due_ms: Times, store_ms: Times) -> None:
+        """Count deliveries; one that is early counts as in time."""
+        if not due_ms.size:
+            return
+        due_ms, store_ms = np.ascontiguousarray(due_ms), np.ascontiguousarray(store_ms)
+        sum_ms, max_ms = count_late(due_ms, store_ms, BOUNDS_MS, self.buckets)
+        self.sum_ms += sum_ms
+        self.max_ms = max(self.max_ms, max_ms)
+
+    @property
+    def count(self) -> int:
+        """How many deliveries were counted."""
+        return int(self.buckets.sum())
+
+    def quantile_ms(self, share: float) -> int | None:
+        """Return an upper bound of the lateness of `share` of the deliveries; None without any.
+
+        It is the bound of a bucket, or the latest delivery where that was earlier.
+        """
+        if not self.count:
+            return None
+        at = int(np.searchsorted(np.cumsum(self.buckets), share * self.count))
+        return min(int(BOUNDS_MS[at]), self.max_ms) if at < BOUNDS_MS.size else self.max_ms
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for views."""
+        bounds: list[int | None] = [*BOUNDS_MS.tolist(), None]
+        return {
+            "p50": self.quantile_ms(0.5),
+            "p99": self.quantile_ms(0.99),
+            "max": self.max_ms if self.count else None,
+            "buckets": [list(pair) for pair in zip(bounds, self.buckets.tolist(), strict=True)],
+        }
+
+    def seconds_buckets(self) -> list[tuple[str, int]]:
+        """Return (upper bound in seconds, deliveries up to it), as prometheus wants it."""
+        bounds = [*(str(bound / 1_000) for bound in BOUNDS_MS.tolist()), "+Inf"]
+        return list(zip(bounds, np.cumsum(self.buckets).tolist(), strict=True))

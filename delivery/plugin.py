@@ -1,0 +1,249 @@
+"""The interface between the broker and its plugins: put hooks, dispatchers, tasks, request codes.
+
+A plugin is found through the entry point group `duemq.broker_plugins`; the entry point names a
+factory `create_plugin(host: PluginHost) -> BrokerPlugin`. Order of a broker's life:
+
+    create_plugin(host)        configuration is parsed, the store is not open yet
+    system_topics(), tags_code_rules()    asked before the store recovers
+    store opens and recovers
+    put_hooks(), dispatchers(), request_handlers(), admin_views()    asked once
+    running(store)             entered before the port listens, left after it closed
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from message_store.clock import Clock
+from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
+from message_store.retention.pins import FirstPending
+
+if TYPE_CHECKING:
+    from delivery.pending import PendingMessages
+    from message_store.store import MessageStore
+
+ENTRY_POINT_GROUP = "duemq.broker_plugins"
+
+
+class Peer(Protocol):
+    """The other end of one connection."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Remote IP text and port."""
+        ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def send_oneway(self, request: Request) -> None:
+        """Send a request that gets no answer; dropped when the connection is closed."""
+        ...
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        """Send a request and return its answer.
+
+        Raises:
+            TimeoutError: No answer in time.
+            ConnectionError: The connection closed first.
+        """
+        ...
+
+    def on_close(self, callback: Callable[[Peer], None]) -> None:
+        """Have `callback` called once when the connection has closed."""
+        ...
+
+
+@dataclass(slots=True)
+class Request:
+    """One request of the wire, whatever its encoding. `fields` are the extFields as text."""
+
+    code: int
+    fields: dict[str, str]
+    body: bytes = b""
+    opaque: int = 0
+    flag: int = 0
+    language: str = "JAVA"
+    version: int = 0
+    remark: str | None = None
+    oneway: bool = False
+    peer: Peer | None = None
+
+
+@dataclass(slots=True)
+class Response:
+    """The answer to one request; `code` 0 is success."""
+
+    code: int = 0
+    remark: str | None = None
+    fields: dict[str, str] | None = None
+    body: bytes | memoryview | Sequence[memoryview] = b""
+
+
+RequestHandler = Callable[[Request], Awaitable[Response | None]]
+"""Answers one request; None: no answer now (one-way). RequestError becomes its code and remark."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemTopic:
+    """A topic that must exist before the store recovers."""
+
+    name: str
+    queues: int
+    perm: int = 6
+
+
+class Recalled(Enum):
+    """What became of the wish to cancel one message."""
+
+    DONE = "done"
+    DELIVERED = "delivered"
+    UNKNOWN = "unknown"
+
+
+class Recalls(Protocol):
+    """Cancels messages that wait for their time, by what their producer knows of them."""
+
+    async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
+        """Cancel a message; DONE is said once that is decided and stored.
+
+        Args:
+            topic: where it would go.
+            time_ms: TIMER_OUT_MS + 1; it is due within one slot from there.
+            unique_id: its UNIQ_KEY.
+        """
+        ...
+
+
+class AskedView:
+    """An admin view that depends on what is asked for.
+
+    Args:
+        answer: returns plain data for the fields of a request; one piece of bounded work.
+    """
+
+    def __init__(self, answer: Callable[[Mapping[str, str]], Any]) -> None:
+        self._answer = answer
+
+    def __call__(self, fields: Mapping[str, str] | None = None) -> Any:
+        """Return what is asked for; without fields, what nothing narrows."""
+        return self._answer(fields or {})
+
+
+class PluginHost(Protocol):
+    """What a plugin gets from the process that holds it."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The broker's configuration as `key=value` text."""
+        ...
+
+    @property
+    def store_root(self) -> str: ...
+    @property
+    def scheduler(self) -> Any:
+        """The broker's APScheduler (AsyncIOScheduler)."""
+        ...
+
+    @property
+    def metrics(self) -> Any:
+        """The broker's prometheus-client CollectorRegistry."""
+        ...
+
+    def plugin(self, name: str) -> BrokerPlugin | None:
+        """Return another plugin of this broker, None if there is none of that name.
+
+        All are there once the broker has been made; in `running` those before it by name run.
+        """
+        ...
+
+    def stop(self, why: str) -> None:
+        """Ask the broker to stop because this plugin cannot go on."""
+        ...
+
+
+class BrokerPlugin(Protocol):
+    """A part of the broker. `PluginBase` answers everything with "nothing"."""
+
+    name: str
+
+    def config_class(self) -> type | None: ...
+    def system_topics(self) -> Sequence[SystemTopic]: ...
+    def tags_code_rules(self) -> Sequence[TagsCodeRule]: ...
+    def put_hooks(self) -> Sequence[PutHook]: ...
+    def dispatchers(self) -> Sequence[Dispatcher]: ...
+    def request_handlers(self) -> Mapping[int, RequestHandler]: ...
+    def admin_views(self) -> Mapping[str, Callable[[], Any]]: ...
+    def reconfigure(self, properties: Mapping[str, str]) -> None: ...
+    def first_pending_offset(self) -> FirstPending: ...
+    def recalls(self) -> Recalls | None: ...
+    def waiting(self) -> PendingMessages | None: ...
+    def running(self, store: MessageStore) -> AbstractAsyncContextManager[Any]: ...
+
+
+class PluginBase:
+    """A `BrokerPlugin` that brings nothing; derive from it and override what you bring."""
+
+    name = "unnamed"
+
+    def config_class(self) -> type | None:
+        """Return the configuration section of this plugin, for checks and the reference."""
+        return None
+
+    def system_topics(self) -> Sequence[SystemTopic]:
+        """Return topics that must exist before the store recovers."""
+        return ()
+
+    def tags_code_rules(self) -> Sequence[TagsCodeRule]:
+        """Return how tags codes of this plugin's topics are made."""
+        return ()
+
+    def put_hooks(self) -> Sequence[PutHook]:
+        """Return what is called with every batch before it is appended."""
+        return ()
+
+    def dispatchers(self) -> Sequence[Dispatcher]:
+        """Return what is called with every batch after it was appended."""
+        return ()
+
+    def request_handlers(self) -> Mapping[int, RequestHandler]:
+        """Return request codes and who answers them."""
+        return {}
+
+    def admin_views(self) -> Mapping[str, Callable[[], Any]]:
+        """Return names and functions that return plain data for `duemq` and the console.
+
+        An `AskedView` is called with the fields of the request.
+        """
+        return {}
+
+    def reconfigure(self, properties: Mapping[str, str]) -> None:
+        """Take a changed configuration."""
+
+    def first_pending_offset(self) -> FirstPending:
+        """Return the lowest log offset that this plugin still needs, None if it needs nothing.
+
+        Asked at any time between the store's opening and its closing, so also before and after
+        `running`. A plugin that cannot answer returns `message_store.retention.pins.UNKNOWN`; no
+        log file is removed then.
+        """
+        return None
+
+    def recalls(self) -> Recalls | None:
+        """Return who answers request 370, None if this plugin holds nothing that it can cancel."""
+        return None
+
+    def waiting(self) -> PendingMessages | None:
+        """Return who finds and decides about messages that wait here now, None if none can."""
+        return None
+
+    @asynccontextmanager
+    async def running(self, store: MessageStore) -> AsyncIterator[None]:
+        """Run this plugin's tasks while the block is open."""
+        yield

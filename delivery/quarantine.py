@@ -1,0 +1,100 @@
+"""What can never be delivered is kept, with its reason, in the quarantine topic.
+
+The quarantined record carries the same origin as a delivery would: it is the one thing that
+happens to a message, exactly once. Its body is the whole held record as it lies in the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
+from message_store.log.record import Record
+from message_store.queues.topic_table import TopicTable
+
+QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
+NO_HOST = (b"\x7f\x00\x00\x01", 0)
+DETAIL_CHARS_MAX = 500
+VALUE_BYTES_MAX = 4_000
+
+
+class Reason(StrEnum):
+    """Why a message cannot be delivered; values of the property DUEMQ_REASON."""
+
+    UNREADABLE = "unreadable"  # no whole, undamaged record where the queue points
+    WRONG_RECORD = "wrong_record"  # a record, but not the one that was to be delivered
+    NO_TARGET = "no_target"  # REAL_TOPIC or REAL_QID missing or illegal
+    NO_TIME = "no_time"  # a timer that does not say when it is due
+    TOPIC_MISSING = "topic_missing"
+    HALF_MESSAGE = "half_message"
+    ILLEGAL = "illegal"  # the store will not take it
+
+
+@dataclass(frozen=True, slots=True)
+class Undeliverable:
+    """A held message that goes to quarantine.
+
+    Attributes:
+        level: the level it waited in, 0: it is a timer.
+        queue_offset: in the queue it waited in, -1: not known.
+        record: the decoded record, if it could be decoded.
+        data: the record's bytes, if the log still has them.
+        due_ms: when a timer was due, -1: it waited in a level, or says no time.
+    """
+
+    reason: Reason
+    detail: str
+    phys_offset: int
+    level: int
+    queue_offset: int
+    record: Record | None = None
+    data: bytes = b""
+    due_ms: int = -1
+
+    def with_data(self, data: bytes) -> Undeliverable:
+        """Return the same with other bytes."""
+        return replace(self, data=data)
+
+
+def origin_of(phys_offset: int) -> int:
+    """Return what a delivery writes into preparedTransactionOffset to name its origin."""
+    return -(phys_offset + 1)
+
+
+def quarantine(batch: PutBatch, topics: TopicTable, item: Undeliverable, *, now_ms: int) -> None:
+    """Add the quarantine record of `item` to `batch`."""
+    record = item.record
+    batch.add(
+        topic_index=topics.add(QUARANTINE_TOPIC),
+        queue_id=0,
+        body=item.data,
+        properties=encode_properties(_properties(item)),
+        born_ms=record.born_ms if record else now_ms,
+        born_host=record.born_host if record else NO_HOST,
+        store_host=record.store_host if record else NO_HOST,
+        reconsume_times=record.reconsume_times if record else 0,
+        prepared_offset=origin_of(item.phys_offset),
+    )
+
+
+def _properties(item: Undeliverable) -> dict[str, str]:
+    had = item.record.properties if item.record else {}
+    kept = {
+        "KEYS": had.get("KEYS"),
+        "UNIQ_KEY": had.get("UNIQ_KEY"),
+        "DUEMQ_TOPIC": had.get("REAL_TOPIC"),
+        "DUEMQ_QUEUE_ID": had.get("REAL_QID"),
+    }
+    facts = {
+        "DUEMQ_REASON": item.reason.value,
+        "DUEMQ_DETAIL": item.detail[:DETAIL_CHARS_MAX],
+        "DUEMQ_LEVEL": str(item.level) if item.level else "",
+        "DUEMQ_DUE_MS": str(item.due_ms) if item.due_ms >= 0 else "",
+        "DUEMQ_QUEUE_OFFSET": str(item.queue_offset) if item.queue_offset >= 0 else "",
+        "DUEMQ_PHYS_OFFSET": str(item.phys_offset),
+    }
+    found = {k: v for k, v in kept.items() if v and len(v.encode()) <= VALUE_BYTES_MAX}
+    return found | {k: v for k, v in facts.items() if v}

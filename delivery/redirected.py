@@ -1,0 +1,90 @@
+"""What a held record (a level's, a timer's) says about where it goes when it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from delivery.quarantine import Reason
+from message_store.queues.topic_table import QUEUES_MAX, TopicTable
+
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"  # TopicValidator.RMQ_SYS_TRANS_HALF_TOPIC
+QUEUE_DIGITS_MAX = 9
+ENTRY_END, NAME_END = b"\x02", b"\x01"
+LEVEL_NAME: Final = b"DELAY"
+MOVED_NAME: Final = b"DELAy"  # the same in the record of a level message that timers hold
+
+
+@dataclass(frozen=True, slots=True)
+class NoTarget:
+    """Why a record has nowhere to go."""
+
+    reason: Reason
+    detail: str
+
+
+def real_target(
+    properties: Mapping[str, str], topics: TopicTable, held_topic: str, *, routed: bool
+) -> tuple[int, int] | NoTarget:
+    """Return (topic_index, queue_id) that REAL_TOPIC and REAL_QID name.
+
+    A queue beyond the topic's write queues is made, as Apache does: the producer was promised it.
+
+    Args:
+        held_topic: where the record lies; it cannot be its own target.
+        routed: topics without any queue count as missing (they were deleted).
+    """
+    name = properties.get("REAL_TOPIC", "")
+    queue_id = queue_number(properties.get("REAL_QID", ""))
+    if not name or queue_id < 0 or name == held_topic:
+        queue = properties.get("REAL_QID")
+        return NoTarget(Reason.NO_TARGET, f"REAL_TOPIC is {name!r}, REAL_QID is {queue!r}")
+    if name == HALF_TOPIC:
+        return NoTarget(Reason.HALF_MESSAGE, "a half message cannot be delayed before its commit")
+    index = topics.find(name)
+    row = topics.arrays.topics[index]
+    if index < 0 or (routed and not row["write_queues"] and not row["read_queues"]):
+        return NoTarget(Reason.TOPIC_MISSING, f"the topic {name} does not exist")
+    return index, queue_id
+
+
+def has_routes(topics: TopicTable) -> bool:
+    """Return whether topics have queues set here, so that one without is a deleted topic."""
+    return bool((topics.arrays.topics["write_queues"] > 0).any())
+
+
+def queue_number(text: str) -> int:
+    """Return a queue id, -1 if the text is none."""
+    digits = text[1:] if text[:1] == "+" else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= QUEUE_DIGITS_MAX):
+        return -1
+    return int(digits) if int(digits) < QUEUES_MAX else -1
+
+
+def without(text: bytes, *names: bytes) -> bytes:
+    """Return a property text without the entries of these names, everything else as it is."""
+    entries = text.split(ENTRY_END)
+    heads = tuple(name + NAME_END for name in names)
+    return ENTRY_END.join(entry for entry in entries if not entry.startswith(heads))
+
+
+def without_last(text: bytes, name: bytes) -> bytes:
+    """Return a property text without its last entry if that has this name."""
+    start = text.rfind(ENTRY_END, 0, -1) + 1 if text.endswith(ENTRY_END) else len(text)
+    return text[:start] if text[start:].startswith(name + NAME_END) else text
+
+
+def renamed(text: bytes, name: bytes, new_name: bytes) -> bytes:
+    """Return a property text with `new_name` for `name`; as it is unless it has one of both once.
+
+    An entry without a value has no name.
+    """
+    entries = text.split(ENTRY_END)
+    heads = (name + NAME_END, new_name + NAME_END)
+    at = [
+        i for i, entry in enumerate(entries) if entry.startswith(heads) and entry not in heads
+    ]  # fmt: skip
+    if len(at) == 1 and entries[at[0]].startswith(heads[0]):
+        entries[at[0]] = heads[1] + entries[at[0]][len(heads[0]) :]
+    return ENTRY_END.join(entries)

@@ -1,0 +1,32 @@
+"""DueMQ: a RocketMQ-compatible broker for delayed messages.
+
+    from duemq import Broker            # a broker in your own event loop
+    from duemq import TimerDirectory    # timers in your own program, without a broker
+    python -m duemq --help              # the command
+
+Names are loaded at their first use, so that `import duemq` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from duemq.broker import Broker
+    from timer_store.directory import TimerDirectory
+
+__all__ = ["Broker", "TimerDirectory"]
+MODULES = {"Broker": "duemq.broker", "TimerDirectory": "timer_store.directory"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for."""
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,5 @@
+"""`python -m duemq` is the command `duemq`."""
+
+from duemq.cli import main
+
+main()

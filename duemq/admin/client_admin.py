@@ -1,0 +1,193 @@
+"""What operators ask about clients: connections 203, 204, 328; relayed 307, 309; progress 223.
+
+AdminBrokerProcessor, Broker2Client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from delivery.plugin import Request, RequestHandler, Response
+from duemq.net import fields
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.wire_json import encode, parse_object
+from duemq.ports import Identity
+from duemq.registry.clients import Channel, ClientTable, ConsumerGroup
+from duemq.registry.internal_topics import check_readable
+from message_store.errors import RecordUnreadable, RequestError
+from message_store.json_dialect import dumps_compact
+from message_store.text import decode_offset_id
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+RELAY_TIMEOUT_S = 10.0
+STATUS_TIMEOUT_S = 5.0
+CLIENTS_ASKED_MAX = 256
+VERSION_WITH_STATUS = 28  # 3.0.7-SNAPSHOT
+VERSION_WITH_RELAYS = 62  # 3.1.8-SNAPSHOT
+
+
+class ClientAdminProcessor:
+    """Answers 203, 204, 328, 307, 309, 223."""
+
+    def __init__(self, clients: ClientTable, store: MessageStore, identity: Identity) -> None:
+        self._clients, self._store, self._identity = clients, store, identity
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        return {
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.all_producers,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume_directly,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
+        }
+
+    async def consumers(self, request: Request) -> Response:
+        """Answer the members of a consumer group, how it consumes and what."""
+        name = fields.text(request, "consumerGroup")
+        group = self._clients.consumer_group(name)
+        if group is None:
+            text = f"the consumer group[{name}] not online"
+            return Response(ResponseCode.CONSUMER_NOT_ONLINE, text)
+        subscriptions = sorted(group.subscriptions.items())
+        body = {
+            "connectionSet": _connections(group.channels.values()),
+            "consumeFromWhere": group.from_where,
+            "consumeType": group.consume_type,
+            "messageModel": group.message_model,
+            "subscriptionTable": {topic: told.to_json() for topic, told in subscriptions},
+        }
+        return Response(body=encode(body))
+
+    async def producers(self, request: Request) -> Response:
+        """Answer the connections of a producer group."""
+        name = fields.text(request, "producerGroup")
+        channels = dict(self._clients.producer_groups()).get(name)
+        if not channels:
+            return Response(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        return Response(body=encode({"connectionSet": _connections(channels)}))
+
+    async def all_producers(self, request: Request) -> Response:
+        """Answer every producer connection by group."""
+        data = {
+            name: [_producer(channel) for channel in channels]
+            for name, channels in sorted(self._clients.producer_groups())
+        }
+        return Response(body=encode({"data": data}))
+
+    async def running_info(self, request: Request) -> Response:
+        """Relay 307 to the client it names; its answer goes back untouched."""
+        channel = self._client(request)
+        return await self._relay(channel, Request(request.code, request.fields, request.body))
+
+    async def consume_directly(self, request: Request) -> Response:
+        """Relay 309 with the message to the client it names."""
+        channel = self._client(request)
+        told = dict(request.fields) | {"brokerName": self._identity.broker_name}
+        told = {name: value for name, value in told.items() if value}
+        body = self._message(fields.text(request, "msgId")) if told.get("msgId") else b""
+        return await self._relay(channel, Request(request.code, told, body))
+
+    async def consumer_status(self, request: Request) -> Response:
+        """Ask each online client of a group how far it is in a topic; answer what they said."""
+        topic, name = fields.text(request, "topic"), fields.text(request, "group")
+        only = request.fields.get("clientAddr") or None
+        group = self._clients.consumer_group(name)
+        if group is None or not group.channels:
+            text = f"No Any Consumer online in the consumer group: [{name}]"
+            return Response(ResponseCode.CONSUMER_NOT_ONLINE, text)
+        table: dict[str, Any] = {}
+        for channel in _asked(group, only):
+            if channel.version < VERSION_WITH_STATUS:
+                text = f"the client {channel.client_id} does not support this feature: too old"
+                return Response(ResponseCode.SYSTEM_ERROR, text)
+            table[channel.client_id] = await self._status_of(channel, topic, name)
+        text = dumps_compact({"consumerTable": table, "messageQueueTable": {}})
+        return Response(body=text.encode())
+
+    async def _status_of(self, channel: Channel, topic: str, group: str) -> Any:
+        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        question = Request(code, {"topic": topic, "group": group})
+        try:
+            answer = await channel.peer.call(question, timeout_s=STATUS_TIMEOUT_S)
+            return parse_object(_bytes(answer)).get("messageQueueTable") or {}
+        except (TimeoutError, ConnectionError, ValueError):
+            return {}
+
+    def _client(self, request: Request) -> Channel:
+        group_name = fields.text(request, "consumerGroup")
+        client_id = fields.text(request, "clientId")
+        group = self._clients.consumer_group(group_name)
+        channel = group.find(client_id) if group else None
+        if channel is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"The Consumer <{group_name}> <{client_id}> not online"
+            )
+        if channel.version < VERSION_WITH_RELAYS:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{group_name}> <{client_id}> Version <{channel.version}> too low "
+                "to finish, please upgrade it to V3_1_8_SNAPSHOT",
+            )
+        return channel
+
+    async def _relay(self, channel: Channel, request: Request) -> Response:
+        try:
+            return await channel.peer.call(request, timeout_s=RELAY_TIMEOUT_S)
+        except TimeoutError:
+            text = f"consumer <{channel.client_id}> gave no answer in {RELAY_TIMEOUT_S:.0f} s"
+            return Response(ResponseCode.CONSUME_MSG_TIMEOUT, text)
+        except ConnectionError as fault:
+            text = f"consumer <{channel.client_id}> is gone: {fault}"
+            return Response(ResponseCode.SYSTEM_ERROR, text)
+
+    def _message(self, offset_id: str) -> bytes:
+        try:
+            offset = decode_offset_id(offset_id)[2]
+            record = self._store.read_queued(offset)
+            check_readable(record.topic)
+            return bytes(self._store.record_bytes(offset, record.total_size))
+        except (ValueError, RecordUnreadable) as fault:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"no message {offset_id}: {fault}"
+            ) from fault
+
+
+def _asked(group: ConsumerGroup, only: str | None) -> list[Channel]:
+    channels = [c for c in group.channels.values() if only in (None, c.client_id)]
+    return channels[:CLIENTS_ASKED_MAX]
+
+
+def _connections(channels: Iterable[Channel]) -> list[dict[str, Any]]:
+    return [
+        {
+            "clientAddr": _address(channel),
+            "clientId": channel.client_id,
+            "language": channel.language,
+            "version": channel.version,
+        }
+        for channel in channels
+    ]
+
+
+def _producer(channel: Channel) -> dict[str, Any]:
+    return {
+        "clientId": channel.client_id,
+        "language": channel.language,
+        "lastUpdateTimestamp": channel.seen_ms,
+        "remoteIP": f"/{_address(channel)}",  # as Java writes a socket's address
+        "version": channel.version,
+    }
+
+
+def _address(channel: Channel) -> str:
+    ip, port = channel.peer.address
+    return f"{ip}:{port}"
+
+
+def _bytes(answer: Response) -> bytes:
+    body = answer.body
+    return bytes(body) if isinstance(body, bytes | memoryview) else b"".join(body)

@@ -1,0 +1,131 @@
+"""All groups at once: how far everybody is behind 317, corrected offsets 308.
+
+AdminBrokerProcessor.fetchAllConsumeStatsInBroker, queryCorrectionOffset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from delivery.plugin import Request, RequestHandler, Response
+from duemq.net import fields
+from duemq.net.codes import RequestCode
+from duemq.net.wire_json import encode
+from duemq.registry.clients import ClientTable
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.groups import GroupManager
+from duemq.registry.topics import TopicManager
+from message_store.json_dialect import dumps_compact
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+TOPICS_REPORTED_MAX = 20_000
+
+
+class ConsumeReport:
+    """Answers 317 and 308.
+
+    Args:
+        stats_of: the handler of 208, whose tables a report is made of.
+        address: this broker's `ip:port`.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicManager,
+        groups: GroupManager,
+        offsets: OffsetManager,
+        clients: ClientTable,
+        stats_of: RequestHandler,
+        address: str,
+    ) -> None:
+        self._store, self._topics, self._groups = store, topics, groups
+        self._offsets, self._clients = offsets, clients
+        self._stats_of, self._address = stats_of, address
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        return {
+            RequestCode.GET_BROKER_CONSUME_STATS: self.all_groups,
+            RequestCode.QUERY_CORRECTION_OFFSET: self.corrections,
+        }
+
+    async def all_groups(self, request: Request) -> Response:
+        """Answer the figures of 208 for every group and topic, and the sum of what is behind."""
+        ordered = fields.boolean(request, "isOrder")
+        reports: list[dict[str, list[msgspec.Raw]]] = []
+        behind, left = 0, TOPICS_REPORTED_MAX
+        for group in self._groups:
+            topics = self._topics_of(group.name, ordered)[: max(left, 0)]
+            left -= len(topics)
+            if topics:
+                reports.append({group.name: [await self._report(group.name, t) for t in topics]})
+                behind += sum(self._behind(group.name, topic) for topic in topics)
+        body = {
+            "brokerAddr": self._address,
+            "consumeStatsList": reports,
+            "totalDiff": behind,
+            "totalInflightDiff": 0,
+        }
+        return Response(body=encode(body))
+
+    def _topics_of(self, group: str, ordered: bool) -> list[str]:
+        online = self._clients.topics_of(group)
+        return [
+            name
+            for name in self._offsets.topics_of(group)
+            if (topic := self._topics.find(name)) is not None
+            and topic.order == ordered
+            and (not online or name in online)
+        ]
+
+    async def _report(self, group: str, topic: str) -> msgspec.Raw:
+        answer = await self._stats_of(Request(208, {"consumerGroup": group, "topic": topic}))
+        return msgspec.Raw(answer.body if answer and isinstance(answer.body, bytes) else b"{}")
+
+    def _behind(self, group: str, name: str) -> int:
+        topic = self._topics.find(name)
+        queues = range(topic.read_queues) if topic else ()
+        return sum(
+            max(
+                self._store.readable_bounds(name, queue)[1]
+                - max(self._offsets.query(group, name, queue) or 0, 0),
+                0,
+            )
+            for queue in queues
+        )
+
+    async def corrections(self, request: Request) -> Response:
+        """Answer, per queue, the lowest progress of the other groups of a topic.
+
+        Groups that are named by `filterGroups` do not count; a queue of the compared group that
+        is ahead of the lowest gets its own progress.
+        """
+        topic = fields.text(request, "topic")
+        compared = fields.text(request, "compareGroup")
+        left_out = {g for g in request.fields.get("filterGroups", "").split(",") if g}
+        others = [g for g in self._offsets.groups_of(topic) if g not in left_out]
+        lowest = self._lowest(topic, others)
+        for queue, own in self._progress(compared, topic).items():
+            if queue in lowest and lowest[queue] > own:
+                lowest[queue] = own
+        return Response(body=dumps_compact({"correctionOffsets": lowest}).encode())
+
+    def _lowest(self, topic: str, groups: Iterable[str]) -> dict[Any, int]:
+        lowest: dict[Any, int] = {}
+        for group in groups:
+            for queue, offset in self._progress(group, topic).items():
+                lowest[queue] = min(offset, lowest.get(queue, offset))
+        return lowest
+
+    def _progress(self, group: str, topic: str) -> dict[int, int]:
+        return {
+            queue: offset
+            for name, queues in self._offsets.of_group(group)
+            if name == topic
+            for queue, offset in queues.items()
+        }

@@ -1,0 +1,234 @@
+"""Consumer groups for tools: settings, progress, how far behind they are. AdminBrokerProcessor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from delivery.plugin import Request, RequestHandler, Response
+from duemq.net import fields, wire_json
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.wire_json import QueueKey
+from duemq.ports import Identity
+from duemq.pull.queue_times import store_ms_at
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.groups import GroupConfig, GroupManager
+from duemq.registry.internal_topics import Access, check_group, check_readable, client_access
+from duemq.registry.subscriptions import Subscription
+from duemq.registry.topic_config import TopicConfig
+from duemq.registry.topics import TopicManager
+from message_store import json_dialect
+from message_store.clock import Clock
+from message_store.errors import RequestError
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+GROUPS_PER_REQUEST_MAX = 4_096
+
+
+class ClientsView(Protocol):
+    """The client table, as far as tools ask it."""
+
+    def subscription(self, group: str, topic: str) -> Subscription | None: ...
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics that the members of a group subscribe to; empty if it has none."""
+        ...
+
+
+class GroupAdminProcessor:
+    """Answers 43, 200, 201, 207, 208, 225, 303, 314, 343, 345, 352.
+
+    Args:
+        consume_tps: messages a second that a group takes from a topic (topic, group).
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: TopicManager,
+        groups: GroupManager,
+        offsets: OffsetManager,
+        clients: ClientsView,
+        identity: Identity,
+        clock: Clock,
+        *,
+        consume_tps: Callable[[str, str], float] = lambda topic, group: 0.0,
+    ) -> None:
+        self._store, self._topics, self._groups = store, topics, groups
+        self._offsets, self._clients, self._identity = offsets, clients, identity
+        self._clock, self._consume_tps = clock, consume_tps
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        """Return code to handler."""
+        return {
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.group,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self.time_span,
+            RequestCode.CLONE_GROUP_OFFSET: self.clone,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
+        }
+
+    # -- settings -----------------------------------------------------------------------------
+
+    async def update(self, request: Request) -> Response:
+        """Create or change one group."""
+        await self._groups.update([_group(_object(request))])
+        return Response()
+
+    async def update_list(self, request: Request) -> Response:
+        """Create or change several groups; all of them or none."""
+        found = _object(request).get("groupConfigList")
+        if not isinstance(found, list) or len(found) > GROUPS_PER_REQUEST_MAX:
+            text = f"groupConfigList is no list of at most {GROUPS_PER_REQUEST_MAX} groups"
+            raise RequestError(ResponseCode.INVALID_PARAMETER, text)
+        await self._groups.update([_group(each) for each in found])
+        return Response()
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a group, with `cleanOffset` its progress too."""
+        name = fields.text(request, "groupName")
+        check_group(name)
+        await self._groups.delete(name)
+        if fields.boolean(request, "cleanOffset") or fields.boolean(request, "removeOffset"):
+            self._offsets.remove_group(name)
+        return Response()
+
+    async def all_groups(self, request: Request) -> Response:
+        """Answer all groups with the table's version, for slaves and tools."""
+        return Response(body=wire_json.encode(self._groups.to_json()))
+
+    async def group(self, request: Request) -> Response:
+        """Answer one group; 26 when there is none."""
+        name = fields.text(request, "group")
+        found = self._groups.known(name)
+        if found is None:
+            text = f"No group in this broker. group: {name}"
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        return Response(body=wire_json.encode(found.to_json()))
+
+    # -- progress -----------------------------------------------------------------------------
+
+    async def all_offsets(self, request: Request) -> Response:
+        """Answer the progress of all groups, for slaves."""
+        table = {
+            "dataVersion": self._offsets.version.to_json(),
+            "offsetTable": self._offsets.offset_table(),
+        }
+        return Response(body=json_dialect.dumps_compact(table).encode())
+
+    async def consume_stats(self, request: Request) -> Response:
+        """Answer how far a group is behind, queue by queue."""
+        group = fields.text(request, "consumerGroup")
+        table: dict[QueueKey, dict[str, int]] = {}
+        tps = 0.0
+        for topic in self._topics_asked(request, group):
+            tps += self._consume_tps(topic.name, group)
+            for queue_id in range(topic.read_queues):
+                key = QueueKey(self._identity.broker_name, queue_id, topic.name)
+                table[key] = self._lag(group, topic.name, queue_id)
+        answer = {"consumeTps": tps, "offsetTable": wire_json.queue_table(table)}
+        return Response(body=wire_json.encode(answer))
+
+    def _topics_asked(self, request: Request, group: str) -> list[TopicConfig]:
+        """Return the topics that 208 is about, without those that members gave up."""
+        online = self._clients.topics_of(group)
+        asked = request.fields.get("topic", "")
+        listed = [name for name in request.fields.get("topicList", "").split(";") if name.strip()]
+        names = [asked] if asked else listed or sorted({*self._offsets.topics_of(group), *online})
+        return [
+            topic
+            for name in names
+            if (topic := self._topics.find(name)) is not None and (not online or name in online)
+        ]
+
+    def _lag(self, group: str, topic: str, queue_id: int) -> dict[str, int]:
+        end = self._store.readable_bounds(topic, queue_id)[1]
+        consumed = max(self._offsets.query(group, topic, queue_id) or 0, 0)
+        pulled = self._offsets.query_pull(group, topic, queue_id) or 0
+        last_ms = store_ms_at(self._store, topic, queue_id, consumed - 1)
+        return {
+            "brokerOffset": end,
+            "consumerOffset": consumed,
+            "lastTimestamp": max(last_ms, 0),
+            "pullOffset": max(pulled, consumed),
+        }
+
+    async def time_span(self, request: Request) -> Response:
+        """Answer from when to when messages are, where a group is, and how late that is."""
+        name, group = fields.text(request, "topic"), fields.text(request, "group")
+        topic = self._topics.find(name)
+        if topic is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        spans = [self._span(group, name, queue_id) for queue_id in range(topic.write_queues)]
+        return Response(body=wire_json.encode({"consumeTimeSpanSet": spans}))
+
+    def _span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
+        end = self._store.readable_bounds(topic, queue_id)[1]
+        first_ms = self._store.earliest_store_ms(topic, queue_id)
+        consumed = max(self._offsets.query(group, topic, queue_id) or 0, 0)
+        next_ms = store_ms_at(self._store, topic, queue_id, consumed) if consumed < end else -1
+        return {
+            "consumeTimeStamp": store_ms_at(self._store, topic, queue_id, consumed - 1)
+            if consumed > 0
+            else first_ms,
+            "delayTime": max(self._clock.now_ms() - next_ms, 0) if next_ms >= 0 else 0,
+            "maxTimeStamp": store_ms_at(self._store, topic, queue_id, end - 1),
+            "messageQueue": QueueKey(self._identity.broker_name, queue_id, topic).to_json(),
+            "minTimeStamp": first_ms,
+        }
+
+    async def clone(self, request: Request) -> Response:
+        """Give one group the progress of another."""
+        source, target = (
+            fields.text(request, "srcGroup"),
+            fields.text(request, "destGroup"),
+        )
+        asked = request.fields.get("topic", "")
+        check_group(target)
+        if asked:
+            check_readable(asked)
+        if asked and self._topics.find(asked) is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {asked} does not exist")
+        online = [] if fields.boolean(request, "offline") else self._clients.topics_of(source)
+        for name in [asked] if asked else self._offsets.topics_of(source):
+            is_open = self._topics.find(name) is not None and client_access(name) & Access.READ
+            if is_open and (not online or name in online):
+                self._offsets.clone(source, target, name)
+        return Response()
+
+    # -- who consumes what --------------------------------------------------------------------
+
+    async def topics_of(self, request: Request) -> Response:
+        """Answer the topics that a group has progress in."""
+        names = self._offsets.topics_of(fields.text(request, "group"))
+        return Response(body=wire_json.encode({"topicList": names}))
+
+    async def subscription(self, request: Request) -> Response:
+        """Answer what the members of a group want of a topic."""
+        group, topic = fields.text(request, "group"), fields.text(request, "topic")
+        answer: dict[str, Any] = {"group": group, "topic": topic}
+        found = self._clients.subscription(group, topic)
+        if found is not None:
+            answer["subscriptionData"] = found.to_json()
+        return Response(body=wire_json.encode(answer))
+
+
+def _object(request: Request) -> dict[str, Any]:
+    try:
+        return wire_json.parse_object(request.body)
+    except ValueError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the body is not JSON: {error}") from error
+
+
+def _group(data: Any) -> GroupConfig:
+    try:
+        return GroupConfig.from_json(data)
+    except ValueError as error:
+        raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error

@@ -1,0 +1,207 @@
+"""How the broker is: runtime info 28, statistics 315, replication 907, cleaning 306, 316, 329.
+
+AdminBrokerProcessor.prepareRuntimeInfo, BrokerStatsManager.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from delivery.plugin import Request, RequestHandler, Response
+from duemq.configuration.config import BrokerConfig
+from duemq.metrics.put_get_stats import BrokerStats
+from duemq.net import fields
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.wire_json import encode
+from message_store.clock import Clock
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+VERSION, VERSION_NAME = 479, "V5_3_3"
+CAPACITIES = {
+    "send": 10_000,
+    "pull": 100_000,
+    "litePull": 100_000,
+    "query": 20_000,
+    "ack": 100_000,
+}
+
+Figures = Callable[[], Mapping[str, str]]
+
+
+class RuntimeInfo:
+    """Answers 28, 315, 907, 306, 316, 329.
+
+    Args:
+        figures: more pairs for 28, asked each time: what plugins add or know better.
+        started_ms: when this broker started, ms since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        stats: BrokerStats,
+        config: Callable[[], BrokerConfig],
+        clock: Clock,
+        *,
+        started_ms: int,
+        figures: Sequence[Figures] = (),
+    ) -> None:
+        self._store, self._stats, self._config = store, stats, config
+        self._clock, self._started_ms, self._figures = clock, started_ms, figures
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        return {
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.statistics,
+            RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.clean,
+        }
+
+    async def runtime_info(self, request: Request) -> Response:
+        """Answer all pairs."""
+        table = {**self._broker(), **self._disk(), **self._traffic(), **_queues_and_timers()}
+        for figures in self._figures:
+            table |= figures()
+        return Response(body=encode({"table": table}))
+
+    async def statistics(self, request: Request) -> Response:
+        """Answer one statistic over a minute, an hour and a day."""
+        name, key = (
+            fields.text(request, "statsName"),
+            fields.text(request, "statsKey"),
+        )
+        windows = self._stats.windows(name, key)
+        if windows is None:
+            text = f"The stats <{name}> <{key}> not exist"
+            return Response(ResponseCode.SYSTEM_ERROR, text)
+        body = {
+            label: {"avgpt": rates.avgpt, "sum": rates.sum, "tps": rates.tps}
+            for label, rates in windows.items()
+        }
+        return Response(body=encode(body))
+
+    async def ha_status(self, request: Request) -> Response:
+        """Answer that this master has no replicas."""
+        client = {
+            "activated": False,
+            "lastReadTimestamp": 0,
+            "lastWriteTimestamp": 0,
+            "masterAddr": "",
+            "masterFlushOffset": 0,
+            "maxOffset": 0,
+            "transferredByteInSecond": 0,
+        }
+        body = {
+            "haClientRuntimeInfo": client,
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": True,
+            "masterCommitLogMaxOffset": self._store.max_offset,
+        }
+        return Response(body=encode(body))
+
+    async def clean(self, request: Request) -> Response:
+        """Remove what retention would remove anyway, now."""
+        await self._store.retention.clean_in_thread()
+        return Response()
+
+    # --- groups of pairs
+
+    def _broker(self) -> dict[str, str]:
+        now_ms, config = self._clock.now_ms(), self._config()
+        return {
+            "brokerActive": "true",
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": VERSION_NAME,
+            "bootTimestamp": str(self._started_ms),
+            "runtime": run_time(now_ms - self._started_ms),
+            "startAcceptSendRequestTimeStamp": str(config.start_accept_ms),
+        }
+
+    def _disk(self) -> dict[str, str]:
+        store = self._store
+        directory = store.config.commitlog_dir
+        ratio = str(round(store.disk_used_ratio, 4))
+        usage = shutil.disk_usage(directory if directory.exists() else store.root)
+        room = f"Total : {binary_size(usage.total)}, Free : {binary_size(usage.free)}."
+        behind = max(store.max_offset - store.durable_offset, 0)
+        return {
+            "commitLogDirCapacity": room,
+            "commitLogDiskRatio": ratio,
+            f"commitLogDiskRatio_{directory}": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "commitLogMinOffset": str(store.min_offset),
+            "commitLogMaxOffset": str(store.max_offset),
+            "earliestMessageTimeStamp": str(self._earliest_ms()),
+            "remainHowManyDataToFlush": binary_size(behind),
+            "remainTransientStoreBufferNumbs": str((1 << 31) - 1),
+            "dispatchBehindBytes": "0",
+            "dispatchMaxBuffer": "0",
+            "pageCacheLockTimeMills": "0",
+        }
+
+    def _earliest_ms(self) -> int:
+        store = self._store
+        return store.store_ms(store.min_offset) if store.max_offset > store.min_offset else -1
+
+    def _traffic(self) -> dict[str, str]:
+        stats, totals = self._stats, self._stats.totals
+        average = totals.put_bytes / totals.puts if totals.puts else 0.0
+        transferred = stats.tps("transferred")
+        return {
+            "putTps": stats.tps("put"),
+            "getTransferredTps": transferred,
+            "getTransferedTps": transferred,  # the spelling of 4.9.x
+            "getFoundTps": stats.tps("found"),
+            "getMissTps": stats.tps("miss"),
+            "getTotalTps": stats.tps("total"),
+            "putMessageTimesTotal": str(totals.puts),
+            "putMessageSizeTotal": str(totals.put_bytes),
+            "putMessageAverageSize": str(average),
+            "putMessageFailedTimes": str(totals.put_failures),
+            "getMessageEntireTimeMax": "0",
+            "msgPutTotalYesterdayMorning": str(stats.puts_at_midnight[0]),
+            "msgPutTotalTodayMorning": str(stats.puts_at_midnight[1]),
+            "msgPutTotalTodayNow": str(totals.puts),
+            "msgGetTotalYesterdayMorning": str(stats.gots_at_midnight[0]),
+            "msgGetTotalTodayMorning": str(stats.gots_at_midnight[1]),
+            "msgGetTotalTodayNow": str(totals.got_messages),
+        }
+
+
+def _queues_and_timers() -> dict[str, str]:
+    """Return the pairs of parts that we do not have: thread pools, an idle timer wheel."""
+    pairs = {"EndTransactionQueueSize": "0", "EndTransactionThreadPoolQueueCapacity": "100000"}
+    for name, capacity in CAPACITIES.items():
+        pairs[f"{name}ThreadPoolQueueSize"] = "0"
+        pairs[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        pairs[f"{name}ThreadPoolQueueCapacity"] = str(capacity)
+    counts = dict.fromkeys(("timerReadBehind", "timerOffsetBehind", "timerCongestNum"), "0")
+    rates = dict.fromkeys(("timerEnqueueTps", "timerDequeueTps"), "0.0")
+    return pairs | counts | rates
+
+
+def run_time(span_ms: int) -> str:
+    """Return a duration as `[ 0 days, 1 hours, 2 minutes, 3 seconds ]`."""
+    minutes, seconds = divmod(max(span_ms, 0) // 1_000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def binary_size(size: int) -> str:
+    """Return a number of bytes as `50.0 GiB`, below 1024 as `7 B`."""
+    if size < 1_024:
+        return f"{size} B"
+    value, units = float(size), "BKMGTPE"
+    power = 0
+    while value >= 1_024 and power < len(units) - 1:
+        value /= 1_024
+        power += 1
+    return f"{value:.1f} {units[power]}iB"

@@ -1,0 +1,48 @@
+"""DueMQ's own request: a look at what plugins and broker know, as JSON.
+
+    request 9001, field `view`     "" lists the views      "schedule_service.levels" shows one
+                  other fields     what an `AskedView` is asked for
+    answer  0 + JSON body          17 with a remark: there is no such view
+
+The code lies far above Apache's; Apache's broker answers it with "not supported" (3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from delivery.plugin import AskedView, Request, RequestHandler, Response
+from duemq.net.codes import ResponseCode
+from message_store.errors import RequestError
+
+VIEW_REQUEST = 9_001
+View = Callable[[], Any]
+
+
+class AdminProcessor:
+    """Answers 9001.
+
+    Args:
+        views: name to function; each returns plain data (dicts, lists, numbers, text).
+    """
+
+    def __init__(self, views: Mapping[str, View]) -> None:
+        self._views = dict(views)
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        return {VIEW_REQUEST: self.show}
+
+    async def show(self, request: Request) -> Response:
+        """Return one view, or the names of all."""
+        name = request.fields.get("view", "")
+        if not name:
+            return Response(body=msgspec.json.encode({"views": sorted(self._views)}))
+        view = self._views.get(name)
+        if view is None:
+            known = ", ".join(sorted(self._views)) or "none"
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no view {name}; there are: {known}")
+        value = view(request.fields) if isinstance(view, AskedView) else view()
+        return Response(body=msgspec.json.encode(value))

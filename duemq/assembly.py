@@ -1,0 +1,353 @@
+"""What a broker is made of, and how the parts are joined.
+
+store --- put path (plugins' hooks) --- send, send-back, transactions
+  |   \\-- dispatchers: held pulls, statistics, plugins
+topics, groups, offsets (files below config/) --- pull, clients, offsets, admin, ...
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from delivery.plugin import RequestHandler
+from duemq.admin.client_admin import ClientAdminProcessor
+from duemq.admin.config_admin import ConfigProcessor
+from duemq.admin.consume_report import ConsumeReport
+from duemq.admin.group_admin import GroupAdminProcessor
+from duemq.admin.runtime_info import RuntimeInfo
+from duemq.admin.topic_admin import TopicAdminProcessor
+from duemq.admin.views import AdminProcessor
+from duemq.configuration.config import BrokerConfig
+from duemq.messages.decide import DecideProcessor
+from duemq.messages.history_request import HistoryProcessor
+from duemq.messages.queries import QueryProcessor
+from duemq.messages.recall import RecallProcessor
+from duemq.metrics.meters import Meters
+from duemq.metrics.put_get_stats import BrokerStats
+from duemq.metrics.rpc_meter import RpcMeter
+from duemq.net.answers import SendSettings
+from duemq.net.ingest import Ingest
+from duemq.net.limits import body_bytes_max
+from duemq.net.memory_budget import MemoryBudget
+from duemq.plugins import PluginSet
+from duemq.ports import Identity
+from duemq.pull.held_pulls import HeldPulls
+from duemq.pull.offset_requests import OffsetProcessor
+from duemq.pull.pull import PullProcessor
+from duemq.pull.queue_locks import LockProcessor, LockTable
+from duemq.pull.reset_offsets import ResetProcessor
+from duemq.pull.unsupported import UnservedProcessor
+from duemq.registry.client_requests import ClientProcessor
+from duemq.registry.clients import ClientTable
+from duemq.registry.config_file import ConfigFile
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.data_version import DataVersion
+from duemq.registry.groups import GroupManager
+from duemq.registry.topics import TopicManager
+from duemq.send.put_path import PutPath
+from duemq.send.reply import ReplyProcessor
+from duemq.send.send import SendProcessor, SendRules
+from duemq.send.send_back import SendBackProcessor
+from duemq.send.send_header import broker_suffix
+from duemq.timers import refuse_timers, timers_are_held
+from duemq.transactions.half_messages import as_half
+from duemq.transactions.transactions import Transactions
+from message_store.clock import Clock
+from message_store.config import StoreConfig
+from message_store.hooks import PutHook
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+RUNTIME_VIEW = ".runtime"  # a plugin's view of this name adds pairs to runtime info (28)
+
+
+class Processor(Protocol):
+    """Answers some request codes."""
+
+    def handlers(self) -> dict[int, RequestHandler]: ...
+
+
+@dataclass(slots=True)
+class Parts:
+    """The joined parts of one broker; they run while `tasks` are entered."""
+
+    store: MessageStore
+    topics: TopicManager
+    groups: GroupManager
+    offsets: OffsetManager
+    clients: ClientTable
+    held: HeldPulls
+    memory: MemoryBudget
+    stats: BrokerStats
+    hooks: list[PutHook]
+    put_path: PutPath
+    locks: LockTable
+    meters: Meters
+    rpc: RpcMeter
+    identity: Identity
+    transactions: Transactions | None = None
+    handlers: dict[int, RequestHandler] = field(default_factory=dict)
+    tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
+
+    def persist(self) -> None:
+        """Write every changed table now.
+
+        Raises:
+            OSError: The disk refused one.
+        """
+        self.topics.persist()
+        self.groups.persist()
+        self.offsets.persist()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the parts need of the broker around them."""
+
+    config: Callable[[], BrokerConfig]
+    store_config: StoreConfig
+    port: int
+    clock: Clock
+    plugins: PluginSet
+    values: Callable[[], Mapping[str, str]]
+    version: Callable[[], DataVersion]
+    reconfigure: Callable[[Mapping[str, str]], Awaitable[None]]
+    started_ms: int
+
+
+def assemble(store: MessageStore, around: Surroundings) -> Parts:
+    """Join the parts of a broker on an open store.
+
+    Raises:
+        CorruptStore: A file below config/ cannot be used.
+    """
+    parts = _join_managers(store, around)
+    store.add_dispatcher(parts.held.on_append)
+    store.add_dispatcher(parts.stats.on_append)
+    for dispatcher in around.plugins.dispatchers():
+        store.add_dispatcher(dispatcher)
+    for processor in _processors(parts, around):
+        _merge(parts.handlers, processor.handlers())
+    parts.handlers |= around.plugins.request_handlers(parts.handlers)
+    return parts
+
+
+def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
+    config, clock = around.config(), around.clock
+    topics = TopicManager(
+        config,
+        store.topics,
+        ConfigFile(store.config_path("topics.json")),
+        clock,
+        system_topics=around.plugins.system_topics(),
+    )
+    topics.load()
+    groups = GroupManager(
+        ConfigFile(store.config_path("subscriptionGroup.json")),
+        clock,
+        auto_create=config.auto_create_group,
+        groups_max=config.groups_max,
+    )
+    groups.load()
+    offsets_file = ConfigFile(store.config_path("consumerOffset.json"))
+    offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
+    offsets.load()
+    offsets.fit(store.queue_bounds)
+    memory = MemoryBudget(config.memory_bytes_max)
+    hooks = list(around.plugins.put_hooks())
+    if not timers_are_held(around.plugins.system_topics()):
+        hooks.append(refuse_timers)
+    return Parts(
+        store=store,
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        clients=ClientTable(
+            expires_ms=config.channel_expired_ms, groups_max=config.client_groups_max
+        ),
+        held=HeldPulls(clock, store, held_max=config.long_polls_max, memory=memory),
+        memory=memory,
+        stats=BrokerStats(store.topics),
+        hooks=hooks,
+        put_path=PutPath(store, hooks, clock),
+        locks=LockTable(),
+        meters=Meters(),
+        rpc=RpcMeter(clock),
+        identity=Identity(
+            broker_name=config.broker_name,
+            cluster_name=config.cluster_name,
+            broker_id=config.broker_id,
+            host=(ipaddress.ip_address(config.broker_ip).packed, around.port),
+        ),
+    )
+
+
+def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
+    config, clock = around.config, around.clock
+    store, topics, groups, offsets = parts.store, parts.topics, parts.groups, parts.offsets
+    identity, put = parts.identity, parts.put_path.put_durable
+    clients = ClientProcessor(parts.clients, topics, groups, clock, config)
+    transactions = Transactions(
+        store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters
+    )
+    parts.transactions = transactions
+    transactions.recover()  # before plugins append anything
+    parts.hooks.append(transactions.put_hook)  # the last: it looks at what the others refused
+    parts.tasks += [parts.held.running(), clients.running(), transactions.running()]
+    return [
+        clients,
+        transactions,
+        HistoryProcessor(store, around.plugins.waiting, transactions.book.is_finished),
+        PullProcessor(
+            store, topics, groups, offsets, parts.clients, parts.held, parts.stats, config
+        ),
+        SendBackProcessor(store, topics, groups, put, identity, parts.stats, config),
+        RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),
+        OffsetProcessor(store, topics, groups, offsets),
+        LockProcessor(parts.locks, clock),
+        UnservedProcessor(clock),
+        ReplyProcessor(
+            store, topics, parts.clients, put, identity, clock, suffix=_suffix(config())
+        ),
+        *_admin_processors(parts, around),
+    ]
+
+
+def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
+    store, identity = parts.store, parts.identity
+    groups = GroupAdminProcessor(
+        store,
+        parts.topics,
+        parts.groups,
+        parts.offsets,
+        parts.clients,
+        identity,
+        around.clock,
+        consume_tps=parts.stats.group_tps,
+    )
+    return [
+        QueryProcessor(
+            store,
+            parts.clients,
+            lambda: (store.index.safe_ms, store.max_offset),
+            count_default=around.store_config.query_count_max,
+        ),
+        ResetProcessor(
+            store,
+            parts.topics,
+            parts.groups,
+            parts.offsets,
+            parts.clients,
+            parts.held,
+            identity,
+            push=lambda: not around.config().server_side_reset,
+        ),
+        ClientAdminProcessor(parts.clients, store, identity),
+        TopicAdminProcessor(
+            store,
+            parts.topics,
+            parts.offsets,
+            identity,
+            groups_online=parts.clients.groups_on,
+            put_tps=parts.stats.topic_tps,
+        ),
+        groups,
+        ConsumeReport(
+            store,
+            parts.topics,
+            parts.groups,
+            parts.offsets,
+            parts.clients,
+            groups.consume_stats,
+            f"{around.config().broker_ip}:{around.port}",
+        ),
+        *_operating_processors(parts, around),
+    ]
+
+
+def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]:
+    """Return what shows the broker to an operator and takes his decisions."""
+    store, views = parts.store, around.plugins.admin_views()
+    figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
+    figures.append(parts.rpc.put_figures)
+    return [
+        RuntimeInfo(
+            store,
+            parts.stats,
+            around.config,
+            around.clock,
+            started_ms=around.started_ms,
+            figures=figures,
+        ),
+        ConfigProcessor(
+            around.values,
+            around.version,
+            around.reconfigure,
+            lambda: around.config().frozen_keys,
+        ),
+        AdminProcessor(views),
+        DecideProcessor(
+            store,
+            around.plugins.waiting,
+            parts.hooks,
+            around.clock,
+            parts.identity.broker_name,
+        ),
+    ]
+
+
+def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
+    """Return what takes the sends of all connections together."""
+    config, store_config = around.config(), around.store_config
+    suffix = _suffix(config)
+
+    def rules() -> SendRules:
+        now = around.config()
+        return SendRules(
+            suffix=suffix,
+            store_host=parts.identity.host,
+            body_bytes_max=body_bytes_max(parts.store.config.message_bytes_max),
+            start_accept_ms=now.start_accept_ms,
+            reject_transactions=now.reject_transactions,
+        )
+
+    sender = SendProcessor(
+        parts.store.topics,
+        parts.topics,
+        parts.groups,
+        half=as_half,
+        run_hooks=parts.put_path.run_hooks,
+        group_locked=lambda group: parts.locks.any_alive(group, around.clock.now_ms()),
+        rules=rules,
+        clock=around.clock,
+    )
+    settings = SendSettings(
+        suffix=suffix,
+        store_host=parts.identity.host,
+        broker_name=parts.identity.broker_name,
+        region=config.region_id,
+        trace_on=config.trace_on,
+        body_bytes_max=body_bytes_max(store_config.message_bytes_max),
+        sync_flush=store_config.sync_flush,
+    )
+    return Ingest(parts.put_path, parts.store.topics, sender, settings, parts.rpc)
+
+
+def _suffix(config: BrokerConfig) -> bytes:
+    """Return the properties that every message of a client gets."""
+    return broker_suffix(
+        region=config.region_id, cluster=config.cluster_name, trace_on=config.trace_on
+    )
+
+
+def _merge(handlers: dict[int, RequestHandler], more: Mapping[int, RequestHandler]) -> None:
+    twice = handlers.keys() & more.keys()
+    assert not twice, f"request codes {sorted(twice)} are answered twice"
+    handlers.update(more)

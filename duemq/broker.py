@@ -1,0 +1,495 @@
+"""The broker process: everything a broker is, started and stopped in the right order.
+
+bind ports      a port in use is found before the store is touched
+plugins         created, asked for system topics and tags code rules
+store           locked, recovered
+parts           managers and processors on the store (assembly)
+name server     the embedded one, if wanted
+scheduler       APScheduler: persistence, statistics, the look at the disk
+plugins run     the level service delivers from here on
+listen, register, /metrics
+retention       last in, first out: log files are removed only while every plugin can answer what
+                it needs; so is the watch of the configuration file, which asks all of the above
+...             stop(): all of it in reverse; what is in hand is finished, files are written
+
+async with Broker({"storePathRootDir": "/data/store"}) as broker: ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from datetime import UTC
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from delivery.plugin import BrokerPlugin
+from duemq.assembly import Parts, Surroundings, assemble, make_ingest
+from duemq.configuration.config import BrokerConfig
+from duemq.configuration.config_edit import edited, file_state
+from duemq.configuration.config_request import accepted_changes
+from duemq.configuration.settings import (
+    SECTIONS,
+    Settings,
+    changed_values,
+    check_directories,
+    key_notices,
+    resolved,
+    settings_from,
+)
+from duemq.exposure import warn_if_exposed
+from duemq.namesrv.config import NamesrvConfig
+from duemq.namesrv.registration import BrokerAddress, Registrar
+from duemq.net.bound_socket import bind
+from duemq.net.limits import RemotingLimits
+from duemq.net.server import RemotingServer
+from duemq.plugins import Host, Installed, PluginSet, installed_plugins
+from duemq.preload import preload_kernels
+from duemq.registry.data_version import DataVersion
+from duemq.stored_pins import stored_pins
+from message_store.clock import Clock, SystemClock
+from message_store.config import Properties, from_properties, to_properties, with_live
+from message_store.errors import DueMQError, UsageError
+from message_store.masking import masked
+from message_store.store import MessageStore
+
+if TYPE_CHECKING:
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
+    from prometheus_client import CollectorRegistry
+
+    from duemq.namesrv.server import NameServer
+    from duemq.net.connection import Connection
+
+log = logging.getLogger(__name__)
+VIP_PORT_DISTANCE = 2
+HA_PORT_DISTANCE = 1
+PERSIST_MS = 3_000
+STATS_MS = 10_000
+PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
+DISK_JOB, RETENTION_JOB, CONFIG_JOB = "disk", "retention", "configuration file"
+
+
+class Broker:
+    """One broker. A context manager: entered, it serves; left, everything is on the disk.
+
+    Args:
+        properties: `key=value` as in broker.conf; what is absent has its default.
+        clock: the machine's, unless a test hands one in.
+        plugins: the installed ones, unless named here.
+        config_file: where `properties` came from; changes by request 25 are written there.
+        read_again: reads the configuration anew, for `reload`.
+    Attributes:
+        settings: the configuration in force.
+        failure: why the broker had to stop; empty while it runs or when it was asked to stop.
+    Raises (on entering):
+        ConfigError: A value that cannot be used.
+        UsageError: A port in use.
+        PluginError: A plugin that cannot be loaded or started.
+        StoreError: The store is locked or damaged.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        *,
+        clock: Clock | None = None,
+        plugins: Iterable[Installed] | None = None,
+        config_file: Path | None = None,
+        read_again: Callable[[], Properties] | None = None,
+    ) -> None:
+        settings = settings_from(properties)
+        self.settings = Settings(settings.properties, resolved(settings.broker), settings.store)
+        self.clock = clock or SystemClock()
+        self.failure = ""
+        self.metrics_port: int | None = None
+        self.namesrv_address = ""
+        self._installed = plugins
+        self._config_file, self._read_again = config_file, read_again
+        self._file_state = file_state(config_file) if config_file else (0, 0)
+        self._reconfiguring = asyncio.Lock()
+        self._stop = asyncio.Event()
+        self._serves = self._reload_due = False
+        self._stack = AsyncExitStack()
+        self.started_ms = self.clock.now_ms()
+        self.version = DataVersion(0, self.started_ms)
+        self.plugins = PluginSet({})
+        self.namesrv: NameServer | None = None
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The broker's section in force."""
+        return self.settings.broker
+
+    @property
+    def port(self) -> int:
+        """The port that clients connect to."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    @property
+    def address(self) -> str:
+        """What clients are told to connect to."""
+        return f"{self.config.broker_ip}:{self.port}"
+
+    @property
+    def connections(self) -> frozenset[Connection]:
+        """The connections that are open now."""
+        return self._server.connections
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        self._serves = True
+        if self._reload_due:
+            self.reload()
+        log.info("broker %s serves at %s", self.config.broker_name, self.address)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        await self._stack.__aexit__(kind, error, trace)
+        log.info("broker %s has stopped", self.config.broker_name)
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        self._socket = stack.enter_context(bind(self.config.bind_address, self.config.listen_port))
+        check_directories(self.settings.store)
+        self._registry = _new_registry(self.config)
+        self.scheduler = _new_scheduler()
+        self.plugins = self._load_plugins()
+        self._log_unused_keys()
+        self.store = stack.enter_context(self._new_store())
+        self.parts = self._assemble()
+        stack.callback(self._persist)
+        await self._start_namesrv(stack)
+        self.scheduler.start()
+        stack.callback(self.scheduler.shutdown, wait=False)
+        self._add_jobs()
+        await stack.enter_async_context(self.plugins.running(self.store))
+        for task in self.parts.tasks:
+            await stack.enter_async_context(task)
+        await self._listen(stack)
+        await self._register(stack)
+        await self._serve_metrics(stack)
+        self._add_last_jobs(stack)
+        stack.push_async_callback(_ended, asyncio.create_task(asyncio.to_thread(preload_kernels)))
+
+    def _load_plugins(self) -> PluginSet:
+        installed = self._installed
+        if installed is None:
+            installed = installed_plugins(self.config.disabled_plugins)
+        return PluginSet.load(installed, self._host)
+
+    def _host(self, plugin_name: str) -> Host:
+        return Host(
+            plugin_name=plugin_name,
+            clock=self.clock,
+            properties=self.settings.properties,
+            store_root=str(self.settings.store.root),
+            scheduler=self.scheduler,
+            metrics=self._registry,
+            on_stop=self.stop,
+            find=self._find_plugin,
+        )
+
+    def _find_plugin(self, name: str) -> BrokerPlugin | None:
+        return self.plugins.plugins.get(name)
+
+    def _log_unused_keys(self) -> None:
+        for notice in key_notices(self.settings.properties, [*SECTIONS, *self.plugins.sections()]):
+            log.warning("%s", notice)
+
+    def _new_store(self) -> MessageStore:
+        return MessageStore(
+            self.settings.store,
+            self.clock,
+            tags_code_rules=self.plugins.tags_code_rules(),
+            notice=lambda text: log.warning("%s", text),
+        )
+
+    def _assemble(self) -> Parts:
+        pins = stored_pins(self.store, self.plugins.plugins) | self.plugins.log_pins()
+        for name, pin in pins.items():
+            self.store.retention.add_pin(pin, owner=name)
+        around = Surroundings(
+            config=lambda: self.settings.broker,
+            store_config=self.settings.store,
+            port=self.port,
+            clock=self.clock,
+            plugins=self.plugins,
+            values=self.shown_properties,
+            version=lambda: self.version,
+            reconfigure=self.reconfigure,
+            started_ms=self.started_ms,
+        )
+        self._around = around
+        return assemble(self.store, around)
+
+    def _persist(self) -> None:
+        try:
+            self.parts.persist()
+        except OSError as error:
+            log.error("progress of the last seconds is lost: %s", error)
+
+    async def _listen(self, stack: AsyncExitStack) -> None:
+        limits = RemotingLimits(
+            connections_max=self.config.connections_max,
+            backlog=self.config.socket_backlog,
+            idle_ms_max=self.config.channel_idle_s * 1_000,
+        )
+        self._server = server = RemotingServer(
+            self.parts.rpc.wrap_all(self.parts.handlers),
+            make_ingest(self.parts, self._around),
+            limits,
+            clock=self.clock,
+            memory=self.parts.memory,
+        )
+        await stack.enter_async_context(server)
+        stack.callback(self.parts.held.stop)  # held pulls are answered before the server drains
+        await server.start(self.config.bind_address, self.port, bound=self._socket)
+        warn_if_exposed("the broker", self.config.bind_address, self.port)
+        if self.config.vip_channel_enable and self.config.listen_port:
+            try:
+                await server.start(self.config.bind_address, self.port - VIP_PORT_DISTANCE)
+            except UsageError as error:
+                log.warning("%s; going on without the VIP channel", error)
+                return
+            purpose, off = "the VIP channel of the broker", "vipChannelEnable=false"
+            port = self.port - VIP_PORT_DISTANCE
+            warn_if_exposed(purpose, self.config.bind_address, port, off=off)
+
+    # -- name servers -------------------------------------------------------------------------
+
+    async def _start_namesrv(self, stack: AsyncExitStack) -> None:
+        if not self.config.embedded_namesrv_enable:
+            return
+        from duemq.namesrv.server import NameServer
+
+        config = NamesrvConfig(
+            listen_port=self.config.embedded_namesrv_port,
+            bind_address=self.config.bind_address,
+            kv_config_path=str(self.store.config_path("kvConfig.json")),
+            register_from=self.config.embedded_register_from,
+            administer_from=self.config.embedded_administer_from,
+        )
+        try:
+            self.namesrv = await stack.enter_async_context(
+                NameServer(config, self.clock, own_address=self.config.broker_ip)
+            )
+        except UsageError as error:
+            raise UsageError(f"{error}: here the key is embeddedNamesrvPort") from error
+        self.namesrv_address = f"{self.config.broker_ip}:{self.namesrv.port}"
+        purpose, off = "the embedded name server", "embeddedNamesrvEnable=false"
+        warn_if_exposed(purpose, self.config.bind_address, self.namesrv.port, off=off)
+
+    async def _register(self, stack: AsyncExitStack) -> None:
+        us = BrokerAddress(
+            cluster=self.config.cluster_name,
+            broker_name=self.config.broker_name,
+            address=self.address,
+            ha_address=f"{self.config.broker_ip}:{self.port + HA_PORT_DISTANCE}",
+        )
+        self.registrar = Registrar(
+            us,
+            self.parts.topics,
+            self.clock,
+            addresses=_addresses(self.config),
+            local=self.namesrv,
+            interval_ms=self.config.register_interval_ms,
+            timeout_s=self.config.register_timeout_ms / 1_000,
+            permission=lambda: self.config.permission,
+        )
+        self.parts.topics.changed = self.registrar.changed
+        self.parts.topics.removed = self.registrar.removed
+        await stack.enter_async_context(self.registrar.running())
+
+    # -- metrics ------------------------------------------------------------------------------
+
+    async def _serve_metrics(self, stack: AsyncExitStack) -> None:
+        if self.config.metrics_exporter != "PROM":
+            return
+        from duemq.metrics.collector import broker_collector, metrics_server
+        from duemq.metrics.http_server import serving
+        from duemq.metrics.native_metrics import NativeCollector
+
+        self._registry.register(broker_collector(self))
+        self._registry.register(NativeCollector(self))
+        address = self.config.metrics_host or self.config.bind_address
+        self.metrics_port = await stack.enter_async_context(
+            serving(
+                metrics_server(self, self._registry),
+                address,
+                self.config.metrics_port,
+                required="metricsPromExporterPort" in self.settings.properties,
+            )
+        )
+        if self.metrics_port is not None:
+            key, off = "metricsPromExporterHost", "metricsExporterType=DISABLE"
+            warn_if_exposed("/metrics", address, self.metrics_port, key=key, off=off)
+
+    @property
+    def stops(self) -> bool:
+        """Whether the broker was asked to stop."""
+        return self._stop.is_set()
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    def _add_jobs(self) -> None:
+        store = self.settings.store
+        self._every(PERSIST_MS, self._persist_tables, PERSIST_JOB)
+        self._every(self.config.flush_consumer_offset_ms, self.parts.offsets.save, OFFSETS_JOB)
+        self._every(store.clean_interval_ms, self._look_at_disk, DISK_JOB)
+        self._every(STATS_MS, self._sample, STATS_JOB)
+
+    def _add_last_jobs(self, stack: AsyncExitStack) -> None:
+        """Add the jobs that need all of a running broker; the first thing a stop does is end them.
+
+        A round of retention that began before that finds pins unknown from then on.
+        """
+        self._every(self.settings.store.clean_interval_ms, self._retain, RETENTION_JOB)
+        stack.push_async_callback(self.store.retention.finish)
+        stack.callback(self.scheduler.remove_job, RETENTION_JOB)
+        if self._config_file is not None and self.config.config_watch_ms:
+            self._every(self.config.config_watch_ms, self._watch_file, CONFIG_JOB)
+            stack.callback(self.scheduler.remove_job, CONFIG_JOB)
+
+    def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]], name: str) -> None:
+        self.scheduler.add_job(work, "interval", seconds=interval_ms / 1_000, id=name, name=name)
+
+    async def _persist_tables(self) -> None:
+        await self.parts.topics.save()
+        await self.parts.groups.save()
+
+    async def _look_at_disk(self) -> None:
+        self.store.check_disk()
+
+    async def _retain(self) -> None:
+        await self.store.retention.clean_in_thread()
+
+    async def _sample(self) -> None:
+        self.parts.stats.sample(self.clock.now_ms())
+
+    # -- stopping -----------------------------------------------------------------------------
+
+    def stop(self, why: str = "") -> None:
+        """Ask the broker to stop; `why` is kept as its failure."""
+        if why and not self.failure:
+            self.failure = why
+            log.error("stopping: %s", why)
+        self._stop.set()
+
+    def stop_for_signal(self, name: str) -> None:
+        """Stop because of a signal: no failure."""
+        log.info("%s: stopping", name)
+        self._stop.set()
+
+    async def stopped(self) -> None:
+        """Return when somebody asked the broker to stop."""
+        await self._stop.wait()
+
+    # -- configuration ------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """Read the configuration again (SIGHUP, a changed file); a bad one changes nothing.
+
+        While the broker starts, it is read again once the start has ended.
+        """
+        self._reload_due = not self._serves
+        if self._read_again is None or self._reload_due:
+            return
+        before = self.shown_properties()
+        try:
+            self.apply(self._read_again())
+        except DueMQError as error:
+            log.error("the configuration stays as it is: %s", error)
+            return
+        changes = changed_values(before, self.shown_properties())
+        log.info("configuration read again: %s", "; ".join(changes) or "nothing in force changed")
+
+    async def reconfigure(self, changes: Mapping[str, str]) -> None:
+        """Change keys while running (request 25) and keep them in the configuration file.
+
+        Raises:
+            RequestError: A key may not be changed, or the file cannot be written; nothing was.
+            ConfigError: A value cannot be used; nothing was changed.
+        """
+        known = [*SECTIONS, *self.plugins.sections()]
+        changes = accepted_changes(changes, known, self.config.frozen_keys, source="request 25")
+        if not changes:
+            return
+        async with self._reconfiguring, edited(self._config_file, changes) as edit:
+            edit.undo = partial(self.apply, self.settings.properties)
+            self.apply(self.settings.properties.merged(changes, "request 25"))
+        if self._config_file is not None:
+            self._file_state = file_state(self._config_file)
+
+    def apply(self, properties: Properties) -> None:
+        """Put a new configuration in force as far as a running broker can.
+
+        Raises:
+            DueMQError: A value cannot be used; nothing was changed.
+        """
+        wanted = settings_from(properties)
+        broker, waiting = with_live(self.settings.broker, resolved(wanted.broker))
+        store, more = with_live(self.settings.store, wanted.store)
+        self.plugins.reconfigure(properties, self.settings.properties)
+        self.settings = Settings(properties, broker, store)
+        self.store.config = store
+        self.version = self.version.next(self.clock.now_ms())
+        self.registrar.set_addresses(_addresses(broker))
+        self.parts.groups.auto_create = broker.auto_create_group
+        if waiting or more:
+            log.warning("in force after a restart: %s", ", ".join(waiting + more))
+
+    def all_properties(self) -> dict[str, str]:
+        """Return every key with the value in force."""
+        known = {**to_properties(self.settings.broker), **to_properties(self.settings.store)}
+        for section in self.plugins.sections():
+            known |= to_properties(from_properties(section, self.settings.properties))
+        return {**self.settings.properties, **known}
+
+    def shown_properties(self) -> dict[str, str]:
+        """Return `all_properties` without passwords, as request 26 answers."""
+        return {key: masked(key, value) for key, value in self.all_properties().items()}
+
+    async def _watch_file(self) -> None:
+        assert self._config_file is not None
+        state = file_state(self._config_file)
+        if state != self._file_state:
+            self._file_state = state
+            log.info("%s has changed", self._config_file)
+            self.reload()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    await task
+
+
+def _addresses(config: BrokerConfig) -> list[str]:
+    return [f"{host}:{port}" for host, port in config.namesrv_list]
+
+
+def _new_registry(config: BrokerConfig) -> CollectorRegistry:
+    from duemq.metrics.native_metrics import NativeRegistry
+
+    return NativeRegistry(config.cluster_name, config.broker_name)
+
+
+def _new_scheduler() -> AsyncIOScheduler:
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+    defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+    return AsyncIOScheduler(timezone=UTC, job_defaults=defaults)

@@ -1,0 +1,265 @@
+"""The commands. Each imports what it needs when it runs, so that none waits for the others'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from duemq.cli.cache_home import use_writable_cache
+from duemq.cli.exits import MEANINGS, errors_become_exits
+from duemq.cli.migrate import migrate_app
+from duemq.cli.options import (
+    AsJson,
+    BrokerAddress,
+    ConfigFile,
+    Namesrv,
+    Overrides,
+    collect_properties,
+)
+from duemq.cli.output import notice
+from duemq.cli.reconcile import reconcile_app
+from duemq.cli.timers import timers_app
+from message_store.errors import UsageError
+
+_EPILOG = "Exit codes: " + "; ".join(f"{int(code)} {text}" for code, text in MEANINGS.items())
+
+
+class Commands(TyperGroup):
+    """All commands: what one of them raises becomes one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was named."""
+        with errors_become_exits():
+            if text := use_writable_cache():
+                notice(text)
+            return super().invoke(ctx)
+
+
+app = typer.Typer(
+    name="duemq",
+    cls=Commands,
+    help="A RocketMQ-compatible broker for messages that are due later.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+message_app = typer.Typer(no_args_is_help=True, help="Look at single messages.")
+store_app = typer.Typer(no_args_is_help=True, help="Look at store directories.")
+config_app = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
+kernels_app = typer.Typer(no_args_is_help=True, help="The compiled loops.")
+app.add_typer(timers_app, name="timers")
+app.add_typer(reconcile_app, name="reconcile")
+app.add_typer(migrate_app, name="migrate")
+app.add_typer(message_app, name="message")
+app.add_typer(store_app, name="store")
+app.add_typer(config_app, name="config")
+app.add_typer(kernels_app, name="kernels")
+
+
+def run() -> None:
+    """Run the command line of this process."""
+    app()
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as version_of
+
+        print(version_of("duemq"))
+        raise typer.Exit
+
+
+@app.command()
+def broker(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    namesrv: Annotated[
+        str, typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Name servers.")
+    ] = "",
+    logging: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Logging configuration (logging.ini).")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print events (ready, stopped) as JSON lines.")
+    ] = False,
+) -> None:
+    """Run a broker until SIGTERM or Ctrl-C; SIGHUP reads the configuration file again."""
+    from duemq.cli.serve import serve_broker
+
+    serve_broker(
+        config, collect_properties(config, overrides, namesrv), overrides, logging, as_json=as_json
+    )
+
+
+@app.command()
+def namesrv(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    logging: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Logging configuration (logging.ini).")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print events (ready, stopped) as JSON lines.")
+    ] = False,
+) -> None:
+    """Run a name server until SIGTERM or Ctrl-C."""
+    from duemq.cli.serve import serve_namesrv
+
+    serve_namesrv(collect_properties(config, overrides), logging, as_json=as_json)
+
+
+@app.command()
+def send(
+    topic: Annotated[str, typer.Argument(help="Topic to send to.")] = "",
+    body: Annotated[
+        str | None, typer.Argument(help="Body text; - reads standard input.", show_default=False)
+    ] = None,
+    level: Annotated[int, typer.Option(help="Delay level, 0: none.", min=0)] = 0,
+    at: Annotated[
+        str, typer.Option(metavar="TIME", help="When: 2026-11-22T10:00 (UTC), +90s, +2h, or ms.")
+    ] = "",
+    count: Annotated[int, typer.Option(help="How many copies.", min=1, max=1_000_000)] = 1,
+    tag: Annotated[str, typer.Option(help="Tag.")] = "",
+    key: Annotated[str, typer.Option(help="Keys, separated by blanks.")] = "",
+    queue: Annotated[int, typer.Option(help="Queue id; -1: in turn.", min=-1)] = -1,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="FILE", help="What `reconcile repair` wrote: see what it would do."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="With --from: send what is missing.")] = False,
+    namesrv: Namesrv = "127.0.0.1:9876",
+    broker: BrokerAddress = "",
+    as_json: AsJson = False,
+) -> None:
+    """Send a message, by level or for a time if wanted, and print where it was stored."""
+    from duemq.cli.messages import Outgoing, send_messages
+    from duemq.cli.send_file import send_file
+
+    if from_file is not None:
+        if topic or body is not None:
+            raise UsageError(
+                f"{from_file} names topics and bodies itself: leave out TOPIC and BODY to put its "
+                "messages again, or --from to send one of your own"
+            )
+        own = {"--level": level, "--at": at, "--tag": tag, "--key": key}
+        own |= {"--count": count > 1, "--queue": queue >= 0}
+        if named := [name for name, value in own.items() if value]:
+            raise UsageError(
+                f"{from_file} names what its messages are sent with: leave out {', '.join(named)}"
+            )
+        send_file(from_file, namesrv=namesrv, broker=broker, really=yes, as_json=as_json)
+        return
+    if not topic or body is None:
+        raise UsageError("name a topic and a body, or --from FILE")
+    outgoing = Outgoing(
+        topic, body, level=level, tag=tag, key=key, queue_id=queue, count=count, at=at
+    )
+    send_messages(outgoing, namesrv=namesrv, broker=broker, as_json=as_json)
+
+
+@app.command()
+def consume(
+    topic: Annotated[str, typer.Argument(help="Topic to read.")],
+    group: Annotated[str, typer.Option(help="Consumer group that keeps the progress.")] = (
+        "duemq_cli"
+    ),
+    count: Annotated[int, typer.Option(help="Stop after so many; 0: go on.", min=0)] = 0,
+    wait_s: Annotated[
+        float, typer.Option("--wait", help="Stop after so many seconds; 0: go on.", min=0)
+    ] = 0.0,
+    tag: Annotated[str, typer.Option(help="Tag filter such as 'a || b'.")] = "*",
+    from_first: Annotated[
+        bool, typer.Option("--from-first", help="A new group starts at the oldest message.")
+    ] = False,
+    namesrv: Namesrv = "127.0.0.1:9876",
+    broker: BrokerAddress = "",
+    as_json: AsJson = False,
+) -> None:
+    """Read a topic and print each message as it comes."""
+    from duemq.cli.consume import Wanted, consume_messages
+
+    wanted = Wanted(topic, group, count=count, wait_s=wait_s, tag=tag, from_first=from_first)
+    consume_messages(wanted, namesrv=namesrv, broker=broker, as_json=as_json)
+
+
+@app.command()
+def levels(
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
+    namesrv: Namesrv = "127.0.0.1:9876",
+    broker: BrokerAddress = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show each level: pending messages, the next due moment, how late deliveries were."""
+    from duemq.cli.levels import show_levels
+
+    show_levels(namesrv=namesrv, broker=broker, watch=watch, as_json=as_json)
+
+
+@message_app.command("show")
+def message_show(
+    message_id: Annotated[str, typer.Argument(help="Message id, one of its keys, or offset id.")],
+    topic: Annotated[str, typer.Option(help="Only messages for this topic.")] = "",
+    namesrv: Namesrv = "127.0.0.1:9876",
+    broker: BrokerAddress = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show a message in any state: when it is due or was delivered, and what happened to it."""
+    from duemq.cli.message_show import show_message
+
+    show_message(message_id, topic, namesrv=namesrv, broker=broker, as_json=as_json)
+
+
+@store_app.command("verify")
+def store_verify(
+    directory: Annotated[Path, typer.Argument(help="Store directory, of DueMQ or Apache.")],
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read a store that no broker uses and report what is wrong, and where."""
+    from duemq.cli.verify import verify
+
+    verify(directory, collect_properties(config, overrides), as_json=as_json)
+
+
+@config_app.command("show")
+def config_show(
+    config: ConfigFile = None,
+    overrides: Overrides = None,
+    namesrv: Annotated[bool, typer.Option("--namesrv", help="The name server's keys.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Only keys that are set.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show every key with its value, default and source; name unknown keys."""
+    from duemq.cli.config_show import show
+
+    show(collect_properties(config, overrides), namesrv=namesrv, changed=changed, as_json=as_json)
+
+
+@kernels_app.command("warm")
+def kernels_warm(
+    force: Annotated[bool, typer.Option("--force", help="Also when it was done before.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compile every kernel into the cache, so that no broker start has to."""
+    from duemq.cli.kernels import warm
+
+    warm(force=force, as_json=as_json)
+
+
+@app.command(hidden=True)
+def demo(as_json: AsJson = False) -> None:
+    """Start a broker, send messages of several levels with the C++ client, watch them come."""
+    from duemq.cli.demo import run_demo
+
+    run_demo(as_json=as_json)

@@ -1,0 +1,215 @@
+"""What the commands need of a cluster: find brokers, ask them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+from delivery.plugin import Request, Response
+from duemq.admin.views import VIEW_REQUEST
+from duemq.net.client import RemotingClient, split_address
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store.errors import RequestError, UsageError
+
+TEMPLATE_TOPIC = "TBW102"
+NEW_TOPIC_QUEUES = 4  # what a topic that does not exist yet is asked for, as Apache's clients do
+CALL_TIMEOUT_S = 10.0
+WRITE, READ = 2, 4
+CLIENT_VERSION = 479  # 5.3.3
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One queue of a topic, and where it is."""
+
+    broker_name: str
+    address: str
+    queue_id: int
+
+
+class Cluster:
+    """A client of name servers and brokers; a context manager that closes its connections.
+
+    Args:
+        namesrv: `host:port` of name servers, separated by `;`; the first that answers is used.
+        broker: `host:port` of one broker; then no name server is asked.
+    """
+
+    def __init__(self, namesrv: str, broker: str = "") -> None:
+        self._namesrvs = [word.strip() for word in namesrv.split(";") if word.strip()]
+        self._broker = broker
+        for address in [*self._namesrvs, *([broker] if broker else [])]:
+            try:
+                split_address(address)
+            except ValueError as error:
+                raise UsageError(str(error)) from None
+        self._clients: dict[str, RemotingClient] = {}
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        fields: dict[str, Any] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> Response:
+        """Return the answer of the server at `address`, whatever its code.
+
+        Raises:
+            ConnectionError: Nobody answers there.
+        """
+        client = self._clients.get(address)
+        if client is None:
+            client = self._clients[address] = RemotingClient(address)
+            self._stack.push_async_callback(client.close)
+        text = {name: _text(value) for name, value in (fields or {}).items()}
+        request = Request(code, text, body, version=CLIENT_VERSION)
+        try:
+            return await client.call(request, timeout_s=timeout_s)
+        except (OSError, TimeoutError) as error:
+            why = str(error) or "no answer in time"
+            raise ConnectionError(f"{address} does not answer: {why}") from error
+
+    async def call(
+        self, address: str, code: int, fields: dict[str, Any] | None = None, body: bytes = b""
+    ) -> Response:
+        """Return the successful answer of the server at `address`.
+
+        Raises:
+            RequestError: It refused.
+            ConnectionError: Nobody answers there.
+        """
+        answer = await self.ask(address, code, fields, body)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestError(answer.code, answer.remark or f"{address} refused request {code}")
+        return answer
+
+    async def _ask_namesrv(self, code: int, fields: dict[str, Any] | None = None) -> Response:
+        last: ConnectionError | None = None
+        for address in self._namesrvs:
+            try:
+                answer = await self.ask(address, code, fields)
+            except ConnectionError as error:
+                last = error
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise UsageError(
+                    f"{address} is not a name server; if it is a broker, name it with "
+                    f"--broker (-b) {address}"
+                )
+            return answer
+        raise last or UsageError("no name server was named: use --namesrv or --broker")
+
+    async def brokers(self) -> list[tuple[str, str]]:
+        """Return (broker name, address of its master) of every broker."""
+        if self._broker:
+            return [("", self._broker)]
+        answer = await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
+        table = _loads(answer).get("brokerAddrTable", {})
+        found = [(name, data["brokerAddrs"].get("0", "")) for name, data in sorted(table.items())]
+        return [(name, address) for name, address in found if address]
+
+    async def queues(self, topic: str, *, wanted: int) -> list[Queue]:
+        """Return the queues of a topic that may be written (2) or read (4), in order.
+
+        A topic that does not exist yet has as many queues as the first send makes, for writing.
+
+        Raises:
+            RequestError: There is no such topic.
+        """
+        route, queues_max = await self._route(topic), None
+        if route is None and wanted == WRITE:
+            route, queues_max = await self._route(TEMPLATE_TOPIC), NEW_TOPIC_QUEUES
+        if route is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic}")
+        addresses = {
+            data["brokerName"]: data["brokerAddrs"].get("0", "") for data in route["brokerDatas"]
+        }
+        number = "writeQueueNums" if wanted == WRITE else "readQueueNums"
+        return [
+            Queue(data["brokerName"], self._broker or addresses[data["brokerName"]], queue_id)
+            for data in sorted(route["queueDatas"], key=lambda data: str(data["brokerName"]))
+            if data["perm"] & wanted and addresses.get(data["brokerName"])
+            for queue_id in range(data[number])[:queues_max]
+        ]
+
+    async def _route(self, topic: str) -> dict[str, Any] | None:
+        if self._broker:
+            return await self._route_of_broker(topic)
+        answer = await self._ask_namesrv(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        return _loads(answer) if answer.code == ResponseCode.SUCCESS else None
+
+    async def _route_of_broker(self, topic: str) -> dict[str, Any] | None:
+        answer = await self.ask(self._broker, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestError(answer.code, no_broker(self._broker))
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return {
+            "brokerDatas": [{"brokerName": "", "brokerAddrs": {"0": self._broker}}],
+            "queueDatas": [{"brokerName": "", **_loads(answer)}],
+        }
+
+    async def view(self, address: str, name: str, **fields: Any) -> Any:
+        """Return a view of a DueMQ broker.
+
+        Args:
+            fields: what an `AskedView` is asked for.
+
+        Raises:
+            RequestError: It is not a DueMQ broker, or has no such view.
+        """
+        answer = await self.ask(address, VIEW_REQUEST, {"view": name, **fields})
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestError(answer.code, no_broker(address))
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestError(answer.code, answer.remark or "")
+        return msgspec.json.decode(bytes_of(answer))
+
+
+def no_broker(address: str) -> str:
+    """Return what to do about a server that knows none of DueMQ's requests."""
+    return (
+        f"{address} is not a DueMQ broker; if it is a name server, name it with --namesrv (-n) "
+        f"{address}"
+    )
+
+
+def bytes_of(answer: Response) -> bytes:
+    """Return an answer's body as one piece."""
+    body = answer.body
+    return bytes(body) if isinstance(body, (bytes, memoryview)) else b"".join(body)
+
+
+def _loads(answer: Response) -> dict[str, Any]:
+    """Return a JSON body; Apache's name servers write numbers as keys without quotes."""
+    from message_store.json_dialect import loads
+
+    try:
+        value = loads(bytes_of(answer).decode())
+    except ValueError as error:
+        raise ConnectionError(f"the name server's answer is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ConnectionError("the name server's answer is not a JSON object")
+    return {str(key): _string_keys(item) for key, item in value.items()}
+
+
+def _string_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _string_keys(item) for key, item in value.items()}
+    return [_string_keys(item) for item in value] if isinstance(value, list) else value
+
+
+def _text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)

@@ -1,0 +1,99 @@
+"""`duemq config show`: every key, its value, its default, and where it was set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from duemq.configuration.apache_keys import check_refusals
+from duemq.configuration.config import BrokerConfig
+from duemq.configuration.settings import SECTIONS, key_notices
+from duemq.namesrv.config import NamesrvConfig
+from message_store.config import Option, Properties, from_properties, options, value_text
+from message_store.masking import masked
+
+
+@dataclass(frozen=True, slots=True)
+class ShownKey:
+    """One line of the output."""
+
+    key: str
+    value: str
+    default: str
+    source: str
+    unit: str
+    live: bool
+    doc: str
+    section: str
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.source)
+
+
+def broker_sections(properties: Properties) -> list[type]:
+    """Return the broker's sections, those of installed plugins included."""
+    from duemq.plugins import installed_sections
+
+    disabled = from_properties(BrokerConfig, properties).disabled_plugins
+    return [*SECTIONS, *installed_sections(properties, disabled)]
+
+
+def shown_keys(properties: Properties, sections: Iterable[type]) -> list[ShownKey]:
+    """Return every key of the sections.
+
+    Raises:
+        ConfigError: A value that cannot be used.
+    """
+    check_refusals(properties)
+    return [
+        _shown(item, from_properties(section, properties), properties)
+        for section in sections
+        for item in options(section)
+    ]
+
+
+def _shown(item: Option, config: Any, properties: Properties) -> ShownKey:
+    source = (properties.source(item.key) or "set") if item.key in properties else ""
+    return ShownKey(
+        key=item.key,
+        value=masked(item.key, value_text(getattr(config, item.name))),
+        default=value_text(item.default),
+        source=source,
+        unit=item.unit,
+        live=item.live,
+        doc=item.doc,
+        section=item.section,
+    )
+
+
+def show(
+    properties: Properties, *, namesrv: bool = False, changed: bool = False, as_json: bool = False
+) -> None:
+    """Print the configuration that these properties make."""
+    sections = [NamesrvConfig] if namesrv else broker_sections(properties)
+    shown = [key for key in shown_keys(properties, sections) if key.changed or not changed]
+    notices = key_notices(properties, sections)
+    if as_json:
+        _print_json(shown, notices)
+    else:
+        _print_table(shown, notices)
+
+
+def _print_json(shown: list[ShownKey], notices: list[str]) -> None:
+    from dataclasses import asdict
+
+    from duemq.cli.output import print_json
+
+    print_json({"keys": [asdict(key) for key in shown], "notices": notices})
+
+
+def _print_table(shown: list[ShownKey], notices: list[str]) -> None:
+    from duemq.cli.output import console, table
+
+    rows = [(key.key, key.value, key.default, key.source or "default", key.unit) for key in shown]
+    out = console()
+    out.print(table("Configuration", ("key", "value", "default", "source", "unit"), rows))
+    for notice in notices:
+        out.print(f"[yellow]note[/] {notice}", markup=True)

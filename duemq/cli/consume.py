@@ -1,0 +1,204 @@
+"""`duemq consume`: read a topic, print each message as it comes, keep the group's progress.
+
+One process reads all queues of the topic: it takes no part in rebalancing. It is meant for
+looking and for scripts; applications use a RocketMQ client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from delivery.plugin import Response
+from duemq.cli.client import READ, Cluster, Queue, bytes_of
+from duemq.cli.messages import describe, split_records, time_text
+from duemq.cli.output import print_json_line, printable, reader_is_gone
+from duemq.cli.retrying import Retrying
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store.errors import RequestError
+from message_store.log.record import Record
+
+PULL_COUNT = 32
+READER_LOOK_S = 1.0  # between two looks whether standard output is still read
+SUSPEND_MS = 15_000
+PULL_TIMEOUT_S = SUSPEND_MS / 1_000 + 10
+BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # it starts or stops
+COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4  # bits of a pull's sysFlag
+
+
+Show = Callable[[Queue, Record], None]
+"""Called with each message and the queue it was read from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What `duemq consume` was asked for."""
+
+    topic: str
+    group: str
+    count: int = 0
+    wait_s: float = 0
+    tag: str = "*"
+    from_first: bool = False
+
+
+class Reader:
+    """Reads all queues of a topic, one task a queue, until enough was printed."""
+
+    def __init__(self, cluster: Cluster, wanted: Wanted, show: Show) -> None:
+        self._cluster, self._wanted, self._show = cluster, wanted, show
+        self._left = wanted.count or -1
+        self._enough = asyncio.Event()
+        self._retrying: dict[str, Retrying] = {}  # by address: queues of a broker go on together
+        self._tags = None if wanted.tag.strip() in ("", "*") else _tags_of(wanted.tag)
+
+    async def run(self) -> None:
+        """Read until count or time is reached."""
+        queues = await self._cluster.queues(self._wanted.topic, wanted=READ)
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self._read(queue)) for queue in queues
+        ]
+        waiter: asyncio.Task[Any] = asyncio.create_task(self._enough.wait())
+        try:
+            await asyncio.wait(
+                [waiter, *tasks],
+                timeout=self._wanted.wait_s or None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in (waiter, *tasks):
+                task.cancel()
+            await asyncio.gather(waiter, *tasks, return_exceptions=True)
+
+    async def _read(self, queue: Queue) -> None:
+        offset = await self._start(queue)
+        retrying = self._retrying.setdefault(queue.address, Retrying(queue.address))
+        while True:
+            try:
+                answer = await self._pull(queue, offset)
+            except ConnectionError as error:
+                await retrying.pause(error)
+                continue
+            retrying.answered()
+            if answer.code not in (
+                ResponseCode.SUCCESS,
+                ResponseCode.PULL_NOT_FOUND,
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+                ResponseCode.PULL_OFFSET_MOVED,
+            ):
+                raise RequestError(answer.code, answer.remark or "the pull was refused")
+            records = split_records(bytes_of(answer)) if answer.code == 0 else []
+            offset = int((answer.fields or {}).get("nextBeginOffset", offset))
+            for record in records:
+                if self._left and self._passes(record):
+                    self._left -= 1
+                    self._show(queue, record)
+                    offset = record.queue_offset + 1 if not self._left else offset
+            if records:
+                await self._commit(queue, offset, retrying)
+            if not self._left:
+                self._enough.set()
+                return
+
+    async def _pull(self, queue: Queue, offset: int) -> Response:
+        """Return the answer to one pull.
+
+        Raises:
+            ConnectionError: The broker does not answer, or starts or stops just now.
+        """
+        answer = await self._cluster.ask(
+            queue.address,
+            RequestCode.PULL_MESSAGE,
+            self._pull_fields(queue, offset),
+            timeout_s=PULL_TIMEOUT_S,
+        )
+        if answer.code in BUSY:
+            raise ConnectionError(answer.remark or f"{queue.address} is busy")
+        return answer
+
+    async def _start(self, queue: Queue) -> int:
+        fields = {
+            "consumerGroup": self._wanted.group,
+            "topic": self._wanted.topic,
+            "queueId": queue.queue_id,
+        }
+        answer = await self._cluster.ask(queue.address, RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        if answer.code == ResponseCode.SUCCESS and not self._wanted.from_first:
+            return int((answer.fields or {})["offset"])
+        code = RequestCode.GET_MIN_OFFSET if self._wanted.from_first else RequestCode.GET_MAX_OFFSET
+        answer = await self._cluster.call(queue.address, code, fields)
+        return int((answer.fields or {})["offset"])
+
+    def _pull_fields(self, queue: Queue, offset: int) -> dict[str, object]:
+        return {
+            "consumerGroup": self._wanted.group,
+            "topic": self._wanted.topic,
+            "queueId": queue.queue_id,
+            "queueOffset": offset,
+            "maxMsgNums": PULL_COUNT if self._left < 0 else min(PULL_COUNT, max(self._left, 1)),
+            "sysFlag": SUSPEND | SUBSCRIPTION,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": SUSPEND_MS,
+            "subscription": self._wanted.tag,
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
+
+    async def _commit(self, queue: Queue, offset: int, retrying: Retrying) -> None:
+        fields = {
+            "consumerGroup": self._wanted.group,
+            "topic": self._wanted.topic,
+            "queueId": queue.queue_id,
+            "commitOffset": offset,
+        }
+        while True:
+            try:
+                await self._cluster.call(queue.address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+                return
+            except ConnectionError as error:
+                await retrying.pause(error)
+
+    def _passes(self, record: Record) -> bool:
+        return self._tags is None or record.properties.get("TAGS", "") in self._tags
+
+
+def show_line(queue: Queue, record: Record) -> None:
+    """Print a message for people; control characters of its body and keys as escapes."""
+    shown = describe(record)
+    place = f"{queue.broker_name or queue.address}/{record.queue_id}/{record.queue_offset}"
+    text = f"{place}  {shown['unique_key'] or '-'}  {shown['body']}"
+    print(f"{time_text(record.store_ms)}  {printable(text)}", flush=True)
+
+
+def show_json(queue: Queue, record: Record) -> None:
+    """Print a message for programs."""
+    print_json_line({"broker": queue.broker_name or queue.address, **describe(record)})
+
+
+def _tags_of(expression: str) -> frozenset[str]:
+    return frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
+
+
+def consume_messages(wanted: Wanted, *, namesrv: str, broker: str, as_json: bool) -> None:
+    """Print messages until count, time or Ctrl-C."""
+    asyncio.run(_consume(wanted, namesrv, broker, as_json))
+
+
+async def _consume(wanted: Wanted, namesrv: str, broker: str, as_json: bool) -> None:
+    async with Cluster(namesrv, broker) as cluster:
+        reader = Reader(cluster, wanted, show_json if as_json else show_line)
+        reading = asyncio.create_task(reader.run())
+        try:
+            while not reading.done():
+                await asyncio.wait([reading], timeout=READER_LOOK_S)
+                if reader_is_gone():
+                    raise BrokenPipeError
+            await reading
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)

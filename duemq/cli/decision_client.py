@@ -1,0 +1,228 @@
+"""A small client for pending messages: cancel, move, fire now; and its commands.
+
+    async with Deciding("127.0.0.1:9876") as waiting:
+        for result in await waiting.cancel(ids=["7F00..."]):
+            print(result.name, result.verdict)
+
+Every broker is asked, as any of them may hold the message; what one of them decided counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import msgspec
+
+from duemq.cli.client import Cluster, bytes_of, no_broker
+from duemq.messages.decide import ACTIONS, NAMES_MAX, TIME_MS_MAX, Answer, DecisionRequest
+from duemq.messages.decision_results import Result
+from duemq.net.codes import ResponseCode
+from message_store.errors import RequestError, UsageError
+
+CALL_TIMEOUT_S = 60.0
+CODES: Final = {action: code for code, action in ACTIONS.items()}
+RANKS: Final = ("unknown", "already delivered", "done", "refused")  # the last counts
+COLUMNS = ("name", "verdict", "#messages", "due (UTC)", "remark")
+SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Which messages are meant.
+
+    Attributes:
+        ids: unique keys or offset message ids.
+        keys: any of their KEYS.
+        handles: recall handles.
+        topic: with ids and keys: only of this topic; alone: all that wait for it.
+        from_ms, until_ms: only what is due in [from_ms, until_ms).
+    """
+
+    ids: Sequence[str] = ()
+    keys: Sequence[str] = ()
+    handles: Sequence[str] = ()
+    topic: str = ""
+    from_ms: int = 0
+    until_ms: int = TIME_MS_MAX
+
+    def requests(self, **more: Any) -> Iterable[DecisionRequest]:
+        """Yield requests of at most NAMES_MAX names."""
+        left = {"ids": list(self.ids), "keys": list(self.keys), "handles": list(self.handles)}
+        first = True
+        while first or any(left.values()):
+            request = DecisionRequest(
+                topic=self.topic, from_ms=self.from_ms, until_ms=self.until_ms, **more
+            )
+            room, first = NAMES_MAX, False
+            for kind, names in left.items():
+                setattr(request, kind, names[:room])
+                left[kind] = names[room:]
+                room -= len(names[:room])
+            yield request
+
+
+class DecisionClient:
+    """Decides about pending messages at the brokers of a cluster. An async context manager.
+
+    Args:
+        namesrv: `host:port` of name servers, separated by `;`.
+        broker: `host:port` of one broker; then only that is asked.
+    """
+
+    def __init__(self, namesrv: str = "127.0.0.1:9876", broker: str = "") -> None:
+        self._cluster = Cluster(namesrv, broker)
+
+    async def __aenter__(self) -> Self:
+        await self._cluster.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._cluster.__aexit__(*exc)
+
+    async def cancel(self, *, dry_run: bool = False, **named: Any) -> list[Result]:
+        """Have messages never be delivered; arguments: the attributes of `Named`.
+
+        Raises:
+            RequestError: A broker refused the request as a whole.
+            ConnectionError: A broker does not answer.
+        """
+        return await self.decide("cancel", Named(**named), dry_run=dry_run)
+
+    async def move(
+        self,
+        *,
+        deliver_ms: int | None = None,
+        delay_ms: int | None = None,
+        dry_run: bool = False,
+        **named: Any,
+    ) -> list[Result]:
+        """Have messages be delivered at another time, absolute or from now on."""
+        return await self.decide(
+            "move", Named(**named), dry_run=dry_run, deliver_ms=deliver_ms, delay_ms=delay_ms
+        )
+
+    async def fire(self, *, dry_run: bool = False, **named: Any) -> list[Result]:
+        """Deliver messages now."""
+        return await self.decide("fire", Named(**named), dry_run=dry_run)
+
+    async def decide(self, action: str, named: Named, **more: Any) -> list[Result]:
+        """Ask every broker; return one result for each name, in the order asked."""
+        brokers = await self._cluster.brokers()
+        if not brokers:
+            raise ConnectionError("the name server knows no broker")
+        results: list[Result] = []
+        for request in named.requests(**more):
+            body = msgspec.json.encode(request)
+            answers = [await self._ask(address, CODES[action], body) for _, address in brokers]
+            results += [combined(of_one) for of_one in zip(*answers, strict=True)]
+        return results
+
+    async def _ask(self, address: str, code: int, body: bytes) -> list[Result]:
+        answer = await self._cluster.ask(address, code, body=body, timeout_s=CALL_TIMEOUT_S)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RequestError(answer.code, no_broker(address))
+        if answer.code != ResponseCode.SUCCESS:
+            raise RequestError(answer.code, answer.remark or "")
+        return msgspec.json.decode(bytes_of(answer), type=Answer).results
+
+
+def combined(results: Sequence[Result]) -> Result:
+    """Return what the answers of several brokers about one name come to."""
+    best = max(results, key=lambda result: RANKS.index(result.verdict))
+    due = [result.due_ms for result in results if result.due_ms >= 0]
+    return Result(
+        best.name,
+        best.verdict,
+        sum(result.messages for result in results),
+        min(due, default=-1),
+        sum(result.refused for result in results),
+        best.remark,
+    )
+
+
+# -- commands -------------------------------------------------------------------------------------
+
+
+def decide_and_show(
+    action: str,
+    named: Named,
+    *,
+    namesrv: str,
+    broker: str,
+    dry_run: bool,
+    as_json: bool,
+    confirmed: bool = True,
+    **more: Any,
+) -> None:
+    """Decide, print what became of each name, and leave with an exit code.
+
+    0: all done; 1: some were delivered before, or are unknown; 4: some were refused.
+
+    Args:
+        confirmed: a whole topic needs no question.
+    """
+    from duemq.cli.exits import Exit
+    from duemq.cli.output import plural, print_json, print_table
+
+    if not (named.ids or named.keys or named.handles or named.topic):
+        raise UsageError("no messages selected: give --id, --key, --handle or --topic")
+
+    async def run(dry_run: bool) -> list[Result]:
+        async with DecisionClient(namesrv, broker) as waiting:
+            return await waiting.decide(action, named, dry_run=dry_run, **more)
+
+    if not (confirmed or dry_run or named.ids or named.keys or named.handles):
+        _confirm(action, named.topic, lambda: asyncio.run(run(True)))
+    results = asyncio.run(run(dry_run))
+    verdicts = {result.verdict for result in results}
+    for result in results:
+        result.verdict = (
+            f"would {action}" if dry_run and result.verdict == "done" else (result.verdict)
+        )
+    if as_json:
+        print_json({"dry_run": dry_run, "results": msgspec.to_builtins(results)})
+    else:
+        count = sum(result.messages for result in results)
+        title = f"{action}: {count:,} {plural(count, 'message')}"
+        title += ", dry run: nothing was changed" if dry_run else ""
+        print_table(title, COLUMNS, [_row(result) for result in results])
+    if "refused" in verdicts:
+        raise SystemExit(int(Exit.REFUSED))
+    if verdicts - {"done"}:
+        raise SystemExit(int(Exit.FOUND_FAULT))
+
+
+def _confirm(action: str, topic: str, dry_run: Callable[[], list[Result]]) -> None:
+    """Ask before something is done to all pending messages of a topic.
+
+    Raises:
+        UsageError: There is no terminal to ask at.
+        SystemExit: The answer is no.
+    """
+    from duemq.cli.exits import Exit, fail
+    from duemq.cli.output import plural
+
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{action} --topic {topic} takes all pending messages of the topic: add --yes, or look "
+            "at it first with --dry-run"
+        )
+    count = sum(result.messages for result in dry_run())
+    question = f"{action} {count:,} pending {plural(count, 'message')} of topic {topic}? [y/N] "
+    print(question, end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        fail("nothing was changed", Exit.FOUND_FAULT)
+
+
+def _row(result: Result) -> tuple[Any, ...]:
+    from duemq.cli.messages import time_text
+
+    name = result.name
+    if len(name) > SHOWN_CHARACTERS:
+        name = name[: SHOWN_CHARACTERS - 3] + "..."
+    due = time_text(result.due_ms)[:23].replace("T", " ") if result.due_ms >= 0 else ""
+    return name, result.verdict, f"{result.messages:,}", due, result.remark

@@ -1,0 +1,322 @@
+"""`make demo`: a broker, a real client, and when each message was promised and came.
+
+this process -- starts --> `duemq broker` (with a name server inside, free ports, temporary store)
+             -- starts --> demo_client   (the C++ client sends by level and consumes)
+             -- reads  --> the broker's log, for the record each delivery was made from: its store
+                           time plus the level's delay is what was promised, to the millisecond
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from duemq.cli.exits import Exit, fail
+from duemq.cli.output import console, print_json
+from message_store.log.record import Record, decode_record
+
+TOPIC = "DueMQDemo"
+LOG_FILE_BYTES = 1 << 24
+RECORD_BYTES_MAX = 1 << 16  # of a message of the demo
+DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000}
+EACH = 4
+START_TIMEOUT_S = 300  # a first start compiles kernels
+RUN_TIMEOUT_S = 120
+LINGER_S = 2.0  # for a message that comes twice
+STOP_TIMEOUT_S = 30
+SIGNAL_EXIT = 128  # and the number of the signal, as shells do
+BROKER_CONF = """\
+brokerName = demo
+brokerIP1 = 127.0.0.1
+bindAddress = 127.0.0.1
+listenPort = 0
+vipChannelEnable = false
+embeddedNamesrvEnable = true
+embeddedNamesrvPort = 0
+metricsExporterType = DISABLE
+storePathRootDir = {root}
+mappedFileSizeCommitLog = {log_file_bytes}
+maxHashSlotNum = 10000
+maxIndexNum = 40000
+defaultTopicQueueNums = 2
+"""
+
+
+@dataclass(slots=True)
+class Line:
+    """One message of the demo. Times in ms since 1970; 0: not known yet."""
+
+    key: str
+    level: int
+    sent_ms: int
+    promised_ms: int
+    arrivals: list[int] = field(default_factory=list)
+    stored_ms: int = 0
+    exact: bool = False
+
+    @property
+    def late_ms(self) -> int:
+        """How long after the promise it reached the client."""
+        return self.arrivals[0] - self.promised_ms if self.arrivals else 0
+
+    @property
+    def verdict(self) -> str:
+        """What is to be said about it now."""
+        if not self.arrivals:
+            return "waiting"
+        if len(self.arrivals) > 1:
+            return "DOUBLED"
+        if self.exact and self.stored_ms < self.promised_ms:
+            return "EARLY"
+        return "ok"
+
+
+class Demo:
+    """Collects what the client reports.
+
+    Args:
+        log: Directory of the broker's commit log.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self.lines: dict[str, Line] = {}
+        self.all_sent = False
+        self.failure = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was sent has come."""
+        return self.all_sent and all(line.arrivals for line in self.lines.values())
+
+    def take(self, event: dict[str, Any]) -> None:
+        """Note one event of the client."""
+        if event["event"] == "sent":
+            promised = event["at_ms"] + DELAYS_MS[event["level"]]
+            line = Line(event["key"], event["level"], event["at_ms"], promised)
+            self.lines[line.key] = line
+        elif event["event"] == "received" and event["key"] in self.lines:
+            self._arrived(self.lines[event["key"]], event)
+        elif event["event"] == "all sent":
+            self.all_sent = True
+        elif event["event"] == "failed":
+            self.failure = event["why"]
+
+    def _arrived(self, line: Line, event: dict[str, Any]) -> None:
+        line.arrivals.append(event["at_ms"])
+        line.stored_ms = event["store_ms"]
+        if event["prepared"] < 0:
+            origin = -(event["prepared"] + 1)
+            record = self._record(origin)
+            line.promised_ms = record.store_ms + DELAYS_MS[line.level]
+            line.exact = True
+
+    def _record(self, offset: int) -> Record:
+        """Return a record of the log; clients cannot ask for those of a level."""
+        base = offset - offset % LOG_FILE_BYTES
+        with (self._log / f"{base:020d}").open("rb") as file:
+            file.seek(offset - base)
+            return decode_record(memoryview(file.read(RECORD_BYTES_MAX)), offset)
+
+    def faults(self) -> list[str]:
+        """Return what went wrong, one line each."""
+        found = [self.failure] if self.failure else []
+        if not self.all_sent:
+            found.append("not everything was sent")
+        for line in self.lines.values():
+            if line.verdict != "ok":
+                verdict = "MISSING" if line.verdict == "waiting" else line.verdict
+                found.append(f"{line.key}: {verdict}")
+        return found
+
+
+def run_demo(*, as_json: bool) -> None:
+    """Run the demo; exit 1 if a message is missing, early or doubled."""
+    own = not _has_cpp_client()
+    if own and not as_json:
+        print("No C++ client here (pip install rocketmq==0.4.4, x86-64): using DueMQ's own.")
+    demo = asyncio.run(_until_signal(_run(as_json, own)))
+    faults = demo.faults()
+    if as_json:
+        print_json({"messages": [_facts(line) for line in demo.lines.values()], "faults": faults})
+    elif not faults:
+        if not sys.stdout.isatty():
+            print()  # the live table ends without one
+        worst = max((line.late_ms for line in demo.lines.values()), default=0)
+        print(
+            f"{len(demo.lines)} messages: none missing, none early, none doubled; "
+            f"the latest reached the client {worst} ms after its promise"
+        )
+    if faults:
+        fail("; ".join(faults), Exit.FOUND_FAULT)
+
+
+def _has_cpp_client() -> bool:
+    try:
+        importlib.import_module("rocketmq.client")
+    except (ImportError, OSError):  # not installed, or its library cannot be loaded
+        return False
+    return True
+
+
+def _facts(line: Line) -> dict[str, Any]:
+    return {
+        "key": line.key,
+        "level": line.level,
+        "sent_ms": line.sent_ms,
+        "promised_ms": line.promised_ms,
+        "stored_ms": line.stored_ms,
+        "arrived_ms": line.arrivals,
+        "late_ms": line.late_ms,
+        "verdict": line.verdict,
+    }
+
+
+async def _until_signal(work: Coroutine[Any, Any, Demo]) -> Demo:
+    """Return what `work` returns; stop it, and the processes it started, on SIGHUP and SIGTERM.
+
+    A terminal that is closed sends SIGHUP; a broker takes that for "read the configuration again".
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    came: list[int] = []
+
+    def stop(number: int) -> None:
+        came.append(number)
+        task.cancel()
+
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if came:
+            raise SystemExit(SIGNAL_EXIT + came[0]) from None
+        raise
+
+
+async def _run(as_json: bool, own: bool) -> Demo:
+    with tempfile.TemporaryDirectory(prefix="duemq-demo-") as directory:
+        async with _broker(Path(directory)) as ready:
+            demo = Demo(Path(directory) / "store" / "commitlog")
+            async with _client(Path(directory), ready["namesrv"], own) as lines:
+                if as_json:
+                    await _follow(demo, lines)
+                else:
+                    await _follow_live(demo, lines)
+            return demo
+
+
+@asynccontextmanager
+async def _broker(directory: Path) -> AsyncIterator[dict[str, Any]]:
+    """Run a broker process; yield its `ready` event."""
+    conf = directory / "broker.conf"
+    conf.write_text(BROKER_CONF.format(root=directory / "store", log_file_bytes=LOG_FILE_BYTES))
+    log = (directory / "broker.log").open("wb")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "duemq", "broker", "-c", str(conf), "--json",
+        stdout=asyncio.subprocess.PIPE, stderr=log,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            line = await process.stdout.readline()
+        if not line:
+            text = (directory / "broker.log").read_text(errors="replace")
+            fail(f"the broker did not start:\n{text[-2_000:]}", Exit.FOUND_FAULT)
+        yield json.loads(line)
+    finally:
+        await _stop(process)
+        log.close()
+
+
+@asynccontextmanager
+async def _client(directory: Path, namesrv: str, own: bool) -> AsyncIterator[asyncio.StreamReader]:
+    """Run the client process; yield its output."""
+    words = [*(str(level) for level in DELAYS_MS), *(["--own"] if own else [])]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "duemq.cli.demo_client", namesrv, TOPIC, str(EACH), *words,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={**os.environ, "HOME": str(directory)},  # the C++ client writes logs below HOME
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        yield process.stdout
+    finally:
+        await _stop(process)
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+async def _follow(demo: Demo, lines: asyncio.StreamReader) -> None:
+    """Take events until everything came and nothing more does, or time is over."""
+    try:
+        async with asyncio.timeout(RUN_TIMEOUT_S):
+            while not demo.complete and not demo.failure:
+                line = await lines.readline()
+                if not line:
+                    demo.failure = "the client ended"
+                    return
+                demo.take(json.loads(line))
+        async with asyncio.timeout(LINGER_S):
+            while line := await lines.readline():
+                demo.take(json.loads(line))
+    except TimeoutError:
+        return
+
+
+async def _follow_live(demo: Demo, lines: asyncio.StreamReader) -> None:
+    from rich.live import Live
+
+    with Live(_table(demo), console=console(), refresh_per_second=8) as live:
+        following = asyncio.create_task(_follow(demo, lines))
+        while not following.done():
+            await asyncio.wait([following], timeout=0.1)
+            live.update(_table(demo))
+        await following
+
+
+def _table(demo: Demo) -> Any:
+    from duemq.cli.output import table
+
+    rows = [
+        (
+            line.key,
+            line.level,
+            _clock_text(line.promised_ms),
+            _clock_text(line.arrivals[0]) if line.arrivals else "",
+            line.stored_ms - line.promised_ms if line.exact else "",
+            line.late_ms if line.arrivals else "",
+            line.verdict,
+        )
+        for line in demo.lines.values()
+    ]
+    columns = (
+        "message", "#level", "promised", "arrived", "#stored +ms", "#arrived +ms", "",
+    )  # fmt: skip
+    return table("DueMQ: messages by level", columns, rows)
+
+
+def _clock_text(ms: int) -> str:
+    from duemq.cli.messages import time_text
+
+    return time_text(ms)[11:23]

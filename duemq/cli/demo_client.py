@@ -1,0 +1,150 @@
+"""The demo's client: a child process that drives the C++ RocketMQ client of PyPI `rocketmq`.
+
+It prints what happens to it as JSON lines; `demo` reads them. Nothing of DueMQ's is in the way:
+the C++ library talks to the broker as any application would. The library exists for x86-64 only;
+elsewhere DueMQ's own client takes its place, and says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import threading
+from typing import Any
+
+from duemq.cli.client import Cluster, Queue
+from duemq.cli.consume import Reader, Wanted
+from duemq.cli.messages import Outgoing, sending
+from message_store.clock import SystemClock
+from message_store.log.record import Record
+
+GROUP = "duemq_demo"
+HELLO_COUNT = 8
+HELLO_WAIT_S = 60
+
+
+class Reporter:
+    """Prints events; callbacks of the C++ client come on threads of its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clock = SystemClock()
+
+    def __call__(self, event: str, **facts: Any) -> None:
+        """Print one event with the time."""
+        line = json.dumps({"event": event, "at_ms": self._clock.now_ms(), **facts})
+        with self._lock:
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+
+
+def start_consumer(namesrv: str, topic: str, report: Reporter) -> tuple[Any, threading.Event]:
+    """Start a push consumer; the event is set when it has seen the first message."""
+    from rocketmq.client import PushConsumer
+
+    awake = threading.Event()
+
+    def received(message: Any) -> None:
+        report(
+            "received",
+            key=message.keys.decode(),
+            store_ms=message.store_timestamp,
+            prepared=message.prepared_transaction_offset,
+            times=message.reconsume_times,
+        )
+        awake.set()
+
+    consumer = PushConsumer(GROUP)
+    consumer.set_namesrv_addr(namesrv)
+    consumer.subscribe(topic, received)
+    consumer.start()
+    return consumer, awake
+
+
+def send(producer: Any, topic: str, key: str, level: int, report: Reporter) -> None:
+    """Send one message by level, 0: at once."""
+    from rocketmq.client import Message
+
+    message = Message(topic)
+    message.set_keys(key)
+    message.set_body(f"hello from {key}")
+    if level:
+        message.set_delay_time_level(level)
+    result = producer.send_sync(message)
+    if level:
+        report("sent", key=key, level=level, status=int(result.status), message_id=result.msg_id)
+
+
+def run(namesrv: str, topic: str, levels: list[int], each: int) -> None:
+    """Send `each` messages of every level; then read until standard input closes."""
+    from rocketmq.client import Producer
+
+    report = Reporter()
+    producer = Producer(GROUP)
+    producer.set_namesrv_addr(namesrv)
+    producer.start()
+    for index in range(HELLO_COUNT):
+        send(producer, topic, f"hello-{index}", 0, report)
+    consumer, awake = start_consumer(namesrv, topic, report)
+    if not awake.wait(HELLO_WAIT_S):
+        report("failed", why=f"the consumer saw nothing within {HELLO_WAIT_S} s")
+        return
+    for index in range(each):
+        for level in levels:
+            send(producer, topic, f"level-{level}-{index}", level, report)
+    report("all sent")
+    sys.stdin.read()
+    consumer.shutdown()
+    producer.shutdown()
+
+
+async def run_own(namesrv: str, topic: str, levels: list[int], each: int) -> None:
+    """The same with DueMQ's own client, for machines that have no C++ one."""
+    report = Reporter()
+    async with Cluster(namesrv) as cluster:
+
+        async def put(key: str, level: int) -> None:
+            outgoing = Outgoing(topic, "", level=level, key=key, queue_id=0)
+            async for sent in sending(cluster, outgoing, f"hello from {key}".encode()):
+                if level:
+                    report("sent", key=key, level=level, status=0, message_id=sent.message_id)
+
+        def received(queue: Queue, record: Record) -> None:
+            facts = {"store_ms": record.store_ms, "prepared": record.prepared_offset, "times": 0}
+            report("received", key=record.properties.get("KEYS", ""), **facts)
+
+        await put("hello-0", 0)
+        wanted = Wanted(topic, GROUP, from_first=True)
+        reading = asyncio.create_task(Reader(cluster, wanted, received).run())
+        for index in range(each):
+            for level in levels:
+                await put(f"level-{level}-{index}", level)
+        report("all sent")
+        await reading
+
+
+def main() -> None:
+    """Parse arguments and run."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("namesrv")
+    parser.add_argument("topic")
+    parser.add_argument("each", type=int)
+    parser.add_argument("levels", type=int, nargs="+")
+    parser.add_argument("--own", action="store_true", help="DueMQ's own client")
+    arguments = parser.parse_args()
+    wanted = (arguments.namesrv, arguments.topic, arguments.levels, arguments.each)
+    try:
+        if arguments.own:
+            asyncio.run(run_own(*wanted))
+        else:
+            run(*wanted)
+    except Exception as error:
+        Reporter()("failed", why=f"{type(error).__name__}: {error}")
+    os._exit(0)  # the C++ library's destructors may wait for its threads for ever
+
+
+if __name__ == "__main__":
+    main()

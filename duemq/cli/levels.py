@@ -1,0 +1,112 @@
+"""`duemq levels`: pending messages by level, what is due next, how late deliveries were."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from duemq.cli.client import Cluster
+from duemq.cli.exits import Exit, fail
+from duemq.cli.messages import time_text
+from duemq.cli.output import console, fitted, heading, plural, print_json, refreshing
+from duemq.cli.retrying import Retrying
+from duemq.cli.times import duration_text
+
+VIEW = "schedule_service.levels"
+WATCH_INTERVAL_S = 1.0
+COLUMNS = (
+    "broker", "#level", "#delay", "#pending", "next due (UTC)", "#due in", "#delivered",
+    "#late p50 ms", "#late p99", "#late max", "#refused", "#quarantined",
+)  # fmt: skip
+OPTIONAL = ("#late p50 ms", "#late p99", "broker", "next due (UTC)", "#late max", "#delay")
+
+
+def show_levels(*, namesrv: str, broker: str, watch: bool, as_json: bool) -> None:
+    """Print the levels of every broker, once or again and again."""
+    asyncio.run(_show(namesrv, broker, watch, as_json))
+
+
+async def _show(namesrv: str, broker: str, watch: bool, as_json: bool) -> None:
+    async with Cluster(namesrv, broker) as cluster:
+        brokers = await cluster.brokers()
+        if not brokers:
+            fail("the name server knows no broker", Exit.FOUND_FAULT)
+        if watch:
+            await _watch(cluster, brokers, as_json)
+            return
+        views = await _ask(cluster, brokers)
+        if as_json:
+            print_json(views)
+        else:
+            console().print(_shown(views))
+
+
+async def _watch(cluster: Cluster, brokers: list[tuple[str, str]], as_json: bool) -> None:
+    """Show the levels again and again, over restarts of the brokers, too."""
+    retrying = Retrying(", ".join(address for _, address in brokers))
+    views: list[dict[str, Any]] | None = await _ask(cluster, brokers)
+    with refreshing(as_json=as_json) as show:
+        while True:
+            if views is not None:
+                show(views if as_json else _shown(views))
+                await asyncio.sleep(WATCH_INTERVAL_S)
+            views = await retrying.attempt(lambda: _ask(cluster, brokers))
+
+
+async def _ask(cluster: Cluster, brokers: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    return [
+        {"broker": name or address, "address": address, **await cluster.view(address, VIEW)}
+        for name, address in brokers
+    ]
+
+
+def _shown(views: list[dict[str, Any]]) -> Any:
+    """Return the levels that something happened to, for people."""
+    from rich.console import Group
+
+    name = [view["broker"] for view in views] if len(views) > 1 else [""]
+    rows = [
+        _row(broker, level, view["now_ms"])
+        for broker, view in zip(name, views, strict=True)
+        for level in view["levels"]
+        if _is_used(level)
+    ]
+    pending = sum(view["pending"] for view in views)
+    empty = sum(len(view["levels"]) for view in views) - len(rows)
+    text = f"{pending:,} {plural(pending, 'message')} pending in levels"
+    parts = [heading(text)]
+    if rows:
+        parts.append(fitted(COLUMNS, rows, optional=OPTIONAL, width=console().width))
+    if empty:
+        parts.append(f"{empty} unused {plural(empty, 'level')} not shown; --json shows all")
+    return Group(*parts)
+
+
+def _is_used(level: dict[str, Any]) -> bool:
+    counts = (
+        level["pending"],
+        level["delivered"],
+        level["refused"],
+        *level["quarantined"].values(),
+    )
+    return any(counts)
+
+
+def _row(broker: str, level: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
+    due, late = level["next_due_ms"], level["lateness_ms"]
+    return (
+        broker,
+        level["level"],
+        duration_text(level["delay_ms"]) if level["delay_ms"] is not None else "-",
+        f"{level['pending']:,}",
+        time_text(due)[:19].replace("T", " ") if due is not None else "",
+        duration_text(max(due - now_ms, 0)) if due is not None else "",
+        f"{level['delivered']:,}",
+        *(_or_blank(late[name]) for name in ("p50", "p99", "max")),
+        level["refused"] or "",
+        sum(level["quarantined"].values()) or "",
+    )
+
+
+def _or_blank(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"

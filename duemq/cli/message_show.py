@@ -1,0 +1,158 @@
+"""`duemq message show`: a message in any state, and what happened to it.
+
+DueMQ's brokers find it and tell its history (request 9002). Apache's brokers are asked for the
+record only: by offset message id, or by unique key and topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+from typing import Any, Final
+
+from duemq.cli.client import Cluster, bytes_of
+from duemq.cli.exits import Exit, fail
+from duemq.cli.messages import body_text, describe, split_records, time_text
+from duemq.cli.output import console, fitted, heading, print_json, table
+from duemq.cli.times import duration_text
+from duemq.messages.history_request import FIND_MESSAGE
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store.errors import RequestError
+from message_store.log.record import Record
+from message_store.text import decode_offset_id
+
+QUERY_COUNT: Final = 32
+CALL_TIMEOUT_S: Final = 60.0
+COLUMNS: Final = ("event", "at (UTC)", "due (UTC)", "#log offset", "place", "remark")
+OPTIONAL: Final = ("remark", "place", "#log offset")
+FIRST_SHOWN: Final = ("state", "reason", "due", "delivered", "stored", "born", "body", "topic")
+TIMES: Final = ("due_ms", "delivered_ms", "born_ms", "stored_ms")
+
+
+def show_message(name: str, topic: str, *, namesrv: str, broker: str, as_json: bool) -> None:
+    """Print the messages of this name; exit 1 if there is none."""
+    shown, more = asyncio.run(_find(name, topic, namesrv, broker))
+    if not shown:
+        where = f" of topic {topic}" if topic else ""
+        fail(f"no message {name}{where} in the log of any broker asked", Exit.FOUND_FAULT)
+    if as_json:
+        print_json(shown)
+        return
+    for one in shown:
+        _print_message(one)
+    if more:
+        print(f"The newest {len(shown)} messages of that name are shown; there are more.")
+
+
+async def _find(
+    name: str, topic: str, namesrv: str, broker: str
+) -> tuple[list[dict[str, Any]], bool]:
+    """Return (messages as plain data, whether there are more) of all brokers."""
+    found: list[dict[str, Any]] = []
+    more = False
+    body = json.dumps({"name": name, "topic": topic}).encode()
+    async with Cluster(namesrv, broker) as cluster:
+        for broker_name, address in await cluster.brokers():
+            answer = await cluster.ask(address, FIND_MESSAGE, body=body, timeout_s=CALL_TIMEOUT_S)
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                records = await _find_records(cluster, address, name, topic)
+                found += [{"broker": broker_name or address, **describe(one)} for one in records]
+            elif answer.code != ResponseCode.SUCCESS:
+                raise RequestError(answer.code, answer.remark or "")
+            else:
+                value = json.loads(bytes_of(answer))
+                more |= value["more"]
+                found += [_described(broker_name or address, one) for one in value["messages"]]
+    return found, more
+
+
+def _described(broker: str, history: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as `--json` shows it: times as text, too, the body as text."""
+    shown = {"broker": broker, **history, "body": body_text(b64decode(history["body"]))}
+    for name in TIMES:
+        time_ms = history[name]
+        shown[name.removesuffix("_ms")] = None if time_ms is None else time_text(time_ms)
+    for record in history["records"]:
+        record["stored"] = time_text(record["store_ms"])
+    return shown
+
+
+def _print_message(shown: dict[str, Any]) -> None:
+    from rich.console import Group
+
+    out = console()
+    facts = table("", ("", ""), _facts(shown))
+    facts.show_header = False
+    parts = [heading(str(shown.get("unique_key") or shown["offset_message_id"])), facts]
+    if "records" in shown:
+        rows = [_row(record) for record in shown["records"]]
+        history = fitted(COLUMNS, rows, optional=OPTIONAL, width=out.width)
+        parts += ["", heading("history"), history]
+    out.print(Group(*parts, ""))
+
+
+def _facts(shown: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what is known of a message, line by line, without what is empty."""
+    if shown.get("due_ms") is not None and shown.get("delivered_ms") is not None:
+        off_ms = shown["delivered_ms"] - shown["due_ms"]
+        beside = duration_text(abs(off_ms)) + (" late" if off_ms >= 0 else " early")
+        shown = {**shown, "delivered": f"{shown['delivered']} ({beside})"}
+    facts = []
+    rest = [name for name in shown if name not in (*FIRST_SHOWN, "records", *TIMES)]
+    for name in (*FIRST_SHOWN, *rest):
+        value = shown.get(name)
+        if value in (None, "", {}):
+            continue
+        if isinstance(value, dict):
+            value = "\n".join(f"{key} = {text}" for key, text in value.items())
+        facts.append((name.replace("_", " "), str(value)))
+    return facts
+
+
+def _row(record: dict[str, Any]) -> tuple[Any, ...]:
+    due_ms = record["due_ms"]
+    place = f"{record['topic']}/{record['queue_id']}/{record['queue_offset']}"
+    return (
+        record["event"], _cell(record["store_ms"]), "" if due_ms is None else _cell(due_ms),
+        record["commit_log_offset"], place, record["detail"],
+    )  # fmt: skip
+
+
+def _cell(time_ms: int) -> str:
+    return time_text(time_ms)[:23].replace("T", " ")
+
+
+# -- brokers without request 9002 -----------------------------------------------------------------
+
+
+async def _find_records(cluster: Cluster, address: str, name: str, topic: str) -> list[Record]:
+    if topic:
+        return await _find_by_key(cluster, address, name, topic)
+    try:
+        _, _, offset = decode_offset_id(name)
+    except (ValueError, OverflowError):
+        return []
+    fields = {"offset": offset}
+    answer = await cluster.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, fields)
+    return split_records(bytes_of(answer)) if answer.code == ResponseCode.SUCCESS else []
+
+
+async def _find_by_key(cluster: Cluster, address: str, key: str, topic: str) -> list[Record]:
+    fields = {
+        "topic": topic,
+        "key": key,
+        "maxNum": QUERY_COUNT,
+        "beginTimestamp": 0,
+        "endTimestamp": (1 << 63) - 1,
+        "_UNIQUE_KEY_QUERY": True,
+    }
+    answer = await cluster.ask(address, RequestCode.QUERY_MESSAGE, fields)
+    if answer.code != ResponseCode.SUCCESS:
+        return []
+    return [record for record in split_records(bytes_of(answer)) if key in _keys(record)]
+
+
+def _keys(record: Record) -> set[str]:
+    properties = record.properties
+    return {properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")}

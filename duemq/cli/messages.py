@@ -1,0 +1,231 @@
+"""`duemq send`, and messages as plain data."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from duemq.cli.client import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, WRITE, Cluster, Queue
+from duemq.cli.output import notice, print_json_line, printable
+from duemq.cli.times import duration_text, parse_time
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store.clock import SystemClock
+from message_store.errors import RequestError, UsageError
+from message_store.log.properties import encode_properties
+from message_store.log.record import Record, decode_record
+from message_store.text import encode_offset_id
+from timer_store.enqueue.due_time import number_of
+
+PRODUCER_GROUP = "duemq_cli"
+BODY_SHOWN_CHARS_MAX = 2_000
+STORED = {
+    ResponseCode.SUCCESS: "stored",
+    ResponseCode.FLUSH_DISK_TIMEOUT: "stored, not yet on the disk",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "stored, not yet on a slave",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "stored, no slave",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=False)
+class Outgoing:
+    """What `duemq send` was asked to send; `at` is a time as people type it."""
+
+    topic: str
+    body: str
+    level: int = 0
+    tag: str = ""
+    key: str = ""
+    queue_id: int = -1
+    count: int = 1
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Where one message was stored, and when it is to be delivered.
+
+    Attributes:
+        due_ms: for a message with a time of its own; None: it has none, or comes by level.
+        delay_ms: of its level; the broker counts from its store time. None: not by level.
+    """
+
+    status: str
+    message_id: str
+    offset_message_id: str
+    broker: str
+    queue_id: int
+    queue_offset: int
+    recall_handle: str = ""
+    due_ms: int | None = None
+    delay_ms: int | None = None
+
+
+def send_messages(outgoing: Outgoing, *, namesrv: str, broker: str, as_json: bool) -> None:
+    """Send and print one line a message; when it is due and how to cancel it below that."""
+    if outgoing.at and outgoing.level:
+        raise UsageError("--at and --level exclude each other: give one of them")
+    asyncio.run(_send_all(outgoing, namesrv, broker, as_json))
+
+
+async def _send_all(outgoing: Outgoing, namesrv: str, broker: str, as_json: bool) -> None:
+    now_ms = SystemClock().now_ms()
+    due_ms = parse_time(outgoing.at, now_ms) if outgoing.at else None
+    if due_ms is not None and due_ms <= now_ms:
+        notice(f"{outgoing.at} has passed: the message is delivered now")
+        outgoing, due_ms = replace(outgoing, at=""), None
+    elif due_ms is not None:
+        outgoing = replace(outgoing, at=str(due_ms))  # all copies at the same time
+    body = sys.stdin.buffer.read() if outgoing.body == "-" else outgoing.body.encode()
+    async with Cluster(namesrv, broker) as cluster:
+        delay_ms = await _delay_of(cluster, outgoing.level) if outgoing.level else None
+        async for sent in sending(cluster, outgoing, body):
+            sent = replace(sent, due_ms=due_ms, delay_ms=delay_ms)
+            if as_json:
+                print_json_line(asdict(sent))
+            else:
+                _print_sent(sent)
+
+
+def _print_sent(sent: Sent) -> None:
+    place = f"{sent.broker}/{sent.queue_id}/{sent.queue_offset}"
+    print(printable(f"{sent.status}  {sent.message_id}  {place}"))
+    print(printable(f"  offset id      {sent.offset_message_id}"))
+    if sent.due_ms is not None:
+        print(f"  due            {time_text(sent.due_ms)}")
+    if sent.delay_ms is not None:
+        print(f"  due            {duration_text(sent.delay_ms)} after it was stored")
+    if sent.recall_handle:
+        print(printable(f"  recall handle  {sent.recall_handle}"))
+
+
+async def _delay_of(cluster: Cluster, level: int) -> int | None:
+    """Return the delay of a level, None if the broker does not show its levels.
+
+    A level above the highest counts as the highest, as for every producer; the user is told.
+    """
+    for _, address in await cluster.brokers():
+        try:
+            view = await cluster.view(address, "schedule_service.levels")
+        except RequestError:
+            return None
+        delays = {one["level"]: one["delay_ms"] for one in view["levels"]}
+        highest = max((n for n, delay_ms in delays.items() if delay_ms is not None), default=0)
+        if level > highest:
+            notice(f"there is no level {level}: the broker takes the highest, {highest}")
+        found: int | None = delays.get(min(level, highest))
+        return found
+    return None
+
+
+async def sending(cluster: Cluster, outgoing: Outgoing, body: bytes) -> AsyncIterator[Sent]:
+    """Send the copies one after another; queues in turn unless one was named."""
+    queues = await cluster.queues(outgoing.topic, wanted=WRITE)
+    if outgoing.queue_id >= 0:
+        queues = [queue for queue in queues if queue.queue_id == outgoing.queue_id]
+    if not queues:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "no queue of this topic can be written")
+    for index in range(outgoing.count):
+        yield await _send_one(cluster, outgoing, body, queues[index % len(queues)])
+
+
+async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Queue) -> Sent:
+    unique = os.urandom(16).hex().upper()
+    properties = {"UNIQ_KEY": unique, "WAIT": "true", "TAGS": outgoing.tag, "KEYS": outgoing.key}
+    if outgoing.level:
+        properties["DELAY"] = str(outgoing.level)
+    if outgoing.at:
+        properties["TIMER_DELIVER_MS"] = str(parse_time(outgoing.at, SystemClock().now_ms()))
+    fields = {
+        "producerGroup": PRODUCER_GROUP,
+        "topic": outgoing.topic,
+        "defaultTopic": TEMPLATE_TOPIC,
+        "defaultTopicQueueNums": NEW_TOPIC_QUEUES,
+        "queueId": queue.queue_id,
+        "sysFlag": 0,
+        "bornTimestamp": SystemClock().now_ms(),
+        "flag": 0,
+        "properties": encode_properties({k: v for k, v in properties.items() if v}).decode(),
+        "reconsumeTimes": 0,
+        "unitMode": False,
+        "batch": False,
+    }
+    answer = await cluster.ask(queue.address, RequestCode.SEND_MESSAGE, fields, body)
+    status = STORED.get(ResponseCode(answer.code)) if answer.code in STORED else None
+    if status is None:
+        raise RequestError(answer.code, answer.remark or "the broker gave no reason")
+    got = answer.fields or {}
+    return Sent(
+        status,
+        unique,
+        got.get("msgId", ""),
+        queue.broker_name or queue.address,
+        int(got.get("queueId", -1)),
+        int(got.get("queueOffset", -1)),
+        got.get("recallHandle", ""),
+    )
+
+
+def split_records(body: bytes) -> list[Record]:
+    """Return the records of an answer's body; they stand back to back.
+
+    Raises:
+        RecordUnreadable: Bytes that are no record.
+    """
+    found, at = [], 0
+    while at + 4 <= len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        found.append(decode_record(memoryview(body)[at : at + max(size, 4)], at))
+        at += max(size, 4)
+    return found
+
+
+def describe(record: Record) -> dict[str, Any]:
+    """Return a message as plain data, times as ms and as text.
+
+    `due` is exact or not given: TIMER_OUT_MS is cut to a whole slot, and a level's delay counts
+    from the store time of another record.
+    """
+    address, port = record.store_host
+    properties = dict(record.properties)
+    due_ms = number_of(properties.get("DUEMQ_DUE_MS", properties.get("TIMER_DELIVER_MS")))
+    origin = -record.prepared_offset - 1 if record.prepared_offset < 0 else None
+    return {
+        "offset_message_id": encode_offset_id(address, port, record.phys_offset),
+        "unique_key": properties.get("UNIQ_KEY"),
+        "topic": record.topic,
+        "queue_id": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "real_topic": properties.get("REAL_TOPIC"),
+        "commit_log_offset": record.phys_offset,
+        "size": record.total_size,
+        "born": time_text(record.born_ms),
+        "stored": time_text(record.store_ms),
+        "stored_ms": record.store_ms,
+        "due": None if due_ms is None else time_text(due_ms),
+        "due_ms": due_ms,
+        "origin_commit_log_offset": origin,
+        "reconsume_times": record.reconsume_times,
+        "sys_flag": record.sys_flag,
+        "properties": properties,
+        "body": body_text(record.body),
+        "body_bytes": len(record.body),
+    }
+
+
+def time_text(ms: int) -> str:
+    """Return a time in UTC with milliseconds; as a number if no calendar has it."""
+    try:
+        return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+
+
+def body_text(body: bytes) -> str:
+    """Return the beginning of a body as text."""
+    text = body.decode("utf-8", "backslashreplace")
+    return text if len(text) <= BODY_SHOWN_CHARS_MAX else text[:BODY_SHOWN_CHARS_MAX] + "…"

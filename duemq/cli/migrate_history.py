@@ -1,0 +1,67 @@
+"""`duemq migrate history`: what was migrated, as a table, JSON, or a page for one run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from duemq.cli.messages import time_text
+from duemq.cli.output import console, print_json, print_table
+from message_store.clock import SystemClock
+from message_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from migration.ledger.store import Ledger
+
+COLUMNS = ("run", "started (UTC)", "ended (UTC)", "by", "mode", "plan")
+
+
+def history(*, store: Path | None, url: str, run_id: str, html: Path | None, as_json: bool) -> None:
+    """Read a ledger; no broker is asked.
+
+    Args:
+        store: the store's directory, whose own ledger is meant; or `url` of another one.
+        run_id: one run, "" for all; with `html` the newest.
+    """
+    from message_store.ledger.engine import default_url
+    from migration.ledger.store import Ledger
+
+    if (store is None) == (not url):
+        raise UsageError("name either the store's directory or --ledger URL")
+    ledger = Ledger.open_existing(url or default_url(store or ""))
+    try:
+        if html is not None:
+            _write_page(ledger, run_id, html, str(store or ledger.where))
+        elif run_id:
+            print_json(_plain(ledger.run(run_id)))
+        elif as_json:
+            print_json([asdict(item) for item in ledger.migrations()])
+        else:
+            print_table("migrations", COLUMNS, [_row(m) for m in ledger.migrations()])
+    finally:
+        ledger.close()
+
+
+def _row(item: Any) -> tuple[Any, ...]:
+    ended = "" if item.ended_ms is None else time_text(item.ended_ms)
+    started = time_text(item.started_ms)
+    return item.migration_id, started, ended, item.started_by, item.mode, item.plan_id
+
+
+def _write_page(ledger: Ledger, run_id: str, html: Path, store: str) -> None:
+    from migration.ledger.history import history_page
+
+    known = ledger.migrations()
+    if not run_id and not known:
+        raise UsageError("nothing was migrated yet: there is no run to make a page of")
+    run = ledger.run(run_id or known[0].migration_id)
+    html.write_text(history_page(run, store=store, made_ms=SystemClock().now_ms()))
+    console(stderr=True).print(f"{html} tells of {run.migration.migration_id}")
+
+
+def _plain(run: Any) -> dict[str, Any]:
+    import msgspec
+
+    found: dict[str, Any] = msgspec.to_builtins(run)
+    return found

@@ -1,0 +1,79 @@
+"""`duemq migrate offline`: a stopped store's levels become timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from duemq.cli.migrate_ask import who
+from duemq.cli.migrate_show import print_plan
+from duemq.cli.output import console, print_json
+from message_store.clock import SystemClock
+from message_store.config import Properties
+from migration.steps.offline import Moved, copy_store, migrate_offline
+
+
+def migrate_store(
+    directory: Path,
+    into: Path | None,
+    levels: list[int],
+    properties: Properties,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Migrate a store, or a copy of it, and print what moved."""
+    root = directory
+    if into is not None and not dry_run:
+        copy_store(directory, into)
+        root = into
+    with _progress(quiet=as_json) as shown:
+        done = migrate_offline(
+            root,
+            levels,
+            properties,
+            who=who(),
+            now_ms=SystemClock().now_ms(),
+            dry_run=dry_run,
+            shown=shown,
+        )
+    if as_json:
+        print_json(_plain(root, done))
+        return
+    if dry_run:
+        print_plan(msgspec.to_builtins(done.plan), dry_run=True)
+        return
+    total = sum(done.moved.values())
+    console().print(f"{root}: {total:,} messages are timers now; {done.migration}")
+
+
+def _plain(root: Path, done: Moved) -> dict[str, Any]:
+    return {
+        "store": str(root),
+        "migration": done.migration,
+        "moved": {str(level): count for level, count in done.moved.items()},
+        "plan": msgspec.to_builtins(replace(done.plan)),
+    }
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> Iterator[Callable[[int, int, int], None]]:
+    if quiet:
+        yield lambda level, moved, left: None
+        return
+    from rich.progress import Progress
+
+    with Progress(console=console(stderr=True), transient=True) as bars:
+        tasks: dict[int, Any] = {}
+
+        def show(level: int, moved: int, left: int) -> None:
+            if level not in tasks:
+                tasks[level] = bars.add_task(f"level {level}")
+            bars.update(tasks[level], completed=moved, total=max(moved + left, 1))
+
+        yield show

@@ -1,0 +1,231 @@
+"""`duemq migrate`: what is shown of plans, steps and where levels stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from duemq.admin.runtime_info import binary_size
+from duemq.cli.exits import Exit
+from duemq.cli.messages import time_text
+from duemq.cli.migrate_ask import Migrating, Status, run, who
+from duemq.cli.output import console, plural, print_json, print_table
+from duemq.cli.times import duration_text
+from message_store.errors import UsageError
+
+PLAN_COLUMNS: Final = (
+    "#level", "#delay", "#messages", "#overdue", "#bytes in the log", "first due (UTC)",
+    "last due (UTC)", "#timer units", "#takes about",
+)  # fmt: skip
+PLAN_OPTIONAL: Final = ("#timer units", "#bytes in the log", "first due (UTC)", "last due (UTC)")
+STATUS_COLUMNS: Final = (
+    "#level", "state", "#moved", "#left", "#given back", "new ones", "remark",
+)  # fmt: skip
+
+
+def show_plan(
+    levels: list[int], *, namesrv: str, broker: str, dry_run: bool, as_json: bool
+) -> None:
+    """Count, and print the plan."""
+
+    async def work(migrating: Migrating) -> Any:
+        return await migrating.command("plan", levels=levels, who=who(), dry_run=dry_run)
+
+    plan = run(namesrv, broker, work)["plan"]
+    if as_json:
+        print_json(plan)
+    else:
+        print_plan(plan, dry_run=dry_run)
+
+
+def print_plan(plan: dict[str, Any], *, dry_run: bool) -> None:
+    """Print a plan and what is in its way."""
+    saved = "not saved" if dry_run else f"saved as {plan['plan_id']}"
+    total = sum(level["pending"] for level in plan["levels"])
+    title = f"{total:,} {plural(total, 'message')} would become timers; {saved}"
+    shown = [level for level in plan["levels"] if level["pending"] or len(plan["levels"]) == 1]
+    rows = [_plan_row(level) for level in shown]
+    print_table(title, PLAN_COLUMNS, rows, optional=PLAN_OPTIONAL)
+    if empty := len(plan["levels"]) - len(shown):
+        console().print(f"{empty} empty {plural(empty, 'level')} not shown; --json shows all")
+    for item in plan["obstacles"]:
+        where = f"level {item['level']}: " if item["level"] is not None else ""
+        console().print(f"{'cannot start: ' if item['blocks'] else ''}{where}{item['text']}")
+
+
+def _plan_row(level: dict[str, Any]) -> tuple[Any, ...]:
+    first, last = level["first_due_ms"], level["last_due_ms"]
+    return (
+        level["level"], duration_text(level["delay_ms"]), f"{level['pending']:,}",
+        f"{level['overdue']:,}" if level["overdue"] else "", binary_size(level["pending_bytes"]),
+        _when(first), _when(last),
+        binary_size(level["unit_bytes"]), duration_text(level["estimate_ms"]),
+    )  # fmt: skip
+
+
+def _when(time_ms: int | None) -> str:
+    return "" if time_ms is None else time_text(time_ms)[:19].replace("T", " ")
+
+
+def change(
+    action: str,
+    command: dict[str, Any],
+    *,
+    namesrv: str,
+    broker: str,
+    wait: bool,
+    as_json: bool,
+) -> None:
+    """Have a broker do something; wait until the levels are at rest. Exit code 1: one is paused."""
+
+    async def work(migrating: Migrating) -> Any:
+        done = await migrating.command(action, who=who(), **command)
+        if wait and not done["dry_run"]:
+            with progress(quiet=as_json) as shown:
+                done["status"] = await migrating.until_rest(done["levels"], shown)
+        return done
+
+    done = run(namesrv, broker, work)
+    if as_json:
+        print_json(done)
+    else:
+        _print_done(done)
+    levels = done.get("status", {}).get("levels", [])
+    if any(item["paused"] for item in levels if item["level"] in done["levels"]):
+        raise SystemExit(int(Exit.FOUND_FAULT))
+
+
+def _print_done(done: dict[str, Any]) -> None:
+    levels = done["levels"]
+    names = ", ".join(str(level) for level in levels) or "no level"
+    named = f"{plural(len(levels), 'level')} {names}" if levels else names
+    would = "dry run, would apply to " if done["dry_run"] else ""
+    migration = f" (migration {done['migration']})" if done["migration"] else ""
+    console().print(f"{done['action']}: {would}{named}{migration}")
+    for level, text in done["remarks"].items():
+        console().print(f"level {level}: {text}")
+    if "status" in done:
+        print_status(done["status"])
+
+
+@contextmanager
+def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
+    """Yield what shows a status as a bar: moved, rate, remaining, lateness now."""
+    if quiet:
+        yield lambda status: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+    with Progress(*columns, console=console(stderr=True)) as bars:
+        tasks: dict[int, Any] = {}
+
+        def show(status: Status) -> None:
+            late = status["late_p99_ms"]
+            for item in status["levels"]:
+                if item["state"] not in ("routing", "draining", "verifying", "rolling_back"):
+                    if item["level"] in tasks:
+                        bars.update(tasks[item["level"]], completed=1, total=1, told=item["state"])
+                    continue
+                task = tasks.get(item["level"])
+                if task is None:
+                    name = f"level {item['level']}"
+                    task = tasks[item["level"]] = bars.add_task(name, told="")
+                moved = item["given_back"] if item["state"] == "rolling_back" else item["moved"]
+                told = f"{item['state']} {moved:,} moved, {item['left']:,} left"
+                told += f", {status['rate_per_s']:,.0f}/s"
+                told += "" if late is None else f", late {late} ms"
+                told += f" ({item['waits'] or item['cause']})" if item["waits"] else ""
+                bars.update(task, completed=moved, total=max(moved + item["left"], 1), told=told)
+
+        yield show
+
+
+def show_status(*, namesrv: str, broker: str, follow: bool, as_json: bool) -> None:
+    """Print where the levels of a broker stand; with `follow` until all are at rest."""
+
+    async def work(migrating: Migrating) -> Status:
+        status = await migrating.status()
+        if follow:
+            with progress(quiet=as_json) as shown:
+                status = await migrating.until_rest(status["at_work"], shown)
+        return status
+
+    status = run(namesrv, broker, work)
+    if as_json:
+        print_json(status)
+    else:
+        print_status(status)
+
+
+def print_status(status: Status) -> None:
+    """Print a status as a table and the rest as lines."""
+    rows = [_status_row(item) for item in status["levels"]]
+    print_table("migrations by level", STATUS_COLUMNS, rows, optional=("#given back",))
+    throttle, window, ledger = status["throttle"], status["window"], status["ledger"]
+    rate = f"{throttle['rate_per_s']:,}/s" if throttle["rate_per_s"] else "any rate"
+    late = status["late_p99_ms"]
+    console().print(
+        f"{status['rate_per_s']:,.0f} messages/s now ({rate} allowed); deliveries late p99: "
+        f"{'none yet' if late is None else f'{late} ms'}, target {throttle['target_now_ms']} ms; "
+        f"a step is {throttle['batch']:,} messages, then {throttle['pause_ms']} ms pause"
+    )
+    if window["text"]:
+        console().print(f"window {window['text']}: {'open' if window['open'] else 'closed'}")
+    if ledger["trouble"]:
+        console().print(f"ledger: {ledger['trouble']}")
+
+
+def _status_row(item: dict[str, Any]) -> tuple[Any, ...]:
+    state = item["state"].replace("_", " ") + (" (paused)" if item["paused"] else "")
+    return (
+        item["level"], state, f"{item['moved']:,}", f"{item['left']:,}",
+        f"{item['given_back']:,}", "timers" if item["routed"] else "level",
+        item["cause"] or item["waits"],
+    )  # fmt: skip
+
+
+def verify(levels: list[int], *, namesrv: str, broker: str, as_json: bool) -> None:
+    """Count both sides. Exit code 1: they differ."""
+
+    async def work(migrating: Migrating) -> Any:
+        return await migrating.command("verify", levels=levels, who=who())
+
+    done = run(namesrv, broker, work)
+    if as_json:
+        print_json(done)
+    else:
+        columns = (
+            "#level", "#moved", "#returned", "#pending as timers", "#settled", "#removed since",
+            "verdict",
+        )  # fmt: skip
+        rows = [
+            (
+                item["level"], f"{item['handed']:,}", f"{item['returned']:,}",
+                f"{item['timers_pending']:,}", f"{item['settled']:,}", f"{item['removed']:,}",
+                "agree" if item["right"] else item["text"],
+            )
+            for item in done["verified"]
+        ]  # fmt: skip
+        print_table("both sides", columns, rows)
+    if not done["right"]:
+        raise SystemExit(int(Exit.FOUND_FAULT))
+
+
+def throttle(changes: dict[str, str], *, namesrv: str, broker: str, as_json: bool) -> None:
+    """Change how fast and when a broker migrates, now and for later starts."""
+    if not changes:
+        raise UsageError("name what to change: --rate, --lateness or --window")
+
+    async def work(migrating: Migrating) -> Status:
+        await migrating.configure(changes)
+        return await migrating.status()
+
+    status = run(namesrv, broker, work)
+    if as_json:
+        print_json(status)
+        return
+    print_status(status)
+    told = ", ".join(f"{key}={value}" for key, value in changes.items())
+    console().print(f"kept in the broker's configuration, for later runs too: {told}")

@@ -1,0 +1,345 @@
+"""The jobs beside the audit as commands: what falls due, lateness, plan, proof, repair, watch."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from duemq.cli.exits import Exit
+from duemq.cli.output import console, notice, plural, print_json, print_json_line, print_table
+from duemq.cli.reconcile_run import print_unread
+from duemq.cli.reconcile_spark import LOOK_S, could_not_run, in_spark
+from message_store.clock import SystemClock
+from message_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from reconciliation.jobs.run import Wanted
+    from reconciliation.spark.master import Where
+
+Rows = list[dict[str, Any]]
+Found = dict[str, Rows]
+"""Tables by name; `unread` are the places that could not be read."""
+ROWS_MAX: Final = 100_000
+SAY_EVERY_S: Final = 10.0
+SHOWN_MAX: Final = 60
+REPAIR_MAX: Final = 1_000_000
+FORMAT: Final = "duemq-repair-1"
+
+
+def forecast(wanted: Wanted, where: Where, *, minutes: int, as_json: bool) -> None:
+    """Print what falls due, and how a broker gets through it."""
+    from reconciliation.jobs import jobs
+
+    def work(spark: SparkSession) -> Found:
+        verdicts, unread = _audited(spark, wanted)
+        load = jobs.forecast(verdicts, bucket_ms=minutes * jobs.MINUTE_MS).persist()
+        pieces = jobs.capacity(load, rate_per_s=wanted.capacity_per_s or None)
+        return {"pieces": _rows(pieces), "days": _rows(jobs.by_day(load)), "unread": unread}
+
+    found = _ran(wanted, where, "forecast", work, as_json=as_json)
+    titles = {"pieces": "What falls due", "days": "By day (UTC)"}
+    _print(found, titles, nothing="No message is pending.", as_json=as_json)
+
+
+def lateness(wanted: Wanted, where: Where, *, minutes: int, as_json: bool) -> None:
+    """Print how late deliveries were, and whether that grows."""
+    from reconciliation.jobs import jobs
+
+    def work(spark: SparkSession) -> Found:
+        verdicts, unread = _audited(spark, wanted)
+        verdicts = verdicts.persist()
+        history = jobs.lateness(verdicts, bucket_ms=minutes * jobs.MINUTE_MS).persist()
+        return {
+            "history": _rows(history),
+            "trend": _rows(jobs.trend(history)),
+            "worst": _rows(jobs.worst(verdicts)),
+            "unread": unread,
+        }
+
+    found = _ran(wanted, where, "lateness", work, as_json=as_json)
+    titles = {"history": "History", "trend": "Trend", "worst": "The latest"}
+    _print(found, titles, nothing="Nothing was delivered.", as_json=as_json)
+
+
+def proof(wanted: Wanted, where: Where, migration_id: str, *, out: str, as_json: bool) -> None:
+    """Print whether each message of a migration came once, at its promised time; exit 1 if not."""
+    from reconciliation.audit.migration_proof import migration_proof, proof_totals
+    from reconciliation.spark.read import read_table
+
+    columns = ("store", "phys_offset", "topic", "queue_offset", "level", "due_ms", "body")
+
+    def work(spark: SparkSession) -> Found:
+        messages = read_table(spark, wanted.stores, "messages", columns)
+        schedule = read_table(spark, wanted.stores, "schedule")
+        verdicts, unread = _audited(spark, wanted)
+        found = migration_proof(verdicts, messages, schedule, migration_id).persist()
+        if out:
+            found.write.parquet(out)
+        open_ones = found.where("not proven").orderBy("store", "phys_offset").limit(SHOWN_MAX)
+        totals = _rows(proof_totals(found))
+        return {"totals": totals, "not_proven": _rows(open_ones), "unread": unread}
+
+    found = _ran(wanted, where, "proof", work, as_json=as_json)
+    titles = {"totals": "Proof of migrations", "not_proven": "Not proven"}
+    _print(found, titles, last=lambda: _proof_text(found, migration_id), as_json=as_json)
+    if found["not_proven"] or not found["totals"]:
+        raise SystemExit(int(Exit.FOUND_FAULT))
+
+
+def _proof_text(found: Found, migration_id: str) -> str:
+    if not found["totals"]:
+        what = f"migration {migration_id}" if migration_id else "a migration"
+        return f"The log tells of no message of {what}."
+    left = sum(row["not_proven"] for row in found["totals"])
+    count = sum(row["messages"] for row in found["totals"])
+    if left:
+        return f"{left:,} of {count:,} messages are not proven."
+    return f"Each of {count:,} messages came exactly once at its promised time, or is pending."
+
+
+def plan(wanted: Wanted, where: Where, *, as_json: bool) -> None:
+    """Print what a migration would move, counted from the files."""
+    from reconciliation.audit.verdicts import SCHEDULE_TOPIC
+    from reconciliation.jobs.jobs import PLAN_COLUMNS, backfill_plan
+    from reconciliation.scan.tables import ROLE_GAP
+    from reconciliation.spark.read import read_table
+
+    as_of_ms = SystemClock().now_ms() if wanted.as_of_ms is None else wanted.as_of_ms
+
+    def work(spark: SparkSession) -> Found:
+        levels = backfill_plan(
+            read_table(spark, wanted.stores, "schedule"),
+            read_table(spark, wanted.stores, "cursors"),
+            read_table(spark, wanted.stores, "messages", PLAN_COLUMNS),
+            as_of_ms=as_of_ms,
+        )
+        places = ("store", "phys_offset", "damage")
+        gaps = read_table(spark, wanted.stores, "messages", places, roles=ROLE_GAP)
+        queues = read_table(spark, wanted.stores, "consume_queue", places, topics=SCHEDULE_TOPIC)
+        unread = gaps.unionByName(queues.where("damage is not null"))
+        return {"levels": _rows(levels), "unread": _rows(unread.orderBy(*places))}
+
+    found = _ran(wanted, where, "plan", work, as_json=as_json)
+    count, size = (sum(row[name] for row in found["levels"]) for name in ("pending", "unit_bytes"))
+    text = f"{count:,} {plural(count, 'message')} pending; timer units take {size:,} bytes."
+    titles = {"levels": "What a migration would move"}
+    _print(found, titles, last=lambda: text, as_json=as_json, as_of_ms=as_of_ms)
+
+
+def repair(wanted: Wanted, where: Where, file: Path, *, as_json: bool) -> None:
+    """Write what was lost or quarantined into a file for `duemq send --from`."""
+    from reconciliation.jobs.jobs import TO_REPAIR
+    from reconciliation.jobs.jobs import repair as lost
+    from reconciliation.spark.read import read_table
+
+    if file.exists():
+        raise UsageError(f"{file} is there already: name another file")
+    if not file.parent.is_dir():
+        raise UsageError(f"{file} cannot be written: there is no directory {file.parent}")
+
+    def work(spark: SparkSession) -> Found:
+        names = ("store", "phys_offset", "property_text", "body")
+        messages = read_table(spark, wanted.stores, "messages", names)
+        verdicts, unread = _audited(spark, wanted)
+        bad = verdicts.where(verdicts.verdict.isin(*TO_REPAIR)).persist()
+        count = _write(file, wanted, lost(bad, messages).limit(REPAIR_MAX).toLocalIterator())
+        return {"written": [{"messages": count, "left": bad.count() - count}], "unread": unread}
+
+    found = _ran(wanted, where, "repair", work, as_json=as_json)
+    [written] = found.pop("written")
+    _print(found, {}, last=lambda: _repair_text(file, **written), as_json=as_json,
+           file=str(file), **written)  # fmt: skip
+
+
+def _repair_text(file: Path, messages: int, left: int) -> str:
+    text = (
+        f"{messages:,} messages are in {file}; nothing was sent. See what "
+        f"`duemq send --from {file}` would do, then add --yes."
+    )
+    if not messages:
+        text = f"Nothing to send again; {file} has no message."
+    return text + (f" {left:,} more are lost or quarantined, and are not in it." if left else "")
+
+
+def _write(file: Path, wanted: Wanted, rows: Iterator[Any]) -> int:
+    """Write messages, and return how many; a file that did not get all of them is removed."""
+    with file.open("x", encoding="utf-8") as to:
+        try:
+            to.write(json.dumps({"format": FORMAT, "stores": wanted.stores}) + "\n")
+            return sum(bool(to.write(json.dumps(_line(row)) + "\n")) for row in rows)
+        except BaseException:
+            file.unlink()
+            raise
+
+
+def _line(row: Any) -> dict[str, Any]:
+    found: dict[str, Any] = row.asDict()
+    for name in ("body", "property_text"):
+        found[name] = base64.b64encode(bytes(found[name] or b"")).decode()
+    return found
+
+
+def watch(
+    wanted: Wanted, where: Where, home: Path, *, delay_ms: int, every_s: int, once: bool
+) -> None:
+    """Audit the log as it grows; print a line of JSON for each violation until Ctrl-C."""
+    from reconciliation.jobs.run import check_stores
+    from reconciliation.jobs.watch import Watch, WatchConfig
+    from reconciliation.spark.master import session_at
+
+    told_count = [0]
+
+    def told(alarms: list[dict[str, Any]]) -> None:
+        told_count[0] += len(alarms)
+        for alarm in alarms:
+            print_json_line(alarm)
+
+    with could_not_run(what="the watch"):
+        check_stores(wanted.stores)
+        progress = WatchProgress(SystemClock().monotonic_s)
+        progress.say("starting Spark")
+        spark = session_at(where, with_format=True)
+        try:
+            config = WatchConfig(audit=wanted.config, delay_ms=delay_ms)
+            watching = Watch(spark, home, config, SystemClock(), told)
+            every_ms = 0 if once else every_s * 1_000
+            query = watching.start(wanted.stores, every_ms=every_ms, tickMs=every_ms)
+            progress.say(f"alarms are printed here and kept in {watching.alarms}")
+            if once:
+                progress.say("reading what is new in the log; the first time that is all of it")
+            else:
+                progress.say(f"looking every {every_s} s until Ctrl-C")
+            wait_for(query, lambda: progress.look(query))
+            progress.say(f"{told_count[0]:,} {plural(told_count[0], 'violation')} reported")
+        finally:
+            spark.stop()
+
+
+class WatchProgress:
+    """Lines on standard error that say what a watch does, as each batch may take minutes."""
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._batch = -1
+        self._started_s = self._said_s = monotonic_s()
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._said_s = self._monotonic_s()
+        notice(f"{text} ({self._said_s - self._started_s:.0f} s)")
+
+    def look(self, query: StreamingQuery) -> None:
+        """Report a batch that has ended, or that one is still being read."""
+        last: Any = query.lastProgress
+        if last is not None and last["batchId"] != self._batch:
+            self._batch = last["batchId"]
+            if last["numInputRows"]:
+                self.say(f"{last['numInputRows']:,} records of the log audited")
+        elif self._batch < 0 and self._monotonic_s() - self._said_s >= SAY_EVERY_S:
+            self.say("still reading the log")
+
+
+def wait_for(query: StreamingQuery, look: Callable[[], None] = lambda: None) -> None:
+    """Return when a query has ended, or was stopped by Ctrl-C; call `look` meanwhile.
+
+    Ctrl-C only sets a flag: pyspark's own handler calls Java while a call of Java may be under way.
+
+    Raises:
+        pyspark.errors.StreamingQueryException: It failed.
+    """
+    asked = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
+    try:
+        while query.isActive and not asked.wait(LOOK_S):
+            look()
+        look()
+        if asked.is_set():
+            query.stop()
+        else:
+            query.awaitTermination()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _audited(spark: SparkSession, wanted: Wanted) -> tuple[DataFrame, Rows]:
+    """Return the verdicts, and the places that could not be read."""
+    from reconciliation.scan.tables import CLOCK_SET_BACK
+    from reconciliation.spark.read import audit_stores
+
+    verdicts, unread = audit_stores(spark, wanted.stores, wanted.config)
+    gone = unread.where(unread.damage != CLOCK_SET_BACK)
+    return verdicts, _rows(gone.orderBy("store", "phys_offset"))
+
+
+def _rows(frame: DataFrame) -> Rows:
+    return [row.asDict() for row in frame.limit(ROWS_MAX).collect()]
+
+
+def _ran(
+    wanted: Wanted, where: Where, what: str, work: Callable[[SparkSession], Found], *, as_json: bool
+) -> Found:
+    from reconciliation.jobs.run import check_stores
+
+    with could_not_run(what=f"`reconcile {what}`"):
+        check_stores(wanted.stores)
+        return in_spark(where, what, work, shown=not as_json)
+
+
+def _print(
+    found: Found,
+    titles: Mapping[str, str],
+    *,
+    last: Callable[[], str] = str,
+    nothing: str = "",
+    as_json: bool,
+    **facts: Any,
+) -> None:
+    """Print what a job found; exit 1 if not everything could be read.
+
+    Args:
+        titles: of the tables, by their name in `found`; one without rows is left out.
+        last: returns the line below them; nothing: that line if there is no row.
+        facts: what `--json` prints before the tables.
+    """
+    unread = found["unread"]
+    if as_json:
+        print_json(facts | found)
+    else:
+        for name, title in titles.items():
+            if found[name]:
+                _table(title, found[name])
+        text = last() or ("" if any(found[name] for name in titles) else nothing)
+        console().print(text, markup=False, soft_wrap=True) if text else None
+        print_unread(unread[:SHOWN_MAX])
+        if unread:
+            console().print("Not everything could be read: this is incomplete.")
+    if unread:
+        raise SystemExit(int(Exit.FOUND_FAULT))
+
+
+def _table(title: str, rows: Rows) -> None:
+    from reconciliation.report.page import shown_cell
+
+    names: Sequence[str] = list(rows[0]) if rows else ["nothing"]
+    columns = [_header(name, rows) for name in names]
+    cells = [[shown_cell(name, row[name]) for name in names] for row in rows[:SHOWN_MAX]]
+    print_table(title, columns, cells)
+    if len(rows) > SHOWN_MAX:
+        console().print(f"{len(rows) - SHOWN_MAX:,} more: --json prints all")
+
+
+def _header(name: str, rows: Rows) -> str:
+    from reconciliation.report.page import TIMES
+
+    if name in TIMES:
+        return name.removesuffix("_ms").replace("_", " ")
+    numbers = any(isinstance(row.get(name), int | float) for row in rows)
+    return f"#{name}" if numbers else name

@@ -1,0 +1,143 @@
+"""Runs an audit and prints it; shows the audits that a ledger tells of."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from duemq.cli.exits import Exit
+from duemq.cli.messages import time_text
+from duemq.cli.output import console, print_json, print_table, table
+from duemq.cli.reconcile_spark import could_not_run, in_spark
+from duemq.cli.times import parse_time
+from message_store.clock import SystemClock
+
+if TYPE_CHECKING:
+    from reconciliation.audit.summary import Summary
+    from reconciliation.jobs.run import Wanted
+    from reconciliation.spark.master import Where
+
+AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findings", "#p99 ms")
+
+
+def reconcile(wanted: Wanted, where: Where, ledger: str, *, as_json: bool) -> None:
+    """Audit, print, and exit 0 (clean), 1 (findings) or 2 (could not run)."""
+    from reconciliation.jobs.run import Account, check_stores, run_audit
+    from reconciliation.spark.class_archive import ClassArchive, make_later
+    from reconciliation.spark.requirements import find_java, require_packages
+
+    clock, warn = SystemClock(), _warn
+    where = replace(where, light=wanted.brief)
+    with could_not_run():
+        require_packages()
+        account = Account.begin(wanted, ledger, clock=clock, salt=os.urandom(2), warn=warn)
+    with could_not_run(account.failed):
+        if not where.connect:
+            find_java()
+        check_stores(wanted.stores)
+        summary = in_spark(
+            where, "audit", lambda spark: run_audit(spark, wanted, clock), shown=not as_json
+        )
+    code = account.done(summary)
+    if as_json:
+        print_json({"audit_id": account.audit_id, **summary.to_json()})
+    else:
+        _print(summary)
+    if not where.connect:
+        make_later(ClassArchive.of(find_java()))
+    if code:
+        raise SystemExit(int(Exit.FOUND_FAULT))
+
+
+def as_of_ms(text: str) -> int | None:
+    """Return the moment of `--as-of`, None if it was not given."""
+    return parse_time(text, SystemClock().now_ms()) if text else None
+
+
+def user() -> str:
+    """Return who runs this, for the ledger."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def history(store: str, url: str, *, as_json: bool) -> None:
+    """Print the audits that a ledger tells of; Spark is not needed."""
+    from message_store.errors import UsageError
+    from message_store.ledger.engine import default_url
+    from reconciliation.jobs.audit_ledger import AuditLedger
+
+    if bool(store) == bool(url):
+        raise UsageError("name either the store's directory or --ledger URL")
+    ledger = AuditLedger.open_existing(url or default_url(store))
+    try:
+        found = ledger.audits()
+    finally:
+        ledger.close()
+    if as_json:
+        from dataclasses import asdict
+
+        print_json([asdict(record) | {"messages": record.messages} for record in found])
+    else:
+        print_table("audits", AUDITS, [_row(record) for record in found])
+
+
+def _row(record: Any) -> tuple[Any, ...]:
+    from reconciliation.audit.verdicts import CLEAN
+
+    bad = [f"{name} {count:,}" for name, count in record.verdicts.items() if name not in CLEAN]
+    found = record.why or ", ".join(bad) or ("" if record.complete else "incomplete")
+    seconds = f"{(record.ended_ms - record.started_ms) / 1_000:.1f}"
+    late = "" if record.late_p99_ms is None else f"{record.late_p99_ms:,}"
+    return (
+        record.audit_id, time_text(record.started_ms), seconds, record.made_by, record.exit_code,
+        f"{record.messages:,}", found, late,
+    )  # fmt: skip
+
+
+def _warn(text: str) -> None:
+    console(stderr=True).print(f"duemq: {text}", markup=False, soft_wrap=True)
+
+
+def _print(summary: Summary) -> None:
+    out = console()
+    rows = [(name, f"{count:,}") for name, count in summary.verdicts.items()]
+    out.print(table("Scheduled messages", ("verdict", "#messages"), rows))
+    times = [f"{name} {value}" for name, value in summary.lateness_ms.items() if value is not None]
+    if times:
+        out.print(f"Late by, in ms: {', '.join(times)}", markup=False)
+    for row in summary.offenders:
+        where = f"{row['store']}: log offset {row['root']}"
+        what = f"{row['topic']}, due {row['due_ms']}, delivered {row['delivered_ms']}"
+        out.print(
+            f"{row['verdict']:20}{where}: {row['why']} ({what})", markup=False, soft_wrap=True
+        )
+    print_unread(summary.unread)
+    for row in summary.clock:
+        place = f"{row['store']}/{row['file']} at byte {row['offset']}"
+        out.print(f"{'clock':20}{place}: {row['note']}", markup=False, soft_wrap=True)
+    if summary.clock:
+        from reconciliation.report.page import clock_text
+
+        out.print(clock_text(summary), markup=False, soft_wrap=True)
+    out.print(_verdict(summary), markup=False)
+
+
+def print_unread(places: list[dict[str, Any]]) -> None:
+    """Print a line for each place that could not be read."""
+    for row in places:
+        place = f"{row['store']}: log offset {row['phys_offset']}"
+        if row.get("file"):
+            place = f"{row['store']}/{row['file']} at byte {row['offset']}"
+        why = ": ".join(word for word in (row["damage"], row.get("note")) if word)
+        console().print(f"{'not read':20}{place}: {why}", markup=False, soft_wrap=True)
+
+
+def _verdict(summary: Summary) -> str:
+    kept = f"{summary.messages:,} messages"
+    if not summary.complete:
+        return f"The audit is incomplete: not everything could be read ({kept} have a verdict)."
+    return f"Every promise was kept ({kept})." if summary.clean else f"There are findings ({kept})."

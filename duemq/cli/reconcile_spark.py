@@ -1,0 +1,153 @@
+"""What all commands on Spark share: where it runs, a line that says what is done, errors."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from duemq.cli.exits import Exit, fail
+from duemq.cli.output import console
+from message_store.errors import DueMQError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from reconciliation.spark.master import Where
+
+T = TypeVar("T")
+LOOK_S: Final = 0.2
+
+Stores = Annotated[list[str], typer.Argument(help="Store directories or URLs, of DueMQ or Apache.")]
+Late = Annotated[int, typer.Option(metavar="MS", help="Lateness that is still ok.", min=0)]
+AsOf = Annotated[
+    str, typer.Option("--as-of", metavar="TIME", help="Due by then; default: newest record.")
+]
+TrustClock = Annotated[
+    bool,
+    typer.Option(
+        "--trust-clock",
+        help="What a clock that was set back explains is no finding.",
+    ),
+]
+Levels = Annotated[
+    str,
+    typer.Option(
+        metavar="LEVELS", help="messageDelayLevel, if queues are lost and the store is Apache's."
+    ),
+]
+Cores = Annotated[int, typer.Option(help="Tasks at once; 0: one for each core.", min=0)]
+Memory = Annotated[str, typer.Option(help="Of the Java process.")]
+Connect = Annotated[
+    str, typer.Option(metavar="URL", help="A Spark Connect server (sc://HOST:PORT) does the work.")
+]
+SparkLog = Annotated[
+    str, typer.Option("--spark-log", metavar="LEVEL", help="Show Spark's log from here on.")
+]
+LedgerUrl = Annotated[
+    str,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        help="Leave a row there; default: beside the store; none: no row.",
+    ),
+]
+
+
+@contextmanager
+def could_not_run(
+    failed: Callable[[str], Any] = lambda why: None, *, what: str = "the audit"
+) -> Iterator[None]:
+    """Exit 2 with one line where an error of ours, of the disk or of Spark ends the block.
+
+    Args:
+        failed: told the line first.
+        what: could not run.
+    """
+    from reconciliation.jobs.run import is_sparks, reason_of
+
+    try:
+        yield
+    except (DueMQError, OSError) as error:
+        failed(str(error))
+        fail(f"{what} could not run: {error}", Exit.USAGE)
+    except Exception as error:
+        if not is_sparks(error):
+            raise
+        failed(reason_of(error))
+        fail(f"{what} could not run: {reason_of(error)}", Exit.USAGE)
+
+
+def in_spark(where: Where, what: str, work: Callable[[SparkSession], T], *, shown: bool) -> T:
+    """Return what `work` returns; a line on standard error says how far it is.
+
+    Spark ends with this process, which takes it a second: nobody waits for that to see the result.
+    """
+    from reconciliation.spark.master import session_at
+
+    with _Progress(shown=shown) as progress:
+        spark = progress.run("starting Spark", lambda: session_at(where))
+        atexit.register(_stop, spark)
+        return progress.run(what, lambda: work(spark), spark)
+
+
+def _stop(spark: SparkSession) -> None:
+    """End Spark; its Java may have died."""
+    with suppress(Exception):
+        spark.stop()
+
+
+class _Progress:
+    """A line that says what is done; tasks of Spark are counted while they run."""
+
+    def __init__(self, *, shown: bool) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        part = TextColumn("{task.fields[part]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), part, TimeElapsedColumn())
+        to = console(stderr=True)
+        self._bars = Progress(
+            *columns, console=to, transient=True, disable=not (shown and to.is_terminal),
+            redirect_stdout=False,  # that is for results
+        )  # fmt: skip
+        self._threads = ThreadPoolExecutor(1)
+
+    def __enter__(self) -> _Progress:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+        self._threads.shutdown(wait=True)
+
+    def run(self, what: str, work: Callable[[], T], spark: Any = None) -> T:
+        """Return what `work` returns; it runs in another thread meanwhile."""
+        line = self._bars.add_task(what, total=None, part="")
+        result: Future[T] = self._threads.submit(work)
+        while not wait_for([result], LOOK_S).done:
+            self._show(line, *_tasks(spark))
+        self._bars.remove_task(line)
+        return result.result()
+
+    def _show(self, line: Any, done: int, total: int) -> None:
+        """Show how many tasks are done; until one is, the bar shows only that work goes on."""
+        if total:
+            known = total if done else None
+            part = f"{done} of {total} tasks"
+            self._bars.update(line, completed=done, total=known, part=part)
+
+
+def _tasks(spark: Any) -> tuple[int, int]:
+    """Return how many tasks of the stages that run are done, and all of them."""
+    context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
+    if context is None:
+        return 0, 0
+    tracker = context.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    known = [stage for stage in stages if stage is not None]
+    return sum(s.numCompletedTasks for s in known), sum(s.numTasks for s in known)

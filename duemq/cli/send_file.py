@@ -1,0 +1,197 @@
+"""`duemq send --from FILE`: put again what `duemq reconcile repair` wrote, each message once.
+
+What exists meanwhile is skipped: a message with this unique id in its topic, or one that was put
+again before and still waits. So the same file may be sent twice, or after a stop in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from duemq.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, bytes_of
+from duemq.cli.messages import PRODUCER_GROUP, STORED, split_records
+from duemq.cli.output import console, print_json_line, print_table
+from duemq.messages.decide import CANCEL_WAITING
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store.clock import SystemClock
+from message_store.errors import RequestError, UsageError
+from message_store.log.properties import decode_properties, encode_properties
+
+FORMAT: Final = "duemq-repair-1"
+REPAIRED: Final = "DUEMQ_REPAIRED"
+"""Property of a message that was put again: log offset of the one that was lost."""
+WAITING_TOPICS: Final = ("rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX")
+BROKERS_OWN: Final = frozenset(
+    {
+        "REAL_TOPIC", "REAL_QID", "DELAY", "DELAy", "TIMER_OUT_MS", "TIMER_DELIVER_MS",
+        "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES", "DUEMQ_DUE_MS", REPAIRED,
+    }
+)  # fmt: skip
+FOUND_MAX: Final = 32
+SEND, EXISTS, NO_ID = "send", "exists", "no unique id"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """One message of the file.
+
+    Attributes:
+        phys_offset: where its record lies in the store that lost it.
+        due_ms: when it was promised, None: nobody knows.
+    """
+
+    topic: str
+    unique_id: str
+    body: bytes
+    properties: dict[str, str]
+    phys_offset: int
+    queue_id: int
+    due_ms: int | None
+
+
+def read_file(path: Path) -> Iterator[Lost]:
+    """Yield the messages of a file.
+
+    Raises:
+        UsageError: It cannot be read, is no such file, or a line is damaged; says which.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    with file:
+        number = 0
+        for number, line in enumerate(file, 1):
+            try:
+                value = json.loads(line)
+                if number > 1:
+                    yield _lost(value)
+                elif value["format"] != FORMAT:
+                    raise ValueError(f"its format is {value['format']}")
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                why = f"{path}:{number}: not what `duemq reconcile repair` writes ({error})"
+                raise UsageError(why) from error
+    if not number:
+        raise UsageError(f"{path} is empty: not what `duemq reconcile repair` writes")
+
+
+def _lost(value: dict[str, Any]) -> Lost:
+    properties = decode_properties(base64.b64decode(value["property_text"], validate=True))
+    return Lost(
+        str(value["topic"]), str(value["unique_id"] or ""),
+        base64.b64decode(value["body"], validate=True),
+        {k: v for k, v in properties.items() if k not in BROKERS_OWN},
+        int(value["phys_offset"]), int(value["queue_id"] or 0),
+        None if value["due_ms"] is None else int(value["due_ms"]),
+    )  # fmt: skip
+
+
+def send_file(path: Path, *, namesrv: str, broker: str, really: bool, as_json: bool) -> None:
+    """Say what would be sent; with `really`, send it."""
+    done = asyncio.run(_send_all(path, namesrv, broker, really, as_json))
+    counts = {name: done[name] for name in (SEND, EXISTS, NO_ID)}
+    if as_json:
+        print_json_line({"dry_run": not really, **counts})
+        return
+    said = {
+        SEND: "sent" if really else "to send",
+        EXISTS: "there already",
+        NO_ID: "not sent: no id",
+    }
+    rows = [(said[name], f"{count:,}") for name, count in counts.items()]
+    print_table(str(path), ("what", "#messages"), rows)
+    if not really:
+        console().print("Nothing was sent: this was a dry run. Add --yes to send.")
+
+
+async def _send_all(
+    path: Path, namesrv: str, broker: str, really: bool, as_json: bool
+) -> Counter[str]:
+    done: Counter[str] = Counter()
+    async with Cluster(namesrv, broker) as cluster:
+        for lost in read_file(path):
+            what = await _standing(cluster, lost)
+            if what == SEND and really:
+                await _send(cluster, lost)
+            done[what] += 1
+            if as_json:
+                print_json_line({"unique_id": lost.unique_id, "topic": lost.topic, "what": what})
+    return done
+
+
+async def _standing(cluster: Cluster, lost: Lost) -> str:
+    """Return what is to be done: one without an id cannot be told from another one."""
+    if not lost.unique_id:
+        return NO_ID
+    if await _is_pending(cluster, lost):  # first: what is delivered meanwhile is found behind
+        return EXISTS
+    found = await _found(cluster, lost.topic, lost.unique_id)
+    exists = any(record.properties.get("UNIQ_KEY") == lost.unique_id for record in found)
+    return EXISTS if exists else SEND
+
+
+async def _is_pending(cluster: Cluster, lost: Lost) -> bool:
+    """Return whether a message with this id is pending for its topic, or was cancelled."""
+    body = json.dumps({"keys": [lost.unique_id], "topic": lost.topic, "dry_run": True}).encode()
+    for _, address in await cluster.brokers():
+        answer = await cluster.ask(address, CANCEL_WAITING, {}, body)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a broker of Apache
+            if await _was_put_again(cluster, lost):
+                return True
+        elif answer.code != ResponseCode.SUCCESS:
+            raise RequestError(answer.code, answer.remark or f"{address} cannot look for messages")
+        elif json.loads(bytes_of(answer))["results"][0]["verdict"] == "done":
+            return True
+    return False
+
+
+async def _was_put_again(cluster: Cluster, lost: Lost) -> bool:
+    """Return whether an Apache broker holds this message since an earlier repair."""
+    for topic in WAITING_TOPICS:
+        for record in await _found(cluster, topic, lost.unique_id):
+            if record.properties.get(REPAIRED) == str(lost.phys_offset):
+                return True
+    return False
+
+
+async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
+    fields = {
+        "topic": topic, "key": unique_id, "maxNum": FOUND_MAX, "beginTimestamp": 0,
+        "endTimestamp": (1 << 63) - 1, "_UNIQUE_KEY_QUERY": True,
+    }  # fmt: skip
+    found = []
+    for _, address in await cluster.brokers():
+        answer = await cluster.ask(address, RequestCode.QUERY_MESSAGE, fields)
+        if answer.code == ResponseCode.SUCCESS:
+            found += split_records(bytes_of(answer))
+        elif answer.code != ResponseCode.QUERY_NOT_FOUND:  # who cannot look must not send
+            raise RequestError(answer.code, answer.remark or f"{address} cannot look for messages")
+    return found
+
+
+async def _send(cluster: Cluster, lost: Lost) -> None:
+    queues = await cluster.queues(lost.topic, wanted=WRITE)
+    if not queues:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"no queue of {lost.topic} can be written")
+    queue = next((q for q in queues if q.queue_id == lost.queue_id), queues[0])
+    now_ms = SystemClock().now_ms()
+    properties = lost.properties | {"UNIQ_KEY": lost.unique_id, REPAIRED: str(lost.phys_offset)}
+    if lost.due_ms is not None and lost.due_ms > now_ms:
+        properties["TIMER_DELIVER_MS"] = str(lost.due_ms)
+    fields = {
+        "producerGroup": PRODUCER_GROUP, "topic": lost.topic, "defaultTopic": TEMPLATE_TOPIC,
+        "defaultTopicQueueNums": 4, "queueId": queue.queue_id, "sysFlag": 0,
+        "bornTimestamp": now_ms, "flag": 0, "properties": encode_properties(properties).decode(),
+        "reconsumeTimes": 0, "unitMode": False, "batch": False,
+    }  # fmt: skip
+    answer = await cluster.ask(queue.address, RequestCode.SEND_MESSAGE, fields, lost.body)
+    if answer.code not in STORED:
+        raise RequestError(answer.code, answer.remark or "the broker gave no reason")

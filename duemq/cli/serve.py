@@ -1,0 +1,173 @@
+"""`duemq broker` and `duemq namesrv`: run until a signal says stop.
+
+SIGTERM, SIGINT    stop cleanly, exit 0        SIGHUP    read the configuration file again
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import logging.config
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from duemq.allocator import return_large_blocks
+from duemq.cli.exits import Exit, fail
+from duemq.cli.options import collect_properties
+from duemq.cli.output import print_json_line
+from duemq.log_lines import OneLineFormatter
+from message_store.config import Properties
+from message_store.descriptors import headroom, raise_descriptor_limit
+from message_store.errors import UsageError
+
+log = logging.getLogger("duemq")
+FEW_DESCRIPTORS = 4_096
+SWITCH_S = 0.0005  # how long the loop waits for the interpreter while a thread of ours computes
+LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+def set_up_logging(file: Path | None) -> None:
+    """Configure logging from a file, or to standard error."""
+    if file is None:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(OneLineFormatter(LOG_FORMAT))
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
+        for name in ("apscheduler", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+        return
+    try:
+        logging.config.fileConfig(file, disable_existing_loggers=False)
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        raise UsageError(f"--logging {file}: {error}") from error
+
+
+def run_loop(main: Any) -> Any:
+    """Run a coroutine on uvloop."""
+    from uvloop import new_event_loop
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main)
+
+
+def on_signals(stop: Callable[[str], None], reload: Callable[[], None] | None = None) -> None:
+    """Have SIGTERM and SIGINT call `stop`, SIGHUP `reload`."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, signal.Signals(number).name)
+    if reload is not None:
+        loop.add_signal_handler(signal.SIGHUP, reload)
+
+
+def serve_broker(
+    file: Path | None,
+    properties: Properties,
+    overrides: Iterable[str] | None,
+    logging_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run a broker."""
+    gc.disable()
+    sys.setswitchinterval(SWITCH_S)
+    return_large_blocks()
+    set_up_logging(logging_file)
+    _raise_descriptor_limit()
+    from duemq.cli.kernels import compile_if_needed
+
+    compile_if_needed()
+
+    def read_again() -> Properties:
+        return collect_properties(file, overrides)
+
+    why = run_loop(_run_broker(properties, file, read_again, as_json))
+    if why:
+        fail(f"stopped: {why}", Exit.STORE)
+
+
+def _raise_descriptor_limit() -> None:
+    limit = raise_descriptor_limit()
+    if limit < FEW_DESCRIPTORS:
+        log.warning(
+            "this process may have %d file descriptors only, so %d connections at most: raise "
+            "the hard limit (ulimit -n; LimitNOFILE= in systemd)", limit, limit - headroom(limit),
+        )  # fmt: skip
+
+
+async def _run_broker(
+    properties: Properties,
+    file: Path | None,
+    read_again: Callable[[], Properties],
+    as_json: bool,
+) -> str:
+    from duemq.broker import Broker
+
+    clock_started = asyncio.get_running_loop().time()
+    broker = Broker(properties, config_file=file, read_again=read_again)
+    on_signals(broker.stop_for_signal, broker.reload)  # clients are served before the start ends
+    async with broker:
+        gc.freeze()  # what is here now stays
+        gc.enable()
+        ready = {
+            "event": "ready",
+            "broker": broker.config.broker_name,
+            "address": broker.address,
+            "namesrv": broker.namesrv_address,
+            "metrics": broker.metrics_port,
+            "store": str(broker.settings.store.root),
+            "seconds": round(asyncio.get_running_loop().time() - clock_started, 3),
+        }
+        _announce(ready, as_json)
+        await broker.stopped()
+    if as_json:
+        print_json_line({"event": "stopped", "why": broker.failure})
+    return broker.failure
+
+
+def _announce(ready: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json_line(ready)
+        return
+    text = f"broker {ready['broker']} is ready at {ready['address']}"
+    if ready["namesrv"]:
+        text += f", name server at {ready['namesrv']}"
+    if ready["metrics"]:
+        text += f", metrics at port {ready['metrics']}"
+    print(f"{text}, store {ready['store']} ({ready['seconds']} s)", flush=True)
+
+
+def serve_namesrv(properties: Properties, logging_file: Path | None, *, as_json: bool) -> None:
+    """Run a name server."""
+    set_up_logging(logging_file)
+    _raise_descriptor_limit()
+    run_loop(_run_namesrv(properties, as_json))
+
+
+async def _run_namesrv(properties: Properties, as_json: bool) -> None:
+    from duemq.configuration.apache_keys import check_refusals
+    from duemq.configuration.settings import key_notices
+    from duemq.exposure import warn_if_exposed
+    from duemq.namesrv.config import NamesrvConfig
+    from duemq.namesrv.server import NameServer
+    from message_store.clock import SystemClock
+    from message_store.config import from_properties
+
+    check_refusals(properties)
+    for notice in key_notices(properties, [NamesrvConfig]):
+        log.warning("%s", notice)
+    config = from_properties(NamesrvConfig, properties)
+    stop = asyncio.Event()
+    on_signals(lambda name: stop.set())
+    async with NameServer(config, SystemClock()) as server:
+        warn_if_exposed("the name server", config.bind_address, server.port)
+        address = f"{config.bind_address}:{server.port}"
+        if as_json:
+            print_json_line({"event": "ready", "address": address})
+        else:
+            print(f"name server is ready at {address}", flush=True)
+        await stop.wait()
+    if as_json:
+        print_json_line({"event": "stopped", "why": ""})

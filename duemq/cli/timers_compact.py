@@ -1,0 +1,76 @@
+"""`duemq timers compact`: make old commit log files free of what waits in them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Final
+
+from duemq.admin.runtime_info import binary_size
+from duemq.cli.client import Cluster, bytes_of
+from duemq.cli.exits import Exit
+from duemq.cli.output import print_json, print_table
+from duemq.cli.timers_show import SUMMARY_VIEW, brokers_of
+from duemq.net.codes import ResponseCode
+from message_store.errors import RequestError
+from timer_store.compaction.request import COMPACT_TIMERS
+
+PLAN_TIMEOUT_S: Final = 600.0
+LOOK_EVERY_S: Final = 0.5
+CANNOT: Final = ("no_room", "refused", "behind")
+COLUMNS: Final = ("broker", "#messages", "#bytes to copy", "#log bytes freed", "remark")
+
+
+def compact_and_show(*, namesrv: str, broker: str, dry_run: bool, as_json: bool) -> None:
+    """Ask every broker, wait until all are done, print what became of it.
+
+    Exit code 4: one of them cannot, for want of room for example.
+    """
+    answers = asyncio.run(_compact(namesrv, broker, dry_run))
+    if as_json:
+        print_json({"dry_run": dry_run, "brokers": answers})
+    else:
+        would = "would be copied" if dry_run else "copied"
+        title = f"{sum(answer['messages'] for answer in answers):,} messages {would}"
+        print_table(title, COLUMNS, [_row(answer) for answer in answers], optional=("broker",))
+    if any(answer["waits"] in CANNOT for answer in answers):
+        raise SystemExit(int(Exit.REFUSED))
+
+
+async def _compact(namesrv: str, broker: str, dry_run: bool) -> list[dict[str, Any]]:
+    async with Cluster(namesrv, broker) as cluster:
+        answers = []
+        for name, address in await brokers_of(cluster):
+            answer = await _ask(cluster, address, dry_run)
+            if answer["started"]:
+                answer |= await _finished(cluster, address)
+            answers.append({"broker": name or address, **answer})
+    return answers
+
+
+async def _ask(cluster: Cluster, address: str, dry_run: bool) -> dict[str, Any]:
+    body = json.dumps({"dry_run": dry_run}).encode()
+    answer = await cluster.ask(address, COMPACT_TIMERS, body=body, timeout_s=PLAN_TIMEOUT_S)
+    if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        raise RequestError(answer.code, f"{address} is not a DueMQ broker that holds timers")
+    if answer.code != ResponseCode.SUCCESS:
+        raise RequestError(answer.code, answer.remark or "")
+    found: dict[str, Any] = json.loads(bytes_of(answer))
+    return found
+
+
+async def _finished(cluster: Cluster, address: str) -> dict[str, Any]:
+    """Return why something is left, when the broker has done what it began."""
+    while True:
+        view = (await cluster.view(address, SUMMARY_VIEW))["compaction"]
+        if not view["running"]:
+            return {"waits": view["waits"], "why": view["why"]} if view["waits"] else {}
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def _row(answer: dict[str, Any]) -> tuple[Any, ...]:
+    remark = answer["why"]
+    if answer["running"] and not answer["dry_run"]:
+        remark = "it is at work already: see duemq timers"
+    copied, freed = binary_size(answer["bytes"]), binary_size(answer["frees"])
+    return answer["broker"], f"{answer['messages']:,}", copied, freed, remark

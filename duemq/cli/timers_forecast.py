@@ -1,0 +1,88 @@
+"""`duemq timers forecast`: how many timers are due when, as bars in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from duemq.cli.client import Cluster
+from duemq.cli.output import console, heading, plural, print_json, table
+from duemq.cli.timers_show import brokers_of, when
+from duemq.cli.times import parse_time
+from message_store.clock import SystemClock
+from message_store.errors import UsageError
+
+VIEW = "timer_store.forecast"
+UNITS = {"minute": (60_000, 60), "hour": (3_600_000, 48), "day": (86_400_000, 31)}
+COUNT_MAX = 10_000
+BAR_COLUMNS = 60
+EIGHTHS = " ▏▎▍▌▋▊▉"
+COLUMNS = ("up to (UTC)", "#timers", "")
+
+
+def show_forecast(
+    *, by: str, count: int, from_time: str, namesrv: str, broker: str, as_json: bool
+) -> None:
+    """Print the forecast of all brokers together."""
+    if by not in UNITS:
+        raise UsageError(f"--by {by}: must be {', '.join(UNITS)}")
+    width_ms, usual = UNITS[by]
+    if count > COUNT_MAX:
+        raise UsageError(f"--count {count}: at most {COUNT_MAX}")
+    now_ms = SystemClock().now_ms()
+    from_ms = parse_time(from_time, now_ms) if from_time else now_ms
+    asked = {
+        "from_ms": from_ms - from_ms % width_ms,
+        "width_ms": width_ms,
+        "count": count or usual,
+    }
+    found = asyncio.run(_ask(namesrv, broker, asked))
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+async def _ask(namesrv: str, broker: str, asked: dict[str, int]) -> dict[str, Any]:
+    """Return the sum of all brokers, each put together from its pieces."""
+    counts, sums = [0] * asked["count"], {"before": 0, "later": 0, "pending": 0}
+    async with Cluster(namesrv, broker) as cluster:
+        for _, address in await brokers_of(cluster):
+            piece = await cluster.view(address, VIEW, **asked)
+            sums["pending"] += piece["pending"]
+            while True:
+                counts = [a + b for a, b in zip(counts, piece["counts"], strict=True)]
+                sums["before"] += piece["before"]
+                sums["later"] += piece["later"]
+                if piece["pos"] is None:
+                    break
+                piece = await cluster.view(address, VIEW, **asked, pos=piece["pos"])
+    return {**asked, **sums, "counts": counts}
+
+
+def _print(found: dict[str, Any]) -> None:
+    most = max(found["counts"])
+    rows: list[tuple[str, str, str]] = []
+    if found["before"]:
+        rows.append((when(found["from_ms"])[:16], f"{found['before']:,}", "(before)"))
+    empty = 0
+    for number, count in enumerate(found["counts"]):
+        empty = 0 if count else empty + 1
+        if empty == 2:
+            rows.append(("...", "", ""))
+        if empty < 2:
+            end_ms = found["from_ms"] + (number + 1) * found["width_ms"]
+            rows.append((when(end_ms)[:16], f"{count:,}", bar(count, most)))
+    rows.append(("later", f"{found['later']:,}", ""))
+    out = console()
+    pending = found["pending"]
+    out.print(heading(f"{pending:,} {plural(pending, 'timer')} pending"))
+    out.print(table("", COLUMNS, rows))
+
+
+def bar(count: int, most: int) -> str:
+    """Return a bar whose length tells the share of the largest number."""
+    if not count:
+        return ""
+    eighths = max(count * BAR_COLUMNS * 8 // most, 1)
+    return ("█" * (eighths // 8) + EIGHTHS[eighths % 8]).rstrip()

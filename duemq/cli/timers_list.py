@@ -1,0 +1,98 @@
+"""`duemq timers list`: pending timers page by page, the next due first."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from duemq.cli.client import Cluster
+from duemq.cli.exits import Exit, fail
+from duemq.cli.output import console, heading, print_json, printable
+from duemq.cli.timers_show import LIST_VIEW, brokers_of, list_row, listed
+from duemq.cli.times import parse_time
+from message_store.clock import SystemClock
+
+ASK_MAX = 1_000  # timers in one answer
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is listed; empty texts narrow nothing."""
+
+    topic: str
+    key: str
+    from_time: str
+    to_time: str
+    limit: int = 20
+    page: int = 1
+
+    def fields(self, now_ms: int) -> dict[str, Any]:
+        """Return what a broker is asked for."""
+        found: dict[str, Any] = {"topic": self.topic, "key": self.key}
+        if self.from_time:
+            found["from_ms"] = parse_time(self.from_time, now_ms)
+        if self.to_time:
+            found["to_ms"] = parse_time(self.to_time, now_ms)
+        return found
+
+
+def list_timers(wanted: Wanted, *, namesrv: str, broker: str, as_json: bool) -> None:
+    """Print one page."""
+    now_ms = SystemClock().now_ms()
+    shown, more, damage = asyncio.run(_collect(wanted, wanted.fields(now_ms), namesrv, broker))
+    if as_json:
+        print_json(
+            {"timers": shown, "page": wanted.page, "limit": wanted.limit, "more": more,
+             "damage": damage}
+        )  # fmt: skip
+    else:
+        rows = [list_row(timer, now_ms) for timer in shown]
+        title = f"pending timers, page {wanted.page}" + (" (there are more)" if more else "")
+        console().print(heading(title))
+        console().print(listed(rows))
+        for why in damage:
+            console(stderr=True).print(printable(why), markup=False, soft_wrap=True)
+    if wanted.key and not shown:
+        fail(f"no pending timer has the key {wanted.key}", Exit.FOUND_FAULT)
+
+
+async def _collect(
+    wanted: Wanted, fields: dict[str, Any], namesrv: str, broker: str
+) -> tuple[list[dict[str, Any]], bool, list[str]]:
+    """Return (the page, whether there is more, damage) over all brokers."""
+    before = (wanted.page - 1) * wanted.limit
+    async with Cluster(namesrv, broker) as cluster:
+        brokers = await brokers_of(cluster)
+        skip = before if len(brokers) == 1 else 0
+        found: list[dict[str, Any]] = []
+        damage: list[str] = []
+        for name, address in brokers:
+            part, faults = await _fetch(
+                cluster, address, fields, skip, before + wanted.limit + 1 - skip
+            )
+            found += [{"broker": name or address, **timer} for timer in part]
+            damage += faults
+    found.sort(key=lambda timer: (timer["due_ms"] or 0, timer["commit_log_offset"]))
+    found = found[before - skip :]
+    return found[: wanted.limit], len(found) > wanted.limit, damage
+
+
+async def _fetch(
+    cluster: Cluster, address: str, fields: dict[str, Any], skip: int, count: int
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return `count` timers of one broker behind the first `skip`, asked for piece by piece."""
+    found: list[dict[str, Any]] = []
+    damage: list[str] = []
+    cursor = ""
+    while True:
+        limit = min(count - len(found), ASK_MAX)
+        page = await cluster.view(
+            address, LIST_VIEW, **fields, skip=skip, limit=limit, cursor=cursor
+        )
+        skip -= page["skipped"]
+        found += page["timers"]
+        damage += page["damage"]
+        if page["cursor"] is None or len(found) >= count:
+            return found, damage
+        cursor = page["cursor"]

@@ -1,0 +1,232 @@
+"""`duemq timers` and `duemq timers follow`: pending timers, the next ones, rates, lateness."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from duemq.admin.runtime_info import binary_size
+from duemq.cli.client import Cluster
+from duemq.cli.exits import Exit, fail
+from duemq.cli.messages import time_text
+from duemq.cli.output import console, fitted, heading, plural, print_json, refreshing, table
+from duemq.cli.retrying import Retrying
+from duemq.cli.times import duration_text
+
+SUMMARY_VIEW, LIST_VIEW = "timer_store.summary", "timer_store.list"
+FOLLOW_INTERVAL_S = 1.0
+NEXT_SHOWN = 10
+TOPICS_SHOWN = 20
+HOUR_COLUMNS_MIN = 110  # of the terminal, for 60 bars beside their name
+YEAR_9999_MS = 253_402_300_799_999
+SPARKS = " ▁▂▃▄▅▆▇█"
+LIST_COLUMNS = (
+    "due (UTC)", "#due in", "topic", "#queue", "keys", "unique key", "#bytes", "#log offset",
+)  # fmt: skip
+LIST_OPTIONAL = ("#bytes", "#log offset", "#queue", "#due in")
+
+
+async def brokers_of(cluster: Cluster) -> list[tuple[str, str]]:
+    """Return (name, address) of every broker; leave with exit code 1 if there is none."""
+    brokers = await cluster.brokers()
+    if not brokers:
+        fail("the name server knows no broker", Exit.FOUND_FAULT)
+    return brokers
+
+
+def show_summary(*, namesrv: str, broker: str, as_json: bool) -> None:
+    """Print the timers of every broker."""
+
+    async def show() -> None:
+        async with Cluster(namesrv, broker) as cluster:
+            views = await _ask(cluster, await brokers_of(cluster))
+        if as_json:
+            print_json(views)
+            return
+        for view in views:
+            console().print(summary_of(view))
+
+    asyncio.run(show())
+
+
+def follow_timers(*, namesrv: str, broker: str, count: int, as_json: bool) -> None:
+    """Print the same again and again, with the timers that are due next."""
+
+    async def follow() -> None:
+        async with Cluster(namesrv, broker) as cluster:
+            await _follow(cluster, await brokers_of(cluster), count, as_json)
+
+    asyncio.run(follow())
+
+
+async def _follow(
+    cluster: Cluster, brokers: list[tuple[str, str]], count: int, as_json: bool
+) -> None:
+    """Show `count` states, over restarts of the brokers, too; 0: go on."""
+    retrying = Retrying(", ".join(address for _, address in brokers))
+    views: list[dict[str, Any]] | None = await _ask(cluster, brokers, following=True)
+    done = 0
+    with refreshing(as_json=as_json) as show:
+        while True:
+            if views is not None:
+                parts = [] if as_json else [part for view in views for part in _following(view)]
+                show(views if as_json else _grouped(parts))
+                done += 1
+                if done == count:
+                    return
+                await asyncio.sleep(FOLLOW_INTERVAL_S)
+            views = await retrying.attempt(lambda: _ask(cluster, brokers, following=True))
+
+
+async def _ask(
+    cluster: Cluster, brokers: list[tuple[str, str]], *, following: bool = False
+) -> list[dict[str, Any]]:
+    views = []
+    for name, address in brokers:
+        view = {"broker": name or address, "address": address}
+        view |= await cluster.view(address, SUMMARY_VIEW)
+        if following:
+            page = await cluster.view(address, LIST_VIEW, limit=NEXT_SHOWN)
+            view["next"] = page["timers"]
+        views.append(view)
+    return views
+
+
+def _grouped(parts: list[Any]) -> Any:
+    from rich.console import Group
+
+    return Group(*parts)
+
+
+def _following(view: dict[str, Any]) -> list[Any]:
+    rows = [list_row(timer, view["now_ms"]) for timer in view["next"]]
+    return [summary_of(view), heading("next"), listed(rows)]
+
+
+def listed(rows: list[tuple[Any, ...]]) -> Any:
+    """Return the table of some timers."""
+    return fitted(LIST_COLUMNS, rows, optional=LIST_OPTIONAL, width=console().width)
+
+
+def list_row(timer: dict[str, Any], now_ms: int) -> tuple[Any, ...]:
+    """Return the cells of LIST_COLUMNS for a timer."""
+    due_ms = timer["due_ms"]
+    if "unreadable" in timer:
+        return (when(due_ms), "", timer["unreadable"], "", "", "", "", timer["commit_log_offset"])
+    return (
+        when(due_ms),
+        duration_text(max(due_ms - now_ms, 0)) if due_ms is not None else "",
+        timer["topic"] or "",
+        timer["queue_id"],
+        timer["keys"],
+        timer["unique_key"],
+        f"{timer['body_bytes']:,}",
+        timer["commit_log_offset"],
+    )
+
+
+def when(time_ms: int | None) -> str:
+    """Return a time as a table shows it."""
+    if time_ms is None:
+        return ""
+    return time_text(time_ms)[:23].replace("T", " ") if time_ms <= YEAR_9999_MS else f"{time_ms} ms"
+
+
+# -- the summary --------------------------------------------------------------------------------
+
+
+def summary_of(view: dict[str, Any]) -> Any:
+    """Return what a terminal shows of one broker's summary."""
+    topics = sorted(view["topics"].items(), key=lambda item: (-item[1], item[0]))
+    rows = [(name or "(unknown topic)", f"{count:,}") for name, count in topics[:TOPICS_SHOWN]]
+    if len(topics) > TOPICS_SHOWN:
+        left = sum(count for _, count in topics[TOPICS_SHOWN:])
+        rows.append((f"... {len(topics) - TOPICS_SHOWN} more", f"{left:,}"))
+    title = f"{view['broker']}: {view['pending']:,} {plural(view['pending'], 'timer')} pending"
+    facts = table("", ("", ""), _facts(view))
+    facts.show_header = False
+    return _grouped([heading(title), table("", ("topic", "#pending"), rows), facts])
+
+
+def _facts(view: dict[str, Any]) -> list[tuple[str, str]]:
+    now_ms, due_ms = view["now_ms"], view["next_due_ms"]
+    facts = [
+        ("next due", f"{when(due_ms)} (in {duration_text(max(due_ms - now_ms, 0))})")
+        if due_ms is not None
+        else ("next due", "-"),
+        _next_hour(view["per_minute"]["counts"]),
+        ("enqueued/s (1, 10, 60 s)", _rates(view, "enqueue")),
+        ("delivered/s (1, 10, 60 s)", _rates(view, "dequeue")),
+        ("behind: enqueue, delivery", f"{_behind(view['enqueue'])}, "
+         f"{_behind(view['dequeue'])}"),
+    ]  # fmt: skip
+    for name, late in view["lateness_ms"].items():
+        if late["max"] is not None:
+            text = f"p50 {late['p50']}, p99 {late['p99']}, p99.9 {late['p999']}, max {late['max']}"
+            facts.append((f"late ms, {name} topics", text))
+    facts.append(("since the start", _counts(view)))
+    facts.append(("slots", _slots(view["slots"])))
+    if view["compaction"]["copied"] or view["compaction"]["running"]:
+        facts.append(("copied out of old log files", _compaction(view["compaction"])))
+    return facts + _troubles(view)
+
+
+def _rates(view: dict[str, Any], stage: str) -> str:
+    rates = view[stage]["per_second"].values()
+    return ", ".join(f"{rate:,.1f}" if 0 < rate < 10 else f"{rate:,.0f}" for rate in rates)
+
+
+def _behind(stage: dict[str, Any]) -> str:
+    return f"{stage['behind']:,} ({duration_text(stage['lag_ms'])})" if stage["behind"] else "0"
+
+
+def _counts(view: dict[str, Any]) -> str:
+    names = ("delivered", "rolled", "cancelled", "moved", "fired", "lost", "broken")
+    told = [f"{view[name]:,} {name}" for name in names if view[name] or name == "delivered"]
+    quarantined = sum(view["quarantined"].values())
+    return ", ".join([*told, *([f"{quarantined:,} quarantined"] if quarantined else [])])
+
+
+def _slots(slots: dict[str, Any]) -> str:
+    told = f"{slots['used']:,} used"
+    if slots["fullest"]:
+        first = slots["fullest"][0]
+        told += f"; fullest {first['count']:,} at {when(first['from_ms'])}"
+    return told + (f"; {slots['congested']:,} full" if slots["congested"] else "")
+
+
+def _compaction(view: dict[str, Any]) -> str:
+    told = f"{view['copied']:,} copied ({binary_size(view['copied_bytes'])}), "
+    told += f"{binary_size(view['freed_bytes'])} of the log freed"
+    done, whole = view["progress"]
+    return told + (f"; running, {done:,} of {whole:,} read" if view["running"] else "")
+
+
+def _troubles(view: dict[str, Any]) -> list[tuple[str, str]]:
+    enqueue, dequeue = view["enqueue"], view["dequeue"]
+    told = [
+        ("enqueue is held back", enqueue["holding"]),
+        ("delivery is held back", dequeue["refusal"]),
+        ("old log files are kept", view["compaction"]["why"]),
+        ("timerStopEnqueue", "no timer is enqueued" if enqueue["stopped"] else ""),
+        ("timerStopDequeue", "nothing is delivered" if dequeue["stopped"] else ""),
+    ]
+    return [(name, why) for name, why in told if why]
+
+
+def _next_hour(counts: list[int]) -> tuple[str, str]:
+    """Return the next hour by minute, where that is too wide by two minutes."""
+    if console().width >= HOUR_COLUMNS_MIN:
+        return "next hour, by minute", sparks(counts)
+    pairs = [sum(counts[at : at + 2]) for at in range(0, len(counts), 2)]
+    return "next hour, by 2 minutes", sparks(pairs)
+
+
+def sparks(counts: list[int]) -> str:
+    """Return numbers as a row of small bars."""
+    most = max(counts, default=0)
+    if not most:
+        return "(none)"
+    steps = len(SPARKS) - 1
+    bars = "".join(SPARKS[-(-count * steps // most)] for count in counts)
+    return f"{bars} (at most {most:,})"

@@ -1,0 +1,78 @@
+"""`duemq store verify`: what is wrong with a store directory, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from duemq.cli.exits import Exit
+from duemq.cli.output import console, print_json, table
+from message_store.config import Properties, StoreConfig, from_properties, options
+from message_store.verify import Progress, Report, verify_store
+from timer_store.verify import TIMERS
+
+STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
+
+
+def verify(directory: Path, properties: Properties, *, as_json: bool) -> None:
+    """Print a report; exit 1 if something is lost or wrong."""
+    config = replace(from_properties(StoreConfig, properties), root_text=str(directory))
+    slots = config.index_slots_max if _is_set("index_slots_max", properties) else 0
+    commitlog = config.commitlog_dir if _is_set("commitlog_text", properties) else None
+    with _progress(shown=not as_json) as progress:
+        report = verify_store(
+            directory, progress, commitlog=commitlog, index_slots=slots, parts=[TIMERS]
+        )
+    if as_json:
+        print_json(report.to_json())
+    else:
+        _print(directory, report)
+    if not report.ok:
+        raise SystemExit(int(Exit.FOUND_FAULT))
+
+
+def _is_set(field: str, properties: Properties) -> bool:
+    [key] = [item.key for item in options(StoreConfig) if item.name == field]
+    return key in properties
+
+
+@contextmanager
+def _progress(*, shown: bool) -> Iterator[Progress | None]:
+    if not shown:
+        yield None
+        return
+    from rich.progress import Progress as Bars
+
+    with Bars(console=console(stderr=True), transient=True) as bars:
+        tasks = {}
+
+        def tell(phase: str, done: int, total: int) -> None:
+            if phase not in tasks:
+                tasks[phase] = bars.add_task(phase, total=total)
+            bars.update(tasks[phase], completed=done, total=total)
+
+        yield tell
+
+
+def _print(directory: Path, report: Report) -> None:
+    out = console()
+    figures = [(name, f"{value:,}") for name, value in report.figures.items()]
+    out.print(table(f"Store {directory}", ("", "#"), figures))
+    for finding in report.findings:
+        style = STYLES.get(finding.severity, "")
+        where = f"{finding.file} at byte {finding.offset}"
+        out.print(f"{finding.severity:8}", style=style, end="", markup=False)
+        out.print(f"{where}: {finding.text}", markup=False, soft_wrap=True)
+    if report.unlisted:
+        text = f"... and {report.unlisted} more of the same kinds (--json has the counts)"
+        out.print(text, markup=False)
+    out.print(_verdict(report), markup=False)
+
+
+def _verdict(report: Report) -> str:
+    errors, warnings = report.severities["error"], report.severities["warning"]
+    if errors:
+        return f"The store is damaged: {errors} errors, {warnings} warnings."
+    return f"The store is sound ({warnings} warnings)."

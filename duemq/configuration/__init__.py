@@ -1,0 +1,1 @@
+"""Configuration of the broker: sections, files, changes over the wire."""

@@ -1,0 +1,87 @@
+"""Which keys a request of the network may change: those declared with `wire=True`, no others.
+
+A request is not authenticated. A key that names a path, an address, a command or a class would let
+anybody who reaches the port write files, redirect the broker or run programs with its rights, so a
+key is closed unless its declaration opens it. The file on the broker's machine takes every key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from duemq.configuration.apache_keys import WITHOUT_EFFECT, check_refusals
+from duemq.net.codes import ResponseCode
+from message_store.config import Option, Properties, options
+from message_store.config_text import unknown_keys
+from message_store.errors import ConfigError, RequestError
+
+VALUE_CHARS_MAX = 65_536
+SHOWN_KEYS_MAX = 8
+KEY_CHARS_MAX = 64
+
+
+def accepted_changes(
+    changes: Mapping[str, str],
+    sections: Iterable[type],
+    blacklist: frozenset[str],
+    *,
+    source: str,
+) -> dict[str, str]:
+    """Return the changes that a request asks for and may make, without Apache's idle keys.
+
+    Args:
+        sections: configuration classes whose keys are known.
+        blacklist: keys that the operator closed as well.
+        source: name of the request, for messages.
+    Raises:
+        RequestError: A key is closed to requests, or unknown.
+        ConfigError: A value is too long, holds control characters or must be refused.
+    """
+    known = {item.key: item for section in sections for item in options(section)}
+    _refuse_closed(changes, known, blacklist)
+    check_refusals(Properties(changes, dict.fromkeys(changes, source)))
+    idle = WITHOUT_EFFECT.keys() - known.keys()
+    _refuse_unknown(changes, known, idle)
+    for key, value in changes.items():
+        _check_text(key, value, source)
+    return {key: value for key, value in changes.items() if key in known}
+
+
+def _refuse_closed(
+    changes: Mapping[str, str], known: Mapping[str, Option], blacklist: frozenset[str]
+) -> None:
+    closed = {key for key in changes if key in known and not known[key].wire}
+    refused = sorted(closed | (blacklist & changes.keys()))
+    if refused:
+        text = (
+            f"Can not update config in black list: {_shown(refused)}. Set it in the configuration "
+            "file on the broker's machine, then send SIGHUP or restart"
+        )
+        raise RequestError(ResponseCode.NO_PERMISSION, text)
+
+
+def _refuse_unknown(
+    changes: Mapping[str, str], known: Mapping[str, Option], idle: Iterable[str]
+) -> None:
+    idle_keys = frozenset(idle)
+    strange = {key[:KEY_CHARS_MAX]: "" for key in changes if key not in idle_keys}
+    unknown = unknown_keys(dict(list(strange.items())[: len(known)]), known)
+    if unknown:
+        near = f"; did you mean {unknown[0].nearest}?" if unknown[0].nearest else ""
+        text = f"update config: unknown key {_shown([each.key for each in unknown])}{near}"
+        raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+
+
+def _check_text(key: str, value: str, source: str) -> None:
+    if len(value) > VALUE_CHARS_MAX:
+        why = f"has {len(value)} characters; the limit is {VALUE_CHARS_MAX}"
+        raise ConfigError(key, value[:KEY_CHARS_MAX], why, source=source)
+    if not value.isprintable():
+        why = "holds characters that cannot be printed"
+        raise ConfigError(key, ascii(value[:KEY_CHARS_MAX]), why, source=source)
+
+
+def _shown(keys: list[str]) -> str:
+    shown = [key if key.isidentifier() and key.isascii() else ascii(key) for key in keys]
+    more = f" and {len(keys) - SHOWN_KEYS_MAX} more" if len(keys) > SHOWN_KEYS_MAX else ""
+    return ", ".join(shown[:SHOWN_KEYS_MAX]) + more

@@ -1,0 +1,111 @@
+"""All configuration of a broker process, from one set of properties.
+
+file < environment < command line      later sources win; the CLI collects them
+            |
+        Properties --> Settings(broker=BrokerConfig, store=StoreConfig, properties for plugins)
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from duemq.configuration.apache_keys import (
+    check_refusals,
+    not_known,
+    notices_of_values,
+    without_effect,
+)
+from duemq.configuration.config import BrokerConfig
+from duemq.net.own_address import own_address as own_address
+from message_store.config import Properties, StoreConfig, from_properties, options
+from message_store.errors import ConfigError
+
+SECTIONS: tuple[type, ...] = (BrokerConfig, StoreConfig)
+SHOWN_CHARS_MAX = 200
+_NAME_ANOTHER = "name one that the user of this process may write"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One broker's configuration, parsed and checked."""
+
+    properties: Properties
+    broker: BrokerConfig
+    store: StoreConfig
+
+
+def settings_from(properties: Mapping[str, str]) -> Settings:
+    """Parse and check properties; keys of plugins are left to the plugins.
+
+    Raises:
+        ConfigError: A value that cannot be used, or that DueMQ must refuse.
+    """
+    if not isinstance(properties, Properties):
+        properties = Properties(properties)
+    check_refusals(properties)
+    return Settings(
+        properties,
+        from_properties(BrokerConfig, properties),
+        from_properties(StoreConfig, properties),
+    )
+
+
+def check_directories(config: StoreConfig) -> None:
+    """Make the directories of the store, so that one that cannot be used is named with its key.
+
+    Raises:
+        ConfigError: A directory cannot be made or written.
+    """
+    for key, path in (
+        ("storePathRootDir", config.root),
+        ("storePathCommitLog", config.commitlog_dir),
+    ):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = f"the directory cannot be made ({error.strerror}); {_NAME_ANOTHER}"
+            raise ConfigError(key, str(path), why) from error
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise ConfigError(key, str(path), f"the directory cannot be written; {_NAME_ANOTHER}")
+
+
+def resolved(config: BrokerConfig) -> BrokerConfig:
+    """Return the section with this machine's name and address where none were given."""
+    return replace(
+        config,
+        broker_name=config.broker_name or socket.gethostname(),
+        broker_ip=config.broker_ip or own_address(config.bind_address),
+    )
+
+
+def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """Return one text for every key whose value differs, for the log."""
+    return [
+        f"{_short(key)}={_short(after.get(key, ''))} (was {_short(before.get(key, ''))})"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key, "") != after.get(key, "")
+    ]
+
+
+def _short(text: str) -> str:
+    shown = text if text.isprintable() else ascii(text)
+    return shown if len(shown) <= SHOWN_CHARS_MAX else shown[:SHOWN_CHARS_MAX] + "..."
+
+
+def known_keys(sections: Iterable[type]) -> set[str]:
+    """Return the keys of these sections."""
+    return {item.key for section in sections for item in options(section)}
+
+
+def key_notices(properties: Properties, sections: Iterable[type]) -> list[str]:
+    """Return one line for every unknown key, and one for all of Apache's without effect."""
+    known = known_keys(sections)
+    lines = [str(key) for key in not_known(properties, known)]
+    lines += notices_of_values(properties)
+    idle = without_effect(properties, known)
+    if idle:
+        lines.append(f"keys of Apache's without effect here: {', '.join(idle)}")
+    return lines

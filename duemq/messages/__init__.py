@@ -1,0 +1,1 @@
+"""Single messages: queries, history, recall, decisions about pending ones."""

@@ -1,0 +1,73 @@
+"""New messages made of stored ones: the rows of a PutBatch that repeat a record elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from duemq.net.codes import ResponseCode
+from message_store import layout
+from message_store.errors import RequestError
+from message_store.log.batch import PutBatch
+from message_store.log.record import Record
+
+SMALL_BATCH_ROWS = 4
+STAGING_EXTRA_BYTES = 1_024
+STORED = (
+    0,
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+)
+KEPT_FLAGS = 0x7FF & ~(layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6)
+
+
+def batch_for(*records: Record) -> PutBatch:
+    """Return an empty batch with room for copies of these records."""
+    size = sum(len(r.body) + len(r.property_text) + STAGING_EXTRA_BYTES for r in records)
+    return PutBatch(SMALL_BATCH_ROWS, size)
+
+
+def add_copy(
+    batch: PutBatch,
+    record: Record,
+    *,
+    topic_index: int,
+    queue_id: int,
+    properties: Mapping[str, str] | bytes,
+    store_host: tuple[bytes, int],
+    sys_flag: int | None = None,
+    reconsume_times: int | None = None,
+    prepared_offset: int = 0,
+) -> int:
+    """Add a message with the body, flag and born data of `record`; return its row."""
+    row = batch.add(
+        topic_index=topic_index,
+        queue_id=queue_id,
+        body=record.body,
+        properties=b"",
+        born_ms=record.born_ms,
+        born_host=record.born_host,
+        store_host=store_host,
+        flag=record.flag,
+        sys_flag=(record.sys_flag & KEPT_FLAGS) if sys_flag is None else sys_flag,
+        reconsume_times=record.reconsume_times if reconsume_times is None else reconsume_times,
+        prepared_offset=prepared_offset,
+    )
+    batch.set_properties(row, properties if isinstance(properties, bytes) else dict(properties))
+    return row
+
+
+def not_synced(what: str) -> RequestError:
+    """Return the answer to a request whose records are in the log, but maybe not on the disk."""
+    return RequestError(
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        f"{what}, but the disk did not sync it in time (syncFlushTimeout): ask again to be sure",
+    )
+
+
+def refusal(batch: PutBatch, row: int = 0) -> str | None:
+    """Return why a row was not stored, or None when it was."""
+    status = int(batch.rows[row]["status"])
+    if status in STORED:
+        return None
+    return batch.remarks.get(row) or f"the store answered {status}"

@@ -1,0 +1,101 @@
+"""Figures of a running broker for Prometheus, read at each scrape.
+
+registry <-- BrokerCollector (reads figures when asked)      <-- plugins' histograms
+   |
+duemq.metrics.http_server
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from duemq.metrics.http_server import MetricsServer
+
+if TYPE_CHECKING:
+    from duemq.broker import Broker
+
+
+class BrokerCollector(Collector):
+    """Figures that the broker keeps anyway, read when somebody asks.
+
+    Args:
+        gauges: name without prefix to (help, function).
+        counters: the same, for figures that only grow.
+    """
+
+    def __init__(
+        self,
+        gauges: Mapping[str, tuple[str, Callable[[], float]]],
+        counters: Mapping[str, tuple[str, Callable[[], float]]],
+    ) -> None:
+        self._gauges, self._counters = dict(gauges), dict(counters)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one family a figure."""
+        for name, (text, value) in self._gauges.items():
+            yield GaugeMetricFamily(f"duemq_{name}", text, value=value())
+        for name, (text, value) in self._counters.items():
+            yield CounterMetricFamily(f"duemq_{name}", text, value=value())
+
+
+def broker_collector(broker: Broker) -> BrokerCollector:
+    """Return the figures of a running broker."""
+    store, parts = broker.store, broker.parts
+    totals = parts.stats.totals
+    gauges = {
+        "up": ("1 while the broker serves.", lambda: 1.0),
+        "store_writable": ("1 while messages are taken.", lambda: float(store.writable)),
+        "commitlog_min_offset": ("First byte of the commit log.", lambda: store.min_offset),
+        "commitlog_max_offset": ("End of the commit log.", lambda: store.max_offset),
+        "commitlog_durable_offset": (
+            "How far the log is on the disk.",
+            lambda: store.durable_offset,
+        ),
+        "disk_used_ratio": ("Used share of the store's disk.", lambda: store.disk_used_ratio),
+        "topics": ("Topics.", lambda: len(parts.topics)),
+        "held_pulls": ("Pulls that wait for a message.", lambda: len(parts.held)),
+        "connections": ("Open connections.", lambda: len(broker.connections)),
+        "connection_memory_bytes": (
+            "Memory that connections hold: received frames, requests, held pulls, unread answers.",
+            lambda: parts.memory.used_bytes,
+        ),
+        "connection_memory_limit_bytes": (
+            "Bound of that memory (remotingMemoryMax).",
+            lambda: parts.memory.limit_bytes,
+        ),
+    }
+    counters = {
+        "connections_refused": (
+            "Connections that found no room.",
+            lambda: parts.memory.refused_count,
+        ),
+        "connections_shed": (
+            "Connections closed because all together held too much memory.",
+            lambda: parts.memory.shed_count,
+        ),
+        "messages_put": ("Messages stored, deliveries included.", lambda: totals.puts),
+        "bytes_put": ("Bytes stored, deliveries included.", lambda: totals.put_bytes),
+        "messages_got": ("Messages read by consumers.", lambda: totals.got_messages),
+        "log_files_removed": ("Files removed by retention.", lambda: store.retention.removed_files),
+    }
+    return BrokerCollector(gauges, counters)
+
+
+def metrics_server(broker: Broker, registry: CollectorRegistry) -> MetricsServer:
+    """Return the HTTP server of a running broker."""
+
+    def ailment() -> str:
+        """Return why the broker must be restarted, or an empty text."""
+        failure = broker.store.flusher.failure
+        return broker.failure or (f"the commit log cannot be synced: {failure}" if failure else "")
+
+    def unreadiness() -> str:
+        """Return why the broker takes no messages now, or an empty text."""
+        return "the broker stops" if broker.stops else ailment() or broker.store.refusal
+
+    return MetricsServer(registry, healthy=ailment, ready=unreadiness)

@@ -1,0 +1,337 @@
+"""Apache's native metrics: the series of 5.3.3's Prometheus exporter, under its names and labels.
+
+Values are read when /metrics is asked for, on the event loop's thread, in pieces. What the timer
+store and other plugins know under Apache's names, they serve themselves; `NativeRegistry` adds the
+labels that every series has. docs/compat.md names the differences.
+
+BrokerMetricsManager, DefaultStoreMetricsManager, ConsumerLagCalculator, PopMetricsManager
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from duemq.kernels import DELAY, FIFO, NORMAL, SIZE_BOUNDS, TRANSACTION
+from duemq.metrics.loop_collector import COLLECT_S, LoopCollector
+from duemq.metrics.meters import (
+    CREATE_BOUNDS_MS,
+    DELAY_BUCKETS_S,
+    Counts,
+    Meters,
+    Observations,
+    cumulative,
+)
+from duemq.metrics.rpc_meter import RpcMeter, names_of
+from duemq.net.codes import RequestCode
+from duemq.registry.consumer_lag import LagOfGroup, lag_of_groups
+from duemq.registry.topic_config import DLQ_PREFIX
+from duemq.registry.versions import version_name
+from duemq.transactions.half_messages import HALF_TOPIC
+
+if TYPE_CHECKING:
+    from duemq.assembly import Parts
+    from duemq.broker import Broker
+    from duemq.registry.clients import ClientTable
+
+PREFIX: Final = "rocketmq_"
+STORAGE_LABELS: Final = {"storage_medium": "disk", "storage_type": "local"}
+STORAGE_NAMES: Final = ("rocketmq_storage_", "rocketmq_timer_", "rocketmq_timing_",
+                        "rocketmq_delay_message_latency")  # fmt: skip
+TYPE_NAMES: Final = {NORMAL: "normal", FIFO: "fifo", DELAY: "delay", TRANSACTION: "transaction"}
+MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
+SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
+REVIVE_QUEUES: Final = 8
+
+Rows = Iterable[tuple[Sequence[str], float]]
+
+
+class NativeRegistry(CollectorRegistry):
+    """Registry that adds the labels of this broker to every series with Apache's prefix."""
+
+    def __init__(self, cluster: str, broker_name: str) -> None:
+        super().__init__()
+        self._labels = {"cluster": cluster, "node_id": broker_name, "node_type": "broker"}
+        self._loop = asyncio.get_running_loop()
+        self._wrapped: dict[int, LoopCollector] = {}  # by the id of the collector that it reads
+
+    def register(self, collector: Any) -> None:
+        """Have a collector read on the event loop's thread at each scrape."""
+        if isinstance(collector, NativeCollector):  # it goes there by itself, in pieces
+            super().register(collector)
+            return
+        wrapper = LoopCollector(collector, self._loop)
+        super().register(wrapper)
+        self._wrapped[id(collector)] = wrapper
+
+    def unregister(self, collector: Any) -> None:
+        """Read a collector no longer."""
+        super().unregister(self._wrapped.pop(id(collector), collector))
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all families of all collectors."""
+        for family in super().collect():
+            if family.name.startswith(PREFIX):
+                stored = family.name.startswith(STORAGE_NAMES)
+                labels = self._labels | (STORAGE_LABELS if stored else {})
+                family.samples = [
+                    sample._replace(labels=labels | sample.labels) for sample in family.samples
+                ]
+            yield family
+
+
+class NativeCollector:
+    """Collector of Apache's series over a running broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker, self._parts = broker, broker.parts
+        self._loop = asyncio.get_running_loop()
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: registering must not read values."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all families. Called in the thread that serves /metrics.
+
+        Raises:
+            TimeoutError: The event loop did not read the values in time.
+        """
+        reading = asyncio.run_coroutine_threadsafe(self.read(), self._loop)
+        yield from reading.result(COLLECT_S)
+
+    async def read(self) -> list[Metric]:
+        """Return all families as they are now."""
+        lags = await lag_of_groups(self._parts, self._broker.clock.now_ms())
+        return [
+            *self._broker_figures(),
+            *self._traffic(),
+            *_connections(self._parts.clients),
+            *_lags(lags),
+            *_meters(self._parts.meters),
+            _rpc_latency(self._parts.rpc),
+            *_creates(self._parts.rpc),
+            *self._storage(),
+            *_pop(),
+        ]
+
+    # -- groups of families ---------------------------------------------------------------------
+
+    def _broker_figures(self) -> Iterator[Metric]:
+        parts = self._parts
+        yield _gauge("broker_permission", "Broker permission.",
+                     [((), self._broker.config.permission)])  # fmt: skip
+        yield _gauge("topic_number", "Active topic number.", [((), len(parts.topics))])
+        yield _gauge("consumer_group_number", "Active subscription group number.",
+                     [((), len(parts.groups))])  # fmt: skip
+        in_flight = parts.rpc.in_flight()
+        yield _gauge("processor_watermark", "Requests in flight, by processor.",
+                     [((name,), count) for name, count in in_flight.items()],
+                     "processor")  # fmt: skip
+        assert parts.transactions is not None
+        half = [((HALF_TOPIC,), parts.transactions.open_count)]
+        yield _gauge("half_messages", "Half messages without an end.", half, "topic")
+
+    def _traffic(self) -> Iterator[Metric]:
+        parts = self._parts
+        names = ("topic", "message_type", "is_system")
+        stored = list(_stored(parts))
+        yield _counter("messages_in", "Messages stored.",
+                       [(labels, counts[0]) for labels, counts in stored], *names)  # fmt: skip
+        yield _counter("throughput_in", "Bytes of stored messages.",
+                       [(labels, counts[1]) for labels, counts in stored], *names)  # fmt: skip
+        sizes = HistogramMetricFamily(
+            PREFIX + "message_size", "Bytes of each stored message.", labels=names
+        )
+        for labels, counts in stored:
+            sizes.add_metric(labels, cumulative(SIZE_BOUNDS.tolist(), counts[2:]), counts[1])
+        yield sizes
+        dead = [
+            ((labels[0], labels[0].removeprefix(DLQ_PREFIX), labels[2]), counts[0])
+            for labels, counts in stored
+            if labels[0].startswith(DLQ_PREFIX)
+        ]
+        names = ("topic", "consumer_group", "is_system")
+        yield _counter("send_to_dlq_messages", "Messages in dead letter topics.", dead, *names)
+        read = [
+            ((topic, group, _is_system(parts, topic, group)), tally)
+            for topic, group, tally in parts.stats.pulled()
+        ]
+        yield _counter("messages_out", "Messages read by consumers.",
+                       [(labels, tally.count) for labels, tally in read], *names)  # fmt: skip
+        yield _counter("throughput_out", "Bytes of messages read by consumers.",
+                       [(labels, tally.size) for labels, tally in read], *names)  # fmt: skip
+        delays = HistogramMetricFamily(
+            PREFIX + "delay_message_latency_seconds", "Delays that timers ask for.",
+            labels=["topic"],
+        )  # fmt: skip
+        timers = list(_delays(parts))
+        for topic, asked in timers:
+            delays.add_metric([topic], cumulative(DELAY_BUCKETS_S, asked[1:]), asked[0])
+        yield delays
+        yield _counter("timer_enqueue", "Timers stored.",
+                       [((topic,), sum(asked[1:])) for topic, asked in timers],
+                       "topic")  # fmt: skip
+
+    def _storage(self) -> Iterator[Metric]:
+        store = self._broker.store
+        usage = shutil.disk_usage(store.root)
+        behind = max(store.max_offset - store.durable_offset, 0)
+        yield _gauge("storage_size_bytes", "Used bytes of the store's disk.",
+                     [((), usage.total - usage.free)])  # fmt: skip
+        yield _gauge("storage_flush_behind_bytes", "Bytes of the log not yet synced.",
+                     [((), behind)])  # fmt: skip
+        yield _gauge(
+            "storage_dispatch_behind_bytes", "Bytes of the log not yet in queues.", [((), 0)]
+        )  # fmt: skip  (queues are written with the log)
+        if store.max_offset > store.min_offset:
+            age_ms = self._broker.clock.now_ms() - store.store_ms(store.min_offset)
+            yield _gauge("storage_message_reserve_time_milliseconds",
+                         "Age of the oldest message.", [((), age_ms)])  # fmt: skip
+
+
+def _stored(parts: Parts) -> Iterator[tuple[tuple[str, str, str], list[int]]]:
+    table, traffic = parts.store.topics, parts.stats.traffic
+    for index in range(min(len(table), len(traffic))):
+        for kind, name in TYPE_NAMES.items():
+            if traffic[index, kind, 0]:
+                topic = table.name(index)
+                yield (topic, name, _is_system(parts, topic)), traffic[index, kind].tolist()
+
+
+def _delays(parts: Parts) -> Iterator[tuple[str, list[int]]]:
+    table, delays = parts.store.topics, parts.stats.delays
+    for index in range(min(len(table), len(delays))):
+        if delays[index, 1:].any():
+            yield table.name(index), delays[index].tolist()
+
+
+def _is_system(parts: Parts, topic: str, group: str = "") -> str:
+    of_system = parts.topics.is_system(topic) or group.lower().startswith(SYSTEM_GROUP_PREFIX)
+    return "true" if of_system else "false"
+
+
+def _connections(clients: ClientTable) -> Iterator[Metric]:
+    producers: dict[tuple[str, ...], int] = {}
+    for _, channels in clients.producer_groups():
+        for channel in channels:
+            key = (channel.language.lower(), version_name(channel.version), "remoting")
+            producers[key] = producers.get(key, 0) + 1
+    yield _gauge("producer_connections", "Connections of producers.", producers.items(),
+                 "language", "version", "protocol_type")  # fmt: skip
+    consumers: dict[tuple[str, ...], int] = {}
+    for group in clients.consumer_groups():
+        system = str(group.name.lower().startswith(SYSTEM_GROUP_PREFIX)).lower()
+        mode = MODES.get(group.consume_type, group.consume_type.lower())
+        for channel in group.channels.values():
+            version = version_name(channel.version)
+            member = (group.name, channel.language.lower(), version, mode, "remoting", system)
+            consumers[member] = consumers.get(member, 0) + 1
+    yield _gauge("consumer_connections", "Connections of consumers.", consumers.items(),
+                 "consumer_group", "language", "version", "consume_mode", "protocol_type",
+                 "is_system")  # fmt: skip
+
+
+def _lags(lags: Sequence[LagOfGroup]) -> Iterator[Metric]:
+    names = ("consumer_group", "topic", "is_retry", "is_system")
+    texts = {
+        "lag_messages": "Messages not yet consumed.",
+        "lag_latency_milliseconds": "Age of the first message not yet consumed.",
+        "inflight_messages": "Messages pulled and not yet consumed.",
+        "queueing_latency_milliseconds": "Age of the first message not yet pulled.",
+        "ready_messages": "Messages not yet pulled.",
+    }
+    for name, text in texts.items():
+        attribute = name.removesuffix("_milliseconds")
+        rows = [
+            ((lag.group, lag.topic, "false", "true" if lag.system else "false"),
+             float(getattr(lag, attribute)))
+            for lag in lags
+        ]  # fmt: skip
+        yield _gauge(f"consumer_{name}", text, rows, *names)
+
+
+def _meters(meters: Meters) -> Iterator[Metric]:
+    yield _counted("commit_messages", "Committed half messages.", meters.commits, "topic")
+    yield _counted("rollback_messages", "Rolled back half messages.", meters.rollbacks, "topic")
+    yield _observed("finish_message_latency_milliseconds",
+                    "Seconds (Apache's unit, whatever the name says) from birth to commit.",
+                    meters.commit_s, "topic")  # fmt: skip
+
+
+def _rpc_latency(rpc: RpcMeter) -> Metric:
+    names = ("request_code", "response_code", "is_long_polling", "result", "protocol_type")
+    text = "Time from a request to its answer."
+    family = HistogramMetricFamily(PREFIX + "rpc_latency_milliseconds", text, labels=names)
+    for key, buckets, total in rpc.ms:
+        family.add_metric(names_of(key), buckets, total)
+    return family
+
+
+def _creates(rpc: RpcMeter) -> Iterator[Metric]:
+    names = {
+        RequestCode.UPDATE_AND_CREATE_TOPIC: "topic_create_execution_time",
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "consumer_group_create_execution_time",
+    }
+    for code, name in names.items():
+        family = HistogramMetricFamily(
+            f"{PREFIX}{name}_milliseconds",
+            "Time to create or change one.",
+            labels=["invocation_status", "is_system"],
+        )
+        for (status,), buckets, total in rpc.creates_ms[code]:
+            family.add_metric([status, "false"], buckets, total)
+        yield family
+
+
+def _pop() -> Iterator[Metric]:
+    """Yield the series of POP consumption: this broker buffers and revives nothing."""
+    queues = [((str(queue),), 0.0) for queue in range(REVIVE_QUEUES)]
+    yield _gauge("pop_revive_lag_milliseconds", "Messages to revive.", queues, "queue_id")
+    yield _gauge("pop_revive_latency_milliseconds", "Age of messages to revive.", queues,
+                 "queue_id")  # fmt: skip
+    yield _gauge("pop_offset_buffer_size", "Buffered offsets.", [((), 0)])
+    yield _gauge("pop_checkpoint_buffer_size", "Buffered checkpoints.", [((), 0)])
+    scans = HistogramMetricFamily(
+        PREFIX + "pop_buffer_scan_time_consume_milliseconds", "Time of buffer scans.", labels=[]
+    )
+    scans.add_metric([], cumulative(CREATE_BOUNDS_MS, [0] * 6), 0)
+    yield scans
+
+
+# -- families -----------------------------------------------------------------------------------
+
+
+def _gauge(name: str, text: str, rows: Rows, *labels: str) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+    for values, value in rows:
+        family.add_metric(values, value)
+    return family
+
+
+def _counter(name: str, text: str, rows: Rows, *labels: str) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=labels)
+    for values, value in rows:
+        family.add_metric(values, value)
+    return family
+
+
+def _counted(name: str, text: str, counts: Counts, *labels: str) -> Metric:
+    return _counter(name, text, counts, *labels)
+
+
+def _observed(name: str, text: str, observed: Observations, *labels: str) -> Metric:
+    family = HistogramMetricFamily(PREFIX + name, text, labels=labels)
+    for values, buckets, total in observed:
+        family.add_metric(values, buckets, total)
+    return family

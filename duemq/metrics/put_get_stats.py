@@ -1,0 +1,280 @@
+"""How much went in and out: totals, per topic and per group, over a minute, an hour and a day.
+
+Counters only grow. Every 10 s `sample` copies them; the figures that 315 and 28 answer are
+differences between two copies, as Apache's are. Nothing here reads a clock.
+BrokerStatsManager, StatsItem, StoreStatsService.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from duemq.kernels import DELAY_BOUNDS_S, SIZE_BOUNDS, TYPES, count_puts
+from message_store.kernels.kernel import entry
+from message_store.log.batch import PutBatch
+from message_store.queues.topic_table import TopicTable
+
+SAMPLE_MS = 10_000
+HOUR_SAMPLE_MS = 600_000
+DAY_SAMPLE_MS = 3_600_000
+KEYS_MAX = 100_000
+
+
+@dataclass(slots=True)
+class Tally:
+    """Messages, bytes, and in how many steps they were counted."""
+
+    count: int = 0
+    size: int = 0
+    times: int = 0
+
+    def add(self, count: int, size: int) -> None:
+        self.count += count
+        self.size += size
+        self.times += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What one window of a statistic answers: sum, per second, per step."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counters of the whole broker since it started."""
+
+    puts: int = 0
+    put_bytes: int = 0
+    put_failures: int = 0
+    got_messages: int = 0
+    got_bytes: int = 0
+    pulls_found: int = 0
+    pulls_missed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    at_ms: int
+    puts: npt.NDArray[np.int64]  # (topics, 2): messages, bytes
+    tallies: dict[tuple[str, str, str], tuple[int, int, int]]
+    totals: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class BrokerStats:
+    """All counters of the broker; `on_append` is a store dispatcher.
+
+    Attributes:
+        traffic, delays: By topic of the store's table; see `duemq.kernels.count_puts`.
+    """
+
+    topics: TopicTable
+    totals: Totals = field(default_factory=Totals)
+    puts_at_midnight: tuple[int, int] = (0, 0)  # totals at the midnights before the last, and last
+    gots_at_midnight: tuple[int, int] = (0, 0)
+    _calendar_day: int = 0  # local calendar day of the newest sample; 0: no sample yet
+    _puts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((64, 2), np.int64))
+    traffic: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((64, TYPES, 3 + SIZE_BOUNDS.size), np.int64)
+    )
+    delays: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros((64, 2 + DELAY_BOUNDS_S.size), np.int64)
+    )
+    _count: Callable[..., tuple[int, int]] | None = None
+    _tallies: dict[tuple[str, str, str], Tally] = field(default_factory=dict)
+    _minute: deque[_Sample] = field(default_factory=lambda: deque(maxlen=7))
+    _hour: deque[_Sample] = field(default_factory=lambda: deque(maxlen=7))
+    _day: deque[_Sample] = field(default_factory=lambda: deque(maxlen=25))
+
+    # --- counting
+
+    def on_append(self, batch: PutBatch) -> None:
+        """Count a batch per topic of the log. A store dispatcher."""
+        if len(self.topics) > len(self._puts):
+            self._grow(len(self.topics) * 2)
+        if self._count is None:
+            find: Callable[..., Any] = entry
+            self._count = find(
+                count_puts, batch.rows, 0, batch.trusted, self._puts, self.traffic, self.delays
+            )
+        count, size = self._count(
+            batch.rows, batch.count, batch.trusted, self._puts, self.traffic, self.delays
+        )
+        self.totals.put_failures += batch.count - count
+        self.totals.puts += count
+        self.totals.put_bytes += size
+
+    def _grow(self, topics: int) -> None:
+        self._puts = _grown(self._puts, topics)
+        self.traffic = _grown(self.traffic, topics)
+        self.delays = _grown(self.delays, topics)
+
+    def messages_got(self, topic: str, group: str, *, count: int, size: int) -> None:
+        """Count what one pull handed out."""
+        self._tally("GROUP_GET", topic, group, count, size)
+        self.totals.got_messages += count
+        self.totals.got_bytes += size
+        self.totals.pulls_found += 1
+
+    def got_nothing(self) -> None:
+        """Count a pull without messages."""
+        self.totals.pulls_missed += 1
+
+    def sent_back(self, topic: str, group: str) -> None:
+        """Count one message that a consumer sent back."""
+        self._tally("SNDBCK_PUT", topic, group, 1, 0)
+
+    def _tally(self, kind: str, topic: str, group: str, count: int, size: int) -> None:
+        key = (kind, topic, group)
+        tally = self._tallies.get(key)
+        if tally is None:
+            if len(self._tallies) >= KEYS_MAX:
+                return
+            tally = self._tallies[key] = Tally()
+        tally.add(count, size)
+
+    # --- sampling
+
+    def sample(self, now_ms: int) -> None:
+        """Copy the counters; call every SAMPLE_MS."""
+        sample = _Sample(
+            now_ms,
+            self._puts.copy(),
+            {key: (t.count, t.size, t.times) for key, t in self._tallies.items()},
+            (
+                self.totals.puts,
+                self.totals.got_messages,
+                self.totals.pulls_found,
+                self.totals.pulls_missed,
+            ),
+        )
+        self._minute.append(sample)
+        for series, period_ms in ((self._hour, HOUR_SAMPLE_MS), (self._day, DAY_SAMPLE_MS)):
+            if not series or now_ms - series[-1].at_ms >= period_ms:
+                series.append(sample)
+        self._roll_day(_local_day(now_ms))
+
+    def _roll_day(self, day: int) -> None:
+        """Keep the totals at local midnight. BrokerStats.record, computeNextMorningTimeMillis
+
+        The first sample of a broker is no midnight, and a clock that is set back begins no day.
+        """
+        if self._calendar_day and day > self._calendar_day:
+            self.puts_at_midnight = (self.puts_at_midnight[1], self.totals.puts)
+            self.gots_at_midnight = (self.gots_at_midnight[1], self.totals.got_messages)
+        self._calendar_day = max(self._calendar_day, day)
+
+    # --- answers
+
+    def windows(self, name: str, key: str) -> dict[str, Rates] | None:
+        """Return minute, hour and day of a statistic, or None if nothing was ever counted.
+
+        Args:
+            name: TOPIC_PUT_NUMS, GROUP_GET_SIZE, ...
+            key: a topic, `topic@group`, or the cluster's name.
+        """
+        read = self._reader(name, key)
+        if read is None:
+            return None
+        series = {"statsDay": self._day, "statsHour": self._hour, "statsMinute": self._minute}
+        return {label: _rates(list(samples), read) for label, samples in series.items()}
+
+    def pulled(self) -> Iterator[tuple[str, str, Tally]]:
+        """Yield topic, group and what the group pulled from it since the start."""
+        for (kind, topic, group), tally in list(self._tallies.items()):
+            if kind == "GROUP_GET":
+                yield topic, group, tally
+
+    def tps(self, which: str) -> str:
+        """Return Apache's "a b c": messages a second over 10 s, 60 s and the time before."""
+        columns = {"put": (0,), "transferred": (1,), "found": (2,), "miss": (3,), "total": (2, 3)}
+        spans = ((1, self._minute), (6, self._minute), (1, self._hour))
+        return " ".join(str(_span(series, steps, columns[which])) for steps, series in spans)
+
+    def group_tps(self, topic: str, group: str) -> float:
+        """Return messages a second that a group took from a topic in the last minute."""
+        windows = self.windows("GROUP_GET_NUMS", f"{topic}@{group}")
+        return windows["statsMinute"].tps if windows else 0.0
+
+    def topic_tps(self, topic: str) -> float:
+        """Return messages a second put into a topic in the last minute."""
+        windows = self.windows("TOPIC_PUT_NUMS", topic)
+        return windows["statsMinute"].tps if windows else 0.0
+
+    def _reader(self, name: str, key: str) -> Callable[[_Sample], tuple[int, int]] | None:
+        """Return what reads (value, times) of one statistic from a sample."""
+        if name in ("BROKER_PUT_NUMS", "BROKER_GET_NUMS"):
+            column = 0 if name == "BROKER_PUT_NUMS" else 1
+            return lambda sample: (sample.totals[column], sample.totals[column])
+        kind, _, what = name.rpartition("_")
+        if what not in ("NUMS", "SIZE"):
+            return None
+        column = 0 if what == "NUMS" else 1
+        if kind == "TOPIC_PUT":
+            return self._topic_reader(key, column)
+        topic, _, group = key.rpartition("@")
+        tally_key = (kind, topic, group)
+        if tally_key not in self._tallies:
+            return None
+
+        def read(sample: _Sample) -> tuple[int, int]:
+            found = sample.tallies.get(tally_key, (0, 0, 0))
+            return found[column], found[2]
+
+        return read
+
+    def _topic_reader(self, topic: str, column: int) -> Callable[[_Sample], tuple[int, int]] | None:
+        index = self.topics.find(topic)
+        if index < 0 or index >= len(self._puts) or not self._puts[index, 0]:
+            return None
+
+        def read(sample: _Sample) -> tuple[int, int]:
+            if index >= len(sample.puts):
+                return 0, 0
+            return int(sample.puts[index, column]), int(sample.puts[index, 0])
+
+        return read
+
+
+def _grown(counters: npt.NDArray[np.int64], topics: int) -> npt.NDArray[np.int64]:
+    """Return a copy of counters by topic with room for `topics`."""
+    grown = np.zeros((topics, *counters.shape[1:]), np.int64)
+    grown[: len(counters)] = counters
+    return grown
+
+
+def _local_day(now_ms: int) -> int:
+    return datetime.datetime.fromtimestamp(now_ms / 1_000).astimezone().toordinal()
+
+
+def _rates(samples: list[_Sample], read: Callable[[_Sample], tuple[int, int]]) -> Rates:
+    if len(samples) < 2:
+        return Rates()
+    (first, first_times), (last, last_times) = read(samples[0]), read(samples[-1])
+    span_ms = samples[-1].at_ms - samples[0].at_ms
+    total, times = last - first, last_times - first_times
+    return Rates(
+        total,
+        total * 1_000 / span_ms if span_ms > 0 else 0.0,
+        total / times if times > 0 else 0.0,
+    )
+
+
+def _span(series: deque[_Sample], steps: int, columns: tuple[int, ...]) -> float:
+    if len(series) < 2:
+        return 0.0
+    first, last = series[max(len(series) - 1 - steps, 0)], series[-1]
+    span_ms = last.at_ms - first.at_ms
+    total = sum(last.totals[column] - first.totals[column] for column in columns)
+    return total * 1_000 / span_ms if span_ms > 0 else 0.0

@@ -1,0 +1,194 @@
+"""RPC meter: how long requests take, and how many are in flight, by request code.
+
+Handlers are wrapped, so the transport knows nothing of it. Sends are not handled one by one: their
+batches are noted by `sends`. NettyRemotingAbstract.processRequestCommand, RemotingMetricsManager
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Coroutine, Mapping
+from typing import Any, Final
+
+from delivery.plugin import Request, RequestHandler, Response
+from duemq.metrics.meters import CREATE_BOUNDS_MS, RPC_BOUNDS_MS, Observations
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.synchronous import Synchronous
+from duemq.send.put_latency import PutLatency
+from message_store.clock import Clock
+from message_store.errors import RequestError
+
+CREATES: Final = frozenset(
+    {RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP}
+)
+PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+# Apache's thread pools, by the requests that they serve. BrokerController.registerProcessor
+PROCESSORS: Final[Mapping[str, frozenset[int]]] = {
+    "pull": frozenset({RequestCode.PULL_MESSAGE}),
+    "lite_pull": frozenset({RequestCode.LITE_PULL_MESSAGE}),
+    "query_message": frozenset({RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID}),
+    "heartbeat": frozenset({RequestCode.HEART_BEAT}),
+    "transaction": frozenset({RequestCode.END_TRANSACTION}),
+    "client_manager": frozenset({RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG}),
+    "consumer_manager": frozenset(
+        {
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            RequestCode.QUERY_CONSUMER_OFFSET,
+        }
+    ),
+    "reply": frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}),
+    "send": frozenset({RequestCode.CONSUMER_SEND_MSG_BACK}),
+}
+TOOK_MS_MAX: Final = 60_000  # longer ones count as this
+UNKNOWN: Final = "unknown"
+_REQUEST_NAMES: Final = {int(code): code.name.lower() for code in RequestCode}
+_RESPONSE_NAMES: Final = {int(code): code.name.lower() for code in ResponseCode}
+Waiting = Coroutine[Any, Any, Response | None]
+
+
+class RpcMeter:
+    """Latency of requests and requests in flight.
+
+    Attributes:
+        creates_ms: Milliseconds of creating topics and groups, by (success or failure), by code.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ms = Observations(RPC_BOUNDS_MS)
+        self.creates_ms = {int(code): Observations(CREATE_BOUNDS_MS) for code in CREATES}
+        self._put_latency = PutLatency()
+        self._stored: dict[int, int] = {}  # ms to messages, not yet in the two above
+        self._in_flight: Counter[int] = Counter()
+
+    def wrap_all(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
+        """Return measured handlers of the same codes."""
+        return {code: self.wrap(code, handler) for code, handler in handlers.items()}
+
+    def wrap(self, code: int, handler: RequestHandler) -> RequestHandler:
+        """Return a handler that does the same and is measured."""
+        if isinstance(handler, Synchronous):
+            return Synchronous(lambda request: self._begin(code, handler, request))
+        return _Measured(self, code, handler)
+
+    def sends(self, count: int, refused: int, since_ms: int) -> None:
+        """Note a batch of sends.
+
+        Args:
+            count: Messages of the batch, `refused` of them not stored.
+            since_ms: When the batch was received.
+        """
+        took_ms = self._clock.now_ms() - since_ms
+        if not 0 <= took_ms <= TOOK_MS_MAX:
+            took_ms = 0 if took_ms < 0 else TOOK_MS_MAX
+        if count > refused:
+            stored = self._stored
+            stored[took_ms] = stored.get(took_ms, 0) + count - refused
+        if refused:
+            key = (RequestCode.SEND_MESSAGE_V2, ResponseCode.SYSTEM_ERROR, False, False)
+            self._ms.add(took_ms, *key, count=refused)
+
+    @property
+    def ms(self) -> Observations:
+        """Milliseconds, by (request code, response code, held for long polling, one-way)."""
+        self._add_stored()
+        return self._ms
+
+    def put_figures(self) -> Mapping[str, str]:
+        """Return the latency of stored messages, as runtime info (28) shows it."""
+        self._add_stored()
+        return self._put_latency.figures()
+
+    def _add_stored(self) -> None:
+        key = (RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, False, False)
+        stored, self._stored = self._stored, {}
+        for took_ms, count in stored.items():
+            self._ms.add(took_ms, *key, count=count)
+            self._put_latency.add(took_ms, count)
+
+    def in_flight(self) -> dict[str, int]:
+        """Return the requests in flight, by Apache's name of their processor; 0 for none.
+
+        Requests of no named processor count as `admin`.
+        """
+        named = {name: sum(self._in_flight[code] for code in codes)
+                 for name, codes in PROCESSORS.items()}  # fmt: skip
+        rest = sum(self._in_flight.values()) - sum(named.values())
+        return {"async_put": 0, "ack": 0, **named, "admin": rest}
+
+    def _begin(self, code: int, handler: Synchronous, request: Request) -> Response | Waiting:
+        since_ms = self._clock.now_ms()
+        try:
+            answer = handler.begin(request)
+        except BaseException as error:
+            self._note(code, _code_of(error), since_ms, request)
+            raise
+        if isinstance(answer, Response):
+            self._note(code, answer.code, since_ms, request)
+            return answer
+        return self.measured(code, answer, since_ms, request)
+
+    async def measured(
+        self, code: int, work: Awaitable[Response | None], since_ms: int, request: Request
+    ) -> Response | None:
+        """Return what `work` returns; note how long that took since `since_ms`."""
+        self._in_flight[code] += 1
+        answer_code = int(ResponseCode.SYSTEM_ERROR)
+        try:
+            answer = await work
+            answer_code = answer.code if answer is not None else int(ResponseCode.SUCCESS)
+        except BaseException as error:
+            answer_code = _code_of(error)
+            raise
+        else:
+            return answer
+        finally:
+            self._in_flight[code] -= 1
+            self._note(code, answer_code, since_ms, request, held=code in PULLS)
+
+    def _note(
+        self, code: int, answer: int, since_ms: int, request: Request, *, held: bool = False
+    ) -> None:
+        took_ms = self._clock.now_ms() - since_ms
+        self._ms.add(took_ms, code, answer, held, request.oneway)
+        if code in CREATES:
+            done = answer == ResponseCode.SUCCESS
+            self.creates_ms[code].add(took_ms, "success" if done else "failure")
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that latencies are measured with."""
+        return self._clock
+
+
+class _Measured:
+    """A handler that is measured."""
+
+    __slots__ = ("_code", "_handler", "_meter")
+
+    def __init__(self, meter: RpcMeter, code: int, handler: RequestHandler) -> None:
+        self._meter, self._code, self._handler = meter, code, handler
+
+    async def __call__(self, request: Request) -> Response | None:
+        since_ms = self._meter.clock.now_ms()
+        return await self._meter.measured(self._code, self._handler(request), since_ms, request)
+
+
+def _code_of(error: BaseException) -> int:
+    return error.code if isinstance(error, RequestError) else int(ResponseCode.SYSTEM_ERROR)
+
+
+def names_of(key: tuple[int, int, bool, bool]) -> tuple[str, str, str, str, str]:
+    """Return a key of `RpcMeter.ms` as Apache's label values.
+
+    They are request_code, response_code, is_long_polling, result and protocol_type.
+    """
+    code, answer, held, oneway = key
+    return (
+        _REQUEST_NAMES.get(code, UNKNOWN),
+        _RESPONSE_NAMES.get(answer, UNKNOWN),
+        "true" if held else "false",
+        "oneway" if oneway else "success",
+        "remoting",
+    )

@@ -1,0 +1,399 @@
+"""Answers of a name server: every code that clients, brokers and mqadmin send to one.
+
+Routes are compact JSON with quoted ids: the Go client splits the text by hand.
+Source: DefaultRequestProcessor, ClientRequestProcessor
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from delivery.plugin import Peer, Request, RequestHandler, Response
+from duemq.namesrv.allowed_networks import parse_sources
+from duemq.namesrv.config import NamesrvConfig
+from duemq.namesrv.kv_config import ORDER_NAMESPACE, KVConfig
+from duemq.namesrv.registration_body import crc_of, decode_body
+from duemq.namesrv.route_table import LiveKey, QueueData, Registration, RouteTable
+from duemq.net import fields, wire_json
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.registry.data_version import DataVersion, integer
+from duemq.registry.topic_config import UNIT_FLAG, UNIT_SUB_FLAG
+from message_store.clock import Clock
+from message_store.config import options, parse_properties, parse_value, to_properties
+from message_store.errors import ConfigError, RequestError
+
+log = logging.getLogger(__name__)
+EXPIRES_MS_MAX = 86_400_000
+BROKERS_OF_CHANNEL_MAX = 64
+DECODE_HERE_BYTES_MAX = 65_536
+
+
+class NamesrvProcessor:
+    """Handlers over one route table.
+
+    Attributes:
+        config: replaced when 318 changes a key.
+    """
+
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        table: RouteTable,
+        kv: KVConfig,
+        clock: Clock,
+        *,
+        own_addresses: Sequence[str] = (),
+    ) -> None:
+        self.config = config
+        self._brokers_from = parse_sources("registerFrom", config.register_from, own_addresses)
+        self._tools_from = parse_sources("administerFrom", config.administer_from, own_addresses)
+        self._table, self._kv, self._clock = table, kv, clock
+        self._watched: set[Peer] = set()
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        """Return code to handler, for a server of our own or for the broker's port."""
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.REGISTER_BROKER: self.register,
+            RequestCode.UNREGISTER_BROKER: self.unregister,
+            RequestCode.QUERY_DATA_VERSION: self.query_version,
+            RequestCode.BROKER_HEARTBEAT: self.heartbeat,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_sub_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self.unit_sub_only_topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write,
+            RequestCode.PUT_KV_CONFIG: self.put_kv,
+            RequestCode.GET_KV_CONFIG: self.get_kv,
+            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.list_kv,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+        }
+
+    # -- clients ------------------------------------------------------------------------------
+
+    async def route(self, request: Request) -> Response:
+        """Answer where a topic is; 17, and only 17, when nobody has it."""
+        topic = fields.text(request, "topic")
+        route = self._table.route(topic)
+        if route is None:
+            text = f"No topic route info in name server for the topic: {topic}"
+            return Response(ResponseCode.TOPIC_NOT_EXIST, text)
+        if self.config.order_message_enable:
+            order = self._kv.get(ORDER_NAMESPACE, topic)
+            if order is not None:
+                route["orderTopicConf"] = order
+        return Response(body=wire_json.encode(route))
+
+    async def cluster_info(self, request: Request) -> Response:
+        """Answer all clusters and their brokers."""
+        return Response(body=wire_json.encode(self._table.cluster_info()))
+
+    # -- brokers ------------------------------------------------------------------------------
+
+    async def register(self, request: Request) -> Response:
+        """Take in a broker and its topics; tell a slave where its master is."""
+        self._brokers_from.check(request, "a broker's registration")
+        told = await self._registration(request)
+        self._check_channel(told)
+        self._note_move(told)
+        found = self._table.register(told, self._clock.now_ms())
+        if request.peer is not None and request.peer not in self._watched:
+            self._watched.add(request.peer)
+            request.peer.on_close(self._closed)
+        answer = {"haServerAddr": found.ha_address, "masterAddr": found.master_address}
+        order = self._kv.table(ORDER_NAMESPACE) if self.config.return_order_config else None
+        return Response(
+            fields={name: value for name, value in answer.items() if value},
+            body=wire_json.encode({"table": order}) if order else b"",
+        )
+
+    def _note_move(self, told: Registration) -> None:
+        """Log a registration that takes the place of another process, as a failover does."""
+        known = self._table.address_of(told.broker_name, told.broker_id)
+        if known is not None and known != told.address:
+            log.warning(
+                "broker %s with id %d registers at %s; it was at %s. Without a failover, another "
+                "machine has taken its name: name the brokers' networks with registerFrom",
+                *(ascii(told.broker_name), told.broker_id, ascii(told.address), ascii(known)),
+            )
+
+    def _check_channel(self, told: Registration) -> None:
+        """Bound the brokers of one connection; a connection that closed meanwhile has none."""
+        if told.channel is None:
+            return
+        if getattr(told.channel, "closed", False):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection is gone")
+        count = self._table.count_of(told.channel)
+        if count >= BROKERS_OF_CHANNEL_MAX and not self._table.is_known(told):
+            text = f"this connection has registered {count} brokers, the limit; open another one"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+
+    async def _registration(self, request: Request) -> Registration:
+        crc = fields.integer(request, "bodyCrc32", 0)
+        if crc and crc != crc_of(request.body):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the body does not match its bodyCrc32")
+        try:
+            compressed = fields.boolean(request, "compressed")
+            if len(request.body) < DECODE_HERE_BYTES_MAX and not compressed:
+                body = decode_body(request.body, compressed=False)
+            else:  # other requests go on while it is read
+                body = await asyncio.to_thread(decode_body, request.body, compressed=compressed)
+        except ValueError as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"registration refused: {error}"
+            ) from error
+        key = _live_key(request)
+        acting = "enableActingMaster" in request.fields
+        return Registration(
+            cluster=key.cluster,
+            broker_name=fields.text(request, "brokerName"),
+            broker_id=fields.long(request, "brokerId"),
+            address=key.address,
+            ha_address=fields.text(request, "haServerAddr"),
+            version=body.version,
+            topics=body.topics,
+            channel=request.peer,
+            expires_after_ms=self._expires_after(request),
+            acting_master=fields.boolean(request, "enableActingMaster") if acting else None,
+        )
+
+    def _expires_after(self, request: Request) -> int:
+        told = fields.long(request, "heartbeatTimeoutMillis", 0)
+        return min(told, EXPIRES_MS_MAX) if told > 0 else self.config.broker_expired_ms
+
+    def _closed(self, peer: Peer) -> None:
+        self._watched.discard(peer)
+        for key in self._table.channel_closed(peer):
+            log.warning("broker %s of %s closed its connection: dropped", *map(ascii, key[::-1]))
+
+    def expire(self) -> None:
+        """Drop the brokers that were silent for too long."""
+        for gone in self._table.expire(self._clock.now_ms()):
+            log.warning("broker %s of %s was silent: dropped", *map(ascii, gone.key[::-1]))
+
+    async def unregister(self, request: Request) -> Response:
+        """Drop a broker."""
+        self._brokers_from.check(request, "the end of a registration")
+        fields.text(request, "brokerName")
+        fields.long(request, "brokerId")
+        key = _live_key(request)
+        if self._table.is_local(key):
+            text = f"{key.address} is the broker of this process; only its own stop unregisters it"
+            raise RequestError(ResponseCode.NO_PERMISSION, text)
+        if self._table.unregister(key):
+            log.info("broker %.200s of %.200s unregistered", ascii(key.address), ascii(key.cluster))
+        return Response()
+
+    async def query_version(self, request: Request) -> Response:
+        """Answer whether a broker's topics changed since it registered; if not, it lives."""
+        key = _live_key(request)
+        known = self._table.version_of(key)
+        try:
+            told = DataVersion.from_json(wire_json.parse_object(request.body))
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no data version: {error}") from error
+        changed = known != told
+        if not changed and self._may_register(request):
+            self._table.heard(key, self._clock.now_ms())
+        return Response(
+            fields={"changed": "true" if changed else "false"},
+            body=wire_json.encode(known.to_json()) if known is not None else b"",
+        )
+
+    async def heartbeat(self, request: Request) -> Response:
+        """Note that a broker lives."""
+        if self._may_register(request):
+            self._table.heard(_live_key(request), self._clock.now_ms())
+        return Response()
+
+    def _may_register(self, request: Request) -> bool:
+        return request.peer is None or self._brokers_from.allows(request.peer.address[0])
+
+    async def member_group(self, request: Request) -> Response:
+        """Answer the addresses behind one broker name."""
+        cluster = fields.text(request, "clusterName")
+        group = self._table.member_group(cluster, fields.text(request, "brokerName"))
+        return Response(body=wire_json.encode({"brokerMemberGroup": group}))
+
+    # -- topic lists --------------------------------------------------------------------------
+
+    async def topics(self, request: Request) -> Response:
+        """Answer all topics."""
+        return _topic_list(self._table.topics())
+
+    async def topics_of_cluster(self, request: Request) -> Response:
+        """Answer the topics of one cluster."""
+        return _topic_list(self._table.topics_of(fields.text(request, "cluster")))
+
+    async def system_topics(self, request: Request) -> Response:
+        """Answer the topics named like clusters and brokers, and the address of some broker."""
+        names = dict.fromkeys(
+            name
+            for cluster in self._table.clusters()
+            for name in (cluster, *self._table.brokers_of(cluster))
+        )
+        return _topic_list(list(names), self._table.an_address())
+
+    async def unit_topics(self, request: Request) -> Response:
+        """Answer the topics of units."""
+        return _topic_list(self._table.topics_where(lambda flag: bool(flag & UNIT_FLAG)))
+
+    async def unit_sub_topics(self, request: Request) -> Response:
+        """Answer the topics that units subscribe to."""
+        return _topic_list(self._table.topics_where(lambda flag: bool(flag & UNIT_SUB_FLAG)))
+
+    async def unit_sub_only_topics(self, request: Request) -> Response:
+        """Answer the topics that units subscribe to and that are of no unit."""
+        both = UNIT_FLAG | UNIT_SUB_FLAG
+        return _topic_list(self._table.topics_where(lambda flag: flag & both == UNIT_SUB_FLAG))
+
+    # -- tools --------------------------------------------------------------------------------
+
+    async def delete_topic(self, request: Request) -> Response:
+        """Forget a topic everywhere, or in one cluster."""
+        topic = fields.text(request, "topic")
+        if self._table.route(topic) is None:
+            return Response()  # as the broker's own deletion left it
+        self._tools_from.check(request, "the deletion of a topic")
+        self._table.delete_topic(topic, request.fields.get("clusterName", ""))
+        log.info("topic %s deleted", ascii(topic))
+        return Response()
+
+    async def register_topic(self, request: Request) -> Response:
+        """Add a topic to brokers that are known."""
+        self._tools_from.check(request, "a topic's registration")
+        topic = fields.text(request, "topic")
+        try:
+            queues = _queues_of_route(wire_json.parse_object(request.body))
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no topic route: {error}") from error
+        self._table.add_topic(topic, queues)
+        return Response()
+
+    async def wipe_write(self, request: Request) -> Response:
+        """Forbid writing to the topics of a broker; answer how many they are."""
+        self._tools_from.check(request, "a broker's write permission")
+        count = self._table.set_writable(fields.text(request, "brokerName"), False)
+        return Response(fields={"wipeTopicCount": str(count)})
+
+    async def add_write(self, request: Request) -> Response:
+        """Allow writing to the topics of a broker; answer how many they are."""
+        self._tools_from.check(request, "a broker's write permission")
+        count = self._table.set_writable(fields.text(request, "brokerName"), True)
+        return Response(fields={"addTopicCount": str(count)})
+
+    async def put_kv(self, request: Request) -> Response:
+        """Set a value."""
+        self._tools_from.check(request, "a key-value pair")
+        namespace, key = (
+            fields.text(request, "namespace"),
+            fields.text(request, "key"),
+        )
+        await self._kv.put(namespace, key, fields.text(request, "value"))
+        return Response()
+
+    async def get_kv(self, request: Request) -> Response:
+        """Answer a value, or 22."""
+        namespace, key = (
+            fields.text(request, "namespace"),
+            fields.text(request, "key"),
+        )
+        value = self._kv.get(namespace, key)
+        if value is None:
+            text = f"No config item, Namespace: {namespace} Key: {key}"
+            return Response(ResponseCode.QUERY_NOT_FOUND, text, {})
+        return Response(fields={"value": value})
+
+    async def delete_kv(self, request: Request) -> Response:
+        """Remove a value."""
+        self._tools_from.check(request, "a key-value pair")
+        await self._kv.delete(fields.text(request, "namespace"), fields.text(request, "key"))
+        return Response()
+
+    async def list_kv(self, request: Request) -> Response:
+        """Answer all values of a namespace, or 22."""
+        namespace = fields.text(request, "namespace")
+        table = self._kv.table(namespace)
+        if table is None:
+            text = f"No config item, Namespace: {namespace}"
+            return Response(ResponseCode.QUERY_NOT_FOUND, text)
+        return Response(body=wire_json.encode({"table": table}))
+
+    async def update_config(self, request: Request) -> Response:
+        """Change keys that may change while we run; all of them or none."""
+        self._tools_from.check(request, "a configuration")
+        try:
+            told = parse_properties(request.body.decode("utf-8"), source="request 318")
+            self.config = _changed(self.config, told)
+        except (ConfigError, UnicodeDecodeError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        log.info("configuration changed by %r: %.500s", request.peer, ascii(dict(told)))
+        return Response()
+
+    async def get_config(self, request: Request) -> Response:
+        """Answer all keys as `key=value` lines."""
+        lines = (f"{key}={value}\n" for key, value in to_properties(self.config).items())
+        return Response(body="".join(lines).encode())
+
+
+def _live_key(request: Request) -> LiveKey:
+    return LiveKey(fields.text(request, "clusterName"), fields.text(request, "brokerAddr"))
+
+
+def _topic_list(names: list[str], address: str = "") -> Response:
+    answer: dict[str, Any] = {"brokerAddr": address} if address else {}
+    return Response(body=wire_json.encode({**answer, "topicList": names}))
+
+
+def _queues_of_route(route: Mapping[str, Any]) -> dict[str, QueueData]:
+    found = route.get("queueDatas")
+    if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
+        raise ValueError("queueDatas is not a list of objects")
+    return {
+        str(each.get("brokerName")): QueueData(
+            integer(each, "readQueueNums", 0),
+            integer(each, "writeQueueNums", 0),
+            integer(each, "perm", 0),
+            integer(each, "topicSysFlag", 0),
+        )
+        for each in found
+    }
+
+
+def _changed(config: NamesrvConfig, told: Mapping[str, str]) -> NamesrvConfig:
+    """Return the configuration with the keys that requests may change; Apache ignores unknown ones.
+
+    Raises:
+        RequestError: A key that no request may change.
+        ConfigError: A value that cannot be used.
+    """
+    known = {item.key: item for item in options(NamesrvConfig)}
+    frozen = {word.strip() for word in config.config_blacklist.split(";")}
+    closed = frozen | {"configBlackList", "rocketmqHome"}
+    closed |= {key for key, item in known.items() if not item.wire}
+    refused = sorted(closed & told.keys())
+    if refused:
+        text = (
+            f"Can not update config in black list: {', '.join(refused)}. Set it in the file on the "
+            "name server's machine and restart the name server"
+        )
+        raise RequestError(ResponseCode.NO_PERMISSION, text)
+    changes = {
+        known[key].name: parse_value(known[key], value, "request 318")
+        for key, value in told.items()
+        if key in known
+    }
+    return dataclasses.replace(config, **changes)

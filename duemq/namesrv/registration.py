@@ -1,0 +1,393 @@
+"""Our broker's place in the routes of name servers: Apache's, and the one in our own process.
+
+    start, every 30 s, connection lost --> 103 with all topics
+    a topic changed --------------------> 103 with that topic, or with all if the last one failed
+    stop -------------------------------> 104
+
+Every name server has a link with a task and a lock of its own, so that one that does not answer
+holds up nobody else, and versions reach each of them in order: a name server that has seen version
+7 may never be told what changed in version 6 alone. What changed since the last answer waits in
+the link and goes out together.
+
+Source: BrokerOuterAPI.registerBrokerAll, BrokerController.registerIncrementBrokerData
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from delivery.plugin import Peer, Request, Response
+from duemq.namesrv.registration_body import crc_of, encode_body
+from duemq.namesrv.route_table import LiveKey, Registration
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from duemq.registry.data_version import DataVersion
+from duemq.registry.topic_config import PERM_READ, PERM_WRITE, TopicConfig
+from message_store.clock import Clock
+from message_store.errors import PeerError
+
+log = logging.getLogger(__name__)
+CHANGE_TIMEOUT_S = 2.0  # a client waits 3 s for the request that changed the topic
+UNREGISTER_TIMEOUT_S = 3.0
+RETRY_MS = 5_000
+PAUSE_MS_MIN = 1_000
+LINKS_MAX = 64
+TOPICS_PER_TURN = 4_096  # of a periodic local registration
+
+
+class RegistrationRefused(PeerError):
+    """A name server answered a registration with an error."""
+
+
+class TopicSource(Protocol):
+    """The topic manager, as far as registration reads it."""
+
+    @property
+    def version(self) -> DataVersion: ...
+    def __iter__(self) -> Iterator[TopicConfig]: ...
+
+
+class LocalNamesrv(Protocol):
+    """The name server in our own process."""
+
+    def register_local(self, told: Registration) -> None: ...
+    def unregister_local(self, key: LiveKey) -> None: ...
+    def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
+
+
+class Outbound(Protocol):
+    """A client of one name server: RemotingClient."""
+
+    async def connect(self) -> Peer: ...
+    async def call(self, request: Request, *, timeout_s: float) -> Response: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAddress:
+    """Who we are to name servers. Addresses are `ip:port` as clients will dial them."""
+
+    cluster: str
+    broker_name: str
+    address: str
+    ha_address: str
+    broker_id: int = 0
+
+    def fields(self) -> dict[str, str]:
+        """Return the header fields that 103 and 104 share."""
+        return {
+            "brokerAddr": self.address,
+            "brokerId": str(self.broker_id),
+            "brokerName": self.broker_name,
+            "clusterName": self.cluster,
+        }
+
+
+def register_request(
+    us: BrokerAddress, version: DataVersion, topics: Iterable[TopicConfig], now_ms: int
+) -> Request:
+    """Return 103 as a 5.3.3 broker sends it."""
+    body = encode_body(version, topics, now_ms)
+    extra = {
+        "bodyCrc32": str(crc_of(body)),
+        "compressed": "false",
+        "enableActingMaster": "false",
+        "haServerAddr": us.ha_address,
+    }
+    return Request(RequestCode.REGISTER_BROKER, us.fields() | extra, body)
+
+
+class Snapshot:
+    """What a registration says of our topics now, cut to what the broker as a whole permits."""
+
+    def __init__(
+        self,
+        us: BrokerAddress,
+        topics: TopicSource,
+        clock: Clock,
+        permission: Callable[[], int],
+    ) -> None:
+        self.us, self._topics, self._clock, self._permission = us, topics, clock, permission
+
+    def request(self, changed: Iterable[TopicConfig] | None = None) -> Request:
+        """Return 103 with `changed`, or with all topics."""
+        topics = self._masked(self._topics if changed is None else changed)
+        return register_request(self.us, self._topics.version, topics, self._clock.now_ms())
+
+    @property
+    def permission(self) -> int:
+        """What the broker as a whole permits now."""
+        return self._permission()
+
+    def topics(self) -> list[TopicConfig]:
+        """Return all topics."""
+        return list(self._topics)
+
+    def local(self, changed: Iterable[TopicConfig] | None = None) -> Registration:
+        """Return the same for the name server in our own process."""
+        return Registration(
+            cluster=self.us.cluster,
+            broker_name=self.us.broker_name,
+            broker_id=self.us.broker_id,
+            address=self.us.address,
+            ha_address=self.us.ha_address,
+            version=self._topics.version,
+            topics=list(self._masked(self._topics if changed is None else changed)),
+            acting_master=False,
+            local=True,
+        )
+
+    def _masked(self, topics: Iterable[TopicConfig]) -> Iterator[TopicConfig]:
+        mask = self._permission()
+        whole = mask & PERM_READ and mask & PERM_WRITE
+        for topic in topics:
+            yield topic if whole else topic.replace(perm=topic.perm & mask)
+
+
+class Link:
+    """Our registration with one name server.
+
+    Attributes:
+        registered: it knows all our topics.
+        failure: why the last attempt failed; empty if it did not.
+        tried: set when the first attempt has ended, well or not.
+    """
+
+    def __init__(
+        self, address: str, snapshot: Snapshot, client: Outbound, clock: Clock, *, timeout_s: float
+    ) -> None:
+        self.address = address
+        self.registered = False
+        self.failure = ""
+        self.tried = asyncio.Event()
+        self._snapshot, self._client, self._clock = snapshot, client, clock
+        self._timeout_s = timeout_s
+        self._changed: dict[str, TopicConfig] = {}
+        self._connection: Peer | None = None
+        self._sending = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._patience: asyncio.Timeout | None = None
+
+    async def run(self, interval_ms: int) -> None:
+        """Register again and again until `stop`; unregister at the end."""
+        try:
+            while not self._stop.is_set():
+                started_ms = self._clock.now_ms()
+                self._wake.clear()
+                await self._attempt()
+                wait_ms = interval_ms if self.registered else RETRY_MS
+                for event, ms in ((self._wake, wait_ms), (self._stop, PAUSE_MS_MIN)):
+                    since_ms = min(started_ms, self._clock.now_ms())  # it may have been set back
+                    await self._clock.wait(event, until_ms=since_ms + ms)
+            await self._unregister()
+        finally:
+            await self._client.close()
+
+    def stop(self) -> None:
+        """Have `run` end, whatever it waits for."""
+        self._stop.set()
+        self._wake.set()
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
+
+    async def push(self, topics: Iterable[TopicConfig]) -> None:
+        """Tell of changed topics; return when it is answered, at the latest after 2 s.
+
+        A name server that is not registered with is left to `run`.
+        """
+        self._changed.update({topic.name: topic for topic in topics})
+        if not self.registered:
+            self._wake.set()
+            return
+        try:
+            async with asyncio.timeout(CHANGE_TIMEOUT_S), self._sending:
+                if self._changed:
+                    await self._send(list(self._changed.values()))
+        except (OSError, PeerError) as error:
+            self._failed(error)
+            self._wake.set()
+
+    async def _attempt(self) -> None:
+        try:
+            async with self._sending, asyncio.timeout(self._timeout_s) as self._patience:
+                await self._send(None)
+        except (OSError, PeerError) as error:
+            self._failed(error)
+        else:
+            if self.failure:
+                log.warning("name server %s: registered again", self.address)
+            self.failure = ""
+        finally:
+            self._patience = None
+            self.tried.set()
+
+    async def _send(self, topics: Sequence[TopicConfig] | None) -> None:
+        """Send 103. A lost connection made the name server forget us: then all topics go."""
+        whole = topics is None or not self._connected
+        self._changed = {}
+        request = self._snapshot.request(None if whole else topics)
+        try:
+            self._watch(await self._client.connect())
+            answer = await self._client.call(request, timeout_s=self._timeout_s)
+            if answer.code != 0:
+                raise RegistrationRefused(f"answer {answer.code}: {answer.remark}")
+        except BaseException:
+            self.registered = False  # nobody knows what has arrived: all topics go next
+            raise
+        self.registered = self._connected
+
+    @property
+    def _connected(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    def _watch(self, connection: Peer) -> None:
+        if connection is not self._connection:
+            self._connection = connection
+            connection.on_close(self._lost)
+
+    def _lost(self, peer: Peer) -> None:
+        if peer is self._connection:
+            self.registered = False
+            self._wake.set()
+
+    def _failed(self, error: Exception) -> None:
+        why = str(error) or type(error).__name__
+        if not self.failure and not self._stop.is_set():
+            log.warning(
+                "name server %s: not registered (%s). Clients that ask it do not find this broker. "
+                "Trying again every %d s; check that it runs and that namesrvAddr names it",
+                self.address,
+                why,
+                RETRY_MS // 1_000,
+            )
+        self.failure = why
+
+    async def _unregister(self) -> None:
+        request = Request(RequestCode.UNREGISTER_BROKER, self._snapshot.us.fields())
+        try:
+            if self.registered:  # if not, closing the connection says the same
+                await self._client.call(request, timeout_s=UNREGISTER_TIMEOUT_S)
+        except OSError as error:
+            log.info("name server %s: not told that we stop: %s", self.address, error)
+
+
+class Registrar:
+    """Keeps our broker registered with every name server.
+
+    Args:
+        local: the name server in our own process, if there is one.
+        interval_ms: pause between two full registrations.
+        timeout_s: longest wait for the answer to one.
+        permission: what the broker as a whole permits (2 write, 4 read), read at each registration.
+    """
+
+    def __init__(
+        self,
+        us: BrokerAddress,
+        topics: TopicSource,
+        clock: Clock,
+        *,
+        addresses: Sequence[str] = (),
+        local: LocalNamesrv | None = None,
+        interval_ms: int = 30_000,
+        timeout_s: float = 24.0,
+        permission: Callable[[], int] = lambda: PERM_READ | PERM_WRITE,
+        connect: Callable[[str], Outbound] = RemotingClient,
+    ) -> None:
+        self._snapshot = Snapshot(us, topics, clock, permission)
+        self._clock, self._local = clock, local
+        self._stop = asyncio.Event()
+        self._local_permission: int | None = None  # of the last local registration
+        self._wanted = list(addresses)
+        self._interval_ms, self._timeout_s, self._connect = interval_ms, timeout_s, connect
+        self._links: dict[str, Link] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def links(self) -> Mapping[str, Link]:
+        """The links by address, for tools that show their state."""
+        return self._links
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Register, and stay registered until the block ends; then unregister everywhere."""
+        self._register_local(())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                self.set_addresses(self._wanted)
+                if self._local is not None:
+                    tasks.create_task(self._keep_local(), name="local registration")
+                try:
+                    yield self
+                finally:
+                    self._tasks = None
+                    self._stop.set()
+                    for link in self._links.values():
+                        link.stop()
+        finally:
+            if self._local is not None:
+                us = self._snapshot.us
+                self._local.unregister_local(LiveKey(us.cluster, us.address))
+
+    def set_addresses(self, addresses: Sequence[str]) -> None:
+        """Register with these name servers from now on; those that are gone are told so."""
+        self._wanted = list(dict.fromkeys(addresses))[:LINKS_MAX]
+        if self._tasks is None:
+            return
+        self._register_local(())
+        for address in [each for each in self._links if each not in self._wanted]:
+            self._links.pop(address).stop()
+        for address in self._wanted:
+            if address not in self._links:
+                self._links[address] = self._start_link(address, self._tasks)
+
+    def _start_link(self, address: str, tasks: asyncio.TaskGroup) -> Link:
+        client = self._connect(address)
+        link = Link(address, self._snapshot, client, self._clock, timeout_s=self._timeout_s)
+        tasks.create_task(link.run(self._interval_ms), name=f"registration with {address}")
+        return link
+
+    async def changed(self, topics: Sequence[TopicConfig]) -> None:
+        """Tell every name server of topics that were created or changed. A `TopicListener`.
+
+        Returns when all that can be reached know, at the latest after 2 s.
+        """
+        self._register_local(topics)
+        if self._tasks is not None and self._links:
+            await asyncio.gather(*(link.push(topics) for link in self._links.values()))
+
+    def removed(self, topic: str) -> None:
+        """Have the name server in our own process forget a topic that was deleted."""
+        if self._local is not None:
+            self._local.drop_local_topic(self._snapshot.us.broker_name, topic)
+
+    async def _keep_local(self) -> None:
+        """Bring back topics that were deleted from the routes only, as 103 does elsewhere."""
+        while not self._stop.is_set():
+            until_ms = self._clock.now_ms() + self._interval_ms
+            await self._clock.wait(self._stop, until_ms=until_ms)
+            topics = self._snapshot.topics()
+            for first in range(0, len(topics), TOPICS_PER_TURN):
+                if self._stop.is_set():
+                    return
+                self._register_local(topics[first : first + TOPICS_PER_TURN])
+                await asyncio.sleep(0)
+
+    def _register_local(self, changed: Sequence[TopicConfig]) -> None:
+        """Register with the name server in our own process: what changed, or all topics at first.
+
+        The first registration, and one after a change of what the broker permits, holds all.
+        """
+        if self._local is None:
+            return
+        permission = self._snapshot.permission
+        whole = permission != self._local_permission
+        self._local_permission = permission
+        self._local.register_local(self._snapshot.local(None if whole else changed))

@@ -1,0 +1,134 @@
+"""The body of 103 and the data version in 322: what a broker tells a name server, both ways.
+
+    compressed=false   {"filterServerList":[],"topicConfigSerializeWrapper":{...}}
+    compressed=true    zlib of: int32 length + version JSON, int32 count,
+                       each int32 length + "name read write perm filterType [attributes]"; ...
+
+Source: RegisterBrokerBody, TopicConfigSerializeWrapper, TopicConfig.encode/decode
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from duemq.net import wire_json
+from duemq.registry.data_version import DataVersion
+from duemq.registry.topic_config import TopicConfig
+
+PLAIN_BYTES_MAX = 32 << 20  # of a compressed body, unpacked
+PLAIN_BYTES_SMALL = 1 << 20  # always allowed
+EXPANSION_MAX = 64  # unpacked bytes for each compressed one: topic names are alike, junk is more so
+CRC_MASK = 0x7FFF_FFFF
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationBody:
+    """The topics of a broker, or those that changed, under one version."""
+
+    version: DataVersion
+    topics: tuple[TopicConfig, ...]
+
+
+def crc_of(body: bytes) -> int:
+    """Return the `bodyCrc32` of a body as it is sent."""
+    return zlib.crc32(body) & CRC_MASK
+
+
+def encode_body(version: DataVersion, topics: Iterable[TopicConfig], now_ms: int) -> bytes:
+    """Return the uncompressed body as 5.3.3 sends it."""
+    wrapper = {
+        "dataVersion": version.to_json(),
+        "mappingDataVersion": DataVersion(0, now_ms).to_json(),
+        "topicConfigTable": {topic.name: topic.to_json() for topic in topics},
+        "topicQueueMappingDetailMap": {},
+        "topicQueueMappingInfoMap": {},
+    }
+    return wire_json.encode({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+
+
+def decode_body(body: bytes, *, compressed: bool) -> RegistrationBody:
+    """Read a body; an empty one holds no topics.
+
+    Raises:
+        ValueError: What is wrong with it.
+    """
+    if not body:
+        return RegistrationBody(DataVersion(), ())
+    if compressed:
+        return _decode_compressed(body)
+    wrapper = wire_json.parse_object(body).get("topicConfigSerializeWrapper") or {}
+    if not isinstance(wrapper, Mapping):
+        raise ValueError("topicConfigSerializeWrapper is not an object")
+    return RegistrationBody(
+        DataVersion.from_json(wrapper.get("dataVersion")),
+        read_topics(wrapper.get("topicConfigTable")),
+    )
+
+
+def read_topics(table: Any) -> tuple[TopicConfig, ...]:
+    """Return the topics of a `topicConfigTable`.
+
+    Raises:
+        ValueError: What is wrong with it.
+    """
+    if table is None:
+        return ()
+    if not isinstance(table, Mapping):
+        raise ValueError("topicConfigTable is not an object")
+    return tuple(TopicConfig.from_json(value, str(name)) for name, value in table.items())
+
+
+class _Parts:
+    """Length-prefixed parts of an unpacked body."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    def number(self) -> int:
+        value = int.from_bytes(self._take(4), "big", signed=True)
+        if value < 0:
+            raise ValueError(f"the compressed body has a negative length at byte {self._at - 4}")
+        return value
+
+    def part(self) -> bytes:
+        return self._take(self.number())
+
+    def _take(self, size: int) -> bytes:
+        if self._at + size > len(self._data):
+            raise ValueError(f"the compressed body ends at byte {len(self._data)}, inside a part")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+
+def _decode_compressed(body: bytes) -> RegistrationBody:
+    bytes_max = min(PLAIN_BYTES_MAX, max(PLAIN_BYTES_SMALL, len(body) * EXPANSION_MAX))
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(body, bytes_max)
+    except zlib.error as error:
+        raise ValueError(f"the compressed body is no zlib stream: {error}") from error
+    if unpacker.unconsumed_tail:
+        raise ValueError(f"the body unpacks to more than {bytes_max} bytes")
+    parts = _Parts(plain)
+    version = DataVersion.from_json(wire_json.parse(parts.part()))
+    count = parts.number()
+    topics = tuple(_topic_of_text(parts.part().decode("utf-8")) for _ in range(count))
+    return RegistrationBody(version, topics)
+
+
+def _topic_of_text(text: str) -> TopicConfig:
+    words = text.split(" ", 5)
+    if len(words) < 5:
+        raise ValueError(f"{text[:200]!r} is no topic: name readQueues writeQueues perm filterType")
+    name, read_queues, write_queues, perm, filter_type = words[:5]
+    data = {
+        "readQueueNums": read_queues,
+        "writeQueueNums": write_queues,
+        "perm": perm,
+        "topicFilterType": filter_type,
+        "attributes": wire_json.parse(words[5].encode()) if len(words) > 5 else {},
+    }
+    return TopicConfig.from_json(data, name)

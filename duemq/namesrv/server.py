@@ -1,0 +1,112 @@
+"""A name server: alone in its process, or inside a broker's.
+
+    async with NameServer(config, clock) as server:
+        server.register_local(...)      # the broker in this process, without a socket
+        ...                             # everybody else comes by server.port
+
+Source: NamesrvController
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Self
+
+from delivery.plugin import RequestHandler
+from duemq.namesrv.config import NamesrvConfig
+from duemq.namesrv.kv_config import KVConfig
+from duemq.namesrv.processor import NamesrvProcessor
+from duemq.namesrv.route_table import LiveKey, Registration, RouteTable
+from duemq.net.limits import RemotingLimits
+from duemq.net.own_address import own_address as address_of_this_machine
+from duemq.net.server import RemotingServer
+from duemq.registry.config_file import ConfigFile
+from message_store.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class NameServer:
+    """Routes, the key-value table, the port, and the search for brokers that have gone.
+
+    Args:
+        own_address: IP address by which this machine's brokers come; empty: looked up.
+    Raises (on entering):
+        CorruptStore: The key-value file cannot be read.
+        UsageError: The port cannot be had.
+    """
+
+    def __init__(self, config: NamesrvConfig, clock: Clock, *, own_address: str = "") -> None:
+        self._clock = clock
+        self._listen = (config.bind_address, config.listen_port)
+        self._scan_ms = config.scan_interval_ms
+        self.table = RouteTable()
+        path = os.path.expanduser(config.kv_config_path)
+        self.kv = KVConfig(ConfigFile(Path(path)) if path else None)
+        self._processor = NamesrvProcessor(
+            config,
+            self.table,
+            self.kv,
+            clock,
+            own_addresses=(own_address or address_of_this_machine(config.bind_address),),
+        )
+        limits = RemotingLimits(
+            connections_max=config.connections_max,
+            backlog=config.socket_backlog,
+            idle_ms_max=config.channel_idle_s * 1_000,
+        )
+        self._server = RemotingServer(self.handlers(), limits=limits, clock=clock)
+        self._stopping = asyncio.Event()
+        self._scan: asyncio.Task[None] | None = None
+
+    @property
+    def config(self) -> NamesrvConfig:
+        """The configuration as 318 left it."""
+        return self._processor.config
+
+    @property
+    def port(self) -> int:
+        """The port that listens."""
+        return self._server.ports[0]
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        """Return code to handler; a broker may serve them on its own port as well."""
+        return self._processor.handlers()
+
+    def register_local(self, told: Registration) -> None:
+        """Register the broker of this process; it never expires.
+
+        Raises:
+            RequestError: It is refused.
+        """
+        self.table.register(told, self._clock.now_ms())
+
+    def drop_local_topic(self, broker_name: str, topic: str) -> None:
+        """Forget what the broker of this process has of a topic that it deleted."""
+        self.table.drop_topic_of(broker_name, topic)
+
+    def unregister_local(self, key: LiveKey) -> None:
+        """Drop the broker of this process."""
+        self.table.unregister(key)
+
+    async def __aenter__(self) -> Self:
+        self.kv.load()
+        await self._server.start(*self._listen)
+        self._scan = asyncio.create_task(self._expire(), name="name server: silent brokers")
+        log.info("name server listens on %s:%d", self._listen[0], self.port)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._stopping.set()
+        await self._server.stop()
+        if self._scan is not None:
+            await self._scan
+
+    async def _expire(self) -> None:
+        while not self._stopping.is_set():
+            until_ms = self._clock.now_ms() + self._scan_ms
+            await self._clock.wait(self._stopping, until_ms=until_ms)
+            self._processor.expire()

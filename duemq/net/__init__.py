@@ -1,0 +1,1 @@
+"""Remoting: frames, connections, batches of sends. No broker policy."""

@@ -1,0 +1,346 @@
+"""Answers to the sends of one batch: at once, or when the disk has them.
+
+rows that the kernel took     answered by the kernel, one write per connection
+rows that were refused        their code and remark, from here
+sends that Python filled      one answer for all rows of a client's batch, from here
+SYNC_FLUSH                    written now, held until the disk has the batch
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery.plugin import Request, Response
+from duemq.messages.recall_handle import RecallHandle
+from duemq.net import codec
+from duemq.net.codes import ResponseCode
+from duemq.net.columns import answer_text, refusal_fields, send_fields
+from duemq.net.connection import Connection
+from duemq.net.kernels.answers import WAIT_ANY, WAIT_NO, WAIT_YES, put_answers
+from duemq.net.notices import Notices
+from duemq.registry.topic_config import RETRY_PREFIX
+from duemq.send.put_path import LogStore
+from message_store.clock import Clock
+from message_store.errors import RequestError
+from message_store.kernels.kernel import entry
+from message_store.layout import PROP_WAIT_FALSE
+from message_store.log.batch import PutBatch
+from message_store.queues.topic_table import TopicTable
+from message_store.text import encode_offset_id
+
+log = logging.getLogger(__name__)
+HELD_TURNS_MAX: Final = 8  # turns whose answers wait for the disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendSettings:
+    """What is the same for every send.
+
+    Attributes:
+        suffix: encoded properties that the broker adds to every message.
+        store_host: address bytes and port that records and message ids name.
+        broker_name: what recall handles name.
+        sync_flush: answers wait for the disk.
+    """
+
+    suffix: bytes
+    store_host: tuple[bytes, int]
+    broker_name: str = ""
+    region: str = "DefaultRegion"
+    trace_on: bool = True
+    body_bytes_max: int = 4 << 20
+    frame_bytes_max: int = codec.FRAME_BYTES_MAX
+    sync_flush: bool = False
+
+
+@dataclass(slots=True)
+class PlainSend:
+    """A send that Python put into a batch.
+
+    Attributes:
+        first, count: its rows.
+        queue_id: of the request's topic, for the answer.
+        transaction_id: UNIQ_KEY, if there is one.
+        recallable: the answer to a timer carries its recall handle.
+        before_answer: awaited before the answer goes out.
+    """
+
+    first: int
+    count: int
+    queue_id: int
+    transaction_id: str | None
+    before_answer: Callable[[], Awaitable[None]] | None = None
+    recallable: bool = True
+
+
+@dataclass(slots=True)
+class PlainAnswer:
+    """Who waits for the answer to a plain send."""
+
+    connection: Connection
+    request: Request
+    serialize_type: int
+    send: PlainSend
+
+
+Written = list[tuple[Connection, bytes]]
+
+
+class SendMeter(Protocol):
+    """Notes how long sends take."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that latencies are measured with."""
+        ...
+
+    def sends(self, count: int, refused: int, since_ms: int) -> None:
+        """Note a batch of sends, `refused` of them not stored, received at `since_ms`."""
+        ...
+
+
+class Answering:
+    """Answers the batches of one `Ingest`.
+
+    Args:
+        on_release: called when answers that were held went out.
+        meter: Notes how long sends take.
+    Attributes:
+        plain: sends of the batch in hand that Python filled.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        topics: TopicTable,
+        settings: SendSettings,
+        on_release: Callable[[], None],
+        meter: SendMeter | None = None,
+    ) -> None:
+        self.plain: list[PlainAnswer] = []
+        self._store, self._topics, self._settings = store, topics, settings
+        self._refused_count = 0  # of the batch in hand, or more
+        self._put_answers: Callable[..., tuple[int, int]] | None = None
+        self._on_release, self._meter = on_release, meter
+        self._failed = Notices(log, logging.ERROR)
+        self._now_ms = None if meter is None else meter.clock.now_ms
+        self._since_ms = 0  # when the turn began
+        self._held: set[asyncio.Task[None]] = set()
+        self._fields = refusal_fields(region=settings.region, trace_on=settings.trace_on)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so many answers wait for the disk that the next turn should wait too."""
+        return len(self._held) >= HELD_TURNS_MAX
+
+    async def drain(self) -> None:
+        """Return when every answer is out."""
+        while self._held:
+            await asyncio.wait(self._held)
+
+    def begin(self) -> None:
+        """Note that a turn begins: its sends are received now."""
+        if self._now_ms is not None:
+            self._since_ms = self._now_ms()
+
+    def use(self, rows_max: int) -> None:
+        """Make room for the answers of so many rows."""
+        settings = self._settings
+        self._text = answer_text(
+            rows_max, region=settings.region, trace_on=settings.trace_on,
+            broker_name=settings.broker_name,
+        )  # fmt: skip
+
+    def refusal(self, error: Exception, request: Request) -> Response:
+        """Return the answer to a send that could not be filled."""
+        if isinstance(error, RequestError):
+            return Response(error.code, error.remark, self._fields)
+        self._failed("%r: request %d failed", request.peer, request.code, exc_info=error)
+        text = f"{type(error).__name__}: {error}"
+        return Response(ResponseCode.SYSTEM_ERROR, text, self._fields)
+
+    def answer(
+        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection]
+    ) -> None:
+        """Answer every row of a batch that was appended.
+
+        Args:
+            wire: (n,) WIRE, one row a message.
+            connections: by the number that `wire` names.
+        """
+        if not self._settings.sync_flush:
+            _write(self._stored(batch, wire, connections, WAIT_ANY))
+            if self._meter is not None:
+                self._meter.sends(batch.count, self._refused_count, self._since_ms)
+        else:
+            _write(self._stored(batch, wire, connections, WAIT_NO))
+            self._hold(self._stored(batch, wire, connections, WAIT_YES), batch.count)
+        if self._refused_count:
+            _write(self._refused(batch, wire, connections))
+        if self.plain:
+            self._answer_plain(batch)
+
+    # Rows that the kernel took.
+
+    def _stored(
+        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection], wait: int
+    ) -> Written:
+        text, arrays = self._text, self._topics.arrays
+        put = self._put_answers
+        if put is None:  # arrays are always of these types: a turn's batch is not a log's view
+            find: Callable[..., Any] = entry
+            put = self._put_answers = find(
+                put_answers, batch.rows, wire, 0, batch.staging, arrays.topics, arrays.names,
+                *text, wait,
+            )  # fmt: skip
+        size, self._refused_count = put(
+            batch.rows, wire, batch.count, batch.staging, arrays.topics, arrays.names, *text, wait
+        )
+        if size < 0:
+            self._refused_count = batch.count
+            return self._stored_slowly(batch, wire, connections, wait)
+        if len(connections) == 1 and size:
+            return [(connections[0], text.out[:size].tobytes())]
+        found, start = [], 0
+        for connection, end in zip(
+            connections, text.ends[: len(connections)].tolist(), strict=True
+        ):
+            if end > start:
+                found.append((connection, text.out[start:end].tobytes()))
+            start = end
+            if end == size:
+                break
+        return found
+
+    def _stored_slowly(
+        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection], wait: int
+    ) -> Written:
+        """Answer row by row: a hook gave a message an id that the kernel does not write."""
+        found = []
+        for index in range(batch.count):
+            row, line = batch.rows[index], wire[index]
+            waits = WAIT_NO if row["prop_flags"] & PROP_WAIT_FALSE else WAIT_YES
+            if not row["status"] and not line["flags"] and wait in (WAIT_ANY, waits):
+                send = PlainSend(index, 1, int(line["queue_id"]), _unique_id(batch, row))
+                parts = codec.encode_response(self._response(batch, send), int(line["opaque"]))
+                found.append((connections[line["connection"]], bytes(parts[0])))
+        return found
+
+    def _refused(
+        self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection]
+    ) -> Written:
+        found = []
+        for index in np.flatnonzero(batch.filled["status"]).tolist():
+            line = wire[index]
+            if not line["flags"]:
+                response = self._response(batch, PlainSend(index, 1, 0, None))
+                parts = codec.encode_response(response, int(line["opaque"]))
+                found.append((connections[line["connection"]], bytes(parts[0])))
+        return found
+
+    # Sends that Python filled.
+
+    def _answer_plain(self, batch: PutBatch) -> None:
+        plain, self.plain = self.plain, []
+        for each in plain:
+            response = self._response(batch, each.send)
+            held = self._settings.sync_flush and response.code == ResponseCode.SUCCESS
+            if each.send.before_answer is None and not held:
+                each.connection.respond(each.request, response, each.serialize_type)
+            elif not each.request.oneway:
+                rows = batch.rows[each.send.first : each.send.first + each.send.count]
+                waits = held and bool((rows["prop_flags"] & PROP_WAIT_FALSE == 0).any())
+                each.connection.spawn(self._respond_later(each, response, waits=waits))
+
+    async def _respond_later(self, each: PlainAnswer, response: Response, *, waits: bool) -> None:
+        end_offset = self._store.max_offset
+        if each.send.before_answer is not None:
+            await each.send.before_answer()
+        if waits and not await self._store.wait_durable(end_offset):
+            response = _flush_timeout(response)
+        each.connection.respond(each.request, response, each.serialize_type)
+
+    def _response(self, batch: PutBatch, send: PlainSend) -> Response:
+        """Return the answer to a send whose rows have their results."""
+        rows = batch.rows[send.first : send.first + send.count]
+        for index, status in enumerate(rows["status"].tolist(), send.first):
+            if status:
+                remark = batch.remarks.get(index) or f"the message was refused with code {status}"
+                return Response(status, remark, self._fields)
+        address, port = self._settings.store_host
+        ids = (encode_offset_id(address, port, at) for at in rows["phys_offset"].tolist())
+        fields = send_fields(
+            str(send.queue_id), send.transaction_id, ",".join(ids), str(rows[0]["queue_offset"]),
+            region=self._settings.region, trace_on=self._settings.trace_on,
+            recall_handle=self._recall_handle(rows[0], send),
+        )  # fmt: skip
+        return Response(ResponseCode.SUCCESS, None, fields)
+
+    def _recall_handle(self, row: Any, send: PlainSend) -> str | None:
+        """Return by what a timer is cancelled. SendMessageProcessor.attachRecallHandle"""
+        is_timer = row["out_ms"] >= 0 and row["real_topic_index"] >= 0
+        if not is_timer or not send.recallable or send.transaction_id is None:
+            return None
+        topic = self._topics.name(int(row["real_topic_index"]))
+        if topic.startswith(RETRY_PREFIX):
+            return None
+        time_text = str(int(row["out_ms"]) + 1)
+        handle = RecallHandle(topic, self._settings.broker_name, time_text, send.transaction_id)
+        return handle.encode()
+
+    # Answers that wait for the disk.
+
+    def _hold(self, answers: Written, count: int) -> None:
+        if answers:
+            noted = (count, self._refused_count, self._since_ms)
+            release = self._release(self._store.max_offset, answers, noted)
+            task = asyncio.get_running_loop().create_task(release, name="wait for the disk")
+            self._held.add(task)
+            task.add_done_callback(self._released)
+
+    async def _release(
+        self, end_offset: int, answers: Written, noted: tuple[int, int, int]
+    ) -> None:
+        durable = await self._store.wait_durable(end_offset)
+        if self._meter is not None:
+            self._meter.sends(*noted)
+        _write([(to, data if durable else _flush_timeouts(data)) for to, data in answers])
+
+    def _released(self, task: asyncio.Task[None]) -> None:
+        self._held.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("answers were lost", exc_info=task.exception())
+        self._on_release()
+
+
+def _write(answers: Written) -> None:
+    for connection, data in answers:
+        connection.write(data)
+
+
+def _unique_id(batch: PutBatch, row: Any) -> str | None:
+    pos, size = int(row["uniq_pos"]), int(row["uniq_len"])
+    return batch.staging[pos : pos + size].tobytes().decode() if size else None
+
+
+def _flush_timeout(response: Response) -> Response:
+    text = "the message is stored, but the disk did not sync in time"
+    return replace(response, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=text)
+
+
+def _flush_timeouts(data: bytes) -> bytes:
+    """Return JSON answers with FLUSH_DISK_TIMEOUT instead of success."""
+    view, pos, out = memoryview(data), 0, bytearray()
+    while (frame := codec.next_frame(view, pos, len(data))) is not None:
+        answer = codec.decode_frame(view, frame)
+        assert isinstance(answer, codec.Answer)
+        out += codec.encode_response(_flush_timeout(answer.response), answer.opaque)[0]
+        pos = frame.end
+    return bytes(out)

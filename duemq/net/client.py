@@ -1,0 +1,97 @@
+"""The outbound end: a client of one address that connects when needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Self
+
+from delivery.plugin import Request, RequestHandler, Response
+from duemq.net.connection import Connection
+from duemq.net.limits import RemotingLimits
+
+CONNECT_TIMEOUT_S = 3.0
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of `host:port` (IPv6: `[::1]:9876`).
+
+    Raises:
+        ValueError: If there is no port.
+    """
+    host, separator, port = address.strip().rpartition(":")
+    if not separator or not host or not port.isdigit():
+        raise ValueError(f"{address!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+class RemotingClient:
+    """Calls one server; reconnects at the next call after the connection was lost.
+
+    Args:
+        address: `host:port`.
+        handlers: answers what the server asks (for consumers); looked up at each request.
+    Source: NettyRemotingClient
+    """
+
+    def __init__(
+        self,
+        address: str,
+        handlers: Mapping[int, RequestHandler] | None = None,
+        *,
+        limits: RemotingLimits | None = None,
+    ) -> None:
+        self.address = address
+        self._host, self._port = split_address(address)
+        self._handlers = handlers or {}
+        self._limits = limits or RemotingLimits()
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def connect(self) -> Connection:
+        """Return the connection, opened anew if it was lost.
+
+        Raises:
+            OSError: If the server cannot be reached (TimeoutError after 3 s).
+        """
+        async with self._connecting:
+            if self._connection is None or self._connection.closed:
+                loop = asyncio.get_running_loop()
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    _, self._connection = await loop.create_connection(
+                        lambda: Connection(self._handlers, limits=self._limits),
+                        self._host,
+                        self._port,
+                    )
+            return self._connection
+
+    async def call(self, request: Request, *, timeout_s: float = 3.0) -> Response:
+        """Send a request and return its answer, whatever its code.
+
+        Raises:
+            TimeoutError: No answer in time.
+            OSError: The server cannot be reached, or closed the connection.
+        """
+        connection = await self.connect()
+        return await connection.call(request, timeout_s=timeout_s)
+
+    async def send_oneway(self, request: Request) -> None:
+        """Send a request that gets no answer.
+
+        Raises:
+            OSError: The server cannot be reached.
+        """
+        connection = await self.connect()
+        connection.send_oneway(request)
+
+    async def close(self) -> None:
+        """Close the connection after its requests in hand."""
+        if self._connection is not None:
+            await self._connection.drain(self._limits.close_wait_s)
+            self._connection = None

@@ -1,0 +1,340 @@
+"""Frames of the remoting protocol: bytes to requests and answers, and back. No I/O.
+
+    | length (4) | type (1) | header length (3) | header | body |
+
+The header is JSON (type 0) or ROCKETMQ binary (type 1). What readers must tolerate and writers must
+write is told in RemotingCommand and, for the Go and C++ clients, in their own decoders: values of
+extFields are always written as JSON strings and read from any scalar.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from delivery.plugin import Request, Response
+from duemq.net import layout
+from message_store.errors import FrameError
+
+FRAME_BYTES_MAX: Final = 16_777_216  # com.rocketmq.remoting.frameMaxLength
+HEADER_BYTES_MAX: Final = 1 << 20  # decoding more would hold up everybody else
+VERSION: Final = 479  # MQVersion ordinal of 5.3.3
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
+LANGUAGES: Final = (
+    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
+    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
+)
+_LANGUAGE_CODES: Final = {name: code for code, name in enumerate(LANGUAGES)}
+_INT32_MAX: Final = 0x7FFF_FFFF
+REMARK_CHARS_MAX: Final = 1_000  # a remark that names a bad value must not repeat a megabyte of it
+
+
+class Frame(NamedTuple):
+    """Where the parts of one frame lie in its buffer; the body ends the frame."""
+
+    serialize_type: int
+    header_start: int
+    body_start: int
+    end: int
+
+
+class Answer(NamedTuple):
+    """A response as it came: whom it answers, and what."""
+
+    opaque: int
+    response: Response
+
+
+class _Header(msgspec.Struct):
+    """The JSON header as Java writes it; anything else takes the slow decoder."""
+
+    code: int = 0
+    language: str = "JAVA"
+    version: int = 0
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    extFields: dict[str, str] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Header)
+_loose_decoder = msgspec.json.Decoder()
+_encoder = msgspec.json.Encoder()
+
+
+def next_frame(
+    buffer: memoryview, start: int, end: int, *, bytes_max: int = FRAME_BYTES_MAX
+) -> Frame | None:
+    """Return the frame that begins at `start`, or None while it is incomplete.
+
+    Raises:
+        FrameError: If a length cannot be right; the stream cannot be followed any further.
+    Source: NettyDecoder, RemotingCommand.decode
+    """
+    if end - start < layout.WORD_BYTES:
+        return None
+    if end - start < layout.PREFIX_BYTES:
+        check_length(int.from_bytes(buffer[start : start + 4], "big", signed=True), bytes_max)
+        return None
+    length, word = layout.PREFIX.unpack_from(buffer, start)
+    check_length(length, bytes_max)
+    header_bytes = word & layout.HEADER_BYTES_MASK
+    if header_bytes > length - layout.WORD_BYTES:
+        raise FrameError(f"header of {header_bytes} bytes in a frame of {length}")
+    frame_end = start + layout.WORD_BYTES + length
+    if frame_end > end:
+        return None
+    header_start = start + layout.PREFIX_BYTES
+    return Frame(word >> 24, header_start, header_start + header_bytes, frame_end)
+
+
+def check_length(length: int, bytes_max: int = FRAME_BYTES_MAX) -> None:
+    """Refuse a frame length that no peer of this protocol sends.
+
+    Raises:
+        FrameError: With a hint when the bytes look like another protocol.
+    """
+    if layout.WORD_BYTES <= length <= bytes_max:
+        return
+    first = (length >> 24) & 0xFF
+    if first == 0x16:
+        raise FrameError("the peer began a TLS handshake; switch TLS off in the client")
+    hint = ""
+    if 0x20 <= first < 0x7F:
+        text = (length & 0xFFFF_FFFF).to_bytes(4, "big")
+        hint = f"; it begins with {text!r}: not a RocketMQ client?"
+    raise FrameError(f"frame length {length}, allowed are 4 to {bytes_max}{hint}")
+
+
+def decode_frame(buffer: memoryview, frame: Frame) -> Request | Answer:
+    """Return the request or the answer of a frame; bit 0 of its flag decides.
+
+    Raises:
+        FrameError: If the header cannot be decoded.
+    """
+    header_bytes = frame.body_start - frame.header_start
+    if header_bytes > HEADER_BYTES_MAX:
+        raise FrameError(f"header of {header_bytes} bytes, allowed are {HEADER_BYTES_MAX}")
+    data = bytes(buffer[frame.header_start : frame.body_start])
+    if frame.serialize_type == layout.JSON_TYPE:
+        header = _decode_json(data)
+    elif frame.serialize_type == layout.BINARY_TYPE:
+        header = _decode_binary(data)
+    else:
+        raise FrameError(f"serialize type {frame.serialize_type}, known are 0 and 1")
+    body = bytes(buffer[frame.body_start : frame.end])
+    if header.flag & FLAG_RESPONSE:
+        response = Response(header.code, header.remark, header.extFields, body)
+        return Answer(header.opaque, response)
+    return Request(
+        code=header.code,
+        fields=header.extFields or {},
+        body=body,
+        opaque=header.opaque,
+        flag=header.flag,
+        language=header.language,
+        version=header.version,
+        remark=header.remark,
+        oneway=bool(header.flag & FLAG_ONEWAY),
+    )
+
+
+def encode_request(request: Request, *, serialize_type: int = layout.JSON_TYPE) -> bytes:
+    """Return the whole frame of a request, its opaque and flag as they are in it."""
+    flag = request.flag | FLAG_ONEWAY if request.oneway else request.flag
+    header = _Header(
+        code=request.code,
+        language=request.language,
+        version=request.version or VERSION,
+        opaque=request.opaque,
+        flag=flag,
+        remark=request.remark,
+        extFields=request.fields or None,
+    )
+    return b"".join(_frame(header, [request.body], serialize_type))
+
+
+def encode_response(
+    response: Response, opaque: int, *, serialize_type: int = layout.JSON_TYPE
+) -> list[bytes | memoryview]:
+    """Return the buffers of an answer's frame: prefix with header, then the body's parts.
+
+    Raises:
+        FrameError: If the frame would be longer than peers accept.
+    """
+    header = _Header(
+        code=response.code,
+        version=VERSION,
+        opaque=opaque,
+        flag=FLAG_RESPONSE,
+        remark=response.remark and response.remark[:REMARK_CHARS_MAX],
+        extFields=response.fields,
+    )
+    body = response.body
+    parts = [body] if isinstance(body, bytes | memoryview) else body
+    return _frame(header, parts, serialize_type)
+
+
+def _frame(
+    header: _Header, body: Sequence[bytes | memoryview], serialize_type: int
+) -> list[bytes | memoryview]:
+    binary = serialize_type == layout.BINARY_TYPE
+    data = _encode_binary(header) if binary else _encode_json(header)
+    length = layout.WORD_BYTES + len(data) + sum(len(part) for part in body)
+    if length > FRAME_BYTES_MAX:
+        raise FrameError(f"an answer of {length} bytes is over the limit of {FRAME_BYTES_MAX}")
+    prefix = layout.PREFIX.pack(length, serialize_type << 24 | len(data))
+    return [prefix + data, *(part for part in body if len(part))]
+
+
+def _encode_json(header: _Header) -> bytes:
+    fields: dict[str, Any] = {"code": header.code}
+    if header.extFields is not None:
+        fields["extFields"] = header.extFields
+    fields["flag"] = header.flag
+    fields["language"] = header.language
+    fields["opaque"] = header.opaque
+    if header.remark is not None:
+        fields["remark"] = header.remark
+    fields["serializeTypeCurrentRPC"] = "JSON"
+    fields["version"] = header.version
+    return _encoder.encode(fields)
+
+
+def _decode_json(data: bytes) -> _Header:
+    try:
+        header = _decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        header = _loose_header(_loose_json(data))
+    for name in ("code", "opaque", "flag", "version"):
+        if not -_INT32_MAX - 1 <= getattr(header, name) <= _INT32_MAX:
+            raise FrameError(f"JSON header: {name} does not fit 32 bits")
+    return header
+
+
+def _loose_json(data: bytes) -> Any:
+    """Decode like Java: bytes that are not UTF-8 and lone surrogates become substitutes."""
+    try:
+        return _loose_decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        pass
+    try:
+        text = json.dumps(json.loads(data.decode("utf-8", "replace")), ensure_ascii=False)
+        return _loose_decoder.decode(text.encode("utf-8", "replace"))
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise FrameError(f"JSON header of {len(data)} bytes: {error}") from error
+
+
+def _loose_header(raw: Any) -> _Header:
+    if not isinstance(raw, dict):
+        raise FrameError("JSON header: not an object")
+    fields = raw.get("extFields")
+    if not isinstance(fields, dict | None):
+        raise FrameError("JSON header: extFields is not an object")
+    remark, language = raw.get("remark"), raw.get("language")
+    return _Header(
+        code=_loose_int(raw, "code"),
+        language=LANGUAGES[0] if language is None else str(language),
+        version=_loose_int(raw, "version"),
+        opaque=_loose_int(raw, "opaque"),
+        flag=_loose_int(raw, "flag"),
+        remark=None if remark is None else _scalar_text(remark),
+        extFields=None if fields is None else _loose_fields(fields),
+    )
+
+
+def _loose_fields(fields: dict[str, Any]) -> dict[str, str]:
+    return {name: _scalar_text(value) for name, value in fields.items() if value is not None}
+
+
+def _loose_int(raw: dict[str, Any], name: str) -> int:
+    value = raw.get(name)
+    if value is None:
+        return 0
+    if isinstance(value, str | float):
+        try:
+            return int(value)
+        except (ValueError, OverflowError) as error:
+            raise FrameError(f"JSON header: {name} is not a number") from error
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FrameError(f"JSON header: {name} is not a number")
+    return value
+
+
+def _scalar_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    return _encoder.encode(value).decode()
+
+
+def _encode_binary(header: _Header) -> bytes:
+    remark = (header.remark or "").encode("utf-8", "replace")
+    if not -0x8000 <= header.code < 0x8000:
+        raise FrameError(f"code {header.code} does not fit the binary header")
+    head = layout.HEADER.pack(
+        header.code,
+        _LANGUAGE_CODES.get(header.language, _LANGUAGE_CODES["OTHER"]),
+        min(header.version, 0x7FFF),
+        header.opaque,
+        header.flag,
+        len(remark),
+    )
+    entries = bytearray()
+    for name, value in (header.extFields or {}).items():
+        for text, length in ((name, layout.SHORT_LENGTH), (value, layout.LONG_LENGTH)):
+            data = text.encode("utf-8", "replace")
+            entries += length.pack(len(data)) + data
+    return head + remark + layout.LONG_LENGTH.pack(len(entries)) + entries
+
+
+def _decode_binary(data: bytes) -> _Header:
+    if len(data) < layout.HEADER.size:
+        raise FrameError(f"binary header of {len(data)} bytes, its fixed part has 17")
+    code, language, version, opaque, flag, remark_len = layout.HEADER.unpack_from(data)
+    remark, pos = _text(data, layout.HEADER.size, remark_len)
+    fields_len, pos = _length(data, pos, 4)
+    if fields_len > len(data) - pos:
+        raise FrameError(f"binary header: extFields of {fields_len} bytes pass its end")
+    return _Header(
+        code=code,
+        language=LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER",
+        version=version,
+        opaque=opaque,
+        flag=flag,
+        remark=remark if remark_len else None,
+        extFields=_binary_fields(data[pos : pos + fields_len]) if fields_len else None,
+    )
+
+
+def _binary_fields(data: bytes) -> dict[str, str]:
+    fields = {}
+    pos = 0
+    while pos < len(data):
+        name_len, pos = _length(data, pos, 2)
+        name, pos = _text(data, pos, name_len)
+        value_len, pos = _length(data, pos, 4)
+        fields[name], pos = _text(data, pos, value_len)
+    return fields
+
+
+def _length(data: bytes, pos: int, size: int) -> tuple[int, int]:
+    if pos + size > len(data):
+        raise FrameError(f"binary header of {len(data)} bytes ends inside a length")
+    value = int.from_bytes(data[pos : pos + size], "big", signed=True)
+    if value < 0:
+        raise FrameError(f"binary header: negative length {value}")
+    return value, pos + size
+
+
+def _text(data: bytes, pos: int, length: int) -> tuple[str, int]:
+    if length < 0 or pos + length > len(data):
+        raise FrameError(f"binary header: text of {length} bytes passes its end")
+    return data[pos : pos + length].decode("utf-8", "replace"), pos + length

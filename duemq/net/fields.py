@@ -1,0 +1,52 @@
+"""Header fields of a request: text to values, with Apache's answer when they are wrong."""
+
+from __future__ import annotations
+
+from delivery.plugin import Request
+from duemq.net.codes import ResponseCode
+from message_store.errors import RequestError
+
+INT_MAX = (1 << 31) - 1
+LONG_MAX = (1 << 63) - 1
+
+
+def text(request: Request, name: str) -> str:
+    """Return a mandatory field.
+
+    Raises:
+        RequestError: With SYSTEM_ERROR, as Apache answers when it is missing.
+    """
+    value = request.fields.get(name)
+    if value is None:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"the custom field <{name}> is null")
+    return value
+
+
+def integer(request: Request, name: str, default: int | None = None, *, max: int = INT_MAX) -> int:
+    """Return a field as an int32 (`max` INT_MAX) or int64 (LONG_MAX); mandatory without `default`.
+
+    Raises:
+        RequestError: With SYSTEM_ERROR when it is missing, not a number or too big.
+    """
+    if default is not None and not request.fields.get(name):
+        return default
+    value = text(request, name)
+    try:
+        number = int(value) if value.isascii() and len(value) <= 20 and "_" not in value else None
+    except ValueError:
+        number = None
+    if number is None or not -max - 1 <= number <= max:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"the custom field <{name}> is not a number: {value[:64]!r}"
+        )
+    return number
+
+
+def long(request: Request, name: str, default: int | None = None) -> int:
+    """Return a field as an int64; see `integer`."""
+    return integer(request, name, default, max=LONG_MAX)
+
+
+def boolean(request: Request, name: str) -> bool:
+    """Return whether the field is the text `true` in any case; absent is False."""
+    return request.fields.get(name, "").lower() == "true"

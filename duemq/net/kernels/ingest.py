@@ -1,0 +1,326 @@
+"""Frames of one connection to rows of a batch: the hot path of every send.
+
+    buffer   ...|prefix|{"code":310,"extFields":{"b":"T",...,"i":"UNIQ_KEY\\u0001..."}}|body|...
+                          | spans of the fields   | unescaped             |
+    batch    PUT row <----+    WIRE row           +--> staging <----------+ + broker's properties
+
+The kernel goes from frame to frame until one is incomplete, broken, not a send that it takes for
+certain, or the batch is full; it says which, and where. Nothing of a frame that it did not take is
+left in the batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from duemq.net.kernels.header import Spans, scan_header
+from duemq.net.kernels.properties import scan_properties
+from duemq.net.kernels.text import unescape
+from duemq.net.layout import (
+    KIND_NULL,
+    KIND_NUMBER,
+    KIND_TEXT,
+    KIND_TRUE,
+    PREFIX_BYTES,
+    SEND_REQUIRED,
+    SLOT_CODE,
+    SLOT_FLAG,
+    SLOT_LONG,
+    SLOT_OPAQUE,
+    SPAN_END,
+    SPAN_KIND,
+    SPAN_START,
+    STATE_BODY_MAX,
+    STATE_CONNECTION,
+    STATE_FRAME_END,
+    STATE_FRAME_MAX,
+    STATE_PROPERTIES_MAX,
+    STATE_ROWS,
+    STATE_STAGED,
+    STOP_BROKEN,
+    STOP_FULL,
+    STOP_INCOMPLETE,
+    STOP_PLAIN,
+    WIRE_ONEWAY,
+)
+from message_store.kernels.bytes import Bytes, copy, get_i4, get_u4
+from message_store.kernels.kernel import kernel
+from message_store.kernels.properties import parse_number
+from message_store.kernels.topics import find_topic
+from message_store.layout import SYS_BORN_IPV6, SYS_STORE_IPV6, SYS_TRANSACTION_MASK
+
+(GROUP, TOPIC, DEFAULT_TOPIC, DEFAULT_QUEUES, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG) = range(8)
+(PROPERTIES, RECONSUME, UNIT_MODE, MAX_RECONSUME, BATCH, BROKER_NAME) = range(8, 14)
+REQUIRED = (1 << SEND_REQUIRED) - 1 | 1 << PROPERTIES
+CODE_SEND, CODE_SEND_V2 = 10, 310
+INT_MAX = 0x7FFF_FFFF
+NO_NUMBER = -(1 << 62)
+PERCENT = 37
+TRUE_UPPER = np.frombuffer(b"TRUE", np.uint8).copy()
+
+
+class TopicNames(NamedTuple):
+    """The part of TopicArrays that finds a topic."""
+
+    topics: npt.NDArray[Any]
+    names: Bytes
+    table: npt.NDArray[np.int32]
+
+
+class Into(NamedTuple):
+    """Where the kernel writes, and what is the same for every frame of a turn."""
+
+    rows: npt.NDArray[Any]  # (n,) PUT
+    wire: npt.NDArray[Any]  # (n,) WIRE
+    staging: Bytes  # (n,) u1
+    suffix: Bytes  # (n,) u1: the properties that the broker adds
+    home: npt.NDArray[Any]  # (1,) HOST: the store host
+    spans: Spans  # (SLOT_COUNT + 1, 3) i8
+    state: npt.NDArray[np.int64]  # (STATE_SIZE,) i8
+
+
+@kernel
+def field_number(data: Bytes, spans: Spans, slot: int, limit: int) -> int:
+    """Return the integer in `slot`, or NO_NUMBER; `limit` is the greatest."""
+    kind = spans[slot, SPAN_KIND]
+    if kind != KIND_NUMBER and kind != KIND_TEXT:
+        return NO_NUMBER
+    value = parse_number(data, spans[slot, SPAN_START], spans[slot, SPAN_END], NO_NUMBER)
+    return value if -limit - 1 <= value <= limit else NO_NUMBER
+
+
+@kernel
+def optional_number(data: Bytes, spans: Spans, slot: int, seen: int) -> int:
+    """Return the 32-bit number in `slot`, 0 if it is absent, or NO_NUMBER."""
+    return field_number(data, spans, slot, INT_MAX) if seen >> slot & 1 else 0
+
+
+@kernel
+def is_false(data: Bytes, spans: Spans, slot: int, seen: int) -> bool:
+    """Return whether a boolean field is absent, or anything but the word true."""
+    if not seen >> slot & 1:
+        return True
+    kind, start, end = spans[slot, SPAN_KIND], spans[slot, SPAN_START], spans[slot, SPAN_END]
+    if kind == KIND_TRUE:
+        return False
+    if kind != KIND_TEXT or end - start != TRUE_UPPER.size:
+        return True
+    for i in range(TRUE_UPPER.size):
+        if data[start + i] & 0xDF != TRUE_UPPER[i]:
+            return True
+    return False
+
+
+@kernel
+def set_hosts(row: Any, born: Any, store: Any, sys_flag: int) -> None:
+    row["born_ip_hi"] = born["ip_hi"]
+    row["born_ip_lo"] = born["ip_lo"]
+    row["born_port"] = born["port"]
+    row["store_ip_hi"] = store["ip_hi"]
+    row["store_ip_lo"] = store["ip_lo"]
+    row["store_port"] = store["port"]
+    sys_flag &= ~(SYS_BORN_IPV6 | SYS_STORE_IPV6)
+    sys_flag |= SYS_BORN_IPV6 if born["ipv6"] else 0
+    row["sys_flag"] = sys_flag | (SYS_STORE_IPV6 if store["ipv6"] else 0)
+
+
+@kernel
+def set_defaults(row: Any) -> None:
+    """Set what a client's message never brings."""
+    row["real_topic_index"] = -1
+    row["real_queue_id"] = 0
+    row["prepared_offset"] = 0
+    row["due_delay_ms"] = -1
+    row["out_ms"] = row["due_ms"] = row["enqueue_ms"] = row["dequeue_ms"] = -1
+    row["status"] = 0
+    row["phys_offset"] = -1
+
+
+@kernel
+def take_numbers(data: Bytes, spans: Spans, base: int, seen: int, row: Any) -> bool:
+    """Take the numeric fields; False: one is missing, no number, or for the plain way."""
+    queue_id = field_number(data, spans, base + QUEUE_ID, INT_MAX)
+    sys_flag = field_number(data, spans, base + SYS_FLAG, INT_MAX)
+    born_ms = field_number(data, spans, base + BORN_MS, -NO_NUMBER - 1)
+    flag = field_number(data, spans, base + FLAG, INT_MAX)
+    times = optional_number(data, spans, base + RECONSUME, seen)
+    queues = field_number(data, spans, base + DEFAULT_QUEUES, INT_MAX)
+    times_max = optional_number(data, spans, base + MAX_RECONSUME, seen)
+    if min(queue_id, sys_flag, born_ms, flag, times, queues, times_max) == NO_NUMBER:
+        return False
+    if queue_id < 0 or sys_flag < 0 or sys_flag & SYS_TRANSACTION_MASK:
+        return False
+    row["queue_id"] = queue_id
+    row["sys_flag"] = sys_flag
+    row["born_ms"] = born_ms
+    row["flag"] = flag
+    row["reconsume_times"] = times
+    return is_false(data, spans, base + BATCH, seen)
+
+
+@kernel
+def take_topic(data: Bytes, spans: Spans, slot: int, row: Any, topics: TopicNames) -> bool:
+    """Find the topic; False: unknown, closed, without this queue, or a retry topic."""
+    start, end = spans[slot, SPAN_START], spans[slot, SPAN_END]
+    if spans[slot, SPAN_KIND] != KIND_TEXT or start == end or data[start] == PERCENT:
+        return False
+    index = find_topic(data, start, end - start, topics)
+    if index < 0:
+        return False
+    topic = topics.topics[index]
+    row["topic_index"] = index
+    queues = max(topic["write_queues"], topic["read_queues"])
+    return topic["closed"] == 0 and topic["perm"] & 2 != 0 and row["queue_id"] < queues
+
+
+@kernel
+def take_properties(data: Bytes, spans: Spans, slot: int, row: Any, into: Into) -> bool:
+    """Stage the properties with the broker's own behind them; False: for the plain way."""
+    staging, state = into.staging, into.state
+    start = state[STATE_STAGED]
+    if spans[slot, SPAN_KIND] > 2:
+        return False
+    end = unescape(data, spans[slot, SPAN_START], spans[slot, SPAN_END], staging, start)
+    if end <= start or not scan_properties(staging, start, end, row):
+        return False
+    if staging[end - 1] != 2:
+        staging[end] = 2
+        end += 1
+    copy(staging, end, into.suffix, 0, into.suffix.size)
+    end += into.suffix.size
+    row["prop_pos"] = start
+    row["prop_len"] = end - start
+    state[STATE_STAGED] = end
+    return end - start <= state[STATE_PROPERTIES_MAX]
+
+
+@kernel
+def strings_are_present(spans: Spans, base: int) -> bool:
+    """Return whether the mandatory fields have a value: null is none."""
+    for slot in range(base, base + SEND_REQUIRED):
+        if spans[slot, SPAN_KIND] == KIND_NULL:
+            return False
+    return True
+
+
+@kernel
+def take_send(
+    data: Bytes, header: int, body: int, end: int, born: Any, into: Into, topics: TopicNames
+) -> bool:
+    """Fill the next row from one frame; False: the plain way must look at it."""
+    spans, state = into.spans, into.state
+    seen = scan_header(data, header, body, spans)
+    code_and_opaque = np.int64(1) << SLOT_CODE | np.int64(1) << SLOT_OPAQUE
+    if seen < 0 or seen & code_and_opaque != code_and_opaque:
+        return False
+    code = field_number(data, spans, SLOT_CODE, INT_MAX)
+    flag = optional_number(data, spans, SLOT_FLAG, seen)
+    opaque = field_number(data, spans, SLOT_OPAQUE, INT_MAX)
+    base = 0 if code == CODE_SEND_V2 else SLOT_LONG
+    if (code != CODE_SEND_V2 and code != CODE_SEND) or opaque == NO_NUMBER:
+        return False
+    if seen >> base & REQUIRED != REQUIRED or not strings_are_present(spans, base):
+        return False
+    if (flag != 0 and flag != 2) or body == end or end - body > state[STATE_BODY_MAX]:
+        return False
+    row = into.rows[state[STATE_ROWS]]
+    if not take_numbers(data, spans, base, seen, row):
+        return False
+    if not take_topic(data, spans, base + TOPIC, row, topics):
+        return False
+    if not take_properties(data, spans, base + PROPERTIES, row, into):
+        return False
+    set_hosts(row, born, into.home[0], row["sys_flag"])
+    set_defaults(row)
+    stage_body(data, body, end, row, into)
+    set_wire(into.wire[state[STATE_ROWS]], opaque, row["queue_id"], flag, state)
+    return True
+
+
+@kernel
+def stage_body(data: Bytes, body: int, end: int, row: Any, into: Into) -> None:
+    at = into.state[STATE_STAGED]
+    copy(into.staging, at, data, body, end - body)
+    row["body_pos"] = at
+    row["body_len"] = end - body
+    into.state[STATE_STAGED] = at + end - body
+
+
+@kernel
+def set_wire(wire: Any, opaque: int, queue_id: int, flag: int, state: Any) -> None:
+    wire["opaque"] = opaque
+    wire["connection"] = state[STATE_CONNECTION]
+    wire["queue_id"] = queue_id
+    wire["flags"] = WIRE_ONEWAY if flag & 2 else 0
+
+
+@kernel
+def frame_end(data: Bytes, pos: int, end: int, frame_bytes_max: int) -> int:
+    """Return the end of the frame at `pos`, -1 if it is incomplete, -2 if it cannot be one."""
+    if end - pos < 4:
+        return -1
+    length = get_i4(data, pos)
+    if length < 4 or length > frame_bytes_max:
+        return -2
+    if end - pos < PREFIX_BYTES:
+        return -1
+    if get_u4(data, pos + 4) & 0xFFFFFF > length - 4:
+        return -2
+    return pos + 4 + length if pos + 4 + length <= end else -1
+
+
+@kernel
+def take_frames(data: Bytes, pos: int, end: int, peer: Any, into: Into, topics: TopicNames) -> Any:
+    """Take sends from data[pos:end] until something stops; return (STOP_*, where)."""
+    state = into.state
+    while True:
+        stop = frame_end(data, pos, end, state[STATE_FRAME_MAX])
+        if stop < 0:
+            return (STOP_INCOMPLETE if stop == -1 else STOP_BROKEN), pos
+        state[STATE_FRAME_END] = stop
+        staged = state[STATE_STAGED]
+        room = into.staging.size - staged - into.suffix.size - 1
+        if state[STATE_ROWS] >= into.rows.size or room < stop - pos:
+            return STOP_FULL, pos
+        header = pos + PREFIX_BYTES
+        body = header + (get_u4(data, pos + 4) & 0xFFFFFF)
+        if data[pos + 4] != 0 or not take_send(data, header, body, stop, peer, into, topics):
+            state[STATE_STAGED] = staged
+            return STOP_PLAIN, pos
+        state[STATE_ROWS] += 1
+        pos = stop
+
+
+@kernel
+def take_sends(
+    data: Bytes,
+    pos: int,
+    end: int,
+    born: Any,
+    rows: Any,
+    wire: Any,
+    staging: Bytes,
+    suffix: Bytes,
+    home: Any,
+    spans: Spans,
+    state: Any,
+    topics: Any,
+    names: Bytes,
+    table: Any,
+) -> Any:
+    """Take sends from data[pos:end] until something stops.
+
+    Args:
+        born: (1,) HOST, the peer.
+        rows to state: the members of `Into`. They come one by one, as a tuple costs some 5 us a
+            call. `state` says how far rows and staging are used, and is moved on.
+        topics, names, table: of TopicArrays.
+
+    Returns (STOP_*, where the frame begins that was not taken); STATE_FRAME_END is where it ends
+    (STOP_PLAIN, STOP_FULL).
+    """
+    into = Into(rows, wire, staging, suffix, home, spans, state)
+    return take_frames(data, pos, end, born[0], into, TopicNames(topics, names, table))

@@ -1,0 +1,153 @@
+"""Property text to PUT columns, in one pass. `message_store.log.batch` has the readable twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from duemq.net.kernels.header import find_name, name_table
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.kernel import kernel
+from message_store.kernels.properties import equals, java_hash, parse_level, parse_number
+from message_store.layout import (
+    PROP_INNER_BATCH,
+    PROP_REAL_TOPIC,
+    PROP_SHARDED,
+    PROP_TIMER_DEL,
+    PROP_TIMER_OUT,
+    PROP_TIMER_STALE,
+    PROP_WAIT_FALSE,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_ILLEGAL,
+    TIMER_NONE,
+)
+
+UNIQ_BYTES_MAX = 255
+NUMBER_BYTES_MAX = 18
+NO_NUMBER = -(1 << 62)
+
+# Index of a name here is its case in `take_property`.
+UNIQ_KEY, TAGS, DELAY, WAIT, SEC, MS, DELIVER, OUT, DEL = range(9)
+REAL_TOPIC, REAL_QID, INNER_NUM, SHARDING_KEY, DUE, ROLLS, ENQUEUE, DEQUEUE = range(9, 17)
+INNER_BASE = 17  # this case and all after it are left to the slow path
+NAMES = name_table(
+    (
+        *("UNIQ_KEY", "TAGS", "DELAY", "WAIT", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"),
+        *("TIMER_DELIVER_MS", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY", "REAL_TOPIC", "REAL_QID"),
+        *(
+            "INNER_NUM",
+            "__SHARDINGKEY",
+            "DUEMQ_DUE_MS",
+            "TIMER_ROLL_TIMES",
+            "TIMER_ENQUEUE_MS",
+            "TIMER_DEQUEUE_MS",
+        ),
+        "INNER_BASE",
+        # From here on the plain way decides: transactions, and names that the broker itself adds.
+        *("TRAN_MSG", "MSG_REGION", "CLUSTER", "TRACE_ON"),
+    )
+)
+FALSE = np.frombuffer(b"false", np.uint8).copy()
+
+
+@kernel
+def is_clean(data: Bytes, pos: int, end: int) -> bool:
+    """Return whether the text can stand in an answer's JSON as it is."""
+    for i in range(pos, end):
+        if data[i] <= 32 or data[i] >= 127 or data[i] == 34 or data[i] == 92:
+            return False
+    return end - pos <= UNIQ_BYTES_MAX
+
+
+@kernel
+def take_timer(kind: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
+    """Note a timer property unless one that goes before it is there; False: not for certain."""
+    if end - pos > NUMBER_BYTES_MAX:
+        return False
+    known = row["timer_kind"]
+    if known == TIMER_ILLEGAL:  # of which of the three?
+        return False
+    if known == TIMER_NONE or kind <= known:
+        value = parse_number(data, pos, end, NO_NUMBER)
+        row["timer_kind"] = TIMER_ILLEGAL if value == NO_NUMBER else kind
+        row["timer_value"] = 0 if value == NO_NUMBER else value
+    return True
+
+
+@kernel
+def flag_of(case: int) -> int:
+    if case == OUT:
+        return PROP_TIMER_OUT
+    if case == DEL:
+        return PROP_TIMER_DEL
+    if case == SHARDING_KEY:
+        return PROP_SHARDED
+    if case >= DUE:
+        return PROP_TIMER_STALE
+    return PROP_REAL_TOPIC if case == REAL_TOPIC or case == REAL_QID else PROP_INNER_BATCH
+
+
+@kernel
+def take_property(case: int, data: Bytes, pos: int, end: int, row: Any) -> bool:
+    """Note one property in the columns; False: not for certain."""
+    if case == UNIQ_KEY:
+        row["uniq_pos"] = pos
+        row["uniq_len"] = end - pos
+        return is_clean(data, pos, end)
+    if case == TAGS:
+        row["tags_hash"] = java_hash(data, pos, end)
+    elif case == DELAY:
+        row["delay_level"] = parse_level(data, pos, end)
+        return end - pos <= NUMBER_BYTES_MAX
+    elif case == WAIT:
+        if equals(data, pos, end - pos, FALSE):
+            row["prop_flags"] |= PROP_WAIT_FALSE
+        else:
+            row["prop_flags"] &= ~PROP_WAIT_FALSE
+    elif case == SEC:
+        return take_timer(TIMER_DELAY_SEC, data, pos, end, row)
+    elif case == MS:
+        return take_timer(TIMER_DELAY_MS, data, pos, end, row)
+    elif case == DELIVER:
+        return take_timer(TIMER_DELIVER_MS, data, pos, end, row)
+    elif case < INNER_BASE:
+        row["prop_flags"] |= flag_of(case)
+    return case < INNER_BASE
+
+
+@kernel
+def entry_cut(data: Bytes, pos: int, end: int) -> Any:
+    """Return (end of the name or -1, end of the entry) of the entry at `pos`."""
+    name_end = -1
+    while pos < end and data[pos] != 2:
+        if data[pos] == 1 and name_end < 0:
+            name_end = pos
+        pos += 1
+    return name_end, pos
+
+
+@kernel
+def scan_properties(data: Bytes, pos: int, end: int, row: Any) -> bool:
+    """Fill the columns that come from the properties; False: not for certain.
+
+    Refused here: entries without name or value, transactions, a missing or odd UNIQ_KEY, names
+    that the broker adds itself, numbers of more than 18 digits.
+    """
+    row["prop_flags"] = 0
+    row["tags_hash"] = 0
+    row["delay_level"] = 0
+    row["timer_kind"] = TIMER_NONE
+    row["timer_value"] = 0
+    row["uniq_len"] = 0
+    while pos < end:
+        name_end, stop = entry_cut(data, pos, end)
+        if name_end <= pos or name_end + 1 >= stop:
+            return False
+        case = find_name(NAMES, data, pos, name_end - pos)
+        if case >= 0 and not take_property(case, data, name_end + 1, stop, row):
+            return False
+        pos = stop + 1
+    return row["uniq_len"] > 0

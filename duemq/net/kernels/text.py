@@ -1,0 +1,180 @@
+"""Strict JSON strings and numbers, as bytes. Positions are indexes; -1 says "not for certain"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from duemq.net.layout import KIND_RICH_TEXT, KIND_TEXT
+from message_store.kernels.bytes import Bytes, copy
+from message_store.kernels.kernel import kernel
+from message_store.kernels.memory import load_u8
+
+QUOTE, BACKSLASH = 34, 92
+ONES = np.uint64(0x0101010101010101)
+HIGHS = np.uint64(0x8080808080808080)
+QUOTES = np.uint64(0x2222222222222222)
+BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+BLANKS = np.uint64(0x2020202020202020)
+# What stands behind a backslash: itself, or the byte it means. 0: not allowed.
+ESCAPES = np.zeros(256, np.uint8)
+for _name, _byte in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
+    ESCAPES[_name] = _byte
+
+
+@kernel
+def plain_run(data: Bytes, pos: int, end: int) -> int:
+    """Return where the first quote, backslash, control or non-ASCII byte stands, or `end`."""
+    while pos + 8 <= end:
+        x = load_u8(data, np.int64(pos))
+        quote, slash = x ^ QUOTES, x ^ BACKSLASHES
+        found = x | ((x - BLANKS) & ~x) | ((quote - ONES) & ~quote) | ((slash - ONES) & ~slash)
+        if found & HIGHS != np.uint64(0):
+            break
+        pos += 8
+    while pos < end:
+        byte = data[pos]
+        if byte == QUOTE or byte == BACKSLASH or byte < 32 or byte >= 128:
+            break
+        pos += 1
+    return pos
+
+
+@kernel
+def skip_blank(data: Bytes, pos: int, end: int) -> int:
+    while pos < end and (data[pos] == 32 or data[pos] in (9, 10, 13)):
+        pos += 1
+    return pos
+
+
+@kernel
+def string_end(data: Bytes, pos: int, end: int) -> Any:
+    """Return (position of the closing quote or -1, KIND_*) of a string that begins at `pos`."""
+    kind = KIND_TEXT
+    while True:
+        pos = plain_run(data, pos, end)
+        if pos >= end or data[pos] < 32:
+            return -1, kind
+        if data[pos] == QUOTE:
+            return pos, kind
+        kind = KIND_RICH_TEXT
+        pos += 2 if data[pos] == BACKSLASH else 1
+
+
+@kernel
+def number_end(data: Bytes, pos: int, end: int) -> int:
+    """Return the end of a JSON integer of at most 18 digits, or -1."""
+    if pos < end and data[pos] == 45:
+        pos += 1
+    start = pos
+    while pos < end and 48 <= data[pos] <= 57:
+        pos += 1
+    count = pos - start
+    if count == 0 or count > 18 or (count > 1 and data[start] == 48):
+        return -1
+    return pos
+
+
+@kernel
+def hex4(data: Bytes, pos: int, end: int) -> int:
+    """Return the number of four hex digits, or -1."""
+    if pos + 4 > end:
+        return -1
+    value = 0
+    for i in range(4):
+        byte = np.int64(data[pos + i])
+        if 48 <= byte <= 57:
+            digit = byte - 48
+        elif 65 <= (byte & 0xDF) <= 70:
+            digit = (byte & 0xDF) - 55
+        else:
+            return -1
+        value = value * 16 + digit
+    return value
+
+
+@kernel
+def put_utf8(out: Bytes, at: int, point: int) -> int:
+    """Write one code point; return the position behind it."""
+    if point < 0x80:
+        out[at] = point
+        return at + 1
+    if point < 0x800:
+        out[at] = 0xC0 | point >> 6
+        out[at + 1] = 0x80 | point & 0x3F
+        return at + 2
+    if point < 0x10000:
+        out[at] = 0xE0 | point >> 12
+        out[at + 1] = 0x80 | point >> 6 & 0x3F
+        out[at + 2] = 0x80 | point & 0x3F
+        return at + 3
+    out[at] = 0xF0 | point >> 18
+    out[at + 1] = 0x80 | point >> 12 & 0x3F
+    out[at + 2] = 0x80 | point >> 6 & 0x3F
+    out[at + 3] = 0x80 | point & 0x3F
+    return at + 4
+
+
+@kernel
+def utf8_size(data: Bytes, pos: int, end: int) -> int:
+    """Return the size of the well-formed UTF-8 character at `pos`, or 0."""
+    first = np.int64(data[pos])
+    size = 2 if 0xC2 <= first < 0xE0 else 3 if 0xE0 <= first < 0xF0 else 4
+    if first < 0xC2 or first > 0xF4 or pos + size > end:
+        return 0
+    for i in range(1, size):
+        if data[pos + i] & 0xC0 != 0x80:
+            return 0
+    second = np.int64(data[pos + 1])
+    overlong = (first == 0xE0 and second < 0xA0) or (first == 0xF0 and second < 0x90)
+    outside = (first == 0xED and second >= 0xA0) or (first == 0xF4 and second >= 0x90)
+    return 0 if overlong or outside else size
+
+
+@kernel
+def unescape_one(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> Any:
+    """Write what the escape behind a backslash means; return (pos or -1, at)."""
+    if pos >= end:
+        return -1, at
+    if data[pos] != 117:
+        out[at] = ESCAPES[data[pos]]
+        return (pos + 1 if ESCAPES[data[pos]] else -1), at + 1
+    unit = hex4(data, pos + 1, end)
+    pos += 5
+    if unit < 0 or 0xDC00 <= unit < 0xE000:
+        return -1, at
+    if 0xD800 <= unit < 0xDC00:
+        paired = pos + 1 < end and data[pos] == BACKSLASH and data[pos + 1] == 117
+        low = hex4(data, pos + 2, end) if paired else -1
+        if low < 0xDC00 or low >= 0xE000:
+            return -1, at
+        unit = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00)
+        pos += 6
+    return pos, put_utf8(out, at, unit)
+
+
+@kernel
+def unescape(data: Bytes, pos: int, end: int, out: Bytes, at: int) -> int:
+    """Write the text of a JSON string as UTF-8; return the position behind it, or -1.
+
+    `out` has room for end - pos bytes: no escape is shorter than what it means.
+    """
+    while True:
+        run = plain_run(data, pos, end)
+        copy(out, at, data, pos, run - pos)
+        at += run - pos
+        pos = run
+        if pos >= end:
+            return at
+        if data[pos] == BACKSLASH:
+            pos, at = unescape_one(data, pos + 1, end, out, at)
+            if pos < 0:
+                return -1
+            continue
+        size = utf8_size(data, pos, end) if data[pos] >= 128 else 0
+        if size == 0:
+            return -1
+        copy(out, at, data, pos, size)
+        pos += size
+        at += size

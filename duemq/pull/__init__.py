@@ -1,0 +1,1 @@
+"""Pulls, held pulls, consumer progress and queue locks."""

@@ -1,0 +1,121 @@
+"""Progress and bounds: 14, 15, and the offsets of a queue 29 to 32.
+
+ConsumerManageProcessor, AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from delivery.plugin import Request, RequestHandler, Response
+from duemq.net import fields
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.ports import Groups, Offsets, Topics
+from duemq.pull.pull_plan import PullLimits, StoreLimits
+from duemq.registry.internal_topics import check_group, check_readable
+from message_store.errors import RequestError
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+NOT_FOUND = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+
+
+class OffsetProcessor:
+    """Answers 14, 15, 29, 30, 31, 32."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        offsets: Offsets,
+        limits: Callable[[], PullLimits] | None = None,
+    ) -> None:
+        self._store, self._topics = store, topics
+        self._groups, self._offsets = groups, offsets
+        self._limits = limits or StoreLimits(store)
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
+        }
+
+    async def query(self, request: Request) -> Response:
+        """Answer a group's progress; a young queue starts at 0, an unknown one gets 22."""
+        group = fields.text(request, "consumerGroup")
+        topic, queue_id = _queue(request)
+        reset = self._offsets.pending_reset(group, topic, queue_id)
+        offset = self._offsets.query(group, topic, queue_id) if reset is None else reset
+        if offset is not None and offset >= 0:
+            return _offset(offset)
+        zero_wanted = request.fields.get("setZeroIfNotFound")
+        if zero_wanted is not None and zero_wanted.lower() == "false":
+            return Response(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND, {})
+        if self._starts_at_zero(topic, queue_id):
+            return _offset(0)
+        return Response(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND, {})
+
+    async def update(self, request: Request) -> Response:
+        """Store a group's progress; ignored while a reset waits to be taken over."""
+        group = fields.text(request, "consumerGroup")
+        topic, queue_id = _queue(request)
+        offset = fields.long(request, "commitOffset")
+        check_group(group)
+        check_readable(topic)
+        if self._groups.known(group) is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!"
+            )
+        if self._topics.find(topic) is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        if self._offsets.pending_reset(group, topic, queue_id) is not None:
+            return Response(remark="Offset has been previously reset", fields={})
+        self._offsets.commit(group, topic, queue_id, offset)
+        return Response(fields={})
+
+    async def max_offset(self, request: Request) -> Response:
+        """Answer the offset after the last message that consumers may read.
+
+        Source: DefaultMessageStore.getMaxOffsetInQueue, whose queues end at the confirm offset
+        """
+        return _offset(self._store.readable_bounds(*_queue(request))[1])
+
+    async def min_offset(self, request: Request) -> Response:
+        """Answer the offset of the queue's first message."""
+        return _offset(self._store.queue_bounds(*_queue(request))[0])
+
+    async def search(self, request: Request) -> Response:
+        """Answer the offset of the first message at or after a store time (UPPER: the last)."""
+        topic, queue_id = _queue(request)
+        time_ms = fields.long(request, "timestamp")
+        upper = request.fields.get("boundaryType", "").upper() == "UPPER"
+        return _offset(self._store.search_offset(topic, queue_id, time_ms, upper=upper))
+
+    async def earliest(self, request: Request) -> Response:
+        """Answer when the queue's first message was stored, -1 if there is none."""
+        time_ms = self._store.earliest_store_ms(*_queue(request))
+        return Response(fields={"timestamp": str(time_ms)})
+
+    def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
+        """Return whether a new group may begin at 0: the first message is there and recent."""
+        low, _ = self._store.queue_bounds(topic, queue_id)
+        units = self._store.units(topic, queue_id, 0, 1) if low <= 0 else None
+        if units is None or units.size == 0:
+            return False
+        behind_bytes = self._store.max_offset - int(units[0]["phys_offset"])
+        return behind_bytes <= self._limits().memory_span_bytes
+
+
+def _queue(request: Request) -> tuple[str, int]:
+    return fields.text(request, "topic"), fields.integer(request, "queueId")
+
+
+def _offset(value: int) -> Response:
+    return Response(fields={"offset": str(value)})

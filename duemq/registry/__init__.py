@@ -1,0 +1,1 @@
+"""Topics, groups, clients and consumer offsets, and the tables that keep them."""

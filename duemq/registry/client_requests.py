@@ -1,0 +1,224 @@
+"""Clients come and go: heartbeat 34, unregister 35, members 38, configuration check 46.
+
+ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Self
+
+import msgspec
+
+from delivery.plugin import Peer, Request, RequestHandler, Response
+from duemq.configuration.config import BrokerConfig
+from duemq.net import fields
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.ports import Groups, Topics
+from duemq.registry.clients import ClientTable, GroupChange
+from duemq.registry.heartbeats import (
+    Heartbeat,
+    HeartbeatLimits,
+    parse_heartbeat,
+    parse_subscription,
+)
+from duemq.registry.subscriptions import ExpressionError
+from duemq.registry.topic_config import TopicConfig
+from message_store.clock import Clock
+from message_store.errors import RequestError
+
+log = logging.getLogger(__name__)
+RETRY_PREFIX = "%RETRY%"
+SCAN_MS = 10_000
+READ_HERE_BYTES_MAX = 65_536
+PIECE_MAX = 512  # groups and subscriptions that are taken in within one turn of the loop
+
+
+class ClientProcessor:
+    """Answers 34, 35, 38, 46 and tells groups about changes with 40."""
+
+    def __init__(
+        self,
+        clients: ClientTable,
+        topics: Topics,
+        groups: Groups,
+        clock: Clock,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._clients, self._topics, self._groups = clients, topics, groups
+        self._clock, self._config = clock, config
+        self._watched: set[Peer] = set()
+        self._stopped = asyncio.Event()
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
+        }
+
+    async def heartbeat(self, request: Request) -> Response:
+        """Take in a heartbeat, create what its groups need, tell changed groups."""
+        told = await self._parsed(request)
+        await self._prepare_groups(told)
+        changed = told.fingerprint == 0
+        pieces = list(_pieces(told))
+        for number, piece in enumerate(pieces, start=1):
+            peer = _peer(request)  # it may have gone while others had their turn
+            self._watch(peer)
+            changes = self._clients.heartbeat(
+                piece,
+                peer,
+                language=request.language,
+                version=request.version,
+                now_ms=self._clock.now_ms(),
+            )
+            self._notify(changes)
+            changed |= bool(changes)
+            if number < len(pieces):
+                await asyncio.sleep(0)
+        return Response(
+            fields={
+                "IS_SUPPORT_HEART_BEAT_V2": "true",
+                "IS_SUB_CHANGE": "true" if changed else "false",
+            }
+        )
+
+    async def unregister(self, request: Request) -> Response:
+        """Forget the client in the groups named; tell the rest."""
+        fields.text(request, "clientID")
+        self._notify(
+            self._clients.unregister(
+                _peer(request),
+                producer_group=request.fields.get("producerGroup", ""),
+                consumer_group=request.fields.get("consumerGroup", ""),
+            )
+        )
+        return Response(fields={})
+
+    async def members(self, request: Request) -> Response:
+        """Answer the client ids of a consumer group."""
+        group = fields.text(request, "consumerGroup")
+        ids = self._clients.members(group)
+        if not ids:
+            return Response(
+                ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}", fields={}
+            )
+        return Response(fields={}, body=msgspec.json.encode({"consumerIdList": ids}))
+
+    async def check_config(self, request: Request) -> Response:
+        """Answer whether a subscription that is not by tag could be served."""
+        try:
+            data = msgspec.json.decode(request.body) if request.body else None
+            given = data.get("subscriptionData") if isinstance(data, dict) else None
+            subscription = parse_subscription(given) if given else None
+        except ExpressionError as fault:
+            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(fault)) from fault
+        except (ValueError, RecursionError) as fault:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"client config: {fault}") from fault
+        if subscription is None or subscription.is_tag:
+            return Response()
+        if not self._config().property_filter_enable:
+            return Response(
+                ResponseCode.SYSTEM_ERROR,
+                f"The broker does not support consumer to filter message by {subscription.kind}",
+            )
+        return Response()
+
+    def scan(self) -> None:
+        """Forget clients that were silent for too long; tell their groups."""
+        silent, changes = self._clients.expire(self._clock.now_ms())
+        for peer in silent:
+            log.info("client at %s was silent for too long: forgotten", peer.address)
+        self._notify(changes)
+
+    async def run(self) -> None:
+        """Scan until stopped."""
+        while not self._stopped.is_set():
+            await self._clock.wait(self._stopped, until_ms=self._clock.now_ms() + SCAN_MS)
+            self.scan()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Run the scan while the block lasts."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.run(), name="client scan")
+            try:
+                yield self
+            finally:
+                self._stopped.set()
+
+    async def _parsed(self, request: Request) -> Heartbeat:
+        """Return the heartbeat; a large one is read in a thread, so that others are served."""
+        config, body = self._config(), request.body
+        limits = HeartbeatLimits(config.client_groups_max, config.heartbeat_subscriptions_max)
+        if len(body) <= READ_HERE_BYTES_MAX:
+            return parse_heartbeat(body, limits)
+        return await asyncio.to_thread(parse_heartbeat, bytes(body), limits)
+
+    async def _prepare_groups(self, told: Heartbeat) -> None:
+        """Create the groups and their retry topics: in few writes, and in turns with others."""
+        for piece in _pieces(told):
+            wanted = []
+            for entry in piece.consumers:
+                group = self._groups.find(entry.group)
+                if group is None or group.retry_queues <= 0:
+                    continue
+                name = RETRY_PREFIX + entry.group
+                if self._topics.find(name) is None:
+                    wanted.append((name, group.retry_queues))
+            if wanted:
+                await self._topics.ensure_all(
+                    [
+                        TopicConfig(name=name, read_queues=queues, write_queues=queues)
+                        for name, queues in wanted
+                    ]
+                )
+
+    def _notify(self, changes: Iterable[GroupChange]) -> None:
+        if not self._config().notify_consumer_change:
+            return
+        for change in changes:
+            group = self._groups.find(change.group)
+            if change.broadcasting or (group is not None and not group.notify_changed):
+                continue
+            for peer in change.peers:
+                peer.send_oneway(
+                    Request(
+                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                        {"consumerGroup": change.group},
+                        oneway=True,
+                    )
+                )
+
+    def _watch(self, peer: Peer) -> None:
+        if peer not in self._watched:
+            self._watched.add(peer)
+            peer.on_close(self._closed)
+
+    def _closed(self, peer: Peer) -> None:
+        self._watched.discard(peer)
+        self._notify(self._clients.close(peer))
+
+
+def _pieces(told: Heartbeat) -> Iterator[Heartbeat]:
+    """Yield a heartbeat in pieces, each a short turn's work; the producers go with the first."""
+    producers, first, weight = told.producers, 0, 0
+    for index, entry in enumerate(told.consumers):
+        weight += 1 + len(entry.subscriptions)
+        if weight >= PIECE_MAX:
+            yield replace(told, producers=producers, consumers=told.consumers[first : index + 1])
+            producers, first, weight = (), index + 1, 0
+    if producers or first < len(told.consumers):
+        yield replace(told, producers=producers, consumers=told.consumers[first:])
+
+
+def _peer(request: Request) -> Peer:
+    if request.peer is None or request.peer.closed:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection is gone")
+    return request.peer

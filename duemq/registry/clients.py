@@ -1,0 +1,251 @@
+"""Who is connected: producer and consumer groups, their connections and subscriptions.
+
+    heartbeat ----+
+    unregister ---+--> ClientTable --> changes: groups whose members must hear of it (code 40)
+    close, expire +
+
+The table reads no clock and sends nothing. The key of a member is (group, connection); the client
+id is an attribute, because one process may use one id for a producer and a consumer, and a
+reconnecting client is there twice for a moment. ConsumerManager, ProducerManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from delivery.plugin import Peer
+from duemq.registry.heartbeats import BROADCASTING, ConsumerEntry, Heartbeat
+from duemq.registry.subscriptions import Subscription
+
+CHANNEL_EXPIRES_MS = 120_000
+GROUPS_OF_PEER_MAX = 4_096
+
+
+@dataclass(slots=True)
+class Channel:
+    """One member of a group."""
+
+    peer: Peer
+    client_id: str
+    language: str
+    version: int
+    seen_ms: int
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """A consumer group with at least one member."""
+
+    name: str
+    consume_type: str
+    message_model: str
+    from_where: str
+    channels: dict[Peer, Channel] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    @property
+    def broadcasting(self) -> bool:
+        return self.message_model == BROADCASTING
+
+    def client_ids(self) -> list[str]:
+        """Return the members' ids, each once, sorted."""
+        return sorted({channel.client_id for channel in self.channels.values()})
+
+    def find(self, client_id: str) -> Channel | None:
+        """Return the newest connection with this client id."""
+        found = [c for c in self.channels.values() if c.client_id == client_id]
+        return max(found, key=lambda c: c.seen_ms, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChange:
+    """A consumer group changed; `peers` are its members now."""
+
+    group: str
+    peers: tuple[Peer, ...]
+    broadcasting: bool
+
+
+class ClientTable:
+    """All producers and consumers of one broker.
+
+    Args:
+        expires_ms: a client silent for so long is forgotten.
+        groups_max: groups of one connection; more are not taken in.
+    """
+
+    def __init__(
+        self, *, expires_ms: int = CHANNEL_EXPIRES_MS, groups_max: int = GROUPS_OF_PEER_MAX
+    ) -> None:
+        self._groups_max = groups_max
+        self._expires_ms = expires_ms
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[Peer, Channel]] = {}
+        self._groups_of: dict[Peer, set[str]] = {}  # "c" or "p", then the group
+        self._heard_ms: dict[Peer, int] = {}  # of each peer that has a group
+
+    # --- questions
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        """Return a consumer group that has a member."""
+        return self._consumers.get(name)
+
+    def consumer_groups(self) -> Iterator[ConsumerGroup]:
+        """Yield all consumer groups."""
+        return iter(self._consumers.values())
+
+    def producer_groups(self) -> Iterator[tuple[str, list[Channel]]]:
+        """Yield all producer groups with their connections."""
+        for name, channels in self._producers.items():
+            yield name, list(channels.values())
+
+    def members(self, group: str) -> list[str]:
+        """Return the client ids of a consumer group, sorted; empty if it has none."""
+        found = self._consumers.get(group)
+        return found.client_ids() if found else []
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        """Return what the group's last heartbeats said of a topic."""
+        found = self._consumers.get(group)
+        return found.subscriptions.get(topic) if found else None
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics that the members of a group subscribe to; empty if it has none."""
+        found = self._consumers.get(group)
+        return sorted(found.subscriptions) if found else []
+
+    def groups_on(self, topic: str) -> list[str]:
+        """Return the consumer groups that subscribe to a topic."""
+        return sorted(g.name for g in self._consumers.values() if topic in g.subscriptions)
+
+    def producer(self, group: str) -> Channel | None:
+        """Return the connection of a producer group that was heard of last and is open."""
+        channels = self._producers.get(group, {}).values()
+        alive = [channel for channel in channels if not channel.peer.closed]
+        return max(alive, key=lambda c: c.seen_ms, default=None)
+
+    def find_client(self, client_id: str) -> Channel | None:
+        """Return a producer's open connection by client id, for request/reply."""
+        for channels in self._producers.values():
+            for channel in channels.values():
+                if channel.client_id == client_id and not channel.peer.closed:
+                    return channel
+        return None
+
+    # --- events
+
+    def heartbeat(
+        self, heartbeat: Heartbeat, peer: Peer, *, language: str, version: int, now_ms: int
+    ) -> list[GroupChange]:
+        """Take in one heartbeat; return the consumer groups that it changed."""
+        channel = Channel(peer, heartbeat.client_id, language, version, now_ms)
+        for name in heartbeat.producers:
+            if self._join(peer, "p" + name, now_ms):
+                self._producers.setdefault(name, {})[peer] = channel
+        changed = [
+            entry.group
+            for entry in heartbeat.consumers
+            if self._join(peer, "c" + entry.group, now_ms)
+            and self._take_consumer(entry, channel, with_subscriptions=not heartbeat.without_sub)
+        ]
+        return self._changes(changed)
+
+    def unregister(
+        self, peer: Peer, *, producer_group: str = "", consumer_group: str = ""
+    ) -> list[GroupChange]:
+        """Forget a connection in the named groups; return the groups that remain and changed."""
+        if producer_group:
+            self._leave(peer, "p" + producer_group)
+        if consumer_group and self._leave(peer, "c" + consumer_group):
+            return self._changes([consumer_group])
+        return []
+
+    def close(self, peer: Peer) -> list[GroupChange]:
+        """Forget a closed connection everywhere; return the groups that remain and changed."""
+        keys = list(self._groups_of.get(peer, ()))
+        return self._changes([key[1:] for key in keys if self._leave(peer, key) and key[0] == "c"])
+
+    def expire(self, now_ms: int) -> tuple[list[Peer], list[GroupChange]]:
+        """Forget connections that were silent for too long; return them and the changes."""
+        limit_ms = now_ms - self._expires_ms
+        silent = [peer for peer, heard_ms in self._heard_ms.items() if heard_ms < limit_ms]
+        changes: dict[str, GroupChange] = {}
+        for peer in silent:
+            changes.update({change.group: change for change in self.close(peer)})
+        return silent, [c for c in changes.values() if c.group in self._consumers]
+
+    # --- inside
+
+    def _take_consumer(
+        self, entry: ConsumerEntry, channel: Channel, *, with_subscriptions: bool
+    ) -> bool:
+        group = self._consumers.get(entry.group)
+        if group is None:
+            group = ConsumerGroup(
+                entry.group, entry.consume_type, entry.message_model, entry.from_where
+            )
+            self._consumers[entry.group] = group
+        group.consume_type, group.message_model = entry.consume_type, entry.message_model
+        group.from_where = entry.from_where
+        known = group.channels.get(channel.peer)
+        group.channels[channel.peer] = channel
+        changed = known is None or known.client_id != channel.client_id
+        if with_subscriptions:
+            changed |= _merge(group.subscriptions, entry.subscriptions)
+        return changed
+
+    def _join(self, peer: Peer, key: str, now_ms: int) -> bool:
+        keys = self._groups_of.get(peer) or set()
+        if key not in keys and len(keys) >= self._groups_max:
+            return False
+        self._groups_of[peer] = keys
+        keys.add(key)
+        self._heard_ms[peer] = now_ms
+        return True
+
+    def _leave(self, peer: Peer, key: str) -> bool:
+        keys = self._groups_of.get(peer)
+        if keys is None or key not in keys:
+            return False
+        keys.discard(key)
+        if not keys:
+            del self._groups_of[peer]
+            del self._heard_ms[peer]
+        name = key[1:]
+        if key[0] == "p":
+            _drop(self._producers[name], peer)
+            if not self._producers[name]:
+                del self._producers[name]
+            return True
+        group = self._consumers[name]
+        _drop(group.channels, peer)
+        if not group.channels:
+            del self._consumers[name]
+        return True
+
+    def _changes(self, names: Iterable[str]) -> list[GroupChange]:
+        groups = [self._consumers[name] for name in dict.fromkeys(names) if name in self._consumers]
+        return [GroupChange(g.name, tuple(g.channels), g.broadcasting) for g in groups]
+
+
+def _drop(channels: dict[Peer, Channel], peer: Peer) -> None:
+    channels.pop(peer, None)
+
+
+def _merge(known: dict[str, Subscription], told: tuple[Subscription, ...]) -> bool:
+    """Bring a group's subscriptions up to a heartbeat; return whether topics came or went.
+
+    A member that has not yet heard of a change speaks with an older version: it does not replace,
+    but the topic list is always that of the last speaker. ConsumerGroupInfo.updateSubscription.
+    """
+    changed = False
+    for subscription in told:
+        old = known.get(subscription.topic)
+        changed |= old is None
+        if old is None or subscription.version > old.version:
+            known[subscription.topic] = subscription
+    gone = known.keys() - {subscription.topic for subscription in told}
+    for topic in gone:
+        del known[topic]
+    return changed or bool(gone)

@@ -1,0 +1,334 @@
+"""Offsets of consumer groups, by topic and queue, kept in consumerOffset.json.
+
+    (topic, group) -> {queue id: next offset to consume}
+
+The file never passes the durable log: it is written once the log is on the disk up to where it
+ended when the offsets were taken. At a start an offset after its queue's end is set to that end,
+for messages stored later get the offsets between the two and must be given. Apache does neither.
+
+A server-side reset waits here beside the progress until the consumer's next pull takes it over:
+until then queries answer it and the consumer's own commits are ignored (their callers see to that).
+Progress of pulls and pending resets live in memory only. Source: ConsumerOffsetManager
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from duemq.net.codes import ResponseCode
+from duemq.registry.config_file import ConfigFile, Saved
+from duemq.registry.data_version import DataVersion
+from message_store.clock import Clock
+from message_store.errors import RequestError
+from message_store.queues.topic_table import QUEUES_MAX
+
+log = logging.getLogger(__name__)
+PAIRS_MAX = 1_000_000
+PAIRS_PER_TURN = 4_096  # copied within one turn of the loop
+NOTICES_MAX = 10
+COMMITS_PER_VERSION = 500  # consumerOffsetUpdateVersionStep
+SEPARATOR = "@"
+_FILE_MEMBERS = frozenset({"dataVersion", "groupTopicMap", "offsetTable"})
+
+Table = dict[tuple[str, str], dict[int, int]]
+
+
+class DurableLog(Protocol):
+    """The part of the message store that offsets are bound to."""
+
+    @property
+    def max_offset(self) -> int: ...
+    async def wait_durable(self, end_offset: int, *, always: bool = False) -> bool: ...
+    def flush(self) -> None: ...
+
+
+class OffsetManager(Saved):
+    """Offsets of all consumer groups of one broker.
+
+    Args:
+        store: the log that the file must not pass; None: the file is written at once.
+        pairs_max: topics of groups whose offsets are kept; one more is refused.
+    """
+
+    def __init__(
+        self,
+        file: ConfigFile,
+        clock: Clock,
+        store: DurableLog | None = None,
+        *,
+        pairs_max: int = PAIRS_MAX,
+    ) -> None:
+        super().__init__(file)
+        self._clock, self._store, self._pairs_max = clock, store, pairs_max
+        self._table: Table = {}
+        self._pulled: Table = {}
+        self._resets: Table = {}
+        self._extra: dict[str, Any] = {}
+        self._commits = 0
+        self.version = DataVersion()
+
+    # -- file ---------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read consumerOffset.json.
+
+        Raises:
+            CorruptStore: The file is there but neither it nor its backup can be used.
+        """
+        self.version = DataVersion(0, self._clock.now_ms())
+        found = self._file.load(self._decode)
+        self._dirty = found is None
+        if found is not None:
+            version, self._extra, self._table = found
+            self.version = version or self.version
+
+    def fit(self, bounds: Callable[[str, int], tuple[int, int]]) -> int:
+        """Set offsets after the end of their queue to that end; return how many there were.
+
+        Args:
+            bounds: gives the first offset of a queue and the one after its last message.
+        """
+        count = 0
+        for (topic, group), queues in self._table.items():
+            for queue_id, offset in queues.items():
+                _, end = bounds(topic, queue_id)
+                if offset > end:
+                    count += 1
+                    if count <= NOTICES_MAX:
+                        log.warning(
+                            "group %s had consumed queue %d of %s up to %d, but the queue ends at "
+                            "%d: the group goes on there",
+                            group, queue_id, topic, offset, end,
+                        )  # fmt: skip
+                    queues[queue_id] = end
+        if count > NOTICES_MAX:
+            log.warning("%d more offsets were set to the end of their queue", count - NOTICES_MAX)
+        self._dirty |= count > 0
+        return count
+
+    def persist(self) -> None:
+        """Sync the log, then write the file if it does not hold the offsets yet.
+
+        Raises:
+            OSError: The disk refused one of both.
+        """
+        if self._dirty and self._store is not None:
+            self._store.flush()
+        super().persist()
+
+    async def save(self) -> None:
+        """Write the offsets of now once the log is on the disk up to its present end.
+
+        Where the disk does not follow in time, the next call tries again.
+
+        Raises:
+            OSError: The disk refused the file.
+        """
+        if not self._dirty:
+            return
+        self._dirty = False
+        try:
+            value = await self._snapshot()
+            store = self._store
+            if store is None or await store.wait_durable(store.max_offset, always=True):
+                await self._file.save(value)
+            else:
+                self._dirty = True
+        except BaseException:
+            self._dirty = True
+            raise
+
+    async def _snapshot(self) -> dict[str, Any]:
+        """Return `to_json()` made in short turns of the loop, other tasks between them.
+
+        Every offset in it was committed before this returns; each is as of its own turn.
+        """
+        topics_of: dict[str, list[str]] = {}
+        offsets: dict[str, dict[int, int]] = {}
+        for number, key in enumerate(list(self._table), start=1):
+            if (queues := self._table.get(key)) is not None:  # removed meanwhile
+                topic, group = key
+                topics_of.setdefault(group, []).append(topic)
+                offsets[f"{topic}{SEPARATOR}{group}"] = queues.copy()
+            if number % PAIRS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return self._file_content(topics_of, offsets)
+
+    @staticmethod
+    def _decode(data: Mapping[str, Any]) -> tuple[DataVersion | None, dict[str, Any], Table]:
+        return (
+            DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
+            {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
+            _read_table(data.get("offsetTable") or {}),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that consumerOffset.json holds; nothing in it changes any more."""
+        topics_of: dict[str, list[str]] = {}
+        for topic, group in self._table:
+            topics_of.setdefault(group, []).append(topic)
+        return self._file_content(topics_of, self.offset_table())
+
+    def _file_content(
+        self, topics_of: Mapping[str, list[str]], offsets: Mapping[str, dict[int, int]]
+    ) -> dict[str, Any]:
+        return {
+            "dataVersion": self.version.to_json(),
+            **self._extra,
+            "groupTopicMap": topics_of,
+            "offsetTable": offsets,
+        }
+
+    def offset_table(self) -> dict[str, dict[int, int]]:
+        """Return a copy of all progress as `{"topic@group": {queue: offset}}`."""
+        return {f"{topic}{SEPARATOR}{group}": dict(q) for (topic, group), q in self._table.items()}
+
+    # -- progress -----------------------------------------------------------------------------
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset a group consumes next (a pending reset first), None if unknown."""
+        reset = self.pending_reset(group, topic, queue_id)
+        if reset is not None:
+            return reset
+        return self._table.get((topic, group), {}).get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the offset a group consumes next; it may go backwards.
+
+        Raises:
+            RequestError: There is no such queue, or no room for another topic of a group.
+        """
+        self._put(self._table, group, topic, queue_id, offset)
+        self._dirty = True
+        self._commits += 1
+        if self._commits % COMMITS_PER_VERSION == 0:
+            self.version = self.version.next(self._clock.now_ms())
+
+    def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the offset a group pulls next; for 208, kept in memory.
+
+        Raises:
+            RequestError: There is no such queue, or no room for another topic of a group.
+        """
+        self._put(self._pulled, group, topic, queue_id, offset)
+
+    def query_pull(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset a group pulls next, None if it has not pulled."""
+        return self._pulled.get((topic, group), {}).get(queue_id)
+
+    def _put(self, table: Table, group: str, topic: str, queue_id: int, offset: int) -> None:
+        if not 0 <= queue_id < QUEUES_MAX:
+            text = f"queue {queue_id} of {topic}: queues are numbered 0 to {QUEUES_MAX - 1}"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+        queues = table.get((topic, group))
+        if queues is None:
+            if len(table) >= self._pairs_max:
+                text = (
+                    f"offsets of {len(table)} topics of groups are kept; the limit is "
+                    f"consumerOffsetsMax={self._pairs_max}. Delete groups, or set a higher limit"
+                )
+                raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+            queues = table[topic, group] = {}
+        queues[queue_id] = offset
+
+    def of_group(self, group: str) -> Iterator[tuple[str, Mapping[int, int]]]:
+        """Yield each topic a group has progress in, with {queue: offset}."""
+        for topic, name in list(self._table):
+            if name == group:
+                yield topic, dict(self._table[topic, name])
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics a group has progress in, sorted."""
+        return sorted(topic for topic, name in self._table if name == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that have progress in a topic, sorted."""
+        return sorted(group for name, group in self._table if name == topic)
+
+    # -- resets -------------------------------------------------------------------------------
+
+    def set_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Have the group go on at `offset`, whatever its members commit until their next pull.
+
+        Raises:
+            RequestError: There is no such queue, or no room for another topic of a group.
+        Source: ConsumerOffsetManager.assignResetOffset
+        """
+        self.commit(group, topic, queue_id, offset)
+        self._put(self._resets, group, topic, queue_id, offset)
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset of a reset that waits to be taken over, or None."""
+        if not self._resets:
+            return None
+        return self._resets.get((topic, group), {}).get(queue_id)
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the offset of a waiting reset and forget it, or None.
+
+        Source: ConsumerOffsetManager.queryThenEraseResetOffset
+        """
+        queues = self._resets.get((topic, group)) if self._resets else None
+        if queues is None:
+            return None
+        offset = queues.pop(queue_id, None)
+        if not queues:
+            del self._resets[topic, group]
+        return offset
+
+    # -- cleaning -----------------------------------------------------------------------------
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Give a group the progress of another in one topic; nothing if that has none.
+
+        Raises:
+            RequestError: There is no room for another topic of a group.
+        """
+        for queue_id, offset in dict(self._table.get((topic, source), {})).items():
+            self.commit(target, topic, queue_id, offset)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget all progress in a topic. Source: cleanOffsetByTopic"""
+        self._remove([key for key in self._keys() if key[0] == topic])
+
+    def remove_group(self, group: str) -> None:
+        """Forget all progress of a group. Source: removeOffset"""
+        self._remove([key for key in self._keys() if key[1] == group])
+
+    def _keys(self) -> set[tuple[str, str]]:
+        return self._table.keys() | self._pulled.keys() | self._resets.keys()
+
+    def _remove(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            self._dirty |= self._table.pop(key, None) is not None
+            self._pulled.pop(key, None)
+            self._resets.pop(key, None)
+
+
+def _read_table(data: Any) -> Table:
+    """Return `{"topic@group": {queue: offset}}` by topic and group.
+
+    Raises:
+        ValueError: What is wrong with it.
+    """
+    if not isinstance(data, Mapping):
+        raise ValueError("offsetTable is not an object")
+    table: Table = {}
+    for key, queues in data.items():
+        topic, separator, group = str(key).partition(SEPARATOR)
+        if not separator or not isinstance(queues, Mapping):
+            raise ValueError(f"offsetTable entry {key!r} is not topic@group with an object")
+        table[topic, group] = {_number(key, q): _number(key, at) for q, at in queues.items()}
+    return table
+
+
+def _number(key: Any, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"offsetTable entry {key!r} holds {value!r}, not a number")
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"offsetTable entry {key!r} holds {value!r}, not a number") from None

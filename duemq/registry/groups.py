@@ -1,0 +1,356 @@
+"""The group manager: consumer groups and their settings, kept in subscriptionGroup.json.
+
+Explicit changes (200, 225, 207) are on the disk before they are answered. Groups that come into
+being by being used hold defaults only; they are written with the next `persist`.
+Source: SubscriptionGroupManager, SubscriptionGroupConfig
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from duemq.net.codes import ResponseCode
+from duemq.registry.config_file import ConfigFile
+from duemq.registry.data_version import DataVersion, boolean, integer
+from duemq.registry.table_file import TableFile
+from duemq.registry.topic_config import GROUP_ATTRIBUTES, alter_attributes
+from message_store.clock import Clock
+from message_store.errors import RequestError
+from message_store.text import GROUP_BYTES_MAX, name_fault
+
+log = logging.getLogger(__name__)
+GROUPS_MAX = 131_072
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+DEFAULT_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    TRANSACTION_GROUP,
+)
+_FILE_MEMBERS = frozenset({"dataVersion", "forbiddenTable", "subscriptionGroupTable"})
+_MEMBERS = frozenset(
+    {
+        "attributes",
+        "brokerId",
+        "consumeBroadcastEnable",
+        "consumeEnable",
+        "consumeFromMinEnable",
+        "consumeMessageOrderly",
+        "consumeTimeoutMinute",
+        "groupName",
+        "groupRetryPolicy",
+        "groupSysFlag",
+        "notifyConsumerIdsChangedEnable",
+        "retryMaxTimes",
+        "retryQueueNums",
+        "whichBrokerWhenConsumeSlowly",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """A consumer group's settings. `extra` holds members we do not know; they are written back.
+
+    Attributes:
+        retry_queues: queues of the group's retry topic; 0 or less: no retry.
+        broker_id, slow_broker_id: where members read, and where when they are far behind.
+    """
+
+    name: str
+    consume_enable: bool = True
+    from_min_enable: bool = True
+    broadcast_enable: bool = True
+    orderly: bool = False
+    retry_queues: int = 1
+    retry_times_max: int = 16
+    retry_policy: Mapping[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    broker_id: int = 0
+    slow_broker_id: int = 1
+    notify_changed: bool = True
+    sys_flag: int = 0
+    timeout_minutes: int = 15
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def replace(self, **changes: Any) -> GroupConfig:
+        """Return a copy with other values."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object as 5.3.3 writes it, names sorted."""
+        members = {
+            **self.extra,
+            "attributes": dict(self.attributes),
+            "brokerId": self.broker_id,
+            "consumeBroadcastEnable": self.broadcast_enable,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.from_min_enable,
+            "consumeMessageOrderly": self.orderly,
+            "consumeTimeoutMinute": self.timeout_minutes,
+            "groupName": self.name,
+            "groupRetryPolicy": dict(self.retry_policy),
+            "groupSysFlag": self.sys_flag,
+            "notifyConsumerIdsChangedEnable": self.notify_changed,
+            "retryMaxTimes": self.retry_times_max,
+            "retryQueueNums": self.retry_queues,
+            "whichBrokerWhenConsumeSlowly": self.slow_broker_id,
+        }
+        return dict(sorted(members.items()))
+
+    @classmethod
+    def from_json(cls, data: Any, name: str = "") -> GroupConfig:
+        """Read what any version wrote.
+
+        Args:
+            name: the name it was filed under; used when the object has none.
+        Raises:
+            ValueError: What is wrong with it.
+        """
+        if not isinstance(data, Mapping):
+            raise ValueError(f"group {name!r} is {type(data).__name__}, not an object")
+        attributes, policy = data.get("attributes") or {}, data.get("groupRetryPolicy")
+        policy = {"type": "CUSTOMIZED"} if policy is None else policy
+        if not isinstance(attributes, Mapping) or not isinstance(policy, Mapping):
+            raise ValueError(f"group {name!r}: attributes or groupRetryPolicy is not an object")
+        return cls(
+            name=str(data.get("groupName") or name),
+            consume_enable=boolean(data, "consumeEnable", True),
+            from_min_enable=boolean(data, "consumeFromMinEnable", True),
+            broadcast_enable=boolean(data, "consumeBroadcastEnable", True),
+            orderly=boolean(data, "consumeMessageOrderly", False),
+            retry_queues=integer(data, "retryQueueNums", 1),
+            retry_times_max=integer(data, "retryMaxTimes", 16),
+            retry_policy=policy,
+            broker_id=integer(data, "brokerId", 0),
+            slow_broker_id=integer(data, "whichBrokerWhenConsumeSlowly", 1),
+            notify_changed=boolean(data, "notifyConsumerIdsChangedEnable", True),
+            sys_flag=integer(data, "groupSysFlag", 0),
+            timeout_minutes=integer(data, "consumeTimeoutMinute", 15),
+            attributes={str(key): str(value) for key, value in attributes.items()},
+            extra={key: value for key, value in data.items() if key not in _MEMBERS},
+        )
+
+
+class GroupManager:
+    """All consumer groups of one broker.
+
+    Args:
+        auto_create: asked each time whether an unknown group comes into being by being used.
+        groups_max: groups kept; one more is refused.
+    """
+
+    def __init__(
+        self,
+        file: ConfigFile,
+        clock: Clock,
+        *,
+        auto_create: bool = True,
+        groups_max: int = GROUPS_MAX,
+    ) -> None:
+        self._file = TableFile(file, "subscriptionGroupTable")
+        self._dirty = False
+        self._unsaved: set[str] = set()  # groups that came into being by being used
+        self._clock, self._groups_max = clock, groups_max
+        self.auto_create = auto_create
+        self._table: dict[str, GroupConfig] = {}
+        self._forbidden: dict[str, Any] = {}
+        self._extra: dict[str, Any] = {}
+        self._changing = asyncio.Lock()
+        self.version = DataVersion()
+
+    # -- file ---------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read subscriptionGroup.json over the groups every broker has.
+
+        Raises:
+            CorruptStore: The file is there but neither it nor its backup can be used.
+        """
+        self.version = DataVersion(0, self._clock.now_ms())
+        found = self._file.load(self._decode)
+        self._dirty = found is None
+        if found is not None:
+            version, self._extra, self._forbidden, self._table = found
+            self.version = version or self.version
+            self._dirty = self._file.has_changes
+        for name in DEFAULT_GROUPS:
+            self._table.setdefault(name, GroupConfig(name=name))
+
+    @staticmethod
+    def _decode(
+        data: Mapping[str, Any],
+    ) -> tuple[DataVersion | None, dict[str, Any], dict[str, Any], dict[str, GroupConfig]]:
+        found = data.get("subscriptionGroupTable") or {}
+        forbidden = data.get("forbiddenTable") or {}
+        if not isinstance(found, Mapping) or not isinstance(forbidden, Mapping):
+            raise ValueError("subscriptionGroupTable or forbiddenTable is not an object")
+        return (
+            DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
+            {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
+            dict(forbidden),
+            {str(name): GroupConfig.from_json(value, str(name)) for name, value in found.items()},
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that subscriptionGroup.json holds; nothing in it changes any more."""
+        return {
+            "dataVersion": self.version.to_json(),
+            **self._members(),
+            "subscriptionGroupTable": {n: group.to_json() for n, group in self._table.items()},
+        }
+
+    def _members(self) -> dict[str, Any]:
+        return {**self._extra, "forbiddenTable": dict(self._forbidden)}
+
+    def persist(self) -> None:
+        """Write subscriptionGroup.json if it does not hold the table yet.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        if self._dirty:
+            self._file.write(self._members(), self._table, self.version)
+            self._dirty = False
+            self._unsaved.clear()
+
+    async def save(self) -> None:
+        """As `persist`, in a thread: for the job that runs while the broker serves.
+
+        Raises:
+            OSError: The disk refused it; the next call tries again.
+        """
+        if self._dirty:
+            async with self._changing:
+                await self._write_whole(self._table.copy(), self.version)
+
+    async def _write_whole(self, table: Mapping[str, GroupConfig], version: DataVersion) -> None:
+        was_dirty, self._dirty = self._dirty, False
+        unsaved, self._unsaved = self._unsaved, set()
+        try:
+            await asyncio.to_thread(self._file.write, self._members(), table, version)
+        except BaseException:
+            self._dirty = was_dirty or self._dirty
+            self._unsaved |= unsaved
+            raise
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __iter__(self) -> Iterator[GroupConfig]:
+        return iter(list(self._table.values()))
+
+    def known(self, name: str) -> GroupConfig | None:
+        """Return a group that exists, or None."""
+        return self._table.get(name)
+
+    def find(self, name: str) -> GroupConfig | None:
+        """Return a group, created if it is new and may be; None if it may not.
+
+        Source: SubscriptionGroupManager.findSubscriptionGroupConfig
+        """
+        found = self._table.get(name)
+        if found is not None:
+            return found
+        if not (self.auto_create or name.startswith(SYSTEM_GROUP_PREFIX)):
+            return None
+        if name_fault(name, bytes_max=GROUP_BYTES_MAX) or len(self._table) >= self._groups_max:
+            return None
+        created = GroupConfig(name=name)
+        self._table[name] = created
+        self.version = self.version.next(self._clock.now_ms())
+        self._unsaved.add(name)
+        self._dirty = True
+        log.info("group %s created: it is being used", name)
+        return created
+
+    # -- changes ------------------------------------------------------------------------------
+
+    async def update(self, groups: Sequence[GroupConfig]) -> None:
+        """Create or replace groups; `attributes` hold changes such as {"+key": "value"}.
+
+        Raises:
+            RequestError: A name is illegal, or the groups cannot be kept.
+        Source: SubscriptionGroupManager.updateSubscriptionGroupConfig
+        """
+        for group in groups:
+            fault = name_fault(group.name, bytes_max=GROUP_BYTES_MAX)
+            if fault:
+                text = f"The specified group is illegal: {fault}"
+                raise RequestError(ResponseCode.INVALID_PARAMETER, text)
+        async with self._changing:
+            changed = {group.name: self._altered(group) for group in groups}
+            new = sum(name not in self._table for name in changed)
+            if new and len(self._table) + new > self._groups_max:
+                text = (
+                    f"there are {len(self._table)} groups; the limit is consumerGroupsMax="
+                    f"{self._groups_max}. Delete some, or set a higher limit"
+                )
+                raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+            await self._save(changed)
+            self._table |= changed
+        log.info("groups set: %.2000s", [group.name for group in groups])
+
+    def _altered(self, group: GroupConfig) -> GroupConfig:
+        old = self._table.get(group.name)
+        try:
+            attributes = alter_attributes(
+                old.attributes if old else None, group.attributes, known=GROUP_ATTRIBUTES
+            )
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"group {group.name}: {error}") from error
+        return group.replace(
+            attributes=attributes, extra={**(old.extra if old else {}), **group.extra}
+        )
+
+    async def delete(self, name: str) -> bool:
+        """Forget a group; return whether there was one.
+
+        Raises:
+            RequestError: The file cannot be written.
+        Source: SubscriptionGroupManager.deleteSubscriptionGroupConfig
+        """
+        async with self._changing:
+            if name not in self._table:
+                return False
+            await self._save({}, {k: group for k, group in self._table.items() if k != name})
+            self._table.pop(name, None)
+        log.info("group %s deleted", name)
+        return True
+
+    async def _save(
+        self, changed: Mapping[str, GroupConfig], whole: Mapping[str, GroupConfig] | None = None
+    ) -> None:
+        """Put changed groups, and those that were only used so far, on the disk.
+
+        Args:
+            whole: the table to write instead, where groups go.
+        """
+        version = self.version.next(self._clock.now_ms())
+        try:
+            if whole is not None or self._file.wants_whole:
+                await self._write_whole(whole or {**self._table, **changed}, version)
+            else:
+                await self._append(changed, version)
+        except OSError as error:
+            text = f"{self._file.path} cannot be written: {error}. Make room on the disk"
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text) from error
+        self.version = version
+
+    async def _append(self, changed: Mapping[str, GroupConfig], version: DataVersion) -> None:
+        unsaved = {name: self._table[name] for name in self._unsaved if name in self._table}
+        await asyncio.to_thread(self._file.append, {**unsaved, **changed}, version)
+        self._unsaved -= unsaved.keys()
+        self._dirty = True

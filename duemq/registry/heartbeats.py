@@ -1,0 +1,202 @@
+"""The body of code 34, as Java, Go and C++ clients write it. HeartbeatData, ConsumerData."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from duemq.net.codes import ResponseCode
+from duemq.registry.subscriptions import TAGS_MAX, ExpressionError, Subscription, parse_expression
+from duemq.registry.subscriptions import tag_hashes as _hashes
+from message_store.errors import RequestError
+
+BROADCASTING = "BROADCASTING"
+CONSUME_TYPES = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+MESSAGE_MODELS = (BROADCASTING, "CLUSTERING")
+FROM_WHERE = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+SUBSCRIPTIONS_MAX = 4_096  # of one group
+CLIENT_ID_CHARS_MAX = 1_024
+NAME_CHARS_MAX = 512
+EXPRESSION_CHARS_MAX = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatLimits:
+    """Bounds of one heartbeat.
+
+    Attributes:
+        groups: producer and consumer groups; clientGroupsMax.
+        subscriptions: subscriptions of all its groups; heartbeatSubscriptionsMax.
+    """
+
+    groups: int = 4_096
+    subscriptions: int = 65_536
+
+
+DEFAULT_LIMITS = HeartbeatLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerEntry:
+    """One consumer group of a heartbeat, enums by their Java names."""
+
+    group: str
+    consume_type: str
+    message_model: str
+    from_where: str
+    subscriptions: tuple[Subscription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a client says of itself. `fingerprint` is not 0 from clients that use V2."""
+
+    client_id: str
+    producers: tuple[str, ...]
+    consumers: tuple[ConsumerEntry, ...]
+    fingerprint: int = 0
+    without_sub: bool = False
+
+
+def parse_heartbeat(body: bytes, limits: HeartbeatLimits = DEFAULT_LIMITS) -> Heartbeat:
+    """Return the heartbeat in a body.
+
+    C++ writes enums as numbers and versions as text, and leaves sets out; Go writes versions in
+    nanoseconds. Unknown keys are ignored.
+
+    Raises:
+        RequestError: With SYSTEM_ERROR when it is not JSON, not of this shape, or too large.
+    """
+    try:
+        data = msgspec.json.decode(body)
+        if not isinstance(data, dict):
+            raise ValueError("the body is not an object")
+        _check_counts(data, limits)
+        return Heartbeat(
+            client_id=_bounded("clientID", _text(data.get("clientID")), CLIENT_ID_CHARS_MAX),
+            producers=tuple(
+                name for p in _list(data.get("producerDataSet")) if (name := _name(p)) != ""
+            ),
+            consumers=tuple(_consumer(c) for c in _list(data.get("consumerDataSet")) if _name(c)),
+            fingerprint=_number(data.get("heartbeatFingerprint")),
+            without_sub=data.get("withoutSub") is True,
+        )
+    except (ValueError, RecursionError, ExpressionError, msgspec.DecodeError) as fault:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"heartbeat body: {fault}") from fault
+
+
+def _check_counts(data: dict[str, Any], limits: HeartbeatLimits) -> None:
+    """Refuse a heartbeat that names too much, before anything is made of it."""
+    consumers = _list(data.get("consumerDataSet"))
+    groups = len(consumers) + len(_list(data.get("producerDataSet")))
+    if groups > limits.groups:
+        raise ValueError(
+            f"{groups} groups; the limit is clientGroupsMax={limits.groups}. Open another "
+            "connection for the others"
+        )
+    count = sum(
+        len(_list(each.get("subscriptionDataSet"))) for each in consumers if isinstance(each, dict)
+    )
+    if count > limits.subscriptions:
+        raise ValueError(
+            f"{count} subscriptions; the limit is heartbeatSubscriptionsMax={limits.subscriptions}"
+        )
+
+
+def _bounded(what: str, text: str, chars_max: int) -> str:
+    """Return a text that is short enough and holds no control characters.
+
+    Raises:
+        ValueError: It is or does not.
+    """
+    if len(text) > chars_max:
+        raise ValueError(f"{what} has {len(text)} characters; the limit is {chars_max}")
+    if any(char < " " or char == "\x7f" for char in text):
+        raise ValueError(f"{what} {text!a} holds control characters")
+    return text
+
+
+def parse_subscription(data: Any) -> Subscription:
+    """Return one SubscriptionData object.
+
+    Raises:
+        ValueError: If it is not of that shape.
+    """
+    if not isinstance(data, dict):
+        raise ValueError("a subscription is not an object")
+    kind, expression = data.get("expressionType") or "TAG", data.get("subString")
+    expression = expression if isinstance(expression, str) else None
+    if expression is not None and len(expression) > EXPRESSION_CHARS_MAX:
+        raise ValueError(f"an expression is longer than {EXPRESSION_CHARS_MAX} characters")
+    found = parse_expression(
+        _bounded("topic", _text(data.get("topic")), NAME_CHARS_MAX),
+        expression,
+        kind if isinstance(kind, str) else "TAG",
+        _number(data.get("subVersion")),
+    )
+    tags = tuple(t for t in _list(data.get("tagsSet")) if isinstance(t, str))
+    if not found.is_tag or found.matches_all or not tags or len(tags) > TAGS_MAX:
+        return found
+    return Subscription(
+        found.topic,
+        found.expression,
+        found.kind,
+        tags,
+        found.version,
+        data.get("classFilterMode") is True,
+        _hashes(tags),
+    )
+
+
+def _consumer(data: dict[str, Any]) -> ConsumerEntry:
+    told = _list(data.get("subscriptionDataSet"))
+    if len(told) > SUBSCRIPTIONS_MAX:
+        raise ValueError(f"{len(told)} subscriptions; the limit is {SUBSCRIPTIONS_MAX}")
+    return ConsumerEntry(
+        group=_name(data),
+        consume_type=_enum(data.get("consumeType"), CONSUME_TYPES),
+        message_model=_enum(data.get("messageModel"), MESSAGE_MODELS),
+        from_where=_enum(data.get("consumeFromWhere"), FROM_WHERE),
+        subscriptions=tuple(parse_subscription(s) for s in told),
+    )
+
+
+def _name(data: Any) -> str:
+    name = data.get("groupName") if isinstance(data, dict) else None
+    return _bounded("groupName", name, NAME_CHARS_MAX) if isinstance(name, str) else ""
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("clientID or topic is missing")
+    return value
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, bool) or value is None:
+        return 0
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str) and len(value) <= 20:
+        return int(value)
+    raise ValueError(f"{str(value)[:64]!r} is not a whole number")
+
+
+def _enum(value: Any, names: Sequence[str]) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
+        return names[value]
+    return value if isinstance(value, str) and value in names else names[0]

@@ -1,0 +1,116 @@
+"""Topics that belong to the broker, and what clients may do with each: the only list of them.
+
+    WRITE  send (10, 310, 320), reply (324, 325), recall (370), the target of a commit (37)
+    READ   pull (11, 361), query by key (12), view by log offset (33), queue units (321),
+           send back (36), consume directly (309), commit, reset and copy offsets (15, 222, 314)
+
+Codes 17, 18 and 215 never change or delete one of these topics. Code 37 finishes half messages,
+and 323 resumes those that were given up: Apache's protocol needs these two and nothing more. Codes
+that answer only numbers (14, 29 to 32, 202, 208, 303) are open, as tools show them for every topic.
+Code 9002 shows a pending message as its topic will have it, and of a half message its state only.
+
+Everything else is an ordinary topic: its own perm decides.
+
+Source: TopicValidator, AbstractSendMessageProcessor.msgCheck
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Flag
+from typing import Final
+
+from delivery.ownership import MARK_TOPIC
+from delivery.quarantine import QUARANTINE_TOPIC
+from duemq.net.codes import ResponseCode
+from message_store.errors import RequestError
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+ROCKSDB_OFFSET_TOPIC: Final = "CHECKPOINT_TOPIC"
+SYSTEM_PREFIX: Final = "rmq_sys_"
+TRACE_PREFIX: Final = "rmq_sys_TRACE_DATA_"  # TraceConstants: clients send traces to it
+INTERNAL_GROUP_PREFIX: Final = "CID_RMQ_SYS_"  # MixAll.isSysConsumerGroup
+
+
+class Access(Flag):
+    """What clients may do with a topic."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+
+
+INTERNAL_TOPICS: Final[Mapping[str, Access]] = {
+    SCHEDULE_TOPIC: Access.NONE,
+    TIMER_TOPIC: Access.NONE,
+    HALF_TOPIC: Access.NONE,
+    OP_HALF_TOPIC: Access.NONE,
+    ROCKSDB_OFFSET_TOPIC: Access.NONE,
+    MARK_TOPIC: Access.NONE,
+    DECISION_TOPIC: Access.NONE,
+    QUARANTINE_TOPIC: Access.READ,  # operators consume it
+    CHECK_MAX_TIME_TOPIC: Access.READ,  # mqadmin resumeCheckHalfMessage views a message first
+    OFFSET_MOVED_TOPIC: Access.READ,  # mqadmin startMonitoring subscribes to it
+    SELF_TEST_TOPIC: Access.READ,
+}
+
+
+def is_internal(name: str) -> bool:
+    """Return whether a topic belongs to the broker."""
+    return name in INTERNAL_TOPICS or (
+        name.startswith(SYSTEM_PREFIX) and not name.startswith(TRACE_PREFIX)
+    )
+
+
+def client_access(name: str) -> Access:
+    """Return what clients may do with a topic, its perm apart."""
+    if not is_internal(name):
+        return Access.READ | Access.WRITE
+    return INTERNAL_TOPICS.get(name, Access.NONE)
+
+
+def check_readable(name: str) -> None:
+    """Check that clients may read a topic and keep offsets in it.
+
+    Raises:
+        RequestError: With NO_PERMISSION.
+    """
+    if not client_access(name) & Access.READ:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"topic [{name}] belongs to the broker: clients may not read it, nor name offsets in "
+            f"it. `duemq timers` and `duemq levels` show what is pending",
+        )
+
+
+def check_writable(name: str) -> None:
+    """Check that clients may store messages in a topic.
+
+    Raises:
+        RequestError: With NO_PERMISSION.
+    """
+    if not client_access(name) & Access.WRITE:
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"sending message to topic [{name}] is forbidden: it belongs to the broker",
+        )
+
+
+def check_group(name: str) -> None:
+    """Check that a consumer group is a client's.
+
+    Raises:
+        RequestError: With NO_PERMISSION.
+    """
+    if name.startswith(INTERNAL_GROUP_PREFIX):
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"group [{name}] belongs to the broker: clients may not change its offsets",
+        )

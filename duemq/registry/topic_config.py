@@ -1,0 +1,261 @@
+"""One topic's configuration, its JSON, and the names that belong to the system.
+
+Source: TopicConfig, TopicValidator, TopicAttributes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from duemq.registry.data_version import boolean, integer
+from duemq.registry.internal_topics import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    ROCKSDB_OFFSET_TOPIC,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    Access,
+    client_access,
+)
+from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX
+
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+PERM_MAX = 15
+UNIT_FLAG = 1
+UNIT_SUB_FLAG = 2
+
+TEMPLATE_TOPIC = "TBW102"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        TEMPLATE_TOPIC,
+        SCHEDULE_TOPIC,
+        "BenchmarkTest",
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        "RMQ_SYS_TRACE_TOPIC",
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        ROCKSDB_OFFSET_TOPIC,
+    }
+)
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+_MEMBERS = frozenset(
+    {
+        "attributes",
+        "order",
+        "perm",
+        "readQueueNums",
+        "topicFilterType",
+        "topicName",
+        "topicSysFlag",
+        "writeQueueNums",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """What a topic is. `extra` holds members we do not know; they are written back.
+
+    Attributes:
+        read_queues, write_queues: consumers use queues 0..read-1, producers 0..write-1.
+        perm: bits 1 inherit, 2 write, 4 read.
+        sys_flag: bit 0 unit, bit 1 unit subscription.
+    """
+
+    name: str
+    read_queues: int = 16
+    write_queues: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+    order: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def closed(self) -> bool:
+        """Whether clients may not send to it."""
+        return not client_access(self.name) & Access.WRITE
+
+    def replace(self, **changes: Any) -> TopicConfig:
+        """Return a copy with other values."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object as 5.3.3 writes it, names sorted."""
+        members = {
+            **self.extra,
+            "attributes": dict(self.attributes),
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+        return dict(sorted(members.items()))
+
+    @classmethod
+    def from_json(cls, data: Any, name: str = "") -> TopicConfig:
+        """Read what any version wrote.
+
+        Args:
+            name: the name it was filed under; used when the object has none.
+        Raises:
+            ValueError: What is wrong with it.
+        """
+        if not isinstance(data, Mapping):
+            raise ValueError(f"topic {name!r} is {type(data).__name__}, not an object")
+        attributes = data.get("attributes") or {}
+        if not isinstance(attributes, Mapping):
+            raise ValueError(f"topic {name!r}: attributes is not an object")
+        found = cls(
+            name=str(data.get("topicName") or name),
+            read_queues=integer(data, "readQueueNums", 16),
+            write_queues=integer(data, "writeQueueNums", 16),
+            perm=integer(data, "perm", PERM_READ | PERM_WRITE),
+            filter_type=_filter_type(data.get("topicFilterType")),
+            sys_flag=integer(data, "topicSysFlag", 0),
+            order=boolean(data, "order", False),
+            attributes={str(key): str(value) for key, value in attributes.items()},
+            extra={key: value for key, value in data.items() if key not in _MEMBERS},
+        )
+        fault = found.fault()
+        if fault:
+            raise ValueError(f"topic {found.name!r}: {fault}")
+        return found
+
+    def fault(self) -> str:
+        """Return what makes this topic impossible to keep, or an empty text."""
+        if not 0 < len(self.name.encode()) <= NAME_BYTES_MAX or self.name in (".", ".."):
+            return f"the name must have 1 to {NAME_BYTES_MAX} bytes"
+        if "/" in self.name or "\0" in self.name:
+            return "the name has a character that cannot be in a directory name"
+        for what, count in (("read", self.read_queues), ("write", self.write_queues)):
+            if not 0 <= count <= QUEUES_MAX:
+                return f"{count} {what} queues; 0 to {QUEUES_MAX} are possible"
+        if not 0 <= self.perm <= PERM_MAX:
+            return f"perm {self.perm} is not a sum of 1 inherit, 2 write, 4 read, 8 priority"
+        return ""
+
+
+def _filter_type(value: Any) -> str:
+    if value is None:
+        return FILTER_TYPES[0]
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(FILTER_TYPES):
+        return FILTER_TYPES[value]
+    if value not in FILTER_TYPES:
+        raise ValueError(f"topicFilterType {value!r} is not one of {', '.join(FILTER_TYPES)}")
+    return str(value)
+
+
+# -- attributes -----------------------------------------------------------------------------------
+
+ATTRIBUTES_MAX = 64
+LONG_MAX = (1 << 63) - 1
+
+
+def _one_of(*words: str) -> Callable[[str], bool]:
+    return lambda value: value in words
+
+
+def _is_time(value: str) -> bool:
+    digits = value.removeprefix("+")
+    return value == "-1" or (digits.isascii() and digits.isdigit() and int(digits) <= LONG_MAX)
+
+
+Attributes = Mapping[str, tuple[bool, Callable[[str], bool]]]
+"""Attributes by name: whether they may change once they are set, and which values they have."""
+
+TOPIC_ATTRIBUTES: Attributes = {
+    "cleanup.policy": (False, _one_of("DELETE")),
+    "message.type": (
+        True,
+        _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    ),
+    "queue.type": (False, _one_of("SimpleCQ")),
+    "reserve.time": (True, _is_time),
+}
+GROUP_ATTRIBUTES: Attributes = {}  # SubscriptionGroupAttributes.ALL of 5.3.3 is empty
+NOT_SERVED = {
+    ("queue.type", "BatchCQ"): "this broker keeps one unit a message: leave queue.type out",
+    ("cleanup.policy", "COMPACTION"): "this broker never compacts: leave cleanup.policy out",
+}
+"""Values that Apache's brokers take: accepted, they would make a store that Apache cannot open."""
+
+
+def parse_attribute_changes(text: str) -> dict[str, str]:
+    """Return the changes of `+key=value,-key`, signs kept: {"+key": "value", "-key": ""}.
+
+    Raises:
+        ValueError: An entry has another form, or a key comes twice.
+    Source: AttributeParser.parseToMap
+    """
+    changes: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = entry.partition("=")
+        adds = key.startswith("+") and equals and value
+        if not (adds or (key.startswith("-") and not equals)) or len(key) < 2:
+            raise ValueError(f"attribute {entry!r} is neither +key=value nor -key")
+        if key in changes or len(changes) >= ATTRIBUTES_MAX:
+            raise ValueError(f"attribute {key!r} comes twice, or there are over {ATTRIBUTES_MAX}")
+        changes[key] = value
+    return changes
+
+
+def alter_attributes(
+    old: Mapping[str, str] | None,
+    changes: Mapping[str, str],
+    *,
+    known: Attributes = TOPIC_ATTRIBUTES,
+) -> dict[str, str]:
+    """Return the attributes after `changes` (as parse_attribute_changes returns them).
+
+    Args:
+        old: Attributes so far; None: the topic or group is being created.
+        known: Attributes that there are.
+    Raises:
+        ValueError: An attribute that does not exist, may not change or has an illegal value.
+    Source: AttributeUtil.alterCurrentAttributes
+    """
+    found = dict(old or {})
+    for signed, value in changes.items():
+        sign, key = signed[:1], signed[1:]
+        if sign not in ("+", "-") or not key:
+            raise ValueError(f"attribute {signed!r} begins with neither + nor -")
+        heals = sign == "-" and (key, found.get(key)) in NOT_SERVED
+        if not heals:
+            _check_attribute(known, key, value, deletes=sign == "-", is_new=old is None)
+        if sign == "+":
+            found[key] = value
+        elif found.pop(key, None) is None:
+            raise ValueError(f"attribute {key!r} cannot be removed: it is not set")
+    return found
+
+
+def _check_attribute(
+    known: Attributes, key: str, value: str, *, deletes: bool, is_new: bool
+) -> None:
+    if key not in known:
+        names = ", ".join(known) or "none"
+        raise ValueError(f"unsupported key: there is no attribute {key!r}; there are {names}")
+    if not deletes and (key, value) in NOT_SERVED:
+        raise ValueError(f"attribute {key!r} cannot be {value!r}: {NOT_SERVED[key, value]}")
+    changeable, fits = known[key]
+    if not changeable and not is_new:
+        raise ValueError(f"attribute {key!r} can only be set when the topic is created")
+    if not deletes and not fits(value):
+        raise ValueError(f"attribute {key!r} cannot be {value!r}")

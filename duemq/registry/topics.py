@@ -1,0 +1,497 @@
+"""The topic manager: what topics there are, kept in topics.json and in the store's routing columns.
+
+    17, 18, 215, first send, first heartbeat
+        -> plan (a new table, a new version) -> topics.json -> table and routing -> name servers
+
+A change is on the disk before anybody can see it, and the name servers have heard of it (or had
+their chance to) before the request that caused it is answered. Changes are made one at a time.
+Source: TopicConfigManager
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from delivery.plugin import SystemTopic
+from duemq.configuration.config import BrokerConfig
+from duemq.net.codes import ResponseCode
+from duemq.registry import topic_config
+from duemq.registry.config_file import ConfigFile
+from duemq.registry.data_version import DataVersion
+from duemq.registry.internal_topics import (
+    HALF_TOPIC,
+    OFFSET_MOVED_TOPIC,
+    OP_HALF_TOPIC,
+    SCHEDULE_TOPIC,
+    SELF_TEST_TOPIC,
+    SYSTEM_PREFIX,
+    TIMER_TOPIC,
+    is_internal,
+)
+from duemq.registry.table_file import TableFile
+from duemq.registry.topic_config import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    TopicConfig,
+)
+from message_store.clock import Clock
+from message_store.errors import RequestError
+from message_store.queues.topic_table import TopicTable
+from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
+
+log = logging.getLogger(__name__)
+SHOWN_MAX = 8  # topics in one line of the log
+PERM_BOTH = PERM_READ | PERM_WRITE
+_FILE_MEMBERS = frozenset({"dataVersion", "topicConfigTable"})
+
+TopicListener = Callable[[Sequence[TopicConfig]], Awaitable[None]]
+"""Called with topics that were created or changed; returns when the name servers know."""
+
+
+class TopicManager:
+    """All topics of one broker.
+
+    Args:
+        config: names of cluster and broker, automatic creation and its template.
+        system_topics: topics that plugins bring; they get at least so many queues.
+    Attributes:
+        changed: awaited after topics were created or changed; see `TopicListener`.
+        removed: called with the name of a topic that was deleted.
+        version: changes with every change of the table.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        routing: TopicTable,
+        file: ConfigFile,
+        clock: Clock,
+        *,
+        system_topics: Sequence[SystemTopic] = (),
+        changed: TopicListener | None = None,
+    ) -> None:
+        self._config, self._routing, self._clock = config, routing, clock
+        self._file = TableFile(file, "topicConfigTable")
+        self._plugin_topics = tuple(system_topics)
+        self._extra: dict[str, Any] = {}
+        self._table: dict[str, TopicConfig] = {}
+        self._defaults = default_topics(config, system_topics)
+        self._changing = asyncio.Lock()
+        self._wanted: dict[str, TopicConfig] = {}  # not created yet, by name
+        self._dirty = False
+        self.version = DataVersion()
+        self.changed = changed
+        self.removed: Callable[[str], None] | None = None
+
+    # -- file ---------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read topics.json over the topics every broker has, and set the routing of all.
+
+        Call it when the store is open: without the file, the store's queues tell the topics.
+
+        Raises:
+            CorruptStore: The file is there but neither it nor its backup can be used.
+        """
+        self.version = DataVersion(0, self._clock.now_ms())
+        found = self._file.load(self._decode)
+        if found is not None:
+            self.version, self._extra, table = found
+            self._dirty = self._file.has_changes
+        else:
+            table = self._rescued()
+            self._dirty = True
+        table |= {name: topic for name, topic in self._defaults.items() if name not in table}
+        if not self._config.auto_create_topic:
+            table.pop(topic_config.TEMPLATE_TOPIC, None)
+        for wanted in self._plugin_topics:
+            table[wanted.name] = _at_least(table[wanted.name], wanted.queues)
+        for topic in table.values():
+            self._install(topic)
+        self._report_not_served(table.values())
+
+    def _report_not_served(self, topics: Iterable[TopicConfig]) -> None:
+        for topic in topics:
+            for name, value in topic.attributes.items():
+                if (name, value) in topic_config.NOT_SERVED:
+                    log.warning(
+                        "topic %s has the attribute %s=%s, which this broker does not serve: its "
+                        "queues are SimpleCQ and nothing is compacted; a broker of Apache refuses "
+                        "such queues. Remove it: mqadmin updateTopic -t %s -a=-%s",
+                        topic.name, name, value, topic.name, name,
+                    )  # fmt: skip
+
+    @staticmethod
+    def _decode(
+        data: Mapping[str, Any],
+    ) -> tuple[DataVersion, dict[str, Any], dict[str, TopicConfig]]:
+        found = data.get("topicConfigTable") or {}
+        if not isinstance(found, Mapping):
+            raise ValueError("topicConfigTable is not an object")
+        return (
+            DataVersion.from_json(data.get("dataVersion")),
+            {key: value for key, value in data.items() if key not in _FILE_MEMBERS},
+            {str(name): TopicConfig.from_json(value, str(name)) for name, value in found.items()},
+        )
+
+    def _rescued(self) -> dict[str, TopicConfig]:
+        """Return topics for the queues in the store: the file is gone, messages may be there."""
+        counts = {name: n for name, n in _queue_counts(self._routing) if name not in self._defaults}
+        if counts:
+            log.warning(
+                "%s is missing, but the store has queues of %d topics: they are set up again with "
+                "the queues found and perm 6. Check them, or restore the file and start again: %s",
+                self._file.path,
+                len(counts),
+                counts,
+            )
+        return {
+            name: TopicConfig(name=name, read_queues=count, write_queues=count)
+            for name, count in counts.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that topics.json holds; nothing in it changes any more."""
+        rows = {name: topic.to_json() for name, topic in self._table.items()}
+        return {"dataVersion": self.version.to_json(), **self._extra, "topicConfigTable": rows}
+
+    def persist(self) -> None:
+        """Write topics.json if it does not hold the table yet.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        if self._dirty:
+            self._file.write(self._extra, self._table, self.version)
+            self._dirty = False
+
+    async def save(self) -> None:
+        """As `persist`, in a thread: for the job that runs while the broker serves.
+
+        Raises:
+            OSError: The disk refused it; the next call tries again.
+        """
+        if self._dirty:
+            async with self._changing:
+                await self._write_whole(self._table.copy(), self.version)
+
+    async def _write_whole(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
+        was_dirty, self._dirty = self._dirty, False
+        try:
+            await asyncio.to_thread(self._file.write, self._extra, table, version)
+        except BaseException:
+            self._dirty = was_dirty
+            raise
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(list(self._table.values()))
+
+    def find(self, name: str) -> TopicConfig | None:
+        """Return a topic, or None."""
+        return self._table.get(name)
+
+    def is_system(self, name: str) -> bool:
+        """Return whether 17 and 215 must not touch this topic."""
+        return (
+            is_internal(name)
+            or name in topic_config.SYSTEM_TOPICS
+            or name.startswith(SYSTEM_PREFIX)
+            or name in self._defaults
+        )
+
+    def system_names(self) -> list[str]:
+        """Return the system topics by name, sorted."""
+        return sorted(topic_config.SYSTEM_TOPICS | self._defaults.keys())
+
+    # -- changes ------------------------------------------------------------------------------
+
+    async def create_for_send(
+        self,
+        name: str,
+        *,
+        default_topic: str,
+        default_queues: int,
+        unit_mode: bool = False,
+        tell: bool = True,
+    ) -> TopicConfig | None:
+        """Return the topic that a message is sent to, created from its template if it is new.
+
+        Args:
+            default_topic, default_queues: `defaultTopic`, `defaultTopicQueueNums` of the request.
+            tell: wait until the name servers know; False: the caller calls `tell`.
+        Returns:
+            None if the topic does not exist and may not be created: answer 17.
+        Raises:
+            RequestError: The name is illegal, or the topic cannot be kept.
+        Source: TopicConfigManager.createTopicInSendMessageMethod, AbstractSendMessageProcessor
+        """
+        found = self._table.get(name)
+        if found is not None:
+            return found
+        planned = self._plan_creation(name, default_topic, default_queues, unit_mode)
+        return None if planned is None else await self._create(planned, tell=tell)
+
+    def _plan_creation(
+        self, name: str, default_topic: str, default_queues: int, unit_mode: bool
+    ) -> TopicConfig | None:
+        is_retry = name.startswith(RETRY_PREFIX)
+        unit_flag = topic_config.UNIT_SUB_FLAG if is_retry else topic_config.UNIT_FLAG
+        flag = unit_flag if unit_mode else 0
+        template = self._table.get(default_topic)
+        if template is not None and template.perm & PERM_INHERIT:
+            queues = max(min(default_queues, template.write_queues), 0)
+            return TopicConfig(
+                name=name,
+                read_queues=queues,
+                write_queues=queues,
+                perm=template.perm & ~PERM_INHERIT,
+                filter_type=template.filter_type,
+                sys_flag=flag,
+            )
+        if is_retry:
+            return TopicConfig(name=name, read_queues=1, write_queues=1, sys_flag=flag)
+        return None
+
+    async def ensure(
+        self, name: str, *, queues: int, perm: int = PERM_BOTH, sys_flag: int = 0
+    ) -> TopicConfig:
+        """Return the topic, created and registered with the name servers if it is new.
+
+        Raises:
+            RequestError: The name is illegal, or the topic cannot be kept.
+        Source: TopicConfigManager.createTopicInSendMessageBackMethod
+        """
+        return self._table.get(name) or await self._create(
+            TopicConfig(
+                name=name, read_queues=queues, write_queues=queues, perm=perm, sys_flag=sys_flag
+            )
+        )
+
+    async def ensure_all(self, wanted: Sequence[TopicConfig]) -> None:
+        """Create those of the topics that do not exist, in one write.
+
+        Raises:
+            RequestError: A name is illegal, or the topics cannot be kept; none was created.
+        """
+        for topic in wanted:
+            if topic.name not in self._table:
+                check_name(topic.name)
+        async with self._changing:
+            new = [topic for topic in wanted if topic.name not in self._table]
+            if not new:
+                return
+            await self._change(new)
+        shown = ", ".join(topic.name for topic in new[:SHOWN_MAX])
+        log.info("%d topics created: %s%s", len(new), shown, ", ..." * (len(new) > SHOWN_MAX))
+        await self.tell(new)
+
+    async def _create(self, planned: TopicConfig, *, tell: bool = True) -> TopicConfig:
+        """Create a topic, and in the same write all that others wait to create."""
+        name = planned.name
+        check_name(name)
+        self._wanted.setdefault(name, planned)
+        try:
+            async with self._changing:
+                if name not in self._table:
+                    await self._change(self._with_wanted(planned))
+        finally:
+            if self._wanted.get(name) is planned:
+                del self._wanted[name]
+        if (found := self._table[name]) is not planned:
+            return found
+        log.info("topic %s created: %d queues", planned.name, planned.write_queues)
+        if tell:
+            await self.tell([planned])
+        return planned
+
+    def _with_wanted(self, first: TopicConfig) -> list[TopicConfig]:
+        """Return topics to be created in one write, as many as the table takes."""
+        others = [topic for name, topic in self._wanted.items() if name != first.name]
+        room = max(self._config.topics_max - len(self._table), 1)
+        return [first, *(topic for topic in others if topic.name not in self._table)][:room]
+
+    async def update(self, topics: Sequence[TopicConfig]) -> None:
+        """Create or replace topics; `attributes` hold changes such as {"+message.type": "DELAY"}.
+
+        Topics that are already so change nothing.
+
+        Raises:
+            RequestError: A name or value is illegal, or the topics cannot be kept.
+        Source: TopicConfigManager.updateTopicConfig
+        """
+        for topic in topics:
+            self._check_update(topic)
+        async with self._changing:
+            changes = [new for topic in topics if (new := self._altered(topic)) is not None]
+            if changes:
+                await self._change(changes)
+        for topic in changes:
+            log.info("topic %s set: %s", topic.name, topic.to_json())
+        if changes:
+            await self.tell(changes)
+
+    def _check_update(self, topic: TopicConfig) -> None:
+        check_name(topic.name)
+        if self.is_system(topic.name):
+            text = f"The topic[{topic.name}] is conflict with system topic."
+            raise RequestError(ResponseCode.INVALID_PARAMETER, text)
+        fault = topic.fault()
+        if fault:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, f"topic {topic.name}: {fault}")
+
+    def _altered(self, topic: TopicConfig) -> TopicConfig | None:
+        old = self._table.get(topic.name)
+        try:
+            attributes = topic_config.alter_attributes(
+                old.attributes if old else None, topic.attributes
+            )
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic.name}: {error}") from error
+        new = topic.replace(attributes=attributes, extra=old.extra if old else topic.extra)
+        return None if new == old else new
+
+    async def delete(self, name: str) -> bool:
+        """Forget a topic; return whether there was one. Its queues are the caller's to remove.
+
+        Raises:
+            RequestError: It is a system topic, or topics.json cannot be written.
+        Source: TopicConfigManager.deleteTopicConfig
+        """
+        if not name.strip():
+            raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        if self.is_system(name):
+            text = f"The topic[{name}] is conflict with system topic."
+            raise RequestError(ResponseCode.INVALID_PARAMETER, text)
+        async with self._changing:
+            if name not in self._table:
+                return False
+            table = {key: topic for key, topic in self._table.items() if key != name}
+            await self._save({}, table)
+            del self._table[name]
+            self._routing.set_routing(name, write_queues=0, read_queues=0, perm=0)
+        if self.removed is not None:
+            self.removed(name)
+        log.info("topic %s deleted", name)
+        return True
+
+    async def _change(self, topics: Sequence[TopicConfig]) -> None:
+        """Put `topics` into file, table and routing, in this order."""
+        changed = {topic.name: topic for topic in topics}
+        new = sum(name not in self._table for name in changed)
+        if new and len(self._table) + new > self._config.topics_max:
+            text = (
+                f"there are {len(self._table)} topics; the limit is topicsMax="
+                f"{self._config.topics_max}. Delete some, or set a higher limit"
+            )
+            raise RequestError(ResponseCode.SYSTEM_ERROR, text)
+        await self._save(changed)
+        for topic in topics:
+            self._install(topic)
+
+    async def _save(
+        self, changed: Mapping[str, TopicConfig], whole: Mapping[str, TopicConfig] | None = None
+    ) -> None:
+        """Put changed topics on the disk under the next version.
+
+        Args:
+            whole: the table to write instead, where topics go.
+        """
+        version = self.version.next(self._clock.now_ms())
+        try:
+            if whole is not None or self._file.wants_whole:
+                await self._write_whole(whole or {**self._table, **changed}, version)
+            else:
+                await asyncio.to_thread(self._file.append, changed, version)
+                self._dirty = True
+        except OSError as error:
+            text = f"{self._file.path} cannot be written: {error}. Make room on the disk"
+            raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, text) from error
+        self.version = version
+
+    def _install(self, topic: TopicConfig) -> None:
+        self._table[topic.name] = topic
+        self._routing.set_routing(
+            topic.name,
+            write_queues=topic.write_queues,
+            read_queues=topic.read_queues,
+            perm=topic.perm,
+            closed=topic.closed,
+        )
+
+    async def tell(self, topics: Sequence[TopicConfig]) -> None:
+        """Tell the name servers of topics that were created or changed."""
+        if self.changed is not None:
+            await self.changed(topics)
+
+
+def check_name(name: str) -> None:
+    """Check the name of a topic that is to be created.
+
+    Raises:
+        RequestError: With INVALID_PARAMETER and what is wrong with it.
+    Source: TopicValidator.validateTopic
+    """
+    derived = name.startswith((topic_config.RETRY_PREFIX, topic_config.DLQ_PREFIX))
+    fault = name_fault(name, bytes_max=GROUP_BYTES_MAX if derived else TOPIC_BYTES_MAX)
+    if fault:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER, f"The specified topic is illegal: {fault}"
+        )
+
+
+def default_topics(
+    config: BrokerConfig, system_topics: Iterable[SystemTopic] = ()
+) -> dict[str, TopicConfig]:
+    """Return the topics a broker has from the start, by name.
+
+    Source: TopicConfigManager.init
+    """
+    cluster, broker = config.cluster_name, config.broker_name
+    rows = [
+        (SELF_TEST_TOPIC, 1, PERM_BOTH),
+        ("BenchmarkTest", 1024, PERM_BOTH),
+        (cluster, 16, 7 if config.cluster_topic_enable else PERM_INHERIT),
+        (broker, 1, 7 if config.broker_topic_enable else PERM_INHERIT),
+        (OFFSET_MOVED_TOPIC, 1, PERM_BOTH),
+        (SCHEDULE_TOPIC, 18, PERM_BOTH),
+        (f"{cluster}_REPLY_TOPIC", 1, PERM_BOTH),
+        (f"rmq_sys_REVIVE_LOG_{cluster}", 8, PERM_BOTH),
+        (f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, PERM_INHERIT),
+        (HALF_TOPIC, 1, PERM_BOTH),
+        (OP_HALF_TOPIC, 1, PERM_BOTH),
+        (TIMER_TOPIC, 1, PERM_BOTH),
+    ]
+    if config.auto_create_topic:
+        rows.append((topic_config.TEMPLATE_TOPIC, config.default_topic_queues, 7))
+    if config.trace_topic_enable:
+        rows.append((config.trace_topic, 1, PERM_BOTH))
+    rows.extend((topic.name, topic.queues, topic.perm) for topic in system_topics)
+    return {
+        name: TopicConfig(name=name, read_queues=queues, write_queues=queues, perm=perm)
+        for name, queues, perm in rows
+    }
+
+
+def _at_least(topic: TopicConfig, queues: int) -> TopicConfig:
+    return topic.replace(
+        read_queues=max(topic.read_queues, queues), write_queues=max(topic.write_queues, queues)
+    )
+
+
+def _queue_counts(routing: TopicTable) -> Iterator[tuple[str, int]]:
+    """Yield each topic that has queues in the store, and one past its highest queue id."""
+    lengths = routing.arrays.topics["slots_len"]
+    for index in range(len(routing)):
+        ids = [n for n in range(int(lengths[index])) if routing.slot(index, n) >= 0]
+        if ids:
+            yield routing.name(index), max(ids) + 1

@@ -1,0 +1,1 @@
+"""Sends, messages sent back, replies: every way in which a client puts a message."""

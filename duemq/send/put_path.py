@@ -1,0 +1,94 @@
+"""The one way into the log: put hooks, append, wait for the disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from duemq.net.codes import ResponseCode
+from message_store import layout
+from message_store.clock import Clock
+from message_store.hooks import PutHook
+from message_store.log.batch import PutBatch
+
+log = logging.getLogger(__name__)
+
+
+class LogStore(Protocol):
+    """The part of the message store that the put path uses."""
+
+    @property
+    def max_offset(self) -> int: ...
+    def put(self, batch: PutBatch) -> None: ...
+    async def wait_durable(self, end_offset: int) -> bool: ...
+
+
+def refuse_together(batch: PutBatch) -> None:
+    """Refuse all rows of a client's batch when the hooks refused one: it is answered as one."""
+    for first, count in batch.together:
+        refused = np.flatnonzero(batch.rows["status"][first : first + count])
+        if refused.size:
+            why = first + int(refused[0])
+            remark = batch.remarks.get(why, "")
+            for index in range(first, first + count):
+                batch.refuse(index, int(batch.rows[why]["status"]), remark)
+
+
+class PutPath:
+    """Runs the put hooks on a batch and appends it.
+
+    Args:
+        hooks: called in order; looked up at each put, so they may be filled in later.
+    """
+
+    def __init__(self, store: LogStore, hooks: Sequence[PutHook], clock: Clock) -> None:
+        self.store = store
+        self._hooks = hooks
+        self._clock = clock
+
+    def put(self, batch: PutBatch) -> None:
+        """Append the rows whose status is 0; results are in the rows.
+
+        Nothing is raised: when a hook or the store fails, rows without a result are refused with
+        SYSTEM_ERROR.
+        """
+        try:
+            now_ms = self._clock.now_ms()
+            for hook in self._hooks:
+                hook(batch, now_ms)
+            if batch.together:
+                refuse_together(batch)
+            self.store.put(batch)
+        except Exception as error:
+            log.exception("a batch of %d messages failed", batch.count)
+            self._refuse_rest(batch, f"{type(error).__name__}: {error}")
+
+    def run_hooks(self, batch: PutBatch) -> None:
+        """Run the put hooks on a batch; what they refuse has a status then."""
+        now_ms = self._clock.now_ms()
+        for hook in self._hooks:
+            hook(batch, now_ms)
+
+    @staticmethod
+    def _refuse_rest(batch: PutBatch, why: str) -> None:
+        for index in range(batch.count):
+            row = batch.rows[index]
+            if row["status"] == 0 and row["phys_offset"] < 0:
+                batch.refuse(index, ResponseCode.SYSTEM_ERROR, why)
+
+    async def put_durable(self, batch: PutBatch) -> bool:
+        """Append, and wait for the disk as configured unless every sender said WAIT=false.
+
+        Returns:
+            False when something was stored, but the disk did not sync it in time.
+        """
+        self.put(batch)
+        rows = batch.filled
+        waits = (rows["status"] == 0) & (rows["prop_flags"] & layout.PROP_WAIT_FALSE == 0)
+        if waits.any() and not await self.store.wait_durable(self.store.max_offset):
+            log.warning("%d messages were stored but the disk did not sync in time", batch.count)
+            return False
+        return True

@@ -1,0 +1,174 @@
+"""Request and reply: a reply (324, 325) is pushed to the client that waits for it (326).
+
+The push decides the answer; storing the reply as well is for the record. ReplyMessageProcessor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from delivery.plugin import Request, RequestHandler, Response
+from duemq.messages.copies import refusal
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.ports import PERM_WRITE, Identity, Putter, Topics
+from duemq.registry.clients import ClientTable
+from duemq.registry.internal_topics import check_writable
+from duemq.send.send_header import SendHeader, client_entries, parse_send, property_bytes
+from message_store.clock import Clock
+from message_store.errors import RequestError
+from message_store.log.batch import PutBatch
+from message_store.log.properties import PROPERTIES_BYTES_MAX
+from message_store.text import encode_offset_id
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+PUSH_TIMEOUT_S = 3.0
+LONG_NAMES = {
+    RequestCode.SEND_REPLY_MESSAGE: RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2: RequestCode.SEND_MESSAGE_V2,
+}
+
+
+class ReplyProcessor:
+    """Answers 324 and 325.
+
+    Args:
+        suffix: encoded properties that the broker adds to every message.
+        keeps: whether replies are stored too (`storeReplyMessageEnable`).
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        clients: ClientTable,
+        put: Putter,
+        identity: Identity,
+        clock: Clock,
+        *,
+        suffix: bytes = b"",
+        keeps: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._store, self._topics, self._clients = store, topics, clients
+        self._put, self._identity, self._clock = put, identity, clock
+        self._suffix, self._keeps = suffix, keeps
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        return dict.fromkeys(LONG_NAMES, self.reply)
+
+    async def reply(self, request: Request) -> Response:
+        """Push the reply; answer whether it arrived, and where it was stored.
+
+        Raises:
+            RequestError: Clients may not store messages in its topic.
+        """
+        header = parse_send(
+            dataclasses.replace(request, code=LONG_NAMES[RequestCode(request.code)])
+        )
+        self._check_topic(header.topic)
+        born_host = request.peer.address if request.peer else ("0.0.0.0", 0)
+        fault = await self._push(header, request, born_host)
+        answer = Response(
+            ResponseCode.SYSTEM_ERROR if fault else ResponseCode.SUCCESS,
+            fault,
+            {"msgId": "0", "queueId": str(header.queue_id), "queueOffset": "0"},
+        )
+        if self._keeps() and self._topics.find(header.topic) is not None:
+            await self._keep(header, request, answer)
+        return answer
+
+    def _check_topic(self, name: str) -> None:
+        check_writable(name)
+        topic = self._topics.find(name)
+        if topic is not None and not topic.perm & PERM_WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"sending message to topic [{name}] is forbidden"
+            )
+
+    async def _push(
+        self, header: SendHeader, request: Request, born_host: tuple[str, int]
+    ) -> str | None:
+        """Send 326 to the client that waits; return why it did not arrive."""
+        entries = dict(client_entries(header.properties))
+        client_id = entries.get("REPLY_TO_CLIENT")
+        if not client_id:
+            return "REPLY_TO_CLIENT is null, can not reply message"
+        channel = self._clients.find_client(client_id)
+        if channel is None:
+            return f"push reply message fail, channel of <{client_id}> not found."
+        push = Request(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+            self._push_fields(header, entries, born_host),
+            request.body,
+        )
+        try:
+            answer = await channel.peer.call(push, timeout_s=PUSH_TIMEOUT_S)
+        except TimeoutError:
+            return f"push reply message to {client_id} fail: no answer in {PUSH_TIMEOUT_S:.0f} s"
+        except ConnectionError as error:
+            return f"push reply message to {client_id} fail: {error}"
+        if answer.code != 0:
+            return f"push reply message to {client_id} fail: {answer.remark}"
+        return None
+
+    def _push_fields(
+        self, header: SendHeader, entries: dict[str, str], born_host: tuple[str, int]
+    ) -> dict[str, str]:
+        now_ms = self._clock.now_ms()
+        told = {**entries, "PUSH_REPLY_TIME": str(now_ms)}
+        address, port = self._identity.host
+        store_ip = ".".join(map(str, address)) if len(address) == 4 else address.hex(":", 2)
+        return {
+            "producerGroup": header.group,
+            "topic": header.topic,
+            "defaultTopic": header.default_topic,
+            "defaultTopicQueueNums": str(header.default_queues),
+            "queueId": str(header.queue_id),
+            "sysFlag": str(header.sys_flag),
+            "bornTimestamp": str(header.born_ms),
+            "flag": str(header.flag),
+            "properties": property_bytes(list(told.items()), b"").decode(),
+            "reconsumeTimes": str(header.reconsume_times),
+            "unitMode": "true" if header.unit_mode else "false",
+            "bornHost": f"{born_host[0]}:{born_host[1]}",
+            "storeHost": f"{store_ip}:{port}",
+            "storeTimestamp": str(now_ms),
+        }
+
+    async def _keep(self, header: SendHeader, request: Request, answer: Response) -> None:
+        """Store the reply in its topic; a failure does not change the answer's code."""
+        topic = self._topics.find(header.topic)
+        assert topic is not None
+        queue_id = header.queue_id
+        if queue_id < 0 or queue_id >= topic.write_queues:
+            queue_id = random.randrange(max(topic.write_queues, 1))
+        properties = property_bytes(client_entries(header.properties), self._suffix)
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            return
+        batch = PutBatch(1, len(request.body) + len(properties))
+        batch.add(
+            topic_index=self._store.topics.add(header.topic),
+            queue_id=queue_id,
+            body=request.body,
+            properties=properties,
+            born_ms=header.born_ms,
+            born_host=getattr(request.peer, "born_host", self._identity.host),
+            store_host=self._identity.host,
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            reconsume_times=header.reconsume_times,
+        )
+        try:
+            await self._put(batch)
+        except RequestError:
+            return
+        if refusal(batch) is None and answer.fields is not None:
+            row = batch.rows[0]
+            address, port = self._identity.host
+            answer.fields["msgId"] = encode_offset_id(address, port, int(row["phys_offset"]))
+            answer.fields["queueId"] = str(queue_id)
+            answer.fields["queueOffset"] = str(int(row["queue_offset"]))

@@ -1,0 +1,402 @@
+"""Sends that the kernel leaves to Python: checks, new topics, retries, batches, half messages.
+
+    fill       checks, then rows of the batch, at once: messages of a connection keep their order
+    NotYet     a topic must be created first: the connection waits for it, then `fill` again
+    answer     waits until the name servers know of the new topic
+
+SendMessageProcessor, AbstractSendMessageProcessor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from delivery.plugin import Request
+from duemq.net.answers import PlainSend
+from duemq.net.codes import ResponseCode
+from duemq.net.ingest import NotYet
+from duemq.ports import Groups
+from duemq.registry.internal_topics import check_writable
+from duemq.registry.topic_config import DLQ_PREFIX, PERM_READ, PERM_WRITE, RETRY_PREFIX, TopicConfig
+from duemq.send.batch_body import batch_entries
+from duemq.send.send_header import SendHeader, client_entries, parse_send, property_bytes
+from duemq.send.unique_ids import UniqueIds
+from message_store import layout
+from message_store.clock import Clock
+from message_store.errors import RequestError
+from message_store.log.batch import PutBatch
+from message_store.log.properties import PROPERTIES_BYTES_MAX
+from message_store.queues.topic_table import TopicTable
+from message_store.text import GROUP_BYTES_MAX, TOPIC_BYTES_MAX, name_fault
+
+log = logging.getLogger(__name__)
+VERSION_3_4_9 = 121  # from here on a client's maxReconsumeTimes counts
+DEAD_PERM = PERM_READ | PERM_WRITE
+
+
+class SendTopics(Protocol):
+    """The topic manager, as sends need it."""
+
+    def find(self, name: str) -> TopicConfig | None: ...
+    async def create_for_send(
+        self,
+        name: str,
+        *,
+        default_topic: str,
+        default_queues: int,
+        unit_mode: bool = False,
+        tell: bool = True,
+    ) -> TopicConfig | None:
+        """Create a topic by its template; None if that may not be."""
+        ...
+
+    async def ensure(
+        self, name: str, *, queues: int, perm: int = DEAD_PERM, sys_flag: int = 0
+    ) -> TopicConfig:
+        """Create a topic unless it exists."""
+        ...
+
+    async def tell(self, topics: Sequence[TopicConfig]) -> None:
+        """Return when the name servers know of these topics."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRules:
+    """What the configuration says about sends.
+
+    Attributes:
+        suffix: encoded properties that the broker adds to every message.
+        store_host: address bytes and port.
+    """
+
+    suffix: bytes
+    store_host: tuple[bytes, int]
+    body_bytes_max: int = 4 << 20
+    start_accept_ms: int = 0
+    reject_transactions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Send:
+    """A checked send on its way into rows."""
+
+    header: SendHeader
+    request: Request
+    queue_id: int
+    born_host: tuple[bytes, int]
+    rules: SendRules
+
+
+class SendProcessor:
+    """Fills batches from decoded requests (a `PlainSender`).
+
+    Args:
+        table: the store's topics; `topics` keeps its routing columns right.
+        half: makes a half message of a row; see duemq.transactions.half_messages.as_half.
+        run_hooks: runs the put hooks on a batch: what they refuse, no commit can store.
+        group_locked: whether a consumer group holds a queue lock: it consumes in order.
+        rules: asked at each send, so they may change.
+    """
+
+    def __init__(
+        self,
+        table: TopicTable,
+        topics: SendTopics,
+        groups: Groups,
+        *,
+        half: Callable[[PutBatch, int, TopicTable], None],
+        run_hooks: Callable[[PutBatch], None],
+        group_locked: Callable[[str], bool],
+        rules: Callable[[], SendRules],
+        clock: Clock,
+        seed: int | None = None,
+    ) -> None:
+        self._table, self._topics, self._groups = table, topics, groups
+        self._half, self._group_locked = half, group_locked
+        self._run_hooks = run_hooks
+        self._rules, self._clock = rules, clock
+        self._random = random.Random(seed)
+        self._ids = UniqueIds(rules().store_host[0], clock)
+        self._telling: dict[str, asyncio.Task[None]] = {}
+        self._accepting = False
+
+    def accepts(self) -> bool:
+        """Return whether sends are taken now; once they are, they stay so."""
+        if not self._accepting:
+            self._accepting = self._clock.now_ms() >= self._rules().start_accept_ms
+        return self._accepting
+
+    def fill(self, request: Request, born_host: tuple[bytes, int], batch: PutBatch) -> PlainSend:
+        """Add the request's messages to `batch`.
+
+        Raises:
+            RequestError: It is refused, with Apache's code.
+            NotYet: A topic must be created first.
+        """
+        header, rules = parse_send(request), self._rules()
+        self._check_time(rules)
+        self._check_topic(header)
+        queue_id = self._queue_of(header)
+        _check_body(request.body, rules.body_bytes_max)
+        send = _Send(header, request, queue_id, born_host, rules)
+        filled = self._fill_batch(send, batch) if header.batch else self._fill_one(send, batch)
+        telling = self._telling.get(header.topic)
+        if telling is not None:
+            filled.before_answer = partial(_wait_for, telling)
+        return filled
+
+    def _check_time(self, rules: SendRules) -> None:
+        if not self.accepts():
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker takes messages from {rules.start_accept_ms} ms since 1970 on",
+            )
+
+    # Topics and queues.
+
+    def _check_topic(self, header: SendHeader) -> None:
+        name = header.topic
+        derived = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        fault = name_fault(name, bytes_max=GROUP_BYTES_MAX if derived else TOPIC_BYTES_MAX)
+        if fault is not None:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, f"the specified topic: {fault}")
+        check_writable(name)
+        topic = self._topics.find(name)
+        if topic is None:
+            raise NotYet(partial(self._create, header))
+        if self._is_closed(name) or not topic.perm & PERM_WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"sending message to topic [{name}] is forbidden"
+            )
+
+    def _is_closed(self, name: str) -> bool:
+        index = self._table.find(name)
+        return index >= 0 and bool(self._table.arrays.topics[index]["closed"])
+
+    async def _create(self, header: SendHeader) -> None:
+        """Create the topic of a send.
+
+        Raises:
+            RequestError: It may not be created.
+        """
+        name = header.topic
+        topic = await self._topics.create_for_send(
+            name,
+            default_topic=header.default_topic,
+            default_queues=header.default_queues,
+            unit_mode=header.unit_mode,
+            tell=False,
+        )
+        if topic is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!"
+            )
+        if name not in self._telling:
+            task = asyncio.create_task(self._topics.tell([topic]), name=f"tell of topic {name}")
+            self._telling[name] = task
+            task.add_done_callback(partial(self._told, name))
+
+    def _told(self, name: str, task: asyncio.Task[None]) -> None:
+        self._telling.pop(name, None)
+        if not task.cancelled() and task.exception() is not None:
+            log.warning("name servers were not told of topic %s: %s", name, task.exception())
+
+    async def _create_dead(self, name: str) -> None:
+        await self._topics.ensure(name, queues=1, perm=DEAD_PERM)
+
+    def _queue_of(self, header: SendHeader) -> int:
+        topic = self._topics.find(header.topic)
+        assert topic is not None
+        if header.queue_id >= max(topic.write_queues, topic.read_queues):
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{header.queue_id}] is illegal: topic {topic.name} has "
+                f"{topic.write_queues} write queues and {topic.read_queues} read queues; "
+                f"producer group {header.group}",
+            )
+        if header.queue_id >= 0:
+            return header.queue_id
+        return self._random.randrange(max(topic.write_queues, 1))
+
+    # One message.
+
+    def _fill_one(self, send: _Send, batch: PutBatch) -> PlainSend:
+        entries = client_entries(send.header.properties)
+        known = dict(entries)
+        if "UNIQ_KEY" not in known:
+            known["UNIQ_KEY"] = self._ids.next_id()
+            entries.append(("UNIQ_KEY", known["UNIQ_KEY"]))
+        topic, queue_id = send.header.topic, send.queue_id
+        if topic.startswith(RETRY_PREFIX) and self._is_dead(send):
+            topic, queue_id = DLQ_PREFIX + topic.removeprefix(RETRY_PREFIX), 0
+            entries.append(("DELAY", "-1"))
+            if self._topics.find(topic) is None:
+                raise NotYet(partial(self._create_dead, topic))
+        properties = property_bytes(entries, send.rules.suffix)
+        row = _add(
+            send, batch, topic_index=self._table.find(topic), queue_id=queue_id,
+            body=send.request.body, properties=properties, flag=send.header.flag,
+        )  # fmt: skip
+        is_half = known.get("TRAN_MSG", "").lower() == "true"
+        if is_half and not self._is_delayed_retry(send.header, batch, row):
+            self._make_half(send, batch, row)
+        return PlainSend(row, 1, send.queue_id, known["UNIQ_KEY"])
+
+    @staticmethod
+    def _is_delayed_retry(header: SendHeader, batch: PutBatch, row: int) -> bool:
+        return header.reconsume_times > 0 and int(batch.rows[row]["delay_level"]) > 0
+
+    def _make_half(self, send: _Send, batch: PutBatch, row: int) -> None:
+        if send.rules.reject_transactions:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                "the broker refuses transactional messages (rejectTransactionMessage)",
+            )
+        delayed = _is_delayed(batch.rows[row])
+        topic_index, queue_id = int(batch.rows[row]["topic_index"]), send.queue_id
+        self._half(batch, row, self._table)
+        if delayed:
+            self._check_commit(send, topic_index, queue_id, batch.property_text(row))
+
+    def _check_commit(
+        self, send: _Send, topic_index: int, queue_id: int, properties: bytes
+    ) -> None:
+        """Check that a commit of a half message could be stored: clients never learn of a refusal.
+
+        Raises:
+            RequestError: Its delay cannot be kept, with the answer that a plain send would get.
+        """
+        probe = PutBatch(1, len(send.request.body) + len(properties))
+        row = _add(
+            send, probe, topic_index=topic_index, queue_id=queue_id, body=send.request.body,
+            properties=properties, flag=send.header.flag,
+        )  # fmt: skip
+        probe.rows[row]["sys_flag"] &= ~layout.SYS_TRANSACTION_MASK
+        self._run_hooks(probe)
+        status = int(probe.rows[row]["status"])
+        if status:
+            raise RequestError(status, probe.remarks.get(row, "its delay cannot be kept"))
+
+    def _is_dead(self, send: _Send) -> bool:
+        """Return whether a resent message was tried often enough.
+
+        Raises:
+            RequestError: Its consumer group is unknown.
+        """
+        name = send.header.topic.removeprefix(RETRY_PREFIX)
+        group = self._groups.find(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name}",
+            )
+        times_max = group.retry_times_max
+        wanted = send.header.reconsume_times_max
+        if send.request.version >= VERSION_3_4_9 and wanted is not None:
+            times_max = wanted
+        return send.header.reconsume_times > times_max or self._group_locked(name)
+
+    # A batch.
+
+    def _fill_batch(self, send: _Send, batch: PutBatch) -> PlainSend:
+        if send.header.topic.startswith(RETRY_PREFIX):
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic")
+        entries = client_entries(send.header.properties)
+        shared = property_bytes(entries, send.rules.suffix)
+        shared_bytes = len(shared) - len(send.rules.suffix)
+        topic_index, first = self._table.find(send.header.topic), batch.count
+        expanded_bytes = 0
+        for entry in batch_entries(send.request.body):
+            expanded_bytes += len(entry.body) + len(entry.properties) + shared_bytes
+            _check_expanded(expanded_bytes, send.rules.body_bytes_max)
+            row = _add(
+                send, batch, topic_index=topic_index, queue_id=send.queue_id, body=entry.body,
+                properties=entry.properties + shared, flag=entry.flag,
+            )  # fmt: skip
+            _check_batch_row(batch, row)
+        unique_id, count = dict(entries).get("UNIQ_KEY"), batch.count - first
+        batch.together.append((first, count))
+        return PlainSend(first, count, send.queue_id, unique_id, recallable=False)
+
+
+def _add(
+    send: _Send,
+    batch: PutBatch,
+    *,
+    topic_index: int,
+    queue_id: int,
+    body: bytes | memoryview,
+    properties: bytes,
+    flag: int,
+) -> int:
+    """Add one row; return it.
+
+    Raises:
+        RequestError: The properties are too long.
+    """
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message is illegal: properties of {len(properties)} bytes, "
+            f"at most {PROPERTIES_BYTES_MAX} can be stored",
+        )
+    return batch.add(
+        topic_index=topic_index,
+        queue_id=queue_id,
+        body=body,
+        properties=properties,
+        born_ms=send.header.born_ms,
+        born_host=send.born_host,
+        store_host=send.rules.store_host,
+        flag=flag,
+        sys_flag=send.header.sys_flag,
+        reconsume_times=send.header.reconsume_times,
+    )
+
+
+def _is_delayed(row: Any) -> bool:
+    """Return whether a message has a delay, legal or not."""
+    return bool(row["delay_level"] != 0 or row["timer_kind"] != layout.TIMER_NONE)
+
+
+def _check_body(body: bytes, bytes_max: int) -> None:
+    if not body:
+        raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "the message has no body")
+    if len(body) > bytes_max:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the message is illegal: a body of {len(body)} bytes, maxMessageSize is {bytes_max}",
+        )
+
+
+def _check_expanded(expanded_bytes: int, bytes_max: int) -> None:
+    """Refuse a batch whose messages, each with the batch's properties, are too long together.
+
+    Source: 4.9.7 CommitLog.MessageExtBatchEncoder, "message size exceeded"
+    """
+    if expanded_bytes > bytes_max:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the batch is illegal: its messages have over {bytes_max} bytes when each carries the "
+            "properties of the batch; maxMessageSize is the limit: send smaller batches",
+        )
+
+
+def _check_batch_row(batch: PutBatch, index: int) -> None:
+    row = batch.rows[index]
+    if row["delay_level"] > 0 or row["prop_flags"] & layout.PROP_TRAN_MSG:
+        raise RequestError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "a batch cannot hold messages delayed by a level, nor transactional ones",
+        )
+
+
+async def _wait_for(task: asyncio.Task[None]) -> None:
+    await asyncio.wait([task])

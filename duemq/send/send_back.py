@@ -1,0 +1,170 @@
+"""Retry and dead letters: code 36, a consumer sends a message back. AbstractSendMessageProcessor.
+
+record -> %RETRY%group, delayed by level 3 + times, times + 1
+       -> %DLQ%group when it was tried often enough, or the consumer says so
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delivery.plugin import Request, RequestHandler, Response
+from duemq.configuration.config import BrokerConfig
+from duemq.messages.copies import add_copy, batch_for, not_synced, refusal
+from duemq.metrics.put_get_stats import BrokerStats
+from duemq.net import fields
+from duemq.net.codes import RequestCode, ResponseCode
+from duemq.ports import PERM_READ, PERM_WRITE, Groups, GroupView, Identity, Putter, Topics
+from duemq.registry.internal_topics import check_readable
+from message_store.errors import RecordUnreadable, RequestError
+from message_store.log.record import Record
+from message_store.text import encode_offset_id
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+RETRY_PREFIX, DLQ_PREFIX = "%RETRY%", "%DLQ%"
+FIRST_RETRY_LEVEL = 3
+VERSION_WITH_RECONSUME_MAX = 121  # 3.4.9
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Where a message goes next. `level` 0: without delay."""
+
+    topic: str
+    level: int
+    dead: bool
+
+
+def plan_retry(group: str, reconsume_times: int, times_max: int, level: int) -> Retry:
+    """Return what becomes of a message that could not be consumed.
+
+    Args:
+        reconsume_times: how often it was sent back before.
+        level: what the consumer asked for: 0 the broker decides, below 0 give up.
+    """
+    if level < 0 or reconsume_times >= times_max:
+        return Retry(DLQ_PREFIX + group, 0, dead=True)
+    return Retry(RETRY_PREFIX + group, level or FIRST_RETRY_LEVEL + reconsume_times, dead=False)
+
+
+def retry_properties(record: Record, level: int) -> dict[str, str]:
+    """Return the properties of the message that is put for a retry."""
+    properties = dict(record.properties)
+    properties.setdefault("RETRY_TOPIC", record.topic)
+    address, port = record.store_host
+    properties.setdefault("ORIGIN_MESSAGE_ID", encode_offset_id(address, port, record.phys_offset))
+    properties["WAIT"] = "false"
+    properties["DELAY"] = str(level)
+    return properties
+
+
+class SendBackProcessor:
+    """Answers 36."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        topics: Topics,
+        groups: Groups,
+        put: Putter,
+        identity: Identity,
+        stats: BrokerStats,
+        config: Callable[[], BrokerConfig],
+    ) -> None:
+        self._store, self._topics, self._groups = store, topics, groups
+        self._put, self._identity = put, identity
+        self._stats, self._config = stats, config
+
+    def handlers(self) -> dict[int, RequestHandler]:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    async def send_back(self, request: Request) -> Response:
+        """Put the message at `offset` into the group's retry or dead letter topic."""
+        name = fields.text(request, "group")
+        phys_offset = fields.long(request, "offset")
+        level = fields.integer(request, "delayLevel")
+        group = self._group(name)
+        if group.retry_queues <= 0:
+            return Response(fields={})
+        await self._topic(RETRY_PREFIX + name, group.retry_queues)
+        record = self._record(phys_offset)
+        times_max = _times_max(request, group)
+        retry = plan_retry(name, record.reconsume_times, times_max, level)
+        queues = 1 if retry.dead else group.retry_queues
+        if retry.dead:
+            await self._topic(retry.topic, 1)
+        await self._store_copy(record, retry, random.randrange(queues))
+        self._stats.sent_back(self._origin_topic(request, record), name)
+        return Response(fields={})
+
+    def _origin_topic(self, request: Request, record: Record) -> str:
+        """Return the topic to count the message under: the one that the consumer names, if any."""
+        named = request.fields.get("originTopic", "")
+        return named if self._topics.find(named) is not None else record.topic
+
+    async def _store_copy(self, record: Record, retry: Retry, queue_id: int) -> None:
+        batch = batch_for(record)
+        add_copy(
+            batch,
+            record,
+            topic_index=self._store.topics.add(retry.topic),
+            queue_id=queue_id,
+            properties=retry_properties(record, retry.level),
+            store_host=self._identity.host,
+            reconsume_times=record.reconsume_times + 1,
+        )
+        await self._put(batch)
+        fault = refusal(batch)
+        if fault is not None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
+        # WAIT=false stands in the copy as Apache writes it, but the consumer forgets the message
+        # once this is answered: with SYNC_FLUSH the copy must be on the disk by then.
+        if not await self._store.wait_durable(self._store.max_offset):
+            raise not_synced("the message was sent back")
+
+    def _group(self, name: str) -> GroupView:
+        group = self._groups.find(name)
+        if group is None:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}"
+            )
+        if not self._config().permission & PERM_WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._identity.broker_name}] sending message is forbidden",
+            )
+        return group
+
+    async def _topic(self, name: str, queues: int) -> None:
+        topic = await self._topics.ensure(name, queues=queues, perm=PERM_READ | PERM_WRITE)
+        if not topic.perm & PERM_WRITE:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden"
+            )
+
+    def _record(self, phys_offset: int) -> Record:
+        """Return the message at an offset that the consumer names.
+
+        Raises:
+            RequestError: There is none, or clients may not read its topic.
+        """
+        try:
+            record = self._store.read_queued(phys_offset)
+        except RecordUnreadable as fault:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {phys_offset}: {fault}"
+            ) from fault
+        check_readable(record.topic)
+        return record
+
+
+def _times_max(request: Request, group: GroupView) -> int:
+    told = request.fields.get("maxReconsumeTimes")
+    if not told or request.version < VERSION_WITH_RECONSUME_MAX:
+        return group.retry_times_max
+    return fields.integer(request, "maxReconsumeTimes")

@@ -1,0 +1,94 @@
+"""The header of a send, and the properties that come with it. SendMessageRequestHeader(V2)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from delivery.plugin import Request
+from duemq.net import fields, layout
+from duemq.net.codes import RequestCode
+from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
+from message_store.log.properties import ENTRY_END, NAME_END
+
+BROKER_PROPERTIES = frozenset({"MSG_REGION", "CLUSTER", "TRACE_ON"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendHeader:
+    """What a send says about itself, in long names (code 10) or letters (310, 320)."""
+
+    group: str
+    topic: str
+    default_topic: str
+    default_queues: int
+    queue_id: int
+    sys_flag: int
+    born_ms: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    reconsume_times_max: int | None
+    unit_mode: bool
+    batch: bool
+
+
+def parse_send(request: Request) -> SendHeader:
+    """Read the header of codes 10, 310 and 320.
+
+    Raises:
+        RequestError: A mandatory field is missing, or one is no number.
+    """
+    long = request.code == RequestCode.SEND_MESSAGE
+    names = layout.SEND_FIELDS if long else tuple(layout.SEND_LETTERS)
+    (group, topic, default_topic, default_queues, queue_id, sys_flag, born_ms, flag) = names[:8]
+    (properties, times, unit_mode, times_max, batch, _) = names[8:]
+    return SendHeader(
+        group=fields.text(request, group),
+        topic=fields.text(request, topic),
+        default_topic=fields.text(request, default_topic),
+        default_queues=fields.integer(request, default_queues),
+        queue_id=fields.integer(request, queue_id),
+        sys_flag=_without_commit(fields.integer(request, sys_flag)),
+        born_ms=fields.long(request, born_ms),
+        flag=fields.integer(request, flag),
+        properties=request.fields.get(properties, ""),
+        reconsume_times=fields.integer(request, times, 0),
+        reconsume_times_max=(
+            fields.integer(request, times_max) if request.fields.get(times_max) else None
+        ),
+        unit_mode=fields.boolean(request, unit_mode),
+        batch=request.code == RequestCode.SEND_BATCH_MESSAGE or fields.boolean(request, batch),
+    )
+
+
+def _without_commit(sys_flag: int) -> int:
+    """Return a client's system flag without the sign of a commit, which only a broker sets."""
+    is_commit = sys_flag & SYS_TRANSACTION_MASK == SYS_COMMIT
+    return sys_flag & ~SYS_TRANSACTION_MASK if is_commit else sys_flag
+
+
+def broker_suffix(*, region: str, cluster: str, trace_on: bool) -> bytes:
+    """Return the properties that 5.3.3 adds to every message it takes."""
+    trace = "true" if trace_on else "false"
+    pairs = (("MSG_REGION", region), ("CLUSTER", cluster), ("TRACE_ON", trace))
+    return "".join(f"{name}{NAME_END}{value}{ENTRY_END}" for name, value in pairs).encode()
+
+
+def client_entries(text: str) -> list[tuple[str, str]]:
+    """Return the pairs of a client's property text, in its order, without the broker's own.
+
+    An entry that has no name or no value is left out; one that comes twice stays twice, as
+    readers take the last.
+    """
+    pairs = []
+    for entry in text.split(ENTRY_END):
+        name, _, value = entry.partition(NAME_END)
+        if name and value and name not in BROKER_PROPERTIES:
+            pairs.append((name, value))
+    return pairs
+
+
+def property_bytes(entries: list[tuple[str, str]], suffix: bytes) -> bytes:
+    """Return the property text as it is stored: a client's entries, then the broker's."""
+    text = "".join(f"{name}{NAME_END}{value}{ENTRY_END}" for name, value in entries)
+    return text.encode("utf-8", "replace") + suffix

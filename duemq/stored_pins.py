@@ -1,0 +1,71 @@
+"""Pins for messages that are pending in a store whose plugin is not loaded.
+
+A plugin that is installed but disabled (`brokerPluginDisabled`) cannot be asked what it needs. What
+it left in the store is still acknowledged: retention keeps it, and the log names the plugin.
+
+    entry point   timer_store.plugin:create_plugin         not imported
+    its package   timer_store.stored_pin:stored_pin        reads the store's files, if there is one
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from delivery.plugin import ENTRY_POINT_GROUP
+from message_store.retention.pins import UNKNOWN, FirstPending, Pin
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+Reader = Callable[["MessageStore"], FirstPending]
+MODULE: Final = "stored_pin"
+
+
+def stored_pins(store: MessageStore, loaded: Collection[str]) -> dict[str, Pin]:
+    """Return the pins of the plugins that are not loaded. Nothing of theirs changes while it runs.
+
+    Args:
+        loaded: names of the plugins that answer for themselves.
+    """
+    found = entry_points(group=ENTRY_POINT_GROUP)
+    return {item.name: _constant(_read(store, item)) for item in found if item.name not in loaded}
+
+
+def _read(store: MessageStore, item: EntryPoint) -> FirstPending:
+    try:
+        reader = _reader(item)
+        found = None if reader is None else reader(store)
+    except Exception as error:
+        log.error(
+            "plugin %s is not loaded, and what it left in %s cannot be read (%s: %s): no log file "
+            "is removed. Enable or uninstall it",
+            item.name, store.root, type(error).__name__, error,
+        )  # fmt: skip
+        return UNKNOWN
+    if found is not None:
+        log.warning(
+            "plugin %s is not loaded, but messages of it are pending in %s: their log files stay. "
+            "Remove it from brokerPluginDisabled to have them delivered",
+            item.name, store.root,
+        )  # fmt: skip
+    return found
+
+
+def _reader(item: EntryPoint) -> Reader | None:
+    """Return what reads a plugin's pin from a store, None if its package brings no such thing."""
+    package, dot, _ = item.module.rpartition(".")
+    name = f"{package}.{MODULE}"
+    if not dot or find_spec(name) is None:
+        return None
+    reader: Reader = import_module(name).stored_pin
+    return reader
+
+
+def _constant(answer: FirstPending) -> Pin:
+    return lambda: answer

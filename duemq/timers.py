@@ -1,0 +1,38 @@
+"""Without a plugin that holds timers a message with a time of its own is refused.
+
+Storing it in its topic would deliver it at once, that is early. This is what Apache 5.x answers
+with `timerWheelEnable=false` (HookUtils.handleScheduleMessage); 4.9.x would deliver it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from delivery.plugin import SystemTopic
+from duemq.kernels import count_timers
+from duemq.net.codes import ResponseCode
+from message_store.layout import PROP_TIMER_OUT, TIMER_NONE
+from message_store.log.batch import PutBatch
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC
+REMARK = (
+    "the message has a delivery time (TIMER_DELIVER_MS, TIMER_DELAY_MS or TIMER_DELAY_SEC), but "
+    "this broker holds no timers: timerWheelEnable is false. Use a delay level."
+)
+
+
+def timers_are_held(topics: Iterable[SystemTopic]) -> bool:
+    """Return whether a plugin brought the topic that timers wait in."""
+    return any(topic.name == TIMER_TOPIC for topic in topics)
+
+
+def refuse_timers(batch: PutBatch, now_ms: int) -> None:
+    """Refuse every message that asks for a time. A put hook, behind those of the plugins."""
+    if not count_timers(batch.rows, batch.count):
+        return
+    rows = batch.filled
+    asks = (rows["timer_kind"] != TIMER_NONE) & (rows["prop_flags"] & PROP_TIMER_OUT == 0)
+    for index in np.flatnonzero(asks & (rows["status"] == 0)).tolist():
+        batch.refuse(index, ResponseCode.SYSTEM_ERROR, REMARK)

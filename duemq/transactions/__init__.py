@@ -1,0 +1,1 @@
+"""Half messages, their end, and the check back at producers."""

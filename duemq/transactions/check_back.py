@@ -1,0 +1,52 @@
+"""The request that asks a producer what became of its transaction (39)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from delivery.plugin import Request
+from duemq.messages.wire_records import encode_record
+from duemq.net.codes import RequestCode
+from duemq.ports import Identity
+from duemq.transactions.half_messages import CLIENT_ID_KEY, HALF_TOPIC, TRANSACTION_ID
+from message_store.log.properties import encode_properties
+from message_store.log.record import Record
+from message_store.text import encode_offset_id
+
+
+def check_request(
+    half: Record,
+    properties: Mapping[str, str],
+    *,
+    queue_offset: int,
+    phys_offset: int,
+    identity: Identity,
+) -> Request:
+    """Return the one-way request about `half`, whose newest copy lies at these offsets.
+
+    The body is the message as its consumers would get it: real topic and queue, the half
+    message's times, the copy's offsets.
+    """
+    topic = properties.get("REAL_TOPIC", half.topic)
+    queue = properties.get("REAL_QID", "0")
+    told = {**properties, "WAIT": "false"}
+    body = encode_record(
+        half,
+        topic=topic,
+        queue_id=int(queue) if queue.isdigit() else 0,
+        queue_offset=queue_offset,
+        phys_offset=phys_offset,
+        properties=encode_properties(told),
+    )
+    key = properties.get(CLIENT_ID_KEY, "")
+    address, port = identity.host
+    found = {
+        "tranStateTableOffset": str(queue_offset),
+        "commitLogOffset": str(phys_offset),
+        "msgId": key,
+        "transactionId": properties.get(TRANSACTION_ID, key),
+        "offsetMsgId": encode_offset_id(address, port, phys_offset),
+        "topic": HALF_TOPIC,
+        "bname": identity.broker_name,
+    }
+    return Request(RequestCode.CHECK_TRANSACTION_STATE, found, body, oneway=True)

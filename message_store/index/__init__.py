@@ -1,0 +1,1 @@
+"""Key index files, and lookups of many keys."""

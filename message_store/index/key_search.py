@@ -1,0 +1,300 @@
+"""Records looked up by many keys at once; `StoreReader.query_keys` is the way for one.
+
+    index files   candidates by hash: the first few of each chain on the event loop; a longer chain
+                  is read off the items, piece by piece, in a thread
+    log tail      what is not indexed yet (a full disk stops the index): read from the log itself
+    log           which candidates are records of the topic with that very key
+
+A search finds every record with a key that is in the log when it returns, or raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import layout
+from message_store.errors import StoreError
+from message_store.index.index_file import BATCH_KEYS, IndexFile
+from message_store.kernels import index as index_kernels
+from message_store.kernels import keys as kernels
+from message_store.kernels import scan
+from message_store.kernels.verify import find_record
+from message_store.text import java_hash
+
+if TYPE_CHECKING:
+    from message_store.reader import StoreReader
+
+Offsets = npt.NDArray[np.int64]
+Candidates = tuple[Offsets, Offsets]  # (n,) which key, (n,) log offset
+FEW = 64  # candidates of a key in one index file that are looked at on the event loop
+LOOP_BYTES_MAX = 1 << 20  # of the log without index, read on the event loop
+TAIL_BYTES_MAX = 1 << 30  # of the log without index; more is an error
+RECORDS_MAX = 1_000_000  # found by one search; more is an error
+PAIRS_MIN, PAIRS_MAX = 1_024, 1 << 18
+ITEMS_PIECE = 1 << 18  # of an index file, read at once in a thread
+HIT_UNIQUE, HIT_KEY = kernels.HIT_UNIQUE, kernels.HIT_KEY
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Records that have one of the keys asked for, by key, then by log offset.
+
+    Attributes:
+        key_at: (n,) i8: which key.
+        offsets: (n,) i8: log offsets.
+        hits: (n,) u1: HIT_UNIQUE or HIT_KEY.
+    """
+
+    key_at: Offsets
+    offsets: Offsets
+    hits: npt.NDArray[np.uint8]
+
+
+class _LongChain(Exception):
+    """A key has more candidates than the event loop looks at."""
+
+
+async def search(store: StoreReader, topics: Sequence[str], keys: Sequence[str]) -> Matches:
+    """Return the records of some topics that have one of `keys` as UNIQ_KEY or among their KEYS.
+
+    Nothing is awaited behind the last look at the log: the result is complete when it is returned.
+
+    Raises:
+        StoreError: The index is switched off or too far behind the log, or there are too many.
+    """
+    job = _Search(store, topics, keys)
+    if not job.run_on_loop():
+        await asyncio.to_thread(job.run, store.max_offset)
+        while store.max_offset - job.end > LOOP_BYTES_MAX:
+            await asyncio.to_thread(job.follow, store.max_offset)
+        job.follow(store.max_offset)
+    return job.matches()
+
+
+def search_now(store: StoreReader, topics: Sequence[str], keys: Sequence[str]) -> Matches:
+    """Return the same at once, however long it takes: for callers that must not wait.
+
+    Raises:
+        StoreError: The index is switched off or too far behind the log, or there are too many.
+    """
+    job = _Search(store, topics, keys)
+    if not job.run_on_loop():
+        job.run(store.max_offset)
+    return job.matches()
+
+
+class _Search:
+    """One search.
+
+    Attributes:
+        end: log offset up to which everything was looked at.
+    """
+
+    def __init__(self, store: StoreReader, topics: Sequence[str], keys: Sequence[str]) -> None:
+        if not store.index.enabled:
+            raise StoreError(
+                "messageIndexEnable is false: messages cannot be looked up by key. Name them by "
+                "their offset message id."
+            )
+        self._store = store
+        self._found: list[Matches] = []
+        self._count = 0
+        self.end = 0
+        encoded = [key.encode("utf-8", "surrogatepass") for key in keys]
+        text = np.frombuffer(b"".join(encoded) or b"\0", np.uint8).copy()
+        ends = np.cumsum([len(key) for key in encoded], dtype=np.int64)
+        self._asked: list[tuple[kernels.Wanted, Offsets]] = []
+        for topic in topics:
+            hashes = np.empty(len(encoded), np.int64)
+            kernels.hash_keys(java_hash(topic + "#"), text, ends, hashes)
+            name = np.frombuffer(topic.encode("utf-8", "surrogatepass"), np.uint8).copy()
+            self._asked.append((kernels.Wanted(name, text, ends), hashes))
+
+    def run_on_loop(self) -> bool:
+        """Search if that takes no longer than the event loop can spare; return whether it did."""
+        store = self._store
+        store.index.catch_up()
+        files, position = store.index.indexed()
+        if store.max_offset - position > LOOP_BYTES_MAX:
+            return False
+        try:
+            for wanted, hashes in self._asked:
+                for file in files:
+                    for pair in _in_file(file, hashes, long_chains=False):
+                        self._match(wanted, pair)
+        except _LongChain:
+            self._found.clear()
+            self._count = 0
+            return False
+        self.end = position
+        self.follow(store.max_offset)
+        return True
+
+    def run(self, end: int) -> None:
+        """Search all of the log before `end`. Any thread may call it."""
+        files, position = self._store.index.indexed()
+        if end - position > TAIL_BYTES_MAX:
+            raise StoreError(
+                f"the key index is {end - position} bytes behind the log: try again later, or name "
+                f"messages by their offset message id"
+            )
+        for wanted, hashes in self._asked:
+            for file in files:
+                for pair in _in_file(file, hashes, long_chains=True):
+                    self._match(wanted, pair)
+        self.end = position
+        self.follow(end)
+
+    def follow(self, end: int) -> None:
+        """Search what came into the log since, up to `end`. Any thread may call it."""
+        for keyed in _keys_of_log(self._store, self.end, end):
+            for wanted, hashes in self._asked:
+                self._match(wanted, _with_hashes(keyed, hashes))
+        self.end = max(self.end, end)
+
+    def _match(self, wanted: kernels.Wanted, pair: Candidates) -> None:
+        if not pair[0].size:
+            return
+        order = np.lexsort(pair)
+        found = _matching(self._store, wanted, pair[0][order], pair[1][order])
+        self._count += found.offsets.size
+        if self._count > RECORDS_MAX:
+            raise StoreError(
+                f"more than {RECORDS_MAX} messages have these keys: name fewer, or name messages "
+                f"by topic and time"
+            )
+        self._found.append(found)
+
+    def matches(self) -> Matches:
+        """Return what was found, no record twice for one key.
+
+        Raises:
+            StoreError: An index file could not be read; ask again.
+        """
+        self._store.index.check()
+        none = Matches(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint8))
+        pieces = [none, *self._found]
+        key_at = np.concatenate([piece.key_at for piece in pieces])
+        offsets = np.concatenate([piece.offsets for piece in pieces])
+        hits = np.concatenate([piece.hits for piece in pieces])
+        order = np.lexsort((offsets, key_at))
+        key_at, offsets, hits = key_at[order], offsets[order], hits[order]
+        fresh = np.ones(offsets.size, np.bool_)
+        fresh[1:] = (np.diff(offsets) != 0) | (np.diff(key_at) != 0)
+        return Matches(key_at[fresh], offsets[fresh], hits[fresh])
+
+
+def _in_file(file: IndexFile, hashes: Offsets, *, long_chains: bool) -> Iterator[Candidates]:
+    """Yield the candidates for some hashes in one index file.
+
+    Raises:
+        _LongChain: A hash has more than FEW of them, and `long_chains` is False.
+    """
+    room = max(FEW, min(4 * hashes.size, PAIRS_MAX), PAIRS_MIN)
+    key_at, offsets = np.empty((2, room), np.int64)
+    first = 0
+    while first < hashes.size:
+        first, count = kernels.find_many(
+            file.words, file.slots, hashes, first, FEW, key_at, offsets
+        )
+        mine = key_at[:count].copy()
+        long = np.flatnonzero(np.bincount(mine) >= FEW) if count else mine
+        if long.size and not long_chains:
+            raise _LongChain
+        keep = ~np.isin(mine, long)
+        yield mine[keep], offsets[:count][keep]
+        for key in long.tolist():
+            for found in file.offsets_of(int(hashes[key]), ITEMS_PIECE):
+                yield np.full(found.size, key, np.int64), found
+
+
+def _keys_of_log(store: StoreReader, start: int, end: int) -> Iterator[npt.NDArray[Any]]:
+    """Yield (n,) `layout.KEYED` of the records in start..end, as the index would hold them."""
+    keyed, scratch = np.zeros(BATCH_KEYS, layout.KEYED), np.zeros(1, layout.SCANNED)
+    for file in list(store.log.files):
+        pos, stop_at = max(start - file.base, 0), min(end - file.base, file.size)
+        while pos < stop_at:
+            count, after, stop = index_kernels.collect_keys(
+                file.data, pos, stop_at, file.base + pos, scratch, keyed
+            )
+            if count:
+                yield keyed[:count]
+            pos = int(after)
+            if stop == scan.STOP_BLANK:
+                break
+            if stop == scan.STOP_INVALID:
+                found = int(find_record(file.data, pos + 1, stop_at, file.base, scratch[0]))
+                pos = found if found >= 0 else stop_at
+
+
+def newest_in_tail(store: StoreReader, key_hash: int, bytes_max: int) -> list[int]:
+    """Return log offsets with a key hash in what the index lacks, newest first.
+
+    Args:
+        bytes_max: Bytes of the log without index; with more of them nothing is looked at.
+    """
+    _, position = store.index.indexed()
+    end = store.max_offset
+    if not store.index.enabled or end - position > bytes_max or position >= end:
+        return []  # it is being made again: only what it has is found
+    found = [
+        offset
+        for keyed in _keys_of_log(store, position, end)
+        for offset in keyed["phys_offset"][keyed["key_hash"] == key_hash].tolist()
+    ]
+    return found[::-1]
+
+
+def _with_hashes(keyed: npt.NDArray[Any], hashes: Offsets) -> Candidates:
+    """Return the candidates for some hashes among the keys of records."""
+    order = np.argsort(hashes, kind="stable")
+    ranked = hashes[order]
+    found = keyed["key_hash"].astype(np.int64)
+    low, high = np.searchsorted(ranked, found), np.searchsorted(ranked, found, "right")
+    counts = high - low
+    at = (
+        np.repeat(low, counts)
+        + np.arange(counts.sum())
+        - np.repeat(np.cumsum(counts) - counts, counts)
+    )
+    return order[at].astype(np.int64), np.repeat(keyed["phys_offset"].astype(np.int64), counts)
+
+
+def _matching(
+    store: StoreReader, wanted: kernels.Wanted, key_at: Offsets, offsets: Offsets
+) -> Matches:
+    hits = np.zeros(offsets.size, np.uint8)
+    frames = np.zeros(1, layout.SCANNED)
+    for file in list(store.log.files):
+        low, high = np.searchsorted(offsets, (file.base, file.base + file.size))
+        if low < high:
+            span = (file.base, min(file.size, store.log.end - file.base))
+            kernels.match_keys(
+                file.data, span, key_at[low:high], offsets[low:high], wanted, frames,
+                hits[low:high],
+            )  # fmt: skip
+    keep = np.flatnonzero(hits)
+    keep = keep[np.argsort(key_at[keep], kind="stable")]
+    return Matches(key_at[keep], offsets[keep], hits[keep])
+
+
+def frames(store: StoreReader, offsets: Offsets) -> npt.NDArray[Any]:
+    """Return (n,) `layout.SCANNED` of the records at log offsets; record_size 0: there is none."""
+    found = np.zeros(offsets.size, layout.SCANNED)
+    found["topic_index"] = -1
+    order = np.argsort(offsets, kind="stable")
+    ranked = offsets[order]
+    for file in list(store.log.files):
+        low, high = np.searchsorted(ranked, (file.base, file.base + file.size))
+        if low < high:
+            mine = np.zeros(high - low, layout.SCANNED)
+            span = (file.base, min(file.size, store.log.end - file.base))
+            kernels.frames_at(file.data, span, ranked[low:high], store.topics.arrays, mine)
+            found[order[low:high]] = mine
+    return found

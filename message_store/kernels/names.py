@@ -1,0 +1,59 @@
+"""Names and property entries in record bytes, eight bytes a step; for other kernels to call."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.kernel import kernel
+from message_store.kernels.memory import load_u8, trailing_zeros
+from message_store.queues.topic_table import TopicArrays
+
+
+@kernel
+def is_named(data: Bytes, pos: int, name: Bytes) -> bool:
+    """Return whether data[pos:] begins with `name`; eight bytes a step."""
+    at = 0
+    while at + 8 <= name.size:
+        if load_u8(data, np.int64(pos + at)) != load_u8(name, np.int64(at)):
+            return False
+        at += 8
+    while at < name.size:
+        if data[pos + at] != name[at]:
+            return False
+        at += 1
+    return True
+
+
+@kernel
+def is_topic(data: Bytes, pos: int, size: int, arrays: TopicArrays, index: int) -> bool:
+    """Return whether data[pos:pos+size] is the name of topic `index` (-1: of none)."""
+    if index < 0 or arrays.topics[index]["name_len"] != size:
+        return False
+    start = np.int64(arrays.topics[index]["name_pos"])
+    at = 0
+    while at + 8 <= size:
+        if load_u8(data, np.int64(pos + at)) != load_u8(arrays.names, start + at):
+            return False
+        at += 8
+    while at < size:
+        if data[pos + at] != arrays.names[start + at]:
+            return False
+        at += 1
+    return True
+
+
+@kernel
+def entry_end(data: Bytes, pos: int, end: int) -> int:
+    """Return where the byte 2 lies in data[pos:end], `end` if nowhere; eight bytes a step."""
+    ones, highs = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+    twos = np.uint64(0x0202020202020202)
+    while pos + 8 <= end:
+        x = load_u8(data, np.int64(pos)) ^ twos
+        hits = (x - ones) & ~x & highs
+        if hits != np.uint64(0):
+            return pos + (trailing_zeros(hits) >> 3)  # the lowest byte is the first
+        pos += 8
+    while pos < end and data[pos] != 2:
+        pos += 1
+    return pos

@@ -1,0 +1,1 @@
+"""The commit log: files, records, batches, flushing, unreadable places."""

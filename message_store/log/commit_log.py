@@ -1,0 +1,275 @@
+"""The commit log's files: fixed size, named by their first offset, appended with pwritev.
+
+    commitlog/00000000000000000000   [record][record]...[blank]
+    commitlog/00000000001073741824   [record]...            <- write position is found by recovery
+
+Reads go through a shared mapping of each file; what pwritev wrote is visible there at once. What
+the disk cannot read is zero there, and known (`page_guard`, `unreadable`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import CorruptStore, RecordUnreadable
+from message_store.layout import BLANK_RECORD, MAGIC_BLANK, packer
+from message_store.log.page_guard import GuardedMap
+from message_store.log.unreadable import UnreadablePlaces
+from message_store.log.zeroing import whole_size, zero_range
+
+NAME_DIGITS = 20
+BLANK = packer(BLANK_RECORD)
+
+
+class LogFile:
+    """One file of the log.
+
+    Attributes:
+        base: log offset of its first byte.
+        pages: the mapped file.
+        data: (size,) u1, read-only: its bytes; zeros where the disk cannot read them.
+    """
+
+    def __init__(self, path: Path, base: int, size: int, *, create: bool) -> None:
+        self.path, self.base, self.size = path, base, size
+        self._named = False  # whether its name is on the disk: a kill may have come before that
+        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
+        self.fd = os.open(path, flags, 0o644)
+        try:
+            if create:
+                os.ftruncate(self.fd, size)
+            self.pages = GuardedMap(path, self.fd, size)
+        except OSError:
+            os.close(self.fd)
+            if create:
+                path.unlink(missing_ok=True)
+            raise
+        self.data: npt.NDArray[np.uint8] = self.pages.data
+
+    def write(self, pos: int, data: memoryview | bytes) -> None:
+        """Write all of `data` at file position `pos`.
+
+        Raises:
+            OSError: Nothing after the last complete call is promised; write again at `pos`.
+        """
+        done = os.pwritev(self.fd, (data,), pos)
+        while done < len(data):
+            done += os.pwritev(self.fd, (memoryview(data)[done:],), pos + done)
+        if self.pages.replaced:
+            self.pages.written(pos, len(data))
+
+    def sync(self) -> None:
+        """Wait until all that was written is on the disk, and that there is such a file."""
+        os.fdatasync(self.fd)
+        if not self._named:
+            sync_directory(self.path.parent)
+            self._named = True
+
+    def zero_from(self, pos: int) -> None:
+        """Make everything from file position `pos` on read as zeros; the file keeps its size.
+
+        Raises:
+            OSError: The disk refused it; some of it may read as zeros.
+        """
+        zero_range(self.fd, pos, self.size)
+
+    def has_data(self, pos: int, end: int) -> bool:
+        """Return whether any byte in pos..end is not zero; holes of the file are passed over."""
+        end = min(end, self.size)
+        while pos < end:
+            try:
+                pos = os.lseek(self.fd, pos, os.SEEK_DATA)
+            except OSError:  # nothing was written from here on
+                return False
+            hole = min(os.lseek(self.fd, pos, os.SEEK_HOLE), end)
+            if self.data[pos:hole].any():
+                return True
+            pos = max(hole, pos)
+        return False
+
+    def modified_s(self) -> float:
+        """Return the file's last modification, seconds since the epoch."""
+        return os.fstat(self.fd).st_mtime
+
+    def close(self) -> None:
+        """Close the descriptor; the mapping lives until nobody holds a view of it."""
+        self.pages.forget_file()
+        os.close(self.fd)
+
+    def erase(self) -> None:
+        """Remove the file: takes long where it is large, and any thread may do it."""
+        try:
+            self.path.unlink(missing_ok=True)
+        finally:
+            self.close()
+
+
+def erase_files(files: list[LogFile]) -> None:
+    """Remove files, oldest first, and forget them: the last reference frees their blocks.
+
+    Raises:
+        OSError: The disk refused one; it and those after it are there again at the next start.
+    """
+    try:
+        while files:
+            files.pop(0).erase()
+    finally:
+        for file in files:
+            file.close()
+        files.clear()
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class CommitLog:
+    """The files in order, the write position, and views of what was written."""
+
+    def __init__(self, directory: Path, file_bytes: int) -> None:
+        self.directory, self.file_bytes = directory, file_bytes
+        self.files: list[LogFile] = []
+        self.unreadable = UnreadablePlaces(self)
+        self.end = 0  # the next byte to be written
+
+    def load(self, *, synced: int = 0) -> None:
+        """Open every file that is there. `end` is set to the end of the last file.
+
+        Args:
+            synced: Log offset up to which the log was on the disk. A last file that ends before it
+                lost messages, and is left to an operator.
+        Raises:
+            CorruptStore: A file of another size, a stray name, a gap between files.
+        """
+        paths = numbered_files(self.directory)
+        for path in paths:
+            self._check(path, last=path == paths[-1], synced=synced)
+            self.files.append(LogFile(path, int(path.name), self.file_bytes, create=False))
+        if self.files:
+            self.end = self.files[-1].base + self.file_bytes
+
+    def _check(self, path: Path, *, last: bool, synced: int) -> None:
+        if not (path.name.isdigit() and len(path.name) == NAME_DIGITS):
+            raise CorruptStore(
+                path, 0, "its name is not a 20-digit log offset", "Move it out of this directory."
+            )
+        proven = bool(self.files)
+        size = path.stat().st_size
+        if last and int(path.name) + size >= synced:
+            size = whole_size(path, self.file_bytes, proven=proven)
+        if size != self.file_bytes:
+            raise CorruptStore(
+                path,
+                0,
+                f"it has {size} bytes, mappedFileSizeCommitLog says {self.file_bytes}",
+                f"Set mappedFileSizeCommitLog to the size the store was written with. If that is "
+                f"{self.file_bytes}, restore this file from a copy.",
+            )
+        if self.files and int(path.name) != self.files[-1].base + self.file_bytes:
+            raise CorruptStore(
+                path, 0, f"the file before it starts at {self.files[-1].base}",
+                "Restore the missing file from a copy, or move the later files away.",
+            )  # fmt: skip
+
+    @property
+    def min_offset(self) -> int:
+        """The first offset that still exists."""
+        return self.files[0].base if self.files else 0
+
+    def file_of(self, offset: int) -> LogFile:
+        """Return the file that holds `offset`.
+
+        Raises:
+            RecordUnreadable: It was removed, or nothing was written there.
+        """
+        at = bisect.bisect_right(self.files, offset, key=lambda f: f.base) - 1
+        if at < 0 or offset >= self.end:
+            raise RecordUnreadable(
+                offset, f"outside of the log, which holds {self.min_offset}..{self.end}"
+            )
+        return self.files[at]
+
+    def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
+        """Return `size` bytes at `offset`, without a copy. They must lie in one file.
+
+        Raises:
+            RecordUnreadable: Part of it is outside of the log.
+        """
+        file = self.file_of(offset)
+        pos = offset - file.base
+        if size < 0 or pos + size > file.size or offset + size > self.end:
+            raise RecordUnreadable(offset, f"{size} bytes from here reach past the log's end")
+        return file.data[pos : pos + size]
+
+    @property
+    def file_at_end(self) -> LogFile | None:
+        """The file that `end` lies in; None if it is still to be created."""
+        if self.files:
+            last = self.files[-1]
+            if self.end < last.base + self.file_bytes:
+                return last
+        return None
+
+    def writable_file(self) -> LogFile:
+        """Return the file that `end` lies in, created if need be."""
+        file = self.file_at_end
+        if file is not None:
+            return file
+        base = self.end - self.end % self.file_bytes
+        assert not self.files or base == self.files[-1].base + self.file_bytes
+        path = self.directory / f"{base:0{NAME_DIGITS}d}"
+        self.files.append(LogFile(path, base, self.file_bytes, create=True))
+        return self.files[-1]
+
+    def close_file(self) -> None:
+        """Write the blank record that ends the current file; the next append opens a new one."""
+        file = self.writable_file()
+        pos = self.end - file.base
+        file.write(pos, BLANK.pack(file.size - pos, MAGIC_BLANK))
+        self.end = file.base + file.size
+
+    def truncate(self, end: int) -> None:
+        """Drop everything from `end` on; later bytes read as zeros, later files are removed.
+
+        The last file that is left stays, also if nothing in it does: its name says where the log
+        goes on.
+        """
+        while len(self.files) > 1 and self.files[-1].base >= end:
+            self.files.pop().erase()
+        self.end = end
+        if self.files and end < self.files[-1].base + self.file_bytes:
+            self.files[-1].zero_from(end - self.files[-1].base)
+
+    def detach_first(self) -> LogFile:
+        """Take the oldest file (never the one that is written) out of the log, to be erased."""
+        assert len(self.files) > 1
+        return self.files.pop(0)
+
+    def remove_first(self) -> None:
+        """Remove the oldest file (never the one that is written)."""
+        self.detach_first().erase()
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self.files:
+            file.close()
+        self.files.clear()
+
+
+def numbered_files(directory: Path) -> list[Path]:
+    """Return the files of a log in order; an empty one at its end, never begun, is removed."""
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = sorted(path for path in directory.iterdir() if not path.is_dir())
+    if paths and paths[-1].stat().st_size == 0:
+        paths.pop().unlink()
+    return paths

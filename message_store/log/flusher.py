@@ -1,0 +1,215 @@
+"""Group commit: one thread syncs, everybody who waits is told together.
+
+The log is synced with fdatasync, which releases the interpreter; whatever was appended meanwhile
+shares the next sync. Queues are synced less often; how far they are is kept for recovery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from message_store.descriptors import DescriptorReserve, is_out_of_descriptors
+from message_store.log.commit_log import CommitLog
+from message_store.queues.consume_queue import FileCache
+
+logger = logging.getLogger(__name__)
+STARVED_S = 0.1  # until the next attempt when no descriptor was free
+
+
+class Flusher:
+    """The syncing thread of a store.
+
+    Attributes:
+        durable: log offset up to which everything is on the disk.
+        failure: the error that stopped it; nothing can be promised after that.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        *,
+        durable: int,
+        interval_s: float,
+        after_flush: Callable[[int], None],
+        on_failure: Callable[[OSError], None],
+        reserve: DescriptorReserve,
+    ) -> None:
+        self._log = log
+        self._reserve = reserve
+        self._interval_s = interval_s
+        self._after_flush = after_flush
+        self._on_failure = on_failure
+        self._wake = threading.Condition()
+        self._syncing = threading.Lock()
+        self._wanted = 0
+        self._stopping = False
+        self._waiters: list[tuple[int, asyncio.Future[bool], asyncio.AbstractEventLoop]] = []
+        self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
+        self.durable = durable
+        self.failure: OSError | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Sync what is left and end the thread."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    async def wait(self, offset: int, timeout_s: float) -> bool:
+        """Return True once everything before `offset` is on the disk, False after the timeout."""
+        if offset <= self.durable:
+            return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.request(offset)
+        except TimeoutError:
+            return False
+
+    def request(self, offset: int) -> asyncio.Future[bool]:
+        """Sync as soon as possible; the future is True once all before `offset` is on the disk.
+
+        It is False when the disk refused, and never done after the thread has ended.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[bool] = loop.create_future()
+        with self._wake:
+            if offset <= self.durable:  # a sync ended between the caller's look and the lock
+                future.set_result(True)
+                return future
+            if self.failure is not None:
+                future.set_result(False)
+                return future
+            self._waiters.append((offset, future, loop))
+            self._wanted = max(self._wanted, offset)
+            self._wake.notify()
+        return future
+
+    def when_durable(self, offset: int, call: Callable[[], None]) -> None:
+        """Sync as soon as possible; call `call` on the event loop once `offset` is reached.
+
+        Where the disk refuses, `call` is never called.
+        """
+
+        def done(synced: asyncio.Future[bool]) -> None:
+            if not synced.cancelled() and synced.result():
+                call()
+
+        self.request(offset).add_done_callback(done)
+
+    def _run(self) -> None:
+        starved = False
+        while True:
+            with self._wake:
+                if not self._stopping and (starved or self._wanted <= self.durable):
+                    self._wake.wait(STARVED_S if starved else self._interval_s)
+                stopping = self._stopping
+            try:
+                self._reserve.run(self.flush)
+                starved = False
+            except OSError as error:
+                if self.failure is None and not stopping:
+                    starved = True  # no fault of the disk: nothing is lost, sync a little later
+                    continue
+                self._end(error)
+                return
+            except Exception as error:  # such as a lack of memory: the thread ends, as do promises
+                logger.exception("the flusher ends")
+                self._end(OSError(errno.EIO, f"{type(error).__name__}: {error}"))
+                return
+            if stopping:
+                return
+
+    def flush(self) -> None:
+        """Sync the log now, in the calling thread.
+
+        The kernel reports that it lost written pages once, to whichever thread asks first; every
+        later sync of the same file succeeds, also one that is under way in another thread. So
+        threads take turns, and the first refusal ends all syncing.
+
+        Raises:
+            OSError: The disk refused, now or before; what was appended since may be lost.
+        """
+        with self._syncing:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self.failure is not None:
+            raise OSError(self.failure.errno, f"a sync has failed before: {self.failure}")
+        end = self._log.end
+        try:
+            for file in list(self._log.files):
+                if file.base + file.size > self.durable and file.base < end:
+                    file.sync()
+            self.durable = max(self.durable, end)
+            self._answer(True)
+            self._after_flush(end)
+        except OSError as error:
+            self.fail(error)
+            raise
+
+    def fail(self, error: OSError) -> None:
+        """Take note that a file of the store could not be synced: nothing is promised any more.
+
+        Any thread may call it; only the first error counts. A lack of descriptors is none of the
+        disk: nothing is lost by it.
+        """
+        if not is_out_of_descriptors(error):
+            self._end(error)
+
+    def _end(self, error: OSError) -> None:
+        with self._wake:
+            if self.failure is not None:
+                return
+            self.failure = error
+        self._on_failure(error)
+        self._answer(False)
+
+    def _answer(self, done: bool) -> None:
+        with self._wake:
+            ready = [w for w in self._waiters if not done or w[0] <= self.durable]
+            self._waiters = [w for w in self._waiters if done and w[0] > self.durable]
+        for _, future, loop in ready:
+            loop.call_soon_threadsafe(_resolve, future, done)
+
+
+def _resolve(future: asyncio.Future[bool], done: bool) -> None:
+    if not future.done():
+        future.set_result(done)
+
+
+def sync_files(files: FileCache) -> None:
+    """Sync the queue files written since the last call, and the names of new ones.
+
+    One that was removed needs no sync.
+
+    Raises:
+        OSError: None of them counts as synced: the next call tries all of them again.
+    """
+    paths = files.take_dirty()
+    try:
+        for path in paths:
+            _sync_file(path)
+    except OSError:
+        for path in paths:
+            files.mark_dirty(path)
+        raise
+
+
+def _sync_file(path: str) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY)  # it may be a directory
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,181 @@
+"""Damage in the middle of the log: what lies behind it is kept, the hole is bridged.
+
+    [record][record][damage]................[record][record]      records go on behind it
+    [record][record][a record of no queue  ][record][record]      after the bridge
+
+A broker of Apache cuts the log at the first bytes that are no record, and all acknowledged
+messages behind them with it. Here the damaged bytes are moved to a side file, and in their place
+comes one record of the transaction type ROLLBACK, which no broker puts into a queue or an index:
+so every reader of the log, Apache's too, passes over it.
+
+Where the records go on is asked of the queues: the first unit that points behind the damage, and at
+a whole record. Bytes are searched for a record only where no queue knows more and the log surely
+went on, or no mark says how far (an Apache store): a body may hold what looks like a record, put
+there by a client, and the end of a log that a power cut tore is the place to find it.
+
+Bytes behind the log's true end may be old records that name their own position: Apache cuts
+without zeroing. They are told from damage by their store time (older than the last record) and
+by their place in their queue (another message has it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from message_store import layout
+from message_store.kernels import scan
+from message_store.kernels.verify import find_record
+from message_store.log.commit_log import BLANK, CommitLog, LogFile
+from message_store.log.record import encode_record
+from message_store.queues.consume_queues import QueueSet
+
+TRIES_MAX = 1_000  # records behind the damage that are damaged, too
+SEARCH_BYTES_MAX = 64 << 20  # behind the last record, in its file
+BRIDGE_TOPIC = "DUEMQ_DAMAGED_BYTES"
+NOBODY = (bytes(4), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Log offsets of bytes that are no record, and of the record behind them."""
+
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self.end - self.start
+
+
+def find_gap(
+    log: CommitLog, queues: QueueSet, end: int, floor_ms: int, known_end: int | None = None
+) -> Gap | None:
+    """Return the gap at `end` if records of this log go on behind it.
+
+    Args:
+        end: where the walk over the log stopped.
+        floor_ms: store time of the last record before.
+        known_end: log offset that the log is known to have reached; None: nobody noted it.
+    """
+    gap = _gap_to_queued(log, queues, end)
+    if gap is not None:
+        return gap
+    if known_end is not None and end >= known_end:
+        return None
+    return _gap_to_found(log, queues, end, floor_ms)
+
+
+def _gap_to_queued(log: CommitLog, queues: QueueSet, end: int) -> Gap | None:
+    """Return the gap up to the first whole record that a queue knows behind `end`."""
+    at = end + layout.RECORD_FIXED_BYTES + 1  # what is damaged takes that at least
+    for _ in range(TRIES_MAX):
+        units = [unit for queue in queues.all() if (unit := queue.unit_from(at)) is not None]
+        if not units:
+            return None
+        first = min(units, key=lambda unit: int(unit["phys_offset"]))
+        at = int(first["phys_offset"])
+        if record_size(log, at) == int(first["size"]):
+            damaged = log.file_of(end)
+            return Gap(end, min(at, damaged.base + damaged.size))
+        at += 1
+    return None
+
+
+def record_size(log: CommitLog, offset: int) -> int:
+    """Return the size of the record at a log offset, 0 if there is none that is whole."""
+    for file in log.files:
+        if file.base <= offset < file.base + file.size:
+            row = np.zeros(1, layout.SCANNED)
+            size = scan.read_frame(file.data, offset - file.base, file.size, offset, row[0])
+            return max(int(size), 0)
+    return 0
+
+
+def _gap_to_found(log: CommitLog, queues: QueueSet, end: int, floor_ms: int) -> Gap | None:
+    """Return the gap up to the first bytes behind `end` that look like a record of this log."""
+    row = np.zeros(1, layout.SCANNED)
+    for at, file in enumerate(log.files):
+        if not file.base <= end < file.base + file.size:
+            continue
+        pos = _next_in(file, end - file.base + 1, row)
+        if pos < 0 and at + 1 < len(log.files):
+            file, pos = log.files[at + 1], 0
+            if scan.read_frame(file.data, 0, file.size, file.base, row[0]) <= 0:
+                return None
+        if pos < 0 or not _belongs(row[0], file, queues, floor_ms):
+            return None
+        gap = Gap(end, file.base + pos)
+        return gap if pos == 0 or gap.size > layout.RECORD_FIXED_BYTES else None
+    return None
+
+
+def unreadable_end(log: CommitLog, end: int, known_end: int) -> Gap | None:
+    """Return the gap at `end` if the last records of the log cannot be read by the disk.
+
+    Args:
+        known_end: log offset that the log is known to have reached.
+    """
+    for file in log.files:
+        if file.base <= end < file.base + file.size:
+            gap = Gap(end, min(known_end, file.base + file.size))
+            hit = any(low < gap.end and high > end for low, high in log.unreadable.ranges)
+            return gap if hit and gap.size > layout.RECORD_FIXED_BYTES else None
+    return None
+
+
+def _next_in(file: LogFile, pos: int, row: Any) -> int:
+    """Return where the next valid record of a file starts, -1 if there is none near."""
+    if not file.has_data(pos, pos + SEARCH_BYTES_MAX):
+        return -1
+    end = min(file.size, pos + SEARCH_BYTES_MAX)
+    return int(find_record(file.data, pos, end, file.base, row[0]))
+
+
+def _belongs(row: Any, file: LogFile, queues: QueueSet, floor_ms: int) -> bool:
+    if int(row["store_ms"]) < floor_ms:
+        return False
+    pos = int(row["phys_offset"]) - file.base + int(row["topic_pos"])
+    name = file.data[pos : pos + int(row["topic_len"])].tobytes().decode("utf-8", "replace")
+    queue = queues.find(name, int(row["queue_id"]))
+    if queue is None:
+        return True
+    units = queue.read(int(row["queue_offset"]), 1)
+    return not units.size or int(units[0]["phys_offset"]) == int(row["phys_offset"])
+
+
+def bridge(log: CommitLog, gap: Gap, store_ms: int) -> None:
+    """Save the gap's bytes and write a record of no queue, or the blank of a file's end, there.
+
+    Raises:
+        OSError: The disk refused it.
+    """
+    file = log.file_of(gap.start)
+    pos = gap.start - file.base
+    directory = log.directory.parent / "truncated"
+    directory.mkdir(exist_ok=True)
+    inside = min(gap.size, file.size - pos)
+    (directory / f"{gap.start:020d}").write_bytes(file.data[pos : pos + inside].tobytes())
+    file.write(pos, _filler(gap, inside, store_ms, ends_file=gap.end >= file.base + file.size))
+
+
+def _filler(gap: Gap, size: int, store_ms: int, *, ends_file: bool) -> bytes:
+    if ends_file:
+        return BLANK.pack(size, layout.MAGIC_BLANK)[:size]
+    topic = BRIDGE_TOPIC[: size - layout.RECORD_FIXED_BYTES]
+    return encode_record(
+        topic=topic,
+        queue_id=0,
+        body=bytes(size - layout.RECORD_FIXED_BYTES - len(topic)),
+        property_text=b"",
+        queue_offset=0,
+        phys_offset=gap.start,
+        born_ms=store_ms,
+        born_host=NOBODY,
+        store_ms=store_ms,
+        store_host=NOBODY,
+        sys_flag=layout.SYS_ROLLBACK,
+    )

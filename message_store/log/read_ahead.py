@@ -1,0 +1,83 @@
+"""Pages for the log before it needs them.
+
+The first write to a page of a file makes the kernel find and zero one, which can cost more than the
+whole rest of an append (on virtual machines that give memory back to their host: tens of us). A
+thread reads the empty part of the log file a little ahead of the end; that puts its pages into the
+page cache, and the append only copies. It only reads, so it cannot harm what is written meanwhile.
+It works in small portions, for it may have to share a core with the event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from message_store.log.commit_log import CommitLog
+
+AHEAD_BYTES = 32 << 20
+REFILL_BYTES = 4 << 20  # so much is used before the thread is woken again
+STEP_BYTES = 256 << 10
+EXPECTED_BYTES_MAX = 512 << 20
+
+
+class ReadAhead:
+    """The thread that reads ahead of a log's end."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._reached = 0  # log offset up to which pages are there
+        self._wake_at = 0  # log end at which there is work again
+        self._expected = 0  # log end that somebody has announced
+        self._buffer = bytearray(STEP_BYTES)
+        self._work = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="read-ahead", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+        self.notify(self._log.end)
+
+    def stop(self) -> None:
+        """End the thread; the log's files may be closed afterwards."""
+        self._stopping = True
+        self._work.set()
+        self._thread.join()
+
+    def notify(self, end: int) -> None:
+        """The log's end has moved; wake the thread once enough of what lies ahead is used."""
+        if end >= self._wake_at and not self._work.is_set():
+            self._work.set()
+
+    def expect(self, size: int) -> None:
+        """So many bytes will soon be appended at once: have pages for them before that."""
+        self._expected = self._log.end + min(size, EXPECTED_BYTES_MAX)
+        self._work.set()
+
+    def _run(self) -> None:
+        while True:
+            self._work.wait()
+            self._work.clear()
+            if self._stopping:
+                return
+            self._touch()
+
+    def _touch(self) -> None:
+        """Read from the log's end, or from where the last call ended, in the file of the end."""
+        end = self._log.end
+        file = next((f for f in list(self._log.files) if f.base <= end < f.base + f.size), None)
+        if file is None:
+            self._wake_at = end + 1  # the next append makes one
+            return
+        file_end = file.base + file.size
+        limit = min(max(end + AHEAD_BYTES, self._expected), file_end)
+        self._wake_at = file_end if limit == file_end else end + REFILL_BYTES
+        at = max(end, self._reached)
+        while at < limit and not self._stopping:
+            size = min(STEP_BYTES, limit - at)
+            try:
+                os.preadv(file.fd, [memoryview(self._buffer)[:size]], at - file.base)
+            except OSError:
+                return  # it is only about speed; the append says what is wrong
+            at += size
+        self._reached = max(at, self._reached)

@@ -1,0 +1,215 @@
+"""One record of the log, the readable way: bytes to `Record` and back.
+
+The kernels do the same for whole buffers (`kernels.scan`, `kernels.encode`); tests hold the two
+against each other.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from functools import cached_property
+
+from message_store import layout
+from message_store.errors import RecordUnreadable
+from message_store.log.properties import decode_properties
+
+TOPIC_BYTES_V1_MAX = 127
+CRC_MASK = 0x7FFF_FFFF
+Host = tuple[bytes, int]
+
+
+@dataclass
+class Record:
+    """A decoded record; hosts are (address bytes, port), times are ms."""
+
+    total_size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    phys_offset: int
+    sys_flag: int
+    born_ms: int
+    born_host: Host
+    store_ms: int
+    store_host: Host
+    reconsume_times: int
+    prepared_offset: int
+    body: bytes
+    topic: str
+    property_text: bytes
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        """Decoded properties."""
+        return decode_properties(self.property_text)
+
+
+class _Fields:
+    """The fields of one record, taken in order and never past its end."""
+
+    def __init__(self, data: bytes, phys_offset: int) -> None:
+        self.data, self.at, self.phys_offset = data, 0, phys_offset
+
+    def fault(self, why: str) -> RecordUnreadable:
+        return RecordUnreadable(self.phys_offset, why)
+
+    def piece(self, name: str, size: int) -> bytes:
+        if size < 0:
+            raise self.fault(f"the length of its {name} is negative ({size})")
+        if size > len(self.data) - self.at:
+            left = len(self.data) - self.at
+            raise self.fault(f"it is cut off: {name} needs {size} bytes, {left} are left")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def number(self, name: str, size: int) -> int:
+        return int.from_bytes(self.piece(name, size), "big", signed=True)
+
+    def counted(self, name: str, length_size: int) -> bytes:
+        return self.piece(name, self.number(f"length of the {name}", length_size))
+
+    def host(self, name: str, is_ipv6: int) -> Host:
+        return self.piece(name, 16 if is_ipv6 else 4), self.number(f"port of the {name}", 4)
+
+
+def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True) -> Record:
+    """Decode the record at the start of `view`; bytes behind it are left alone.
+
+    Args:
+        phys_offset: Where it lies, for the error's text; not compared with what it says itself.
+    Raises:
+        RecordUnreadable: Its bytes are damaged or cut off; the text says which field.
+    Source: MessageDecoder.decode
+    """
+    total_size = int.from_bytes(view[:4], "big", signed=True)
+    fields = _Fields(bytes(view[: max(total_size, 4)]), phys_offset)
+    if not layout.RECORD_FIXED_BYTES <= total_size <= len(view):
+        raise fields.fault(f"it announces {total_size} bytes; {len(view)} are there")
+    number = fields.number
+    record = Record(
+        total_size=number("size", 4),
+        magic=_magic(fields),
+        body_crc=number("body CRC", 4),
+        queue_id=number("queue id", 4),
+        flag=number("flag", 4),
+        queue_offset=number("queue offset", 8),
+        phys_offset=number("log offset", 8),
+        sys_flag=(sys_flag := number("system flag", 4)),
+        born_ms=number("born time", 8),
+        born_host=fields.host("born host", sys_flag & layout.SYS_BORN_IPV6),
+        store_ms=number("store time", 8),
+        store_host=fields.host("store host", sys_flag & layout.SYS_STORE_IPV6),
+        reconsume_times=number("reconsume times", 4),
+        prepared_offset=number("prepared offset", 8),
+        body=fields.counted("body", 4),
+        topic=_topic(fields),
+        property_text=fields.counted("properties", 2),
+    )
+    if fields.at != total_size:
+        raise fields.fault(f"its fields end at byte {fields.at} of {total_size}")
+    if check_crc and record.body and zlib.crc32(record.body) & CRC_MASK != record.body_crc:
+        raise fields.fault("the body does not match its CRC")
+    return record
+
+
+def _magic(fields: _Fields) -> int:
+    magic = fields.number("magic", 4)
+    if magic not in (layout.MAGIC_V1, layout.MAGIC_V2):
+        raise fields.fault(f"magic 0x{magic & 0xFFFFFFFF:08X} is not a record's")
+    return magic
+
+
+def _topic(fields: _Fields) -> str:
+    wide = fields.data[4:8] == layout.MAGIC_V2.to_bytes(4, "big", signed=True)
+    name = fields.counted("topic", 2 if wide else 1)
+    if not name:
+        raise fields.fault("its topic is empty")
+    return name.decode("utf-8", "replace")
+
+
+def encode_record(
+    *,
+    topic: str,
+    queue_id: int,
+    body: bytes,
+    property_text: bytes,
+    queue_offset: int,
+    phys_offset: int,
+    born_ms: int,
+    born_host: Host,
+    store_ms: int,
+    store_host: Host,
+    flag: int = 0,
+    sys_flag: int = 0,
+    reconsume_times: int = 0,
+    prepared_offset: int = 0,
+) -> bytes:
+    """Return the bytes of one record.
+
+    Args:
+        sys_flag: Its two IPv6 bits are set from the length of the addresses (4 or 16 bytes).
+    Raises:
+        OverflowError: A number does not fit its field.
+    Source: MessageExtEncoder.encode
+    """
+    sys_flag &= ~(layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6)
+    sys_flag |= layout.SYS_BORN_IPV6 if len(born_host[0]) == 16 else 0
+    sys_flag |= layout.SYS_STORE_IPV6 if len(store_host[0]) == 16 else 0
+    name = topic.encode()
+    wide = len(name) > TOPIC_BYTES_V1_MAX
+    after_magic = b"".join(
+        [
+            _number(zlib.crc32(body) & CRC_MASK, 4),
+            _number(queue_id, 4),
+            _number(flag, 4),
+            _number(queue_offset, 8),
+            _number(phys_offset, 8),
+            _number(sys_flag, 4),
+            _number(born_ms, 8),
+            _host(born_host),
+            _number(store_ms, 8),
+            _host(store_host),
+            _number(reconsume_times, 4),
+            _number(prepared_offset, 8),
+            _counted(body, 4),
+            _counted(name, 2 if wide else 1),
+            _counted(property_text, 2),
+        ]
+    )
+    magic = layout.MAGIC_V2 if wide else layout.MAGIC_V1
+    return _number(8 + len(after_magic), 4) + _number(magic, 4) + after_magic
+
+
+def encode_again(record: Record) -> bytes:
+    """Return the bytes that `record` was decoded from."""
+    return encode_record(
+        topic=record.topic,
+        queue_id=record.queue_id,
+        body=record.body,
+        property_text=record.property_text,
+        queue_offset=record.queue_offset,
+        phys_offset=record.phys_offset,
+        born_ms=record.born_ms,
+        born_host=record.born_host,
+        store_ms=record.store_ms,
+        store_host=record.store_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        reconsume_times=record.reconsume_times,
+        prepared_offset=record.prepared_offset,
+    )
+
+
+def _number(value: int, size: int) -> bytes:
+    return value.to_bytes(size, "big", signed=True)
+
+
+def _counted(data: bytes, length_size: int) -> bytes:
+    return _number(len(data), length_size) + data
+
+
+def _host(host: Host) -> bytes:
+    return host[0] + _number(host[1], 4)

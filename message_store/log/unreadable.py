@@ -1,0 +1,149 @@
+"""Places of a log that the disk cannot read, found while the log is used.
+
+The files' mappings show zeros there (`page_guard`), which no reader takes for a record: deliveries
+go to quarantine, pulls leave the record out, recovery bridges the gap. Here the places become log
+offsets, so that each reader can say why, and each is reported once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import RecordUnreadable
+from message_store.log.page_guard import GuardedMap, page_guard
+from message_store.ranges import Range, joined, minus
+
+logger = logging.getLogger(__name__)
+READS_MAX = 3  # of the same: a hole on a full tmpfs is replaced at each
+REMEDY = (
+    "Messages there go to quarantine or are left out of pulls. Stop the broker and copy the store "
+    "to a sound disk, or restore this file from a copy"
+)
+
+
+class MappedFile(Protocol):
+    """One file of a log."""
+
+    path: Path
+    base: int
+    pages: GuardedMap
+
+
+class MappedLog(Protocol):
+    """A log that consists of such files."""
+
+    @property
+    def files(self) -> Sequence[MappedFile]:
+        """The files, in order."""
+        ...
+
+
+class UnreadablePlaces:
+    """What of one log cannot be read.
+
+    Args:
+        notice: called with one line for each new place, from any thread.
+    Attributes:
+        ranges: log offsets, ascending.
+        seen: how many replaced pages `ranges` speaks of; for `changed`.
+    """
+
+    def __init__(self, log: MappedLog, notice: Callable[[str], None] = logger.warning) -> None:
+        self._log, self.notice = log, notice
+        self._guard = page_guard()
+        self._lock = threading.Lock()
+        self.seen = 0
+        self.ranges: list[Range] = []
+
+    def changed(self, seen: int) -> bool:
+        """Return whether what was read since `seen` may hold zeros in place of readable pages.
+
+        Then `ranges` is up to date, and pages that can be read after all are: read once more.
+        """
+        if self._guard.replaced == seen:
+            return False
+        self.look()
+        return True
+
+    def reading(self) -> Reading:
+        """Begin a reading that stops at zeros."""
+        return Reading(self)
+
+    def look(self) -> bool:
+        """Bring `ranges` up to date; return whether there are new ones."""
+        if self._guard.replaced == self.seen:
+            return False
+        with self._lock:
+            seen = self._guard.look()
+            found, notices = self._found()
+            before, self.ranges = self.ranges, found
+            self.seen = seen  # after `ranges`: another thread then takes no zeros for data
+        for notice in notices:
+            self.notice(notice)
+        return bool(minus(found, before))
+
+    def _found(self) -> tuple[list[Range], list[str]]:
+        """Return all places of the files that are mapped, and a line for each that is new."""
+        found: list[Range] = []
+        notices: list[str] = []
+        for file in list(self._log.files):
+            mine = [(file.base + low, file.base + high) for low, high in file.pages.unreadable]
+            notices += [
+                f"{file.path} at byte {low - file.base}: {high - low} bytes cannot be read: "
+                f"{file.pages.why}. {REMEDY}"
+                for low, high in minus(mine, self.ranges)
+            ]
+            found += mine
+        return joined(found), notices
+
+    def mask(self, offsets: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return which of (n,) records at log offsets lie in a place that cannot be read."""
+        hit = np.zeros(offsets.size, np.bool_)
+        for low, high in self.ranges:
+            hit |= (offsets < high) & (offsets + sizes > low)
+        return hit
+
+    def check(self, offset: int, size: int) -> None:
+        """Refuse a record that lies in a place that cannot be read.
+
+        Raises:
+            RecordUnreadable: It does.
+        """
+        self.look()
+        for low, high in self.ranges:
+            if offset < high and offset + size > low:
+                raise RecordUnreadable(offset, self._where(max(low, offset)))
+
+    def _where(self, offset: int) -> str:
+        for file in reversed(list(self._log.files)):
+            if file.base <= offset:
+                place = f"{file.path} at byte {offset - file.base}"
+                return f"the disk cannot read {place}: {file.pages.why}"
+        return "its file is gone"
+
+
+class Reading:
+    """A reading that stops at zeros, repeated until it met none in place of readable pages."""
+
+    def __init__(self, places: UnreadablePlaces) -> None:
+        self._places, self._seen = places, places.seen
+        self._reach, self._idle = -1, 0
+
+    def again(self, reach: int) -> bool:
+        """Return whether to read once more.
+
+        Args:
+            reach: where the reading stopped. Each page that can be read after all brings it
+                further; READS_MAX without that end it.
+        """
+        changed = self._places.changed(self._seen)
+        self._idle = self._idle + 1 if reach <= self._reach else 0
+        self._reach, self._seen = max(reach, self._reach), self._places.seen
+        return changed and self._idle < READS_MAX

@@ -1,0 +1,1 @@
+"""Consume queues and the table of topics."""

@@ -1,0 +1,415 @@
+"""One consume queue: 20-byte units, position = queue offset x 20 over files of fixed size.
+
+The unit of queue offset n always lies at n x 20, so writing a unit twice changes nothing: that
+makes rebuilding from the log a plain fold. Units before the first record that is known (after
+files were lost) are Apache's pre-blanks (0, 0x7FFFFFFF, 0).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.descriptors import is_out_of_descriptors
+from message_store.errors import CorruptStore
+from message_store.kernels import scan
+from message_store.layout import CQ_UNIT, UNIT
+from message_store.log.zeroing import whole_size, zero_range
+
+UNIT_BYTES = CQ_UNIT.itemsize
+PRE_BLANK_SIZE = 0x7FFFFFFF
+PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
+NAME_DIGITS = 20
+OPEN_FILES_MAX = 768
+LONG_MAX = (1 << 63) - 1
+UNITS_BACK_MIN, UNITS_BACK_MAX = 64, 4_096  # read at a time, from a queue's end backwards
+
+
+class FileCache:
+    """Open descriptors of queue files, the least recently used closed first.
+
+    Paths are text: a `Path` takes longer to look up than the read or write that follows.
+
+    Args:
+        unreadable: called with a file that the disk cannot read.
+    """
+
+    def __init__(
+        self,
+        count_max: int = OPEN_FILES_MAX,
+        unreadable: Callable[[str], None] = lambda path: None,
+    ) -> None:
+        self._unreadable = unreadable
+        self._fds: OrderedDict[str, int] = OrderedDict()
+        self._count_max = count_max
+        self._dirty: set[str] = set()
+        self._dirty_lock = threading.Lock()
+
+    def get(self, path: str, create_bytes: int = 0) -> int:
+        """Return a descriptor, open for reading and writing; with `create_bytes` make the file.
+
+        Raises:
+            FileNotFoundError: It is not there and `create_bytes` is 0.
+        """
+        fd = self._fds.get(path)
+        if fd is not None:
+            self._fds.move_to_end(path)
+            return fd
+        try:
+            fd = self._with_room(lambda: os.open(path, os.O_RDWR))
+        except FileNotFoundError:
+            if not create_bytes:
+                raise
+            self._mark_names(os.path.dirname(path))
+            fd = self._with_room(lambda: _create(path, create_bytes))
+        self._fds[path] = fd
+        if len(self._fds) > self._count_max:
+            os.close(self._fds.popitem(last=False)[1])
+        return fd
+
+    def read(self, path: str, size: int, pos: int) -> bytes:
+        """Return bytes of a file, fewer at its end.
+
+        Raises:
+            CorruptStore: The disk cannot read them.
+        """
+        try:
+            return os.pread(self.get(path), size, pos)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self._unreadable(path)
+            raise CorruptStore(
+                path, pos, f"it cannot be read: {error.strerror}",
+                "Start the broker again: consume queues are then written again from the log.",
+            ) from error  # fmt: skip
+
+    def _with_room(self, open_file: Callable[[], int]) -> int:
+        """Open a file; when no descriptor is left, close the least recently used for it."""
+        while True:
+            try:
+                return open_file()
+            except OSError as error:
+                if not is_out_of_descriptors(error) or not self._fds:
+                    raise
+            os.close(self._fds.popitem(last=False)[1])
+
+    def _mark_names(self, directory: str) -> None:
+        """Remember the directories that get new names: a queue's, and for a new one those above."""
+        if not os.path.isdir(directory):
+            os.makedirs(directory)
+            topic = os.path.dirname(directory)
+            self.mark_dirty(topic)
+            self.mark_dirty(os.path.dirname(topic))
+        self.mark_dirty(directory)
+
+    def mark_dirty(self, path: str) -> None:
+        """Remember that the file, or a directory for the names in it, must be synced."""
+        if path not in self._dirty:
+            with self._dirty_lock:
+                self._dirty.add(path)
+
+    def take_dirty(self) -> set[str]:
+        """Return the files written since the last call. Any thread may call it."""
+        with self._dirty_lock:
+            paths, self._dirty = self._dirty, set()
+        return paths
+
+    def drop(self, path: str) -> None:
+        """Close a file that is about to be removed."""
+        fd = self._fds.pop(path, None)
+        if fd is not None:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close all."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+
+def _create(path: str, size: int) -> int:
+    """Return the descriptor of a new file of zeros.
+
+    Raises:
+        OSError: The disk refused it; there is no such file then, nor one of another size.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        os.ftruncate(fd, size)
+    except OSError:
+        os.close(fd)
+        os.unlink(path)
+        raise
+    return fd
+
+
+class ConsumeQueue:
+    """The units of one queue.
+
+    Attributes:
+        min_offset: first queue offset whose record still exists.
+        max_offset: one past the last.
+    """
+
+    def __init__(self, directory: Path, file_bytes: int, files: FileCache) -> None:
+        assert file_bytes % UNIT_BYTES == 0
+        self.directory, self.file_bytes = directory, file_bytes
+        self._files = files
+        self._bases: list[int] = []  # byte position of each file's first unit
+        self._paths: dict[int, str] = {}  # by base
+        self._write_base = -1  # the file written last, to save the look-up of its path
+        self._write_path = ""
+        self.min_offset = 0
+        self.max_offset = 0
+
+    @property
+    def file_units(self) -> int:
+        """Units per file."""
+        return self.file_bytes // UNIT_BYTES
+
+    def _path(self, base: int) -> str:
+        path = self._paths.get(base)
+        if path is None:
+            path = self._paths[base] = str(self.directory / f"{base:020d}")
+        return path
+
+    def _remove(self, base: int) -> None:
+        path = self._path(base)
+        self._files.drop(path)
+        os.unlink(path)
+        self._paths.pop(base)
+
+    def load(self) -> None:
+        """Find the files and the end of the valid units.
+
+        Raises:
+            CorruptStore: A file of another size or with a stray name.
+        """
+        paths = sorted(p for p in self.directory.iterdir() if not p.is_dir())
+        if paths and paths[-1].stat().st_size == 0:
+            paths.pop().unlink()
+        for path in paths:
+            self._check(path, last=path == paths[-1])
+            self._bases.append(int(path.name))
+        if not self._bases:
+            return
+        self.min_offset = self._bases[0] // UNIT_BYTES
+        while len(self._bases) > 1 and self._valid_in(self._bases[-1]) == 0:
+            self._drop_last()
+        last = self._bases[-1]
+        self.max_offset = last // UNIT_BYTES + self._valid_in(last)
+
+    def _check(self, path: Path, *, last: bool) -> None:
+        name = path.name
+        if not (name.isascii() and name.isdigit() and len(name) == NAME_DIGITS):
+            raise CorruptStore(
+                path, 0, f"its name is not a position of {NAME_DIGITS} digits",
+                "Move it out of this directory.",
+            )  # fmt: skip
+        proven = bool(self._bases)
+        size = whole_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
+        if size != self.file_bytes:
+            raise CorruptStore(
+                path, 0, f"it has {size} bytes, mappedFileSizeConsumeQueue says {self.file_bytes}",
+                "Set mappedFileSizeConsumeQueue to the size the store was written with.",
+            )  # fmt: skip
+        wanted = self._bases[-1] + self.file_bytes if self._bases else int(name)
+        if int(name) != wanted or wanted % self.file_bytes:
+            raise CorruptStore(
+                path, 0, f"a file that starts at {wanted} should come here",
+                f"Restore the missing file, or remove {self.directory}: it is rebuilt from the "
+                f"log.",
+            )  # fmt: skip
+
+    def _valid_in(self, base: int) -> int:
+        path = self._path(base)
+        count, step = 0, 8192
+        while count < self.file_units:
+            block = self._files.read(path, step * UNIT_BYTES, count * UNIT_BYTES)
+            units = len(block) // UNIT_BYTES
+            found = scan.valid_units(np.frombuffer(block, np.uint8), units)
+            count += found
+            if found < units or units == 0:
+                break
+        return count
+
+    def cut_at_hole(self) -> None:
+        """Forget everything behind the first unit that is not there.
+
+        After a power cut only: the disk may hold later units and lack earlier ones. The log has
+        the records of all that are forgotten here.
+        """
+        for base in self._bases[:-1]:
+            valid = self._valid_in(base)
+            if valid < self.file_units:
+                self.cut(base // UNIT_BYTES + valid)
+                break
+        if self._bases:
+            self._zero_from(self.max_offset)
+
+    def _zero_from(self, offset: int) -> None:
+        """Make the units from `offset` on in the last file read as zeros."""
+        base = self._bases[-1]
+        fd = self._files.get(self._path(base))
+        zero_range(fd, max(offset * UNIT_BYTES - base, 0), self.file_bytes)
+
+    def _drop_last(self) -> None:
+        self._remove(self._bases.pop())
+        self._write_base = -1
+
+    def write(self, first_offset: int, block: memoryview) -> None:
+        """Write units (bytes) from `first_offset` on; the queue may grow, never shrink.
+
+        Raises:
+            OSError: The disk is full. The log has the records; recovery writes the units.
+        """
+        if self.max_offset < first_offset:
+            self._fill_pre_blanks(first_offset)
+        pos = first_offset * UNIT_BYTES
+        end_offset = first_offset + len(block) // UNIT_BYTES
+        while block:
+            start = pos % self.file_bytes
+            room = self.file_bytes - start
+            part = block if len(block) <= room else block[:room]
+            done = os.pwrite(self._write_fd(pos - start), part, start)
+            self._files.mark_dirty(self._write_path)
+            pos += done
+            block = block[done:]
+        self.max_offset = max(self.max_offset, end_offset)
+        self.min_offset = min(self.min_offset, first_offset)  # recovery went back
+
+    def _write_fd(self, base: int) -> int:
+        if base != self._write_base:
+            self._write_base, self._write_path = base, self._path(base)
+            if base not in self._bases:
+                self._bases.append(base)
+                self._bases.sort()
+        return self._files.get(self._write_path, self.file_bytes)
+
+    def _fill_pre_blanks(self, end_offset: int) -> None:
+        """Mark the units before `end_offset` in its file (or after the last known) as blank."""
+        file_start = end_offset - end_offset % self.file_units
+        if self.max_offset < file_start:
+            for base in self._bases:
+                self._remove(base)
+            self._bases.clear()
+        first = self.min_offset if self._bases else end_offset
+        self.max_offset = start = max(file_start, self.max_offset) if self._bases else file_start
+        if end_offset > start:
+            self.write(start, memoryview(PRE_BLANK.tobytes() * (end_offset - start)))
+        self.min_offset = first  # blanks are no units
+
+    def read(self, offset: int, count_max: int) -> npt.NDArray[Any]:
+        """Return units from `offset` on, (n,) `layout.UNIT`, to the end of that file at most."""
+        if offset < self.min_offset or offset >= self.max_offset or count_max <= 0:
+            return np.empty(0, UNIT)
+        base = offset * UNIT_BYTES // self.file_bytes * self.file_bytes
+        pos = offset * UNIT_BYTES - base
+        count = min(count_max, self.max_offset - offset, (self.file_bytes - pos) // UNIT_BYTES)
+        block = self._files.read(self._path(base), count * UNIT_BYTES, pos)
+        out = np.empty(len(block) // UNIT_BYTES, UNIT)
+        return out[: scan.read_units(np.frombuffer(block, np.uint8), out)]
+
+    def truncate(self, log_end: int) -> None:
+        """Forget the units whose record does not lie wholly before `log_end`."""
+        self.cut(self.end_before(log_end))
+
+    def end_before(self, log_end: int) -> int:
+        """Return the offset after the last unit whose record lies wholly before `log_end`."""
+        keep, step = self.max_offset, UNITS_BACK_MIN
+        while keep > self.min_offset:
+            first = max(self.min_offset, (keep - 1) // self.file_units * self.file_units)
+            first = max(first, keep - step)
+            units = self.read(first, keep - first)
+            good = (units["phys_offset"] + units["size"] <= log_end) | is_blank(units)
+            if good.any():
+                return first + int(np.flatnonzero(good)[-1]) + 1
+            keep, step = first, UNITS_BACK_MAX
+        return keep
+
+    def cut(self, max_offset: int) -> None:
+        """Forget the units from `max_offset` on."""
+        if max_offset >= self.max_offset:
+            return
+        pos = max_offset * UNIT_BYTES
+        while len(self._bases) > 1 and self._bases[-1] >= pos:
+            self._drop_last()
+        self._zero_from(max_offset)
+        self.max_offset = max_offset
+
+    def correct_min(self, log_min: int) -> None:
+        """Move `min_offset` past the units whose records were removed, and drop whole files."""
+        self.min_offset = low = self._first_at(log_min)
+        while len(self._bases) > 1 and self._bases[1] <= low * UNIT_BYTES:
+            self._remove(self._bases.pop(0))
+
+    def blank(self, log_start: int, log_end: int) -> int:
+        """Make pre-blanks of the units that point into log_start..log_end; return how many."""
+        count = 0
+        at = self._first_at(log_start)
+        while at < self.max_offset and self._message_from(at)[1] < log_end:
+            self.write(at, memoryview(PRE_BLANK.tobytes()))
+            at, count = self._message_from(at)[0], count + 1
+        return count
+
+    def _first_at(self, log_offset: int) -> int:
+        """Return the queue offset of the first message that lies at or behind a log offset."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            at, phys_offset = self._message_from(middle)
+            if phys_offset < log_offset:
+                low = at + 1
+            else:
+                high = middle
+        return self._message_from(low)[0]
+
+    def unit_from(self, log_offset: int) -> Any | None:
+        """Return the first unit of a message that lies at or behind a log offset, () `UNIT`."""
+        units = self.read(self._first_at(log_offset), 1)
+        return units[0] if units.size and not is_blank(units)[0] else None
+
+    def _message_from(self, offset: int) -> tuple[int, int]:
+        """Return queue and log offset of the first unit from `offset` on that is no pre-blank.
+
+        If there is none: the end, and a log offset behind everything.
+        """
+        while offset < self.max_offset:
+            units = self.read(offset, 4_096)
+            messages = np.flatnonzero(~is_blank(units))
+            if messages.size:
+                at = int(messages[0])
+                return offset + at, int(units[at]["phys_offset"])
+            offset += max(int(units.size), 1)
+        return self.max_offset, LONG_MAX
+
+    def forget(self) -> None:
+        """Begin anew: the files of this queue are no longer in its directory."""
+        for base in self._bases:
+            self._files.drop(self._path(base))
+        self._bases.clear()
+        self._paths.clear()
+        self._write_base = -1
+        self.min_offset = self.max_offset = 0
+
+    def discard(self) -> None:
+        """Remove the files; the queue is to be written again from the log."""
+        while self._bases:
+            self._drop_last()
+        self.min_offset = self.max_offset = 0
+
+
+def is_blank(units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which units are pre-blanks, that is no messages."""
+    return np.asarray(
+        (units["phys_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0)
+    )

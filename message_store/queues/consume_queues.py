@@ -1,0 +1,270 @@
+"""All consume queues of a store: slot by slot, written a batch at a time."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import CorruptStore
+from message_store.kernels import encode
+from message_store.kernels.kernel import entry
+from message_store.queues.consume_queue import UNIT_BYTES, ConsumeQueue, FileCache
+from message_store.queues.deleted_topics import Deletions
+from message_store.queues.lost_queues import LostQueues
+from message_store.queues.topic_removal import erase_left_over
+from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
+
+logger = logging.getLogger(__name__)
+QUEUE_ID_DIGITS_MAX = 9
+BACKLOG_BLOCKS_MAX = 100_000
+REMOVED = "removed"  # beside the queues: files of removed topics, until they are erased
+
+
+class QueueSet:
+    """Consume queues under `<root>/consumequeue/<topic>/<queueId>`, found by slot."""
+
+    def __init__(
+        self, directory: Path, file_bytes: int, topics: TopicTable, deletions: Deletions
+    ) -> None:
+        self.directory, self.deletions = directory, deletions
+        self.removed = directory.parent / REMOVED
+        self.file_bytes = -(-file_bytes // UNIT_BYTES) * UNIT_BYTES
+        self.topics = topics
+        self._discarded: set[str] = set()  # of the lost ones
+        self.lost = LostQueues(directory.parent / "config" / "unreadableQueues")
+        self.files = FileCache(unreadable=self.lost.add)
+        self._by_slot: list[ConsumeQueue] = []
+        self._by_name: dict[tuple[str, int], ConsumeQueue] = {}  # those that were asked for
+        self._counts = np.zeros(1024, np.int32)
+        self._touched = np.zeros((1024, 4), np.int64)
+        self._units = np.zeros(1024 * UNIT_BYTES, np.uint8)
+        self._group_units: Callable[..., int] | None = None
+        self._backlog: list[tuple[int, int, bytes]] = []
+
+    def load(self) -> None:
+        """Open every queue directory; set each slot's next offset. Stray names are ignored."""
+        self.deletions.load()
+        self.lost.load()
+        erase_left_over(self.removed)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        paths = [p for p in self.directory.iterdir() if p.is_dir() and is_topic_name(p.name)]
+        for topic_path in sorted(paths):
+            topic_index = self.topics.add(topic_path.name)
+            for path in sorted(topic_path.iterdir()):
+                if path.is_dir() and is_queue_id(path.name):
+                    queue = self.at(self.topics.slot(topic_index, int(path.name), create=True))
+                    self._load(queue, f"{topic_path.name}/{path.name}")
+        self.number_slots()
+
+    def _load(self, queue: ConsumeQueue, name: str) -> None:
+        """Open a queue; remove the files of one that the disk cannot read."""
+        try:
+            queue.load()
+        except CorruptStore as error:
+            if name not in self.lost.names:
+                raise
+            logger.warning("%s", error)
+        if name in self.lost.names:
+            self._discard(queue, name)
+
+    def until_readable(self, work: Callable[[], None]) -> None:
+        """Do work that reads queues, again without the files of those that cannot be read.
+
+        Raises:
+            CorruptStore: Something else is wrong.
+        """
+        while True:
+            try:
+                return work()
+            except CorruptStore:
+                if not self._discard_lost():
+                    raise
+
+    def _discard_lost(self) -> bool:
+        """Remove the files of queues that the disk cannot read; return whether there were any."""
+        found = False
+        for name in sorted(self.lost.names - self._discarded):
+            topic, _, queue_id = name.partition("/")
+            queue = self.find(topic, int(queue_id))
+            if queue is not None:
+                self._discard(queue, name)
+                found = True
+        self.number_slots()
+        return found
+
+    def _discard(self, queue: ConsumeQueue, name: str) -> None:
+        logger.warning("queue %s cannot be read: it is written again from the log", name)
+        queue.discard()
+        self._discarded.add(name)
+
+    def number_slots(self) -> None:
+        """Continue every queue behind its last unit."""
+        for slot, queue in enumerate(self._by_slot):
+            self.topics.set_next_offset(slot, queue.max_offset)
+
+    def at(self, slot: int) -> ConsumeQueue:
+        """Return the queue of a slot."""
+        while len(self._by_slot) <= slot:
+            topic_index, queue_id = self.topics.queue_of(len(self._by_slot))
+            path = self.directory / self.topics.name(topic_index) / str(queue_id)
+            self._by_slot.append(ConsumeQueue(path, self.file_bytes, self.files))
+        return self._by_slot[slot]
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue by name, or None."""
+        queue = self._by_name.get((topic, queue_id))
+        if queue is None:
+            topic_index = self.topics.find(topic)
+            slot = (
+                self.topics.slot(topic_index, queue_id) if min(topic_index, queue_id) >= 0 else -1
+            )
+            if slot >= 0:
+                queue = self._by_name[topic, queue_id] = self.at(slot)
+        return queue
+
+    def all(self) -> list[ConsumeQueue]:
+        """Return every queue, by slot."""
+        return [self.at(slot) for slot in range(self.topics.queue_count)]
+
+    def append(self, rows: npt.NDArray[Any], first: int, end: int) -> None:
+        """Write the units of rows[first:end], grouped by queue.
+
+        Raises:
+            OSError: The disk refused a write; the units wait in the backlog.
+        """
+        self._grow(end - first)
+        if self._group_units is None:  # rows are always as PutBatch makes them
+            self._group_units = entry(
+                encode.group_units, rows, 0, 0, self._counts, self._touched, self._units
+            )
+        assert rows.flags.c_contiguous
+        blocks = self._group_units(rows, first, end, self._counts, self._touched, self._units)
+        data = self._units.data
+        failure = None
+        for slot, start, first_offset, stop in self._touched[:blocks].tolist():
+            block = data[start * UNIT_BYTES : stop * UNIT_BYTES]
+            if failure is None and not self._backlog:
+                try:
+                    self.at(slot).write(first_offset, block)
+                    continue
+                except OSError as error:
+                    failure = error
+            self._backlog.append((slot, first_offset, bytes(block)))
+        if failure is not None:
+            raise failure
+
+    @property
+    def ends_sum(self) -> int:
+        """The sum of all queues' ends: how many messages were ever numbered."""
+        return int(self.topics.arrays.queues["next_offset"].sum())
+
+    @property
+    def behind(self) -> bool:
+        """Whether units wait for room on the disk."""
+        return bool(self._backlog)
+
+    def catch_up(self) -> None:
+        """Write the backlog.
+
+        Raises:
+            OSError: Still no room; what could be written is written.
+        """
+        while self._backlog:
+            slot, first_offset, block = self._backlog[0]
+            self.at(slot).write(first_offset, memoryview(block))
+            self._backlog.pop(0)
+
+    def _grow(self, count: int) -> None:
+        if self._touched.shape[0] < count:
+            self._touched = np.zeros((count * 2, 4), np.int64)
+            self._units = np.zeros(count * 2 * UNIT_BYTES, np.uint8)
+        if self._counts.size < self.topics.queue_count:
+            self._counts = np.zeros(self.topics.queue_count * 2, np.int32)
+
+    def truncate(self, log_end: int) -> None:
+        """Forget units of records that the log does not hold."""
+        for queue in self.all():
+            queue.truncate(log_end)
+
+    def cut_at_holes(self) -> None:
+        """Forget what lies behind units that a power cut took."""
+        for queue in self.all():
+            queue.cut_at_hole()
+
+    def correct_min(self, log_min: int) -> None:
+        """Forget units of records that retention removed."""
+        for queue in self.all():
+            queue.correct_min(log_min)
+
+    def holds(self, name: str) -> bool:
+        """Return whether a topic has queues with messages, or had them."""
+        return any(self.topics.next_offset(slot) for slot in self._slots_of(name))
+
+    def detach_topic(self, name: str, log_end: int) -> Path | None:
+        """Move a topic's directory out of the queues; numbering starts at 0 again.
+
+        Returns:
+            Where its files are now, None if there are none.
+
+        Raises:
+            OSError: The disk refused it; nothing has changed.
+        """
+        detached = self._move_away(self.directory / name)
+        slots = self._slots_of(name)
+        self._backlog = [block for block in self._backlog if block[0] not in slots]
+        for slot in slots:
+            self.at(slot).forget()
+            self.topics.set_next_offset(slot, 0)
+        self.deletions.add(name, log_end)
+        return detached
+
+    def _slots_of(self, name: str) -> list[int]:
+        index = self.topics.find(name)
+        if index < 0:
+            return []
+        count = int(self.topics.arrays.topics[index]["slots_len"])
+        slots = [self.topics.slot(index, queue_id) for queue_id in range(count)]
+        return [slot for slot in slots if slot >= 0]
+
+    def _move_away(self, path: Path) -> Path | None:
+        if not path.is_dir():
+            return None
+        self.removed.mkdir(exist_ok=True)
+        names = (self.removed / f"{number:08d}" for number in itertools.count())
+        target = next(name for name in names if not name.exists())
+        try:
+            path.rename(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:  # the queues have a file system of their own
+                raise
+            shutil.rmtree(path)
+            return None
+        return target
+
+    def close(self) -> None:
+        """Close all files."""
+        self.files.close()
+
+
+def is_queue_id(name: str) -> bool:
+    """Return whether a directory's name is a queue id as brokers write it."""
+    plain = name.isascii() and name.isdigit() and len(name) <= QUEUE_ID_DIGITS_MAX
+    return plain and str(int(name)) == name and int(name) < QUEUES_MAX
+
+
+def is_topic_name(name: str) -> bool:
+    """Return whether a text can be the name of a topic's directory."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        return False
+    try:
+        return len(name.encode()) <= NAME_BYTES_MAX
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,1 @@
+"""Start after a stop, a kill or a power cut; checkpoint and marks of a running store."""

@@ -1,0 +1,237 @@
+"""Apache's checkpoint file, and our own mark of how far the queues follow the log."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import struct
+import threading
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from message_store.layout import CHECKPOINT, CHECKPOINT_BYTES, packer
+from message_store.log.page_guard import GuardedMap
+
+logger = logging.getLogger(__name__)
+TIMES = packer(CHECKPOINT)
+BOOT_ID_PATH = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID_BYTES = 36
+MIN_TIMESTAMP_SLACK_MS = 3_000
+
+
+class Checkpoint:
+    """`<root>/checkpoint`: store times up to which log, queues and index are on the disk."""
+
+    def __init__(self, path: Path, values: tuple[int, ...]) -> None:
+        self.path = path
+        self.physic_ms, self.logics_ms, self.index_ms, self.flushed, self.confirm = values
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read the file; one that is missing, short or unreadable counts as zeros."""
+        try:
+            data = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            logger.warning("%s cannot be read and is made anew: %s", path, error.strerror)
+            path.unlink(missing_ok=True)
+            data = b""
+        return cls(path, TIMES.unpack_from(data.ljust(CHECKPOINT_BYTES, b"\0")))
+
+    @property
+    def min_timestamp_ms(self) -> int:
+        """From this store time on records must be dispatched again after a crash."""
+        return max(0, min(self.physic_ms, self.logics_ms) - MIN_TIMESTAMP_SLACK_MS)
+
+    def update(self, *, physic_ms: int, logics_ms: int, index_ms: int) -> None:
+        """Write new times in place: one write of 40 bytes, never a shorter file.
+
+        Raises:
+            OSError: The disk refused it; the old times stand.
+        """
+        self.physic_ms, self.logics_ms, self.index_ms = physic_ms, logics_ms, index_ms
+        fields = (physic_ms, logics_ms, index_ms, self.flushed, self.confirm)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            if os.fstat(fd).st_size < CHECKPOINT_BYTES:
+                os.ftruncate(fd, CHECKPOINT_BYTES)
+            os.pwrite(fd, TIMES.pack(*fields), 0)
+        finally:
+            os.close(fd)
+
+
+class Marks(NamedTuple):
+    """Log offsets: how far queues are written, and how far they are on the disk.
+
+    `units` is the sum of all queues' ends then: fewer found at a start means that queues were lost.
+    """
+
+    dispatched: int = 0
+    last_record: int = -1
+    durable: int = 0
+    durable_record: int = -1
+    units: int = 0
+    durable_units: int = 0
+
+
+class Point(NamedTuple):
+    """Up to the log offset `offset` the queues were complete; they ended at `units` in sum.
+
+    `record` is the last record before it, -1 if there was none.
+    """
+
+    offset: int
+    record: int
+    units: int
+
+
+NO_MARKS = Marks()
+_BODY = struct.Struct(f"=7q{BOOT_ID_BYTES}s")
+_CRC_BYTES = 4
+_SLOT_BYTES = 128
+_FILE_BYTES = 4_096
+
+
+def newest_marks(data: bytes) -> tuple[int, Marks | None, bytes]:
+    """Return (sequence, marks, boot id) of the bytes of a `duemq.mark`; None: it says nothing."""
+    best: tuple[int, Marks | None, bytes] = (0, None, b"")
+    for at in (0, _SLOT_BYTES):
+        body = data[at : at + _BODY.size]
+        crc = data[at + _BODY.size : at + _BODY.size + _CRC_BYTES]
+        if len(body) < _BODY.size or zlib.crc32(body).to_bytes(_CRC_BYTES, "little") != crc:
+            continue
+        sequence, *marks, boot_id = _BODY.unpack(body)
+        if sequence > best[0]:
+            best = (sequence, Marks(*marks), boot_id)
+    return best
+
+
+class RecoveryMark:
+    """`config/duemq.mark`: two slots written in turn, each with a sequence and a CRC.
+
+    Whatever happens to one of them, the other holds the mark before it. The file is mapped, so
+    that an update costs no system call; its block is allocated first, as a mapped write on a full
+    disk would end the process. Where that fails, or the block cannot be read, the mark is kept in
+    memory only.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._boot_id = _boot_id()
+        self._lock = threading.Lock()
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._map, self._pages = _mapped(path, fd)
+        finally:
+            os.close(fd)
+        self._sequence, self._marks, boot_id = newest_marks(self._map[:_FILE_BYTES])
+        self.same_boot = bool(self._boot_id) and boot_id.rstrip(b"\0") == self._boot_id
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open or create the file.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        return cls(path)
+
+    def read(self) -> Marks | None:
+        """Return the marks, or None if the file says nothing."""
+        return self._marks
+
+    def point(self, *, clean: bool = True) -> Point | None:
+        """Return where recovery may start.
+
+        Args:
+            clean: the last run ended cleanly: on the same boot all that was written counts. Else a
+                sync may have failed before the end, and only what was synced counts.
+        """
+        marks = self._marks
+        if marks is None:
+            return None
+        if self.same_boot and clean:
+            return Point(marks.dispatched, marks.last_record, marks.units)
+        return Point(marks.durable, marks.durable_record, marks.durable_units)
+
+    def update(
+        self,
+        *,
+        dispatched: int | None = None,
+        last_record: int | None = None,
+        durable: int | None = None,
+        durable_record: int | None = None,
+        units: int | None = None,
+        durable_units: int | None = None,
+    ) -> None:
+        """Write new marks; what is None stays as it was. Any thread may call it."""
+        with self._lock:
+            old = self._marks or NO_MARKS
+            marks = Marks(
+                old.dispatched if dispatched is None else dispatched,
+                old.last_record if last_record is None else last_record,
+                old.durable if durable is None else durable,
+                old.durable_record if durable_record is None else durable_record,
+                old.units if units is None else units,
+                old.durable_units if durable_units is None else durable_units,
+            )
+            self._marks = marks
+            self._write(marks)
+
+    def _write(self, marks: Marks) -> None:
+        self._sequence += 1
+        body = _BODY.pack(self._sequence, *marks, self._boot_id)
+        at = (self._sequence & 1) * _SLOT_BYTES
+        data = body + zlib.crc32(body).to_bytes(_CRC_BYTES, "little")
+        self._map[at : at + len(data)] = data
+
+    def sync(self) -> None:
+        """Wait until the newest mark is on the disk.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        self._map.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._pages is not None:
+            self._pages.close()
+        self._map.close()
+
+
+def _boot_id() -> bytes:
+    return BOOT_ID_PATH.read_bytes().strip()[:BOOT_ID_BYTES] if BOOT_ID_PATH.exists() else b""
+
+
+def _mapped(path: Path, fd: int) -> tuple[mmap.mmap, GuardedMap | None]:
+    """Return the file's block, mapped; a copy of it where there is no room, or no sound sector."""
+    try:
+        os.posix_fallocate(fd, 0, _FILE_BYTES)
+        _readable(path, fd)
+    except OSError as error:
+        logger.warning(
+            "%s is kept in memory only, a crash costs a longer recovery: %s", path, error
+        )
+        memory = mmap.mmap(-1, _FILE_BYTES)
+        with suppress(OSError):
+            memory.write(os.pread(fd, _FILE_BYTES, 0))
+        return memory, None
+    pages = GuardedMap(path, fd, _FILE_BYTES, writable=True)
+    pages.forget_file()
+    return pages.map, pages
+
+
+def _readable(path: Path, fd: int) -> None:
+    """Write the block anew where the disk cannot read it: disks replace such a sector then.
+
+    Raises:
+        OSError: The disk cannot write it either.
+    """
+    try:
+        os.pread(fd, _FILE_BYTES, 0)
+    except OSError as error:
+        os.pwrite(fd, bytes(_FILE_BYTES), 0)
+        os.pread(fd, _FILE_BYTES, 0)
+        logger.warning("%s could not be read and is made anew: %s", path, error.strerror)

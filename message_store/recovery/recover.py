@@ -1,0 +1,490 @@
+"""From files to a store that can go on: find the log's end, bring every queue up to it.
+
+    start ------------------ walk, record by record ------------------> end
+      |                                                                  |
+      where the queues are known to be complete          the first bytes that are no record
+
+Everything but the log is a fold over it: each record found is written into its queue again at
+queue offset x 20, which changes nothing where the unit was there already.
+
+Where the walk may start, in this order:
+    1. our recovery mark, if the record it names still ends where it says; after a clean stop all
+       that was written counts, after a kill or a power cut only what was synced (a sync may have
+       failed before the kill: `write_again`);
+    2. Apache's way: after a clean stop the third-last file; after a crash the newest file that
+       neither begins with a record younger than the checkpoint's smaller timestamp nor lies behind
+       one that does; but never behind the last record that has a unit, so that removed queues
+       come back.
+Unlike Apache a record must name its own position (a stale one is never revived), a record with a
+bad body CRC does not end the log, nor does damage with records behind it (`gaps`), and bytes cut
+off the end are kept in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import layout
+from message_store.hooks import LevelTable, TagsCodeRule
+from message_store.kernels import scan
+from message_store.kernels.verify import find_record
+from message_store.log.commit_log import CommitLog, LogFile
+from message_store.log.gaps import bridge, find_gap, unreadable_end
+from message_store.queues.consume_queue import is_blank
+from message_store.queues.consume_queues import QueueSet, is_topic_name
+from message_store.queues.topic_table import QUEUES_MAX, TopicTable
+from message_store.ranges import minus
+from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
+
+CHUNK_RECORDS = 32_768
+TAIL_SEARCH_BYTES_MAX = 64 << 20
+NOTICES_MAX = 20
+GAPS_MAX = 1_000
+WRITE_BYTES = 8 << 20
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What recovery found."""
+
+    start: int
+    end: int = 0
+    torn_from: int | None = None
+    last_record: int = -1
+    last_store_ms: int = 0
+    records: int = 0
+    damaged: list[int] = field(default_factory=list)  # the body does not match its CRC
+    homeless: list[int] = field(default_factory=list)  # the header names no possible queue
+    bridged: list[int] = field(default_factory=list)  # damage with records behind it
+    cut_bytes: int = 0
+    gaps: int = 0  # queues that ended before the first of their records that was met
+
+    def advance(self, row: Any) -> None:
+        """Take a record as the last one."""
+        self.last_record = int(row["phys_offset"])
+        self.last_store_ms = int(row["store_ms"])
+        self.end = self.last_record + int(row["record_size"])
+
+
+def walk_log(
+    log: CommitLog,
+    start: int,
+    end: int,
+    topics: TopicTable,
+    *,
+    check: bool,
+    past_damage: bool = False,
+    count: int = CHUNK_RECORDS,
+) -> Iterator[npt.NDArray[Any]]:
+    """Yield chunks of (n,) `layout.SCANNED` for the records in start..end, in log order.
+
+    Stops at the first bytes that are no record. A chunk is reused: copy what must be kept.
+
+    Args:
+        past_damage: go on with the next record instead, as all up to `end` was written.
+        count: records in a chunk, at most.
+    """
+    chunk = np.zeros(count, layout.SCANNED)
+    for file in log.files:
+        if file.base + file.size <= start or file.base >= end:
+            continue
+        pos = max(start - file.base, 0)
+        file_end = min(end - file.base, file.size)
+        while pos < file_end:
+            reading = log.unreadable.reading()
+            while True:
+                count, after, stop = scan.walk(
+                    file.data, pos, file_end, file.base + pos, topics.arrays, check, chunk
+                )
+                if not reading.again(int(after)):
+                    break
+            pos = after
+            if count:
+                _add_unknown_topics(chunk[:count], file, topics)
+                yield chunk[:count]
+            if stop == scan.STOP_BLANK:
+                break
+            if stop == scan.STOP_INVALID:
+                if not past_damage:
+                    return
+                row = np.zeros(1, layout.SCANNED)[0]
+                pos = int(find_record(file.data, int(pos) + 1, file_end, file.base, row))
+                if pos < 0:
+                    break
+
+
+def _add_unknown_topics(rows: npt.NDArray[Any], file: LogFile, topics: TopicTable) -> None:
+    """Give numbers to topics that the walk met for the first time; -1 stays where none can be."""
+    for at in np.flatnonzero(rows["topic_index"] < 0):
+        row = rows[at]
+        pos = int(row["phys_offset"]) - file.base + int(row["topic_pos"])
+        name = file.data[pos : pos + int(row["topic_len"])].tobytes().decode("utf-8", "replace")
+        if is_topic_name(name):
+            row["topic_index"] = topics.add(name)
+
+
+def third_last_file(log: CommitLog) -> int:
+    """Return where Apache starts after a clean stop."""
+    return log.files[max(len(log.files) - 3, 0)].base
+
+
+def file_before(log: CommitLog, time_ms: int) -> int:
+    """Return the base of the last file up to which no file begins with a record after `time_ms`.
+
+    Apache takes the newest file that begins at or before `time_ms`; a clock that was set back
+    between two files makes that one pass records that are younger. Where it was not, both are one.
+    Files that begin with no record are passed over: damage must not be what a walk begins with.
+    """
+    row = np.zeros(1, layout.SCANNED)
+    base = log.files[0].base
+    for file in log.files:
+        size = scan.read_frame(file.data, 0, file.size, file.base, row[0])
+        first_ms = int(row[0]["store_ms"]) if size > 0 else 0
+        if first_ms > time_ms:
+            break
+        if first_ms > 0:  # else it begins with no record, and says nothing
+            base = file.base
+    return base
+
+
+def record_ends_at(log: CommitLog, record: int, end: int) -> bool:
+    """Return whether a valid record starts at `record` and ends at `end` (a file end counts)."""
+    if not log.min_offset <= end <= log.end:
+        return False
+    if record < 0:
+        return end == log.min_offset
+    for file in log.files:
+        if file.base <= record < file.base + file.size:
+            row = np.zeros(1, layout.SCANNED)
+            size = scan.read_frame(file.data, record - file.base, file.size, record, row[0])
+            return bool(size > 0 and (record + size == end or end == file.base + file.size))
+    return False
+
+
+def start_of(
+    log: CommitLog,
+    queues: QueueSet,
+    mark: RecoveryMark,
+    checkpoint: Checkpoint,
+    notice: Callable[[str], None],
+    *,
+    crashed: bool,
+) -> tuple[int, int]:
+    """Return where the walk may start, and the last record before, -1 if that is not known."""
+    if not log.files:
+        return 0, -1
+    point = mark.point(clean=not crashed)
+    if point is not None and record_ends_at(log, point.record, point.offset):
+        if queues.ends_sum >= point.units:
+            return point.offset, point.record
+        notice(
+            f"consume queues are missing below {queues.directory}: all of them are written again "
+            f"from the log"
+        )
+        return log.min_offset, -1
+    start = file_before(log, checkpoint.min_timestamp_ms) if crashed else third_last_file(log)
+    return min(start, queues_reach(log, queues)), -1
+
+
+def queues_reach(log: CommitLog, queues: QueueSet) -> int:
+    """Return the log offset behind the last record that has a unit in its queue."""
+    reach = log.min_offset
+    for queue in queues.all():
+        last = queue.read(queue.max_offset - 1, 1)
+        if last.size and not is_blank(last)[0]:
+            start, size = int(last[0]["phys_offset"]), int(last[0]["size"])
+            if start + size > reach and record_ends_at(log, start, start + size):
+                reach = start + size
+    return reach
+
+
+def recover(
+    log: CommitLog,
+    queues: QueueSet,
+    rules: Sequence[TagsCodeRule],
+    start: int,
+    notice: Callable[[str], None],
+    *,
+    torn_from: int | None = None,
+    known_end: int | None = None,
+) -> Recovered:
+    """Walk from `start`, write every unit, cut log and queues behind the last good record.
+
+    Where a queue ends before the first record met, units were lost: then the walk starts again
+    at the first record that exists.
+
+    Args:
+        torn_from: after a power cut, what behind this log offset does not match its CRC was never
+            written wholly: it is no record (a delivery among such is made again).
+        known_end: log offset that the log is known to have reached: what cannot be read before it
+            is bridged, as queue offsets there were given away. None: nobody noted it.
+    """
+    found = Recovered(start=start, end=start, torn_from=torn_from)
+    _fold(log, queues, rules, found)
+    if found.gaps and start > log.min_offset:
+        notice(
+            f"{found.gaps} consume queues lack units of records before {start}: all queues are "
+            f"written again from the log"
+        )
+        found = Recovered(start=log.min_offset, end=log.min_offset, torn_from=torn_from)
+        _fold(log, queues, rules, found)
+    _bridge_gaps(log, queues, rules, found, known_end, notice)
+    found.end = _skip_blank(log, found.end)
+    _tell(found.damaged, "the body's CRC does not match; the record was kept", notice)
+    _tell(found.homeless, "topic, queue or queue offset cannot be; it is in no queue", notice)
+    found.cut_bytes = _save_tail(log, found.end, notice)
+    log.truncate(found.end)
+    queues.truncate(found.end)
+    if found.records:
+        _cut_strangers(log, queues, found.start)
+    queues.number_slots()
+    return found
+
+
+def _claimed_end(queues: QueueSet) -> int:
+    """Return the log offset behind the last record that a queue's last unit points at."""
+    claimed = 0
+    for queue in queues.all():
+        last = queue.read(queue.max_offset - 1, 1)
+        if last.size and not is_blank(last)[0]:
+            claimed = max(claimed, int(last[0]["phys_offset"]) + int(last[0]["size"]))
+    return claimed
+
+
+def write_again(log: CommitLog, start: int, end: int) -> None:
+    """Write the log's bytes from `start` to `end` over themselves, so that the next sync has them.
+
+    After a failed sync Linux calls pages clean that the disk never got: a later sync succeeds
+    without them, and a start would trust what only the page cache holds.
+
+    Raises:
+        OSError: The disk refused it.
+    """
+    log.unreadable.look()
+    for file in log.files:
+        low, high = max(start, file.base), min(end, file.base + file.size)
+        for at in range(low, high, WRITE_BYTES):
+            for offset, data in _readable(log, file, at, min(at + WRITE_BYTES, high)):
+                file.write(offset - file.base, data)
+
+
+def _readable(log: CommitLog, file: LogFile, low: int, high: int) -> list[tuple[int, bytes]]:
+    """Return what can be read of a file, as log offset and bytes; zeros of a lost page are none."""
+    reading = log.unreadable.reading()
+    while True:
+        data = file.data[low - file.base : high - file.base].tobytes()
+        if not reading.again(high):
+            break
+    pieces = minus([(low, high)], log.unreadable.ranges)
+    return [(first, data[first - low : after - low]) for first, after in pieces]
+
+
+def _bridge_gaps(
+    log: CommitLog,
+    queues: QueueSet,
+    rules: Sequence[TagsCodeRule],
+    found: Recovered,
+    known_end: int | None,
+    notice: Callable[[str], None],
+) -> None:
+    """Go on behind damage in the middle of the log."""
+    while len(found.bridged) < GAPS_MAX:
+        gap = find_gap(log, queues, found.end, found.last_store_ms, known_end)
+        log.unreadable.look()  # the bridge is written over what cannot be read
+        if gap is None and log.unreadable.ranges:
+            gap = unreadable_end(log, found.end, max(known_end or 0, _claimed_end(queues)))
+        if gap is None:
+            return
+        bridge(log, gap, found.last_store_ms)
+        for queue in queues.all():
+            queue.blank(gap.start, gap.end)
+        found.bridged.append(gap.start)
+        notice(
+            f"commit log offset {gap.start}: {gap.size} bytes are no record and were moved to "
+            f"{log.directory.parent / 'truncated'}; the records behind them were kept"
+        )
+        _fold(log, queues, rules, found)
+
+
+def _fold(
+    log: CommitLog, queues: QueueSet, rules: Sequence[TagsCodeRule], found: Recovered
+) -> None:
+    """Write the units of all records from `found.end` to the first bytes that are no record."""
+    limit = log.files[-1].base + log.file_bytes if log.files else 0
+    for rows in walk_log(log, found.end, limit, queues.topics, check=True):
+        whole = _whole(rows, found.torn_from)
+        torn = whole < rows.size
+        rows = rows[:whole]
+        if not whole:
+            return
+        found.gaps += dispatch(rows, queues, rules, log)
+        found.damaged += rows["phys_offset"][rows["damage"] != 0].tolist()
+        found.homeless += rows["phys_offset"][~has_place(rows)].tolist()
+        if rows.size > 1:
+            found.advance(rows[-2])
+        before = found.last_record, found.last_store_ms
+        found.advance(rows[-1])
+        found.records += rows.size
+        if _ends_torn(log, rows[-1]):
+            found.end = found.last_record
+            found.last_record, found.last_store_ms = before
+        if torn:
+            return
+
+
+def _whole(rows: npt.NDArray[Any], torn_from: int | None) -> int:
+    """Return how many leading records are whole."""
+    if torn_from is None:
+        return int(rows.size)
+    torn = np.flatnonzero((rows["damage"] != 0) & (rows["phys_offset"] >= torn_from))
+    return int(torn[0]) if torn.size else int(rows.size)
+
+
+def _cut_strangers(log: CommitLog, queues: QueueSet, start: int) -> None:
+    """Take units off a queue's end that point into the walked log, but at no record there."""
+    for queue in queues.all():
+        while queue.max_offset > queue.min_offset:
+            if _is_right(queue.read(queue.max_offset - 1, 1), log, start):
+                break
+            queue.cut(queue.max_offset - 1)
+
+
+def _is_right(units: npt.NDArray[Any], log: CommitLog, start: int) -> bool:
+    """Return whether a unit has its record; what lies before `start` is not looked at."""
+    if not units.size:
+        return False
+    record, size = int(units[0]["phys_offset"]), int(units[0]["size"])
+    if record < start or is_blank(units)[0]:
+        return True
+    return record_ends_at(log, record, record + size)
+
+
+def _ends_torn(log: CommitLog, row: Any) -> bool:
+    """Return whether a record's properties end in zeros: only a page that was never written."""
+    end = int(row["phys_offset"]) + int(row["record_size"])
+    file = next(f for f in log.files if f.base < end <= f.base + f.size)
+    return bool(row["prop_len"] > 0 and file.data[end - 1 - file.base] == 0)
+
+
+def _skip_blank(log: CommitLog, end: int) -> int:
+    """Return the end of the file if a blank record lies at `end`."""
+    for file in log.files:
+        if file.base <= end < file.base + file.size:
+            row = np.zeros(1, layout.SCANNED)
+            stop = scan.read_frame(file.data, end - file.base, file.size, end, row[0])
+            if stop == -1 - scan.STOP_BLANK:
+                return file.base + file.size
+    return end
+
+
+def _save_tail(log: CommitLog, end: int, notice: Callable[[str], None]) -> int:
+    """Keep bytes behind `end` that are not zero in a side file; return how many."""
+    pieces = [
+        _used(file, max(end - file.base, 0)) for file in log.files if file.base + file.size > end
+    ]
+    tail = b"".join(pieces)
+    if not tail:
+        return 0
+    path = log.directory.parent / "truncated" / f"{end:020d}"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(tail)
+    notice(
+        f"the log ends at {end}; {len(tail)} bytes behind it are no valid record and were moved "
+        f"to {path}"
+    )
+    return len(tail)
+
+
+def _used(file: LogFile, pos: int) -> bytes:
+    if not file.has_data(pos, pos + TAIL_SEARCH_BYTES_MAX):
+        return b""
+    data = file.data[pos : pos + TAIL_SEARCH_BYTES_MAX]
+    used = np.flatnonzero(data)
+    return data[: int(used[-1]) + 1].tobytes() if used.size else b""
+
+
+def dispatch(
+    rows: npt.NDArray[Any], queues: QueueSet, rules: Sequence[TagsCodeRule], log: CommitLog
+) -> int:
+    """Write the units of scanned records; return how many blocks did not join on to their queue."""
+    kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
+    plain = (kind == 0) | (kind == layout.SYS_COMMIT)
+    rows = rows[plain & has_place(rows) & queues.deletions.kept(rows, queues.topics)]
+    codes = tags_codes(rows, queues.topics, rules, log)
+    group = rows["topic_index"].astype(np.int64) << 32 | rows["queue_id"]
+    order = np.argsort(group, kind="stable")
+    rows, codes, group = rows[order], codes[order], group[order]
+    new_run = (np.diff(group) != 0) | (np.diff(rows["queue_offset"]) != 1)
+    starts = np.concatenate([[0], np.flatnonzero(new_run) + 1, [rows.size]])
+    units = np.empty(rows.size, layout.CQ_UNIT)
+    units["phys_offset"], units["size"] = rows["phys_offset"], rows["record_size"]
+    units["tags_code"] = codes
+    gaps = 0
+    for first, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        if first == end:
+            continue
+        row = rows[first]
+        slot = queues.topics.slot(int(row["topic_index"]), int(row["queue_id"]), create=True)
+        queue = queues.at(slot)
+        gaps += int(row["queue_offset"]) > queue.max_offset
+        queue.write(int(row["queue_offset"]), memoryview(units[first:end].tobytes()))
+    return gaps
+
+
+def has_place(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return which scanned records name a queue and an offset in it that can be.
+
+    Headers have no checksum. A queue never has more messages than fit into the log before them.
+    """
+    queue_id, offset = rows["queue_id"], rows["queue_offset"]
+    good = (queue_id >= 0) & (queue_id < QUEUES_MAX) & (rows["topic_index"] >= 0) & (offset >= 0)
+    return np.asarray(good & (offset <= rows["phys_offset"] // layout.RECORD_FIXED_BYTES))
+
+
+def _tell(offsets: list[int], what: str, notice: Callable[[str], None]) -> None:
+    for offset in offsets[:NOTICES_MAX]:
+        notice(f"commit log offset {offset}: {what}")
+    if len(offsets) > NOTICES_MAX:
+        notice(f"{len(offsets) - NOTICES_MAX} more records: {what}")
+
+
+def tags_codes(
+    rows: npt.NDArray[Any], topics: TopicTable, rules: Sequence[TagsCodeRule], log: CommitLog
+) -> npt.NDArray[np.int64]:
+    """Return the tags code of each record: its tag's hash, or a delivery time by rule.
+
+    A record that was made of an older one (it names its origin) says when it is due.
+    """
+    codes = rows["tags_hash"].copy()
+    for rule in rules:
+        mask = (rows["topic_index"] == topics.find(rule.topic)) & (rows["delay_level"] > 0)
+        if mask.any():
+            chosen = rows[mask]
+            codes[mask] = chosen["store_ms"] + _delays(chosen, rule.tables)
+            for at in np.flatnonzero(mask & (rows["prepared_offset"] < 0)).tolist():
+                codes[at] = _promised_ms(log, rows[at], int(codes[at]))
+    return codes
+
+
+def _promised_ms(log: CommitLog, row: Any, otherwise: int) -> int:
+    """Return the time that a record's last property says, DUEMQ_DUE_MS."""
+    start = int(row["phys_offset"]) + int(row["prop_pos"])
+    text = log.view(start, int(row["prop_len"])).tobytes()
+    name, _, value = text.rstrip(b"\x02").rpartition(b"\x02")[2].partition(b"\x01")
+    return int(value) if name == b"DUEMQ_DUE_MS" and value.isdigit() else otherwise
+
+
+def _delays(rows: npt.NDArray[Any], tables: Sequence[LevelTable]) -> npt.NDArray[np.int64]:
+    froms = np.array([table.from_offset for table in tables], np.int64)
+    which = np.maximum(np.searchsorted(froms, rows["phys_offset"], side="right") - 1, 0)
+    delays = np.empty(rows.size, np.int64)
+    for number, table in enumerate(tables):
+        mask = which == number
+        level_max = table.delays_ms.size - 1
+        delays[mask] = table.delays_ms[np.minimum(rows["delay_level"][mask], level_max)]
+    return delays

@@ -1,0 +1,276 @@
+"""Which log files may go: by age at the hour configured, sooner when the disk fills up.
+
+A file that a pending message still needs is never removed: `pins` return the first log offset that
+is needed. A pin that cannot answer, because its plugin has not started, has stopped or failed,
+keeps every file. The file that is written is never removed either.
+
+Whoever pins files may ask what is `wanted`: which files would go if nobody needed them, because the
+disk fills up. Copies of what waits in them, further on in the log, make them free to go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from message_store.config import StoreConfig
+from message_store.errors import CorruptStore
+from message_store.log.commit_log import LogFile, erase_files
+from message_store.queues.consume_queue import ConsumeQueue
+from message_store.retention.pins import (
+    UNKNOWN,
+    FirstPending,
+    Pin,
+    Unknown,
+    first_pending,
+    is_pinned,
+)
+
+if TYPE_CHECKING:
+    from message_store.store import MessageStore
+
+
+QUEUES_AT_ONCE = 64  # corrected in one turn of the event loop
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What the planner knows of one log file, oldest first."""
+
+    end: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many of the oldest files go, and why not more."""
+
+    remove: int
+    pinned: bool  # the next one would go, but a pending message lies in it, or may do so
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What would go if nobody needed it.
+
+    Attributes:
+        until: log offset: the files before it.
+        bytes: so much less on the disk would be enough; 0: nothing is wanted.
+    """
+
+    until: int = 0
+    bytes: int = 0
+
+
+def plan_removal(
+    files: Sequence[FileFacts],
+    config: StoreConfig,
+    *,
+    now_ms: int,
+    hour: int,
+    disk_percent: float,
+    pinned_from: FirstPending,
+    durable: int,
+    asked_until: int = 0,
+) -> Plan:
+    """Decide what to remove. `files` excludes nothing; the last one always stays.
+
+    Args:
+        asked_until: log offset: expired files before it go at any hour.
+    """
+    forced = config.clean_forcibly and disk_percent > config.disk_forcible_percent
+    timely = hour in config.clean_hours or disk_percent > config.disk_used_percent_max
+    count = 0
+    for file in files[:-1]:
+        wished = timely or file.end <= asked_until
+        if not (forced or (wished and is_expired(file, config, now_ms))):
+            break
+        if count >= config.delete_files_max or file.end > durable:
+            break
+        if is_pinned(file.end, pinned_from):
+            return Plan(count, True)
+        count += 1
+    return Plan(count, False)
+
+
+def is_expired(file: FileFacts, config: StoreConfig, now_ms: int) -> bool:
+    """Return whether a file is older than fileReservedTime."""
+    return now_ms - file.modified_ms > config.file_reserved_hours * 3_600_000
+
+
+def plan_wanted(
+    files: Sequence[FileFacts], config: StoreConfig, *, now_ms: int, used: int, free: int
+) -> Wanted:
+    """Decide what should go because the disk fills up.
+
+    Args:
+        used, free: bytes of the disk.
+    """
+    total = used + free
+    forced = config.clean_forcibly and used * 100 > config.disk_forcible_percent * total
+    percent = config.disk_forcible_percent if forced else config.disk_used_percent_max
+    excess = used - percent * total // 100
+    if excess <= 0:
+        return Wanted()
+    until = _leading(files, lambda file: forced or is_expired(file, config, now_ms))
+    return Wanted(until, excess) if until else Wanted()
+
+
+def _leading(files: Sequence[FileFacts], goes: Callable[[FileFacts], bool]) -> int:
+    """Return where the leading files that go end, the last one excluded; 0: none goes."""
+    until = 0
+    for file in files[:-1]:
+        if not goes(file):
+            break
+        until = file.end
+    return until
+
+
+class Retention:
+    """Carries plans out on a store."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._pins: list[tuple[str, Pin]] = []
+        self._failing: set[str] = set()  # owners whose pin has raised
+        self._asked_until = 0
+        self._one_at_a_time = asyncio.Lock()
+        self.removed_files = 0
+        self.pinned = False
+
+    def add_pin(self, pin: Pin, owner: str = "") -> None:
+        """Have `pin` asked, at each round, for the first log offset that its owner needs."""
+        self._pins.append((owner, pin))
+
+    def first_pinned(self, *, but: str | None = None) -> FirstPending:
+        """Return the lowest offset that is needed, None without one, or `UNKNOWN`.
+
+        Args:
+            but: an owner that is not asked.
+        """
+        return first_pending(self._ask(owner, pin) for owner, pin in self._pins if owner != but)
+
+    def _ask(self, owner: str, pin: Pin) -> FirstPending:
+        """Return a pin's answer; one that raises is unknown."""
+        try:
+            answer = pin()
+        except Exception as error:
+            if owner not in self._failing:
+                self._failing.add(owner)
+                self._store.notice(
+                    f"no log file is removed: {owner or 'the owner of a pin'} does not answer "
+                    f"which messages are pending: {type(error).__name__}: {error}"
+                )
+            return UNKNOWN
+        self._failing.discard(owner)
+        return answer
+
+    # -- what should go -------------------------------------------------------------------------
+
+    def wanted(self) -> Wanted:
+        """Return what should go because the disk fills up."""
+        store, config = self._store, self._store.config
+        used, free = store.disk_bytes
+        lowest = min(config.disk_used_percent_max, config.disk_forcible_percent)
+        if used * 100 <= lowest * (used + free):
+            return Wanted()  # without a look at the files
+        now_ms = store.clock.now_ms()
+        return plan_wanted(self._facts(), config, now_ms=now_ms, used=used, free=free)
+
+    def expired(self) -> Wanted:
+        """Return what could go by its age, whatever the disk has left."""
+        config, now_ms = self._store.config, self._store.clock.now_ms()
+        until = _leading(self._facts(), lambda file: is_expired(file, config, now_ms))
+        return Wanted(until, until)
+
+    def ask(self, until: int) -> None:
+        """Have expired files before a log offset go in the next rounds, whatever the hour."""
+        self._asked_until = max(self._asked_until, until)
+
+    @property
+    def room(self) -> int:
+        """Bytes that may be written before writes are refused."""
+        used, free = self._store.disk_bytes
+        return self._store.config.disk_warning_percent * (used + free) // 100 - used
+
+    def _facts(self) -> list[FileFacts]:
+        files = self._store.log.files
+        return [FileFacts(f.base + f.size, int(f.modified_s() * 1_000)) for f in files]
+
+    # -- removal --------------------------------------------------------------------------------
+
+    def clean(self) -> int:
+        """Remove what may go, in the calling thread; return how many files went."""
+        files = self._detach()
+        count = len(files)
+        if files:
+            for queue in self._store.queues.all():
+                self._correct(queue)
+            self._erase(files)
+        return count
+
+    async def clean_in_thread(self) -> int:
+        """Remove what may go; the event loop goes on while large files are removed."""
+        async with self._one_at_a_time:
+            files = self._detach()
+            count = len(files)
+            if files:
+                for number, queue in enumerate(self._store.queues.all()):
+                    self._correct(queue)
+                    if number % QUEUES_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                await asyncio.to_thread(self._erase, files)
+            return count
+
+    def _correct(self, queue: ConsumeQueue) -> None:
+        """Have a queue forget what is gone; one that cannot be read is left to the next start."""
+        try:
+            queue.correct_min(self._store.min_offset)
+        except (CorruptStore, OSError) as error:
+            self._store.notice(f"{queue.directory} keeps units of removed records: {error}")
+
+    async def finish(self) -> None:
+        """Return when no round is under way."""
+        async with self._one_at_a_time:
+            pass
+
+    def _erase(self, files: list[LogFile]) -> None:
+        """Remove what was detached. Any thread may call it."""
+        store = self._store
+        try:
+            erase_files(files)
+            store.index.remove_before(store.min_offset)
+            store.queues.deletions.write()
+        except OSError as error:
+            store.notice(f"old files of {store.root} stay until the next start: {error}")
+
+    def _detach(self) -> list[LogFile]:
+        """Take the files that may go out of the log."""
+        store = self._store
+        facts = self._facts()
+        now_ms = store.clock.now_ms()
+        pinned_from = self.first_pinned()
+        plan = plan_removal(
+            facts,
+            store.config,
+            now_ms=now_ms,
+            hour=datetime.datetime.fromtimestamp(now_ms / 1_000).astimezone().hour,
+            disk_percent=store.disk_used_ratio * 100,
+            pinned_from=pinned_from,
+            durable=store.durable_offset,
+            asked_until=self._asked_until,
+        )
+        files = [store.log.detach_first() for _ in range(plan.remove)]
+        if files:
+            store.queues.deletions.fit(store.min_offset, store.max_offset)
+            self.removed_files += len(files)
+        if plan.pinned and not self.pinned and not isinstance(pinned_from, Unknown):
+            store.notice(
+                f"{store.log.files[0].path} is kept although it could go: a pending message is "
+                f"in it"
+            )
+        self.pinned = plan.pinned
+        return files

@@ -1,0 +1,110 @@
+"""Both sides of a migration: the level service and the timer store of one broker, while they run.
+
+They are plugins of their own and start after this one, so they are looked for whenever something
+is to be done; a step is one turn of the event loop, and none of them ends in the middle of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery.plugin import PluginHost
+from message_store.errors import UsageError
+from schedule_service.delivery import LevelService
+from schedule_service.levels import LevelHistory
+from schedule_service.plugin import SchedulePlugin
+from schedule_service.queues import ScheduleQueues
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
+from timer_store.plugin import TimerPlugin
+from timer_store.service import TimerService
+from timer_store.store import TimerStore
+
+LEVELS, TIMERS = "schedule_service", "timer_store"
+
+
+class NoOwners(UsageError):
+    """There is nothing to migrate from or to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owners:
+    """What steps are taken between.
+
+    Attributes:
+        pacer: the timers' service, woken when they have something new; None: nobody sleeps.
+    """
+
+    store: Any
+    levels: LevelService
+    timers: TimerStore
+    queues: ScheduleQueues
+    history: LevelHistory
+    keeper: CheckpointWriter
+    pacer: TimerService | None = None
+
+    def wake_timers(self) -> None:
+        """Have the timers look again."""
+        if self.pacer is not None:
+            self.pacer.wake()
+
+    @property
+    def delays_ms(self) -> dict[int, int]:
+        """Level to its delay now."""
+        delays = self.history.delays_ms
+        return {level: int(delays[level]) for level in range(1, delays.size)}
+
+    def lateness(self) -> npt.NDArray[np.int64]:
+        """Return all deliveries of both by how late they were; see delivery/lateness.py."""
+        parts = [level.stats.lateness.buckets for level in self.levels.levels.values()]
+        parts += [late.buckets for late in self.timers.stats.lateness]
+        return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
+
+
+def plugins_of(host: PluginHost) -> tuple[SchedulePlugin, TimerPlugin]:
+    """Return the two plugins of a broker.
+
+    Raises:
+        NoSides: One is not there, is another one, or holds no timers.
+    """
+    levels, timers = host.plugin(LEVELS), host.plugin(TIMERS)
+    if not isinstance(levels, SchedulePlugin):
+        raise NoOwners(_missing("level service", LEVELS))
+    if not isinstance(timers, TimerPlugin):
+        raise NoOwners(_missing("timer store", TIMERS))
+    if not timers.config.enabled:
+        raise NoOwners(
+            "this broker holds no timers (timerWheelEnable=false): set it to true and start the "
+            "broker again"
+        )
+    return levels, timers
+
+
+def _missing(what: str, name: str) -> str:
+    return (
+        f"this broker runs without DueMQ's {what}: install the plugin {name}, or take it out of "
+        "brokerPluginDisabled, and start the broker again"
+    )
+
+
+def find_owners(host: PluginHost, store: Any) -> Owners | None:
+    """Return both sides, None while one of them does not run.
+
+    Raises:
+        NoSides: One will not run.
+    """
+    levels, timers = plugins_of(host)
+    if levels.parts is None or timers.parts is None:
+        return None
+    return Owners(
+        store=store,
+        levels=levels.parts.service,
+        timers=timers.parts.timers,
+        queues=ScheduleQueues(store, levels.history),
+        history=levels.history,
+        keeper=timers.parts.keeper,
+        pacer=timers.parts.service,
+    )

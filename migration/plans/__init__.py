@@ -1,0 +1,1 @@
+"""Plans: what a migration would do, counted before it starts."""

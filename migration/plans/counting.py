@@ -1,0 +1,166 @@
+"""Counts what a plan says: exactly, a bounded piece at a time, and changes nothing.
+
+    level's queue --units, due times--> count, bytes, first and last due, overdue
+    commit log    --records----------->  those that cannot be read
+
+Other work is done between two pieces; what is delivered or sent meanwhile is the next plan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from message_store.ranges import is_among
+from migration.ledger.projection import UNIT_BYTES
+from migration.ownership.owners import Owners
+from migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
+
+PIECE_UNITS: Final = 4_096
+RATE_PER_S: Final = 1_000_000
+"""What draining does without throttle; an estimate."""
+
+
+@dataclass(slots=True)
+class Counted:
+    """What is known of one level so far."""
+
+    level: int
+    pending: int = 0
+    pending_bytes: int = 0
+    first_due_ms: int | None = None
+    last_due_ms: int | None = None
+    overdue: int = 0
+    soon: int = 0
+    unreadable: int = 0
+    fixed: int = 0
+    far: int = 0
+    near_retention: int = 0
+
+    def add(
+        self, units: Any, due_ms: Any, *, now_ms: int, soon_ms: int, far_ms: int, expired: int
+    ) -> None:
+        """Take (n,) units that wait in."""
+        if not units.size:
+            return
+        self.pending += int(units.size)
+        self.pending_bytes += int(units["size"].sum(dtype=np.int64))
+        low, high = int(due_ms.min()), int(due_ms.max())
+        self.first_due_ms = low if self.first_due_ms is None else min(self.first_due_ms, low)
+        self.last_due_ms = high if self.last_due_ms is None else max(self.last_due_ms, high)
+        self.overdue += int(np.count_nonzero(due_ms <= now_ms))
+        self.soon += int(np.count_nonzero((due_ms > now_ms) & (due_ms <= soon_ms)))
+        self.far += int(np.count_nonzero(due_ms >= far_ms))
+        self.near_retention += int(np.count_nonzero(units["phys_offset"] < expired))
+
+    def planned(self, delay_ms: int, rate_per_s: int) -> PlannedLevel:
+        """Return what the plan says of it."""
+        return PlannedLevel(
+            level=self.level, delay_ms=delay_ms, pending=self.pending,
+            pending_bytes=self.pending_bytes, first_due_ms=self.first_due_ms,
+            last_due_ms=self.last_due_ms, overdue=self.overdue,
+            unit_bytes=self.pending * UNIT_BYTES,
+            estimate_ms=-(-self.pending * 1_000 // rate_per_s),
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Count:
+    """Counts some levels of a store.
+
+    Args:
+        rate_per_s: what the throttle allows, 0: anything.
+    Attributes:
+        found: by level, what was counted.
+    """
+
+    owners: Owners
+    levels: Iterable[int]
+    now_ms: int
+    rate_per_s: int = 0
+    found: dict[int, Counted] = field(default_factory=dict)
+
+    @property
+    def _rate(self) -> int:
+        return min(self.rate_per_s or RATE_PER_S, RATE_PER_S)
+
+    def pieces(self, units_max: Callable[[], int] = lambda: PIECE_UNITS) -> Iterator[int]:
+        """Do the work; yield how many units each piece had, at most `units_max()`."""
+        expired = int(self.owners.store.retention.expired().until)
+        timers = self.owners.timers
+        far_ms = timers.position.staged_ms + timers.config.window_ms
+        for level in self.levels:
+            counted = self.found[level] = Counted(level)
+            held = self.owners.levels.levels.get(level)
+            if held is None:
+                continue
+            soon_ms = self.now_ms + held.cursor.pending * 1_000 // self._rate
+            settled = np.array(sorted(held.cursor.settled), np.int64)
+            for first, end in [(s.appended, s.end) for s in held.cursor.segments if s.pending]:
+                while first < end:
+                    units = self.owners.queues.units(level, first, min(units_max(), end - first))
+                    if not units.size:
+                        break
+                    waits = ~is_among(np.arange(first, first + units.size), settled)
+                    due_ms = self.owners.queues.due_ms(level, units)
+                    counted.add(
+                        units[waits], due_ms[waits], now_ms=self.now_ms, soon_ms=soon_ms,
+                        far_ms=far_ms, expired=expired,
+                    )  # fmt: skip
+                    self._read(counted, first, first + int(units.size))
+                    first += int(units.size)
+                    yield int(units.size)
+
+    def _read(self, counted: Counted, first: int, end: int) -> None:
+        """Count what the records themselves tell."""
+        records = self.owners.timers.handovers.records
+        before = records.fixed
+        rows, _ = records.read(counted.level, first, end, {})
+        counted.unreadable += int(np.count_nonzero(rows["topic_index"] < 0))
+        counted.fixed += records.fixed - before
+
+    def plan(self, *, plan_id: str, store_id: str, made_by: str) -> Plan:
+        """Return the plan of what was counted."""
+        delays = self.owners.delays_ms
+        levels = [item.planned(delays[n], self._rate) for n, item in self.found.items()]
+        needed = sum(level.unit_bytes for level in levels)
+        obstacles = [one for item in self.found.values() for one in _obstacles(item)]
+        room = self.owners.store.retention.room
+        if needed > room:
+            text = f"{needed:,} bytes of timer units, room for {max(room, 0):,}: make room"
+            obstacles.append(Obstacle(kind=ObstacleKind.NO_ROOM, text=text, blocks=True))
+        return Plan(
+            plan_id=plan_id, store_id=store_id, made_ms=self.now_ms, made_by=made_by,
+            log_end=self.owners.store.max_offset, levels=levels, obstacles=obstacles,
+        )  # fmt: skip
+
+
+def _obstacles(item: Counted) -> Iterator[Obstacle]:
+    told = (
+        (ObstacleKind.DUE_WHILE_RUNNING, item.soon, "fall due while it runs: their level delivers"),
+        (ObstacleKind.UNREADABLE, item.unreadable, "cannot be read: they go to quarantine"),
+        (
+            ObstacleKind.BEYOND_WINDOW,
+            item.far,
+            "are due beyond the roll window (timerRollWindowSlot): they wait with their level "
+            "until they are within it, and it drains until then",
+        ),
+        (
+            ObstacleKind.HAS_CRC,
+            item.fixed,
+            "have a checksum of their properties, or no single level: their records stay as they "
+            "are. DueMQ delivers them like all others; an Apache broker that opens the store would "
+            "delay them once more",
+        ),
+        (
+            ObstacleKind.NEAR_RETENTION,
+            item.near_retention,
+            "lie in commit log files that have expired: the timers keep these until they are due",
+        ),
+    )
+    for kind, count, text in told:
+        if count:
+            yield Obstacle(kind=kind, level=item.level, count=count, text=f"{count:,} {text}")

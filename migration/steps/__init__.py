@@ -1,0 +1,1 @@
+"""The steps of a migration, and what bounds their pace."""

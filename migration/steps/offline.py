@@ -1,0 +1,323 @@
+"""Levels become timers in a store that no broker uses: Apache's 4.9 or 5.x, or one of ours.
+
+    open the store (locked, recovered)  -->  levels and timers as they were, nobody delivers
+    start, drain, verify: as in a broker, at full speed  -->  checkpoints, files on the disk
+
+The clock of levels and timers stands at the last record's store time, or an hour ago if that is
+later. So what was due since then is not overdue here: it gets its slot, and the broker that opens
+the store next, Apache's or ours, delivers it at once. Apache's walks through one lap of its wheel
+at most: hence the hour. Records, plan, run and ledger have the time that it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from delivery.ownership import MARK_TOPIC
+from delivery.plugin import BrokerPlugin, SystemTopic
+from message_store.clock import Clock, FakeClock
+from message_store.config import StoreConfig, from_properties
+from message_store.errors import CorruptStore, StoreError, UsageError
+from message_store.json_dialect import load_config
+from message_store.ledger.defaults import FILE_NAME
+from message_store.ledger.identity import store_id
+from message_store.queues.consume_queues import is_topic_name
+from message_store.store import MessageStore
+from migration.config import MigrationConfig
+from migration.ledger.account import Account
+from migration.ledger.process import LedgerPlace
+from migration.ledger.records import OFFLINE, Fold, MigrationRecord
+from migration.ownership.moves import Migrations
+from migration.ownership.owners import Owners
+from migration.ownership.states import State
+from migration.plans.counting import Count
+from migration.plans.plan import Plan, check, new_id
+from migration.plans.plan_files import DIRECTORY as PLANS
+from migration.steps.router import Router
+from migration.steps.service import MigrationService, difference
+from schedule_service.plugin import SchedulePlugin
+from schedule_service.queues import ScheduleQueues
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
+from timer_store.config import TimerConfig
+from timer_store.names import TIMER_TOPIC
+from timer_store.store import TimerStore
+
+TURNS_MAX: Final = 1_000_000
+LOOK_BACK_MS: Final = 3_600_000
+TOPICS_FILE: Final = "topics.json"
+NOT_COPIED: Final = ("lock", "duemq.store.json*", f"{FILE_NAME}*", PLANS)
+"""A copy is a store of its own: it gets its own name, and the ledger of that name."""
+PAUSE_S: Final = 0.01
+
+
+class OfflineStopped(StoreError):
+    """An offline migration could not go on; the store is whole, and the same command goes on."""
+
+    def __init__(self, level: int, why: str) -> None:
+        self.level, self.why = level, why
+        super().__init__(
+            f"level {level}: {why}. The store is as it was left; once the cause is gone the same "
+            "command goes on"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedHost:
+    """The `PluginHost` of a store without a broker."""
+
+    clock: Clock
+    properties: Mapping[str, str]
+    store_root: str
+    scheduler: Any = None
+    metrics: Any = None
+
+    def plugin(self, name: str) -> BrokerPlugin | None:
+        """Return nothing: nobody else is here."""
+        return None
+
+    def stop(self, why: str) -> None:
+        """Fail: nothing runs that could be stopped."""
+        raise AssertionError(why)
+
+
+@dataclass(slots=True)
+class Moved:
+    """What an offline migration did.
+
+    Attributes:
+        moved: by level.
+    """
+
+    plan: Plan
+    migration: str = ""
+    moved: dict[int, int] = field(default_factory=dict)
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """Copy a stopped store.
+
+    Raises:
+        UsageError: The target is there, or within the source.
+        OSError: The disk refused it.
+    """
+    if not (source / "commitlog").is_dir():
+        raise UsageError(f"{source} is no store: it has no directory commitlog")
+    if target.exists() and any(target.iterdir()):
+        raise UsageError(f"{target} is not empty: name a new directory")
+    if source.resolve() in (target.resolve(), *target.resolve().parents):
+        raise UsageError(f"{target} is within {source}: name another directory")
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_COPIED))
+
+
+def migrate_offline(
+    root: Path,
+    levels: Iterable[int],
+    properties: Mapping[str, str],
+    *,
+    who: str,
+    now_ms: int,
+    dry_run: bool = False,
+    shown: Callable[[int, int, int], None] = lambda level, moved, left: None,
+) -> Moved:
+    """Drain levels of a stopped store; all of them if none are named.
+
+    Args:
+        now_ms: the time now.
+        shown: told (level, moved, left) on the way.
+
+    Raises:
+        UsageError: It is no store, or a level does not exist.
+        StoreLocked: A broker uses it.
+        OfflineStopped: The disk is full, or both sides differ.
+    """
+    if not (root / "commitlog").is_dir():
+        raise UsageError(f"{root} is no store: it has no directory commitlog")
+    wall = FakeClock(now_ms)
+    with _opened(root, properties, wall) as (store, clock, owners, level_keeper):
+        wanted = sorted(set(levels)) or sorted(owners.delays_ms)
+        unknown = [level for level in wanted if level not in owners.delays_ms]
+        if unknown:
+            raise UsageError(f"no level {unknown[0]} here; there are 1 to {len(owners.delays_ms)}")
+        count = Count(owners, wanted, wall.now_ms())
+        for _ in count.pieces():
+            pass
+        config_directory = store.config_path("")
+        plan = count.plan(
+            plan_id=new_id("plan", wall.now_ms(), secrets.token_bytes(2)),
+            store_id="" if dry_run else store_id(Path(config_directory)),
+            made_by=who,
+        )
+        if dry_run:
+            return Moved(plan)
+        check(plan, store_id=plan.store_id, delays_ms=owners.delays_ms, now_ms=wall.now_ms())
+        work = _Work(root, store, clock, wall, owners, plan, who, shown)
+        return asyncio.run(work.run(wanted, level_keeper))
+
+
+@contextmanager
+def _opened(
+    root: Path, properties: Mapping[str, str], wall: FakeClock
+) -> Iterator[tuple[Any, FakeClock, Owners, Any]]:
+    config = replace(from_properties(StoreConfig, properties), root_text=str(root))
+    clock = FakeClock(0)
+    host = StoppedHost(clock, properties, str(root))
+    plugin = SchedulePlugin(host)
+    store = MessageStore(config, wall, tags_code_rules=plugin.tags_code_rules())
+    with store:
+        last_ms = _last_store_ms(store)
+        wall.set_ms(max(last_ms, wall.now_ms()))
+        clock.set_ms(max(last_ms, wall.now_ms() - LOOK_BACK_MS))
+        topics = (*plugin.system_topics(), SystemTopic(TIMER_TOPIC, 1), SystemTopic(MARK_TOPIC, 1))
+        for topic in topics:
+            store.topics.set_routing(
+                topic.name, write_queues=topic.queues, read_queues=topic.queues, perm=topic.perm
+            )
+        _know_topics(store)
+        parts = plugin.recovered(store)
+        timers = TimerStore(store, clock, from_properties(TimerConfig, properties))
+        timers.open()
+        store.add_dispatcher(parts.service.note_put)
+        store.add_dispatcher(lambda batch: _note(timers, batch, clock))
+        owners = Owners(
+            store=store, levels=parts.service, timers=timers,
+            queues=ScheduleQueues(store, plugin.history), history=plugin.history,
+            keeper=CheckpointWriter(timers),
+        )  # fmt: skip
+        try:
+            yield store, clock, owners, parts.keeper
+        finally:
+            timers.close()
+
+
+def _note(timers: TimerStore, batch: Any, clock: Clock) -> None:
+    timers.note_put(batch, clock.now_ms())
+
+
+def _know_topics(store: Any) -> None:
+    """Know the topics of the store: the target of a message is found faster then."""
+    try:
+        names = load_config(store.config_path(TOPICS_FILE), lambda v: list(v["topicConfigTable"]))
+    except CorruptStore:
+        return  # a target is read off its message
+    for name in names or ():
+        if isinstance(name, str) and is_topic_name(name):
+            store.topics.add(name)
+
+
+def _last_store_ms(store: Any) -> int:
+    """Return the store time of the newest record; nothing is overdue before it."""
+    if store.last_record < 0:
+        return 0
+    rows = next(iter(store.scan(store.last_record)), None)
+    return 0 if rows is None or not rows.size else int(rows[-1]["store_ms"])
+
+
+@dataclass(slots=True)
+class _Work:
+    """One offline run.
+
+    Attributes:
+        clock: of levels and timers; wall: the time that it is.
+    """
+
+    root: Path
+    store: Any
+    clock: FakeClock
+    wall: FakeClock
+    owners: Owners
+    plan: Plan
+    who: str
+    shown: Callable[[int, int, int], None]
+
+    async def run(self, levels: list[int], level_keeper: Any) -> Moved:
+        """Migrate levels one after the other; everything is on the disk afterwards."""
+        await self.owners.keeper.persist(last=True)
+        service = self._service()
+        run = new_id(OFFLINE, self.wall.now_ms(), secrets.token_bytes(2))
+        account = service.account
+        held = asyncio.create_task(account.run(), name="migration ledger")
+        try:
+            await account.opened()
+            account.tell(
+                self.plan,
+                MigrationRecord(
+                    migration_id=run, plan_id=self.plan.plan_id, mode=OFFLINE,
+                    started_ms=self.wall.now_ms(), started_by=self.who,
+                ),
+            )  # fmt: skip
+            service.need()
+            moved = {level: await self._one(service, level, run) for level in levels}
+        finally:
+            await self.owners.keeper.leave()
+            service.migrations.cover()
+            await level_keeper.persist()
+            await self.store.wait_durable(self.store.max_offset, always=True)
+            await service.write()
+            account.stop()
+            while not held.done():
+                self.wall.advance(1)  # the ledger's writer waits on this clock
+                await asyncio.sleep(PAUSE_S)
+        return Moved(self.plan, run, moved)
+
+    def _service(self) -> MigrationService:
+        timers, store = self.owners.timers, self.store
+        router = Router(store.topics, self.owners.history, precision_ms=timers.config.precision_ms)
+        place = LedgerPlace(
+            url=f"sqlite:///{self.root.absolute() / FILE_NAME}",
+            store_id=self.plan.store_id,
+            store_path=str(self.root),
+        )
+
+        def fold() -> Fold:
+            return migrations.told.fold()
+
+        account = Account(place, clock=self.wall, fold=fold)
+        migrations = Migrations(store, self.clock, router, tell=account.tell)
+        config = MigrationConfig(target_p99_ms=0)
+        return MigrationService(migrations, account, self.clock, config, lambda: self.owners)
+
+    async def _one(self, service: MigrationService, level: int, run: str) -> int:
+        migrations = service.migrations
+        standing = migrations.standing(level)
+        if standing.state is State.PLANNED or standing.over:
+            migrations.start([level], {}, migration=run, who=self.who)
+        elif standing.state is State.ROLLING_BACK:
+            raise OfflineStopped(level, "it is rolling back: let a broker finish that")
+        elif standing.paused:
+            migrations.resume(level, who=self.who)
+        before = self._handed(service, level)
+        for _ in range(TURNS_MAX):
+            standing = migrations.standing(level)
+            if not standing.works:
+                break
+            if standing.state is State.VERIFYING:
+                found = await service.verify(level)
+                if not found.is_right:
+                    raise OfflineStopped(level, difference(found))
+                migrations.proved(level)
+                continue
+            migrations.step(level, service.throttle.batch_max)
+            self.shown(level, self._handed(service, level) - before, migrations.left(level))
+            await self._unblock(service, level)
+        return self._handed(service, level) - before
+
+    async def _unblock(self, service: MigrationService, level: int) -> None:
+        """Have a checkpoint written where a step waits for one, and stop where that is no help."""
+        why = service.migrations.waits.get(level, "")
+        if not why:
+            return
+        await self.owners.keeper.persist(last=True)
+        service.migrations.step(level, service.throttle.batch_max)
+        if service.migrations.waits.get(level, ""):
+            raise OfflineStopped(level, service.migrations.waits[level])
+
+    def _handed(self, service: MigrationService, level: int) -> int:
+        found = service.migrations.folded.levels.get(level)
+        return 0 if found is None else found.handed

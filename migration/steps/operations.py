@@ -1,0 +1,214 @@
+"""Where an operator's wishes are looked at, refused with what to do, or carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from delivery.plugin import Request, Response
+from message_store.clock import Clock
+from message_store.errors import DueMQError, RequestError, UsageError
+from message_store.ledger.identity import store_id
+from migration.ledger.records import LIVE, MigrationRecord
+from migration.ownership.states import MOVES, ROLL_BACK_MEANS, WORKING, Event, State
+from migration.plans.counting import Count
+from migration.plans.plan import Plan, check, from_json, new_id, to_json
+from migration.plans.plan_files import PlanFiles
+from migration.requests import SYSTEM_ERROR, Done, MigrationRequest, command_of
+from migration.steps.service import MigrationService, difference, plain
+from migration.views import status_view
+
+STEPPING = ("plan", "start", "verify", "rollback")
+
+
+class Operations:
+    """Answers request 9015. Belongs to the event loop's thread.
+
+    Args:
+        config_directory: `<store>/config`.
+    """
+
+    def __init__(
+        self,
+        service: MigrationService,
+        clock: Clock,
+        config_directory: Path,
+    ) -> None:
+        self._service, self._clock = service, clock
+        self._config_directory = config_directory
+        self._plans = PlanFiles(config_directory)
+        self._one_at_a_time = asyncio.Lock()
+
+    async def answer(self, request: Request) -> Response:
+        """Do what a request asks for.
+
+        Raises:
+            RequestError: It cannot be understood, or cannot be done now.
+        """
+        command = command_of(request)
+        try:
+            if command.action == "status":
+                return Response(body=msgspec.json.encode(status_view(self._service)))
+            self._service.need()
+            if command.action in STEPPING:
+                await self._service.preload_kernels()
+            # A level rests while it is counted, so a pause need not wait for that.
+            counts = command.action == "verify"
+            async with nullcontext() if counts else self._one_at_a_time:
+                done = await getattr(self, f"_{command.action}")(command)
+        except RequestError:
+            raise
+        except (DueMQError, OSError) as error:
+            raise RequestError(SYSTEM_ERROR, str(error)) from error
+        self._service.wake()
+        return Response(body=done.encoded())
+
+    # -- plan, start ----------------------------------------------------------------------------
+
+    async def _plan(self, command: MigrationRequest) -> Done:
+        plan = await self._count(command)
+        if not command.dry_run:
+            await asyncio.to_thread(self._plans.save, plan)
+            self._service.account.tell(plan)
+        return Done(
+            action="plan", dry_run=command.dry_run, levels=[n.level for n in plan.levels],
+            more={"plan": msgspec.json.decode(to_json(plan))},
+        )  # fmt: skip
+
+    async def _count(self, command: MigrationRequest) -> Plan:
+        owners, now_ms = self._service.need(), self._clock.now_ms()
+        levels = _known(command.levels or sorted(owners.delays_ms), owners.delays_ms)
+        count = Count(owners, levels, now_ms, self._service.throttle.limits.rate_per_s)
+        await self._service.at_leisure(count.pieces(self._service.piece))
+        return count.plan(
+            plan_id=new_id("plan", now_ms, secrets.token_bytes(2)),
+            store_id=store_id(self._config_directory),
+            made_by=command.who,
+        )
+
+    async def _start(self, command: MigrationRequest) -> Done:
+        plan = await self._planned(command)
+        owners, now_ms = self._service.need(), self._clock.now_ms()
+        levels = sorted(set(command.levels)) or [item.level for item in plan.levels]
+        check(
+            plan, store_id=store_id(self._config_directory), delays_ms=owners.delays_ms,
+            now_ms=now_ms, levels=levels,
+        )  # fmt: skip
+        migrations = self._service.migrations
+        if not command.levels:  # of a whole plan, those that are on their way or done stay
+            levels = [n for n in levels if self._can(n, Event.START)]
+        for level in levels:
+            standing = migrations.standing(level)
+            if not standing.over:
+                standing.after(Event.START)
+        if not levels:
+            raise UsageError("every level of this plan is migrated already: see migrate status")
+        run = new_id("run", now_ms, secrets.token_bytes(2))
+        if not command.dry_run:
+            await self._service.account.opened()
+            self._service.account.tell(
+                plan,
+                MigrationRecord(
+                    migration_id=run,
+                    plan_id=plan.plan_id,
+                    mode=LIVE,
+                    started_ms=now_ms,
+                    started_by=command.who,
+                ),
+            )
+            migrations.start(levels, command.rules, migration=run, who=command.who)
+        return Done(
+            action="start", dry_run=command.dry_run, migration="" if command.dry_run else run,
+            levels=levels, more={"plan": msgspec.json.decode(to_json(plan))},
+        )  # fmt: skip
+
+    async def _planned(self, command: MigrationRequest) -> Plan:
+        if command.plan_id:
+            return self._plans.load(command.plan_id)
+        if bytes(command.plan) != b"null":
+            return from_json(bytes(command.plan), source="the plan that was sent")
+        return await self._count(command)
+
+    # -- what runs ------------------------------------------------------------------------------
+
+    async def _pause(self, command: MigrationRequest) -> Done:
+        levels = self._chosen(command, lambda level: self._standing(level).works)
+        cause = command.cause or (
+            f"requested by {command.who}" if command.who else "requested by an operator"
+        )
+        for level in levels:
+            self._standing(level).pause(cause)
+        if not command.dry_run:
+            for level in levels:
+                self._service.migrations.pause(level, cause, who=command.who)
+        return Done(action="pause", dry_run=command.dry_run, levels=levels)
+
+    async def _resume(self, command: MigrationRequest) -> Done:
+        levels = self._chosen(command, lambda level: self._standing(level).paused)
+        for level in levels:
+            self._standing(level).resume()
+        if not command.dry_run:
+            for level in levels:
+                self._service.migrations.resume(level, who=command.who)
+        return Done(action="resume", dry_run=command.dry_run, levels=levels)
+
+    async def _rollback(self, command: MigrationRequest) -> Done:
+        levels = self._chosen(command, lambda level: self._can(level, Event.ROLL_BACK))
+        remarks = {level: ROLL_BACK_MEANS[self._standing(level).state] for level in levels
+                   if self._can(level, Event.ROLL_BACK)}  # fmt: skip
+        for level in levels:
+            self._standing(level).after(Event.ROLL_BACK)
+        if not command.dry_run:
+            for level in levels:
+                self._service.migrations.roll_back(level, who=command.who)
+        return Done(action="rollback", dry_run=command.dry_run, levels=levels, remarks=remarks)
+
+    async def _verify(self, command: MigrationRequest) -> Done:
+        allowed = (State.DRAINING, State.VERIFYING, State.DONE)
+        levels = self._chosen(command, lambda level: self._standing(level).state in allowed)
+        found = [await self._service.verify(level) for level in levels]
+        return Done(
+            action="verify", levels=levels,
+            remarks={item.level: difference(item) for item in found},
+            more={"right": all(item.is_right for item in found),
+                  "verified": [plain(item) for item in found]},
+        )  # fmt: skip
+
+    def _chosen(self, command: MigrationRequest, fits: Callable[[int], bool]) -> list[int]:
+        """Return the levels of a wish; those not named are all that fit."""
+        known = self._service.migrations.folded.levels
+        if not command.levels:
+            return [level for level in sorted(known) if fits(level)]
+        return _known(command.levels, known)
+
+    def _standing(self, level: int) -> Any:
+        return self._service.migrations.standing(level)
+
+    def _can(self, level: int, event: Event) -> bool:
+        standing = self._standing(level)
+        if event is Event.START and standing.over:
+            return True
+        return (standing.state, event) in MOVES
+
+
+def _known(levels: Iterable[int], known: Iterable[int]) -> list[int]:
+    """Return levels in order, each once.
+
+    Raises:
+        UsageError: One is not among those known.
+    """
+    found, there = sorted(set(levels)), set(known)
+    unknown = [str(level) for level in found if level not in there]
+    if unknown:
+        names = ", ".join(str(level) for level in sorted(there)) or "none"
+        raise UsageError(f"no level {', '.join(unknown)} here; there are: {names}")
+    return found
+
+
+assert set(ROLL_BACK_MEANS) >= WORKING - {State.ROLLING_BACK}

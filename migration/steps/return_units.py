@@ -1,0 +1,243 @@
+"""The way back: what the timers hold of a level waits with the level again, due times as they were.
+
+    GiveBack   messages that were handed over: their mark gives them back where they lie, the
+               latest first, so that what the level has is always what comes last
+    Unroute    timers that were born with the level: a copy into the level's queue, with its due
+               time, whose origin is the timer; the earliest first
+
+New messages of the level become timers until the last batch of `Unroute`: that batch and the mark
+that ends the route are one turn of the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery import ownership
+from delivery.ownership import RANGES_MAX, Return, Route
+from message_store import layout as store_layout
+from message_store.errors import OwnershipRefused
+from message_store.layout import TAGS_DUE
+from message_store.log.batch import PutBatch
+from message_store.ranges import Range
+from migration.kernels.routed import levels_of
+from migration.ownership.checksum import checksum
+from migration.steps.drain import Step
+from migration.steps.router import Router
+from timer_store import layout
+from timer_store.dequeue.gather import Gatherer
+from timer_store.kernels import gather as kernels
+from timer_store.kernels.transfer import Scratch
+from timer_store.names import SCHEDULE_TOPIC
+from timer_store.pending.lookup import PendingTimers
+
+Rows = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+PIECE_UNITS = 8_192
+NOWHERE = -1
+NO_OFFSETS: Offsets = np.empty(0, np.int64)
+NO_TIMERS = np.empty(0, layout.TIMED)
+
+
+class ReturnUnits:
+    """Gives handed over messages back to their level. Belongs to the event loop's thread.
+
+    Args: see `migration.steps.drain.Drain`.
+    """
+
+    def __init__(self, levels: Any, timers: Any, store: Any, clock: Any) -> None:
+        self._levels, self._timers, self._store, self._clock = levels, timers, store, clock
+
+    def left(self, level: int) -> list[Range]:
+        """Return the ranges of a level that belong to the timers, settled messages with them."""
+        found: list[Range] = self._timers.handovers.owned.of(level)
+        return found
+
+    def is_over(self, level: int) -> bool:
+        """Return whether nothing of a level belongs to the timers."""
+        return self._timers.handovers.owned.bounds(level) is None
+
+    def step(self, level: int, units_max: int, *, migration: str = "") -> Step:
+        """Give back up to `units_max` units of a level's queue, the last ones.
+
+        Raises:
+            MarkRefused: The store takes no writes now; nothing has changed.
+        """
+        handovers, now_ms = self._timers.handovers, self._clock.now_ms()
+        left = handovers.owned.bounds(level)
+        if left is None:
+            return Step()
+        if handovers.behind:
+            handovers.catch_up(units_max, now_ms)
+            if handovers.behind:
+                return Step(
+                    waits=self._timers.intake.holding or "the timers take in what they have"
+                )
+        if not self._levels.transfers.is_ready(level):
+            return Step(waits="deliveries of the level are retried")
+        first, end = max(left[0], left[1] - units_max), left[1]
+        names: list[Offsets] = [NO_OFFSETS]
+        rows, numbers = handovers.owned_rows(level, first, end, names)
+        name_at = np.concatenate(names)
+        places = self._timers.decisions.places(rows)
+        ranges = _ranges(numbers[places != NOWHERE])
+        if len(ranges) > RANGES_MAX:
+            ranges = ranges[-RANGES_MAX:]
+            first = ranges[0][0]
+            kept = numbers >= first
+            rows, places, name_at = rows[kept], places[kept], name_at[kept]
+        gone = rows[places == NOWHERE]
+        if gone.size:
+            kept = places != NOWHERE
+            rows, places, name_at = rows[kept], places[kept], name_at[kept]
+        mark = Return(
+            migration=migration,
+            level=level,
+            first=first,
+            end=end,
+            pending=tuple(ranges),
+            count=int(rows.size),
+            checksum=checksum(rows["phys_offset"], rows["due_ms"]),
+            gone=int(gone.size),
+            gone_sum=checksum(gone["phys_offset"], gone["due_ms"]),
+        )
+        marked = ownership.append(self._store, mark, now_ms)
+        handovers.give_back(marked, rows, places, name_at)
+        self._levels.transfers.take_back(marked)
+        return Step(int(rows.size), end - first)
+
+
+def _ranges(numbers: Offsets) -> list[Range]:
+    """Return ascending queue offsets as ranges."""
+    if not numbers.size:
+        return []
+    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
+    firsts, ends = np.append(0, breaks), np.append(breaks, numbers.size)
+    return [
+        (int(numbers[a]), int(numbers[b - 1]) + 1)
+        for a, b in zip(firsts.tolist(), ends.tolist(), strict=True)
+    ]
+
+
+class Unroute:
+    """Copies timers that were born with a level back into its queue, and ends the route.
+
+    Args:
+        wake: called when the levels have something new to look at.
+    """
+
+    def __init__(
+        self, router: Router, timers: Any, store: Any, clock: Any, *, wake: Callable[[], None]
+    ) -> None:
+        self._router, self._timers, self._store, self._clock = router, timers, store, clock
+        self._wake = wake
+        self._schedule = store.topics.add(SCHEDULE_TOPIC)
+        self._gatherer, self._batch = Gatherer(store), PutBatch(1_024)
+        self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
+        self._found: dict[int, Rows] = {}  # by level: sorted by due time, (n,) TIMED
+        self._read_to: dict[int, int] = {}  # by level: the timer queue was read up to here
+        self._over: set[int] = set()
+
+    def step(self, level: int, count_max: int, *, migration: str = "") -> Step:
+        """Copy up to `count_max` timers of a level back; the last step ends the route.
+
+        Raises:
+            MarkRefused: Everything is back, but the end of the route is not noted: call again.
+        """
+        rows = self._look(level)
+        now, self._found[level] = rows[:count_max], rows[count_max:]
+        moved, refusal = self._copy(level, now)
+        if refusal:
+            self._found[level] = rows  # those copied do not wait any more
+            return Step(moved, waits=refusal)
+        if not self._found[level].size and not self._unread(level):
+            self._end(level, migration)
+        return Step(moved, int(now.size))
+
+    def is_over(self, level: int) -> bool:
+        """Return whether a level is not routed, and steps found none of its timers left."""
+        return level not in self._router.levels and level in self._over
+
+    def forget(self, level: int) -> None:
+        """Have the next rollback of a level look again."""
+        self._over.discard(level)
+
+    def _unread(self, level: int) -> bool:
+        return bool(self._timers.fetch.bounds()[1] > self._read_to.get(level, 0))
+
+    def _end(self, level: int, migration: str) -> None:
+        self._read_to.pop(level, None)
+        if level in self._router.levels:
+            mark = Route(migration=migration, level=level, on=False)
+            try:
+                marked = ownership.append(self._store, mark, self._clock.now_ms())
+            except OwnershipRefused:
+                self._found[level] = NO_TIMERS
+                raise
+            self._router.fold(marked)
+        self._over.add(level)
+
+    def _look(self, level: int) -> Rows:
+        """Return what is left of a level, those due first in front."""
+        found = [self._found.get(level, NO_TIMERS)]
+        at = self._read_to.get(level, -1)
+        if at < 0:
+            at = PendingTimers(self._timers).first_pending()
+        end = self._timers.fetch.bounds()[1]
+        while at < end:
+            rows, at = self._timers.fetch.fetch_queue(at, min(PIECE_UNITS, end - at))
+            found.append(rows[self._levels_of(rows) == level].copy())
+        self._read_to[level] = max(at, end)
+        rows = np.concatenate(found)
+        rows = rows[self._timers.decisions.places(rows) != NOWHERE]
+        order = np.lexsort((rows["phys_offset"], rows["due_ms"]))
+        return np.asarray(rows[order])
+
+    def _levels_of(self, rows: Rows) -> Offsets:
+        out, log = np.zeros(rows.size, np.int64), self._store.log
+        for file in list(log.files):
+            span = file.base, min(file.size, log.end - file.base)
+            inside = (rows["phys_offset"] >= span[0]) & (rows["phys_offset"] < sum(span))
+            if inside.any():
+                levels_of(file.data, span, rows, self._scratch, out)
+        out[rows["kind"] != layout.TIMED_PLAIN] = 0
+        return out
+
+    def _copy(self, level: int, rows: Rows) -> tuple[int, str]:
+        """Put copies into the level's queue; return (how many, why the store took no more)."""
+        if not rows.size:
+            return 0, ""
+        places = self._timers.decisions.places(rows)
+        batch, now_ms, log_end = self._batch, self._clock.now_ms(), self._store.max_offset
+        load = self._gatherer.plan(_staged(rows, now_ms), batch, now_ms)
+        load.read()
+        self._gatherer.finish(load)
+        made = batch.filled
+        made["topic_index"], made["queue_id"] = self._schedule, level - 1
+        made["due_delay_ms"], made["due_ms"] = TAGS_DUE, rows["due_ms"]
+        made["enqueue_ms"] = made["dequeue_ms"] = -1
+        for at in (*load.parked, *load.lost):  # at their time they go to quarantine, as timers
+            made[at]["status"] = kernels.SKIPPED
+        self._store.put(batch)
+        stored = made["status"] == 0
+        self._timers.decisions.settle(rows[stored], places[stored], log_end)
+        refused = np.flatnonzero(made["status"] > kernels.SKIPPED)
+        self._wake()
+        why = (
+            batch.remarks.get(int(refused[0]), "the store is not writable") if refused.size else ""
+        )
+        return int(np.count_nonzero(stored)), why
+
+
+def _staged(rows: Rows, now_ms: int) -> Rows:
+    """Return (n,) `layout.STAGED` of timers that leave before their time."""
+    staged = np.zeros(rows.size, layout.STAGED)
+    for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
+        staged[column] = rows[column]
+    staged["pos"], staged["write_ms"], staged["magic"] = -1, now_ms, layout.MAGIC_DEFAULT
+    staged["state"] = layout.STAGED_FIRED
+    return staged

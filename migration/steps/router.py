@@ -1,0 +1,160 @@
+"""The put hook of routed levels: what the level service would hold becomes a timer.
+
+    DELAY=3, sent to T   ->  rmq_sys_wheel_timer: DELAy=3, TIMER_OUT_MS, DUEMQ_DUE_MS, REAL_TOPIC=T
+    due                  ->  T: DELAY=3, REAL_TOPIC=T, REAL_QID, as the level service delivers it
+
+It runs before the hook of the levels and leaves them what it does not take: levels that are not
+routed, texts that are too long or have both names, markers. No limit of timers applies: a client
+that sends a level sees no difference. Where a message has a level and a time, the level counts, as
+ever. What an earlier life as a timer left in a message that is sent again is taken out.
+Source: HookUtils.handleScheduleMessage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery import ownership
+from delivery.ownership import Marked, Route
+from message_store.log.batch import PutBatch
+from message_store.queues.topic_table import TopicTable
+from migration.kernels import route as kernels
+from timer_store.names import DUE_NAMES, HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
+
+Delays = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """One routed level.
+
+    Attributes:
+        timer_fence: queue offset of the timer queue behind which its timers lie.
+        rules: other delays for single topics, topic to ms.
+    """
+
+    level: int
+    timer_fence: int
+    rules: Mapping[str, int] = field(default_factory=dict)
+
+
+class Router:
+    """Redirects rows with a routed level. A `PutHook`, to run before that of the levels.
+
+    Args:
+        history: gives the delays in force, `delays_ms` (levels + 1,) i8.
+    """
+
+    def __init__(self, topics: TopicTable, history: Any, *, precision_ms: int) -> None:
+        self._topics, self._history = topics, history
+        self._numbers: Delays = np.zeros(kernels.NUMBERS, np.int64)
+        self._numbers[kernels.TIMER] = topics.add(TIMER_TOPIC)
+        self._numbers[kernels.SCHEDULE] = topics.add(SCHEDULE_TOPIC)
+        self._numbers[kernels.HALF] = topics.add(HALF_TOPIC)
+        self._numbers[kernels.PRECISION_MS] = precision_ms
+        self._report: npt.NDArray[np.uint8] = np.zeros(1_024, np.uint8)
+        self._one: npt.NDArray[np.uint8] = np.zeros(1, np.uint8)
+        self._levels: dict[int, Routing] = {}
+        self._delays: Delays = np.zeros(0, np.int64)
+        self._rules: Delays = np.zeros((0, 3), np.int64)
+        self._known: Any = None  # the delays that `_delays` was made of
+        self.routed = 0
+
+    @property
+    def levels(self) -> Mapping[int, Routing]:
+        """The routed levels."""
+        return self._levels
+
+    def fold(self, marked: Marked) -> None:
+        """Take a mark in: at the start all that are retained, then each as it is written."""
+        mark = marked.mark
+        if not isinstance(mark, Route):
+            return
+        if mark.on:
+            self._levels[mark.level] = Routing(mark.level, mark.timer_fence, mark.rules)
+        else:
+            self._levels.pop(mark.level, None)
+        self._known = None
+
+    def begin(
+        self,
+        store: Any,
+        queues: Any,
+        timers: Any,
+        level: int,
+        rules: Mapping[str, int],
+        now_ms: int,
+        *,
+        migration: str = "",
+    ) -> Marked:
+        """Route a level from now on; the mark is the fence between its queue and the timers.
+
+        Args:
+            queues: the `ScheduleQueues`; timers: the `TimerStore`.
+
+        Raises:
+            MarkRefused: The store takes no writes now; nothing has changed.
+        """
+        mark = Route(
+            migration=migration,
+            level=level,
+            on=True,
+            fence=queues.bounds(level)[1],
+            timer_fence=timers.fetch.bounds()[1],
+            rules=dict(rules),
+        )
+        marked = ownership.append(store, mark, now_ms)
+        self.fold(marked)
+        return marked
+
+    def __call__(self, batch: PutBatch, now_ms: int) -> None:
+        """Make timers of the rows with a routed level; due times count from the store time."""
+        if not self._levels:
+            return
+        delays = self._history.delays_ms
+        if delays is not self._known:
+            self._note(delays)
+        if self._report.size < batch.count:
+            self._report = np.zeros(batch.count * 2, np.uint8)
+        self._numbers[kernels.NOW_MS] = now_ms
+        routed, odd = self._route(batch, batch.rows, batch.count, self._report)
+        self.routed += routed
+        if odd:
+            for at in np.flatnonzero(self._report[: batch.count] == kernels.ODD).tolist():
+                self._rewrite(batch, at)
+
+    def _route(
+        self, batch: PutBatch, rows: Any, count: int, report: npt.NDArray[np.uint8]
+    ) -> tuple[int, int]:
+        found: tuple[int, int] = kernels.route(
+            rows, count, batch.staging, self._topics.arrays.topics, self._delays, self._rules,
+            self._numbers, report,
+        )  # fmt: skip
+        return found
+
+    def _note(self, delays: Delays) -> None:
+        """Work out what each level promises; a level beyond the highest counts as the highest."""
+        self._known = delays
+        self._delays = np.full(delays.size, kernels.NOT_ROUTED, np.int64)
+        rules = []
+        for level, routing in self._levels.items():
+            if level < delays.size:
+                self._delays[level] = delays[level]
+                rules += [(level, self._topics.add(t), ms) for t, ms in routing.rules.items()]
+        self._rules = np.array(rules, np.int64).reshape(-1, 3)
+
+    def _rewrite(self, batch: PutBatch, at: int) -> None:
+        """Take out what goes with a time of its own; write a level above the highest as that."""
+        level = min(int(batch.rows[at]["delay_level"]), self._delays.size - 1)
+        properties = batch.properties(at)
+        for name in (*DUE_NAMES, *STALE_NAMES):
+            properties.pop(name, None)
+        properties["DELAY"] = str(level)
+        batch.set_properties(at, properties)
+        routed, _ = self._route(batch, batch.rows[at : at + 1], 1, self._one)
+        self.routed += routed

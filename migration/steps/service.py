@@ -1,0 +1,348 @@
+"""Runs migrations beside delivery: takes steps while lateness, rate and window allow them.
+
+    turn:  window open? --> throttle: how many, when --> one step of one level, levels in turn
+    every 100 ms           lateness of all deliveries since --> throttle
+    every 5 s, at work     a sample for the ledger; the fold of the marks is written down
+
+A level in VERIFYING is counted in pieces between other work; nothing of it moves meanwhile. What a
+step waits for (a store that takes no writes, a checkpoint) is shown and tried again; only sides
+that differ stop a level, with the cause in the log, until somebody resumes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from message_store.clock import Clock, Signal
+from message_store.errors import OwnershipRefused
+from migration.config import MigrationConfig
+from migration.ledger.account import Account
+from migration.ledger.records import SampleRecord, VerificationRecord
+from migration.ownership.moves import Migrations
+from migration.ownership.owners import NoOwners, Owners
+from migration.ownership.states import State
+from migration.preload import preload_kernels
+from migration.steps.drain import Step
+from migration.steps.throttle import Interval, LatenessSince, Throttle
+from migration.steps.verification import Verification, Verified
+
+log = logging.getLogger(__name__)
+OBSERVE_MS: Final = 100
+RETURNED_MAX: Final = 524_288  # timers given back that wait for a checkpoint, in memory
+SAMPLE_MS: Final = 5_000
+AGAIN_MS: Final = 200
+"""When a step that had to wait is tried again."""
+IDLE_MS: Final = 1_000
+COUNT_UNITS: Final = 2_048
+"""At most so many in one piece of a count: about 2 ms."""
+YIELDS: Final = 4
+"""How often others come to their turn between two steps: what is read now is answered later."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """What happened since the last sample."""
+
+    since_ms: int
+    moved: int = 0
+    rate_per_s: float = 0.0
+    late: LatenessSince | None = None
+
+
+class MigrationService:
+    """The task of one broker that migrates. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        migrations: Migrations,
+        account: Account,
+        clock: Clock,
+        config: MigrationConfig,
+        find: Callable[[], Owners | None],
+    ) -> None:
+        self.migrations, self.account, self._clock, self._find = migrations, account, clock, find
+        now_ms = clock.now_ms()
+        self.throttle = Throttle(config.limits, now_ms=now_ms)
+        self.config, self.window = config, config.parsed_window()
+        self.pace = Pace(now_ms)
+        self.verified: dict[int, Verified] = {}
+        self.owners: Owners | None = None
+        self._wake, self._stop, self._stopping = Signal(), asyncio.Event(), False
+        self._observed_ms = now_ms
+        self._interval: Interval | None = None
+        self._sampling: Interval | None = None
+        self._turn, self._preloaded = 0, False
+        self._last: dict[int, State] = {}  # what levels at work are in, as it was seen last
+        self._counted: Counter[int] = Counter()  # levels that rest while they are counted
+
+    def reconfigure(self, config: MigrationConfig) -> None:
+        """Take new limits and another window; they hold from the next turn on."""
+        self.config, self.window = config, config.parsed_window()
+        self.throttle.change(config.limits)
+        self._wake.set()
+
+    def need(self) -> Owners:
+        """Return both sides, which run.
+
+        Raises:
+            NoSides: They do not run, or not yet, or no more.
+        """
+        found = self._find()
+        if found is None:
+            raise NoOwners("levels and timers do not run now: try again when the broker serves")
+        if self.owners is None:
+            self._bind(found)
+        return found
+
+    def _bind(self, owners: Owners) -> None:
+        self.owners = owners
+        self.migrations.bind(owners)
+        self._interval = Interval(owners.lateness())
+        self._sampling = Interval(owners.lateness())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the window allows steps now."""
+        return self.window is None or self.window.is_open(self._clock.now_ms())
+
+    def window_changes_ms(self) -> int | None:
+        """Return when the window opens or closes next, None: it does not, or there is none."""
+        return None if self.window is None else self.window.next_change_ms(self._clock.now_ms())
+
+    def wake(self) -> None:
+        """Have the loop look again."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Have `run` end behind the step in hand."""
+        self._stopping = True
+        self._stop.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        if self.migrations.folded.levels:
+            await self.preload_kernels()
+        while not self._stopping:
+            self._wake.clear()
+            at_ms = await self.turn()
+            if self._stopping:
+                return
+            await self._rest(at_ms, self._wake)
+
+    async def preload_kernels(self) -> None:
+        """Have the kernels of a first step loaded; without them it only takes longer."""
+        if not self._preloaded:
+            self._preloaded = True
+            try:
+                await asyncio.to_thread(preload_kernels)
+            except Exception:
+                log.exception("the kernels of migration are not loaded ahead")
+
+    async def _rest(self, at_ms: int, signal: asyncio.Event) -> None:
+        """Let others work until a moment, or until something is signalled."""
+        if at_ms <= self._clock.now_ms():
+            for _ in range(YIELDS):
+                await asyncio.sleep(0)
+        else:
+            await self._clock.wait(signal, until_ms=at_ms)
+
+    async def turn(self) -> int:
+        """Take a step if one is allowed; return when the next one is."""
+        now_ms = self._clock.now_ms()
+        try:
+            self.need()
+        except NoOwners:
+            return now_ms + AGAIN_MS
+        self.migrations.cover()
+        self._heal()
+        self._observe(now_ms)
+        levels = [n for n in self.migrations.at_work if self.is_open and not self._counted[n]]
+        self._last = {n: state for n, state in self._last.items() if n in levels}
+        if not levels:
+            return now_ms + IDLE_MS
+        level = levels[self._turn % len(levels)]
+        state = self.migrations.standing(level).state
+        if self._last.get(level) is not state:
+            self._last[level] = state
+            self.throttle.begin()
+        if state is State.VERIFYING:
+            self._turn += 1
+            await self._verify_and_move(level)
+            return now_ms
+        allowed = self.throttle.next(now_ms)
+        if not allowed.units:
+            return allowed.at_ms
+        if self._is_full():
+            await self.need().keeper.persist()
+            return self._clock.now_ms() + (AGAIN_MS if self._is_full() else 0)
+        self._turn += 1
+        step = self._step(level, allowed.units)
+        self.throttle.took(step.taken, now_ms, self._clock.now_ms())
+        self.pace.moved += step.moved
+        waiting = all(self.migrations.waits.get(n) for n in levels)
+        return now_ms + AGAIN_MS if step.waits and waiting else now_ms
+
+    def _is_full(self) -> bool:
+        """Whether too many timers that went back wait for a checkpoint, in memory."""
+        return self.need().timers.claims.returned_count >= RETURNED_MAX
+
+    def _heal(self) -> None:
+        try:
+            self.migrations.heal()
+        except OwnershipRefused as error:
+            log.debug("a start cannot be finished yet: %s", error)
+
+    def _step(self, level: int, units: int) -> Step:
+        try:
+            return self.migrations.step(level, units)
+        except OwnershipRefused as error:
+            step = Step(waits=f"the store takes no writes: {error}")
+            self.migrations.waits[level] = step.waits
+            return step
+
+    # -- verification -------------------------------------------------------------------------
+
+    def piece(self) -> int:
+        """Return how many units a piece of a count may have now."""
+        return min(self.throttle.batch, COUNT_UNITS)
+
+    async def at_leisure(self, pieces: Iterable[int]) -> None:
+        """Count in pieces, each when the throttle allows one.
+
+        Raises:
+            NoSides: The broker stops.
+        """
+        self.throttle.begin()
+        began_ms = self._clock.now_ms()
+        for _ in pieces:
+            now_ms = self._clock.now_ms()
+            self.throttle.took(0, began_ms, now_ms)
+            at_ms = self.throttle.pace(now_ms).at_ms
+            if any(not self._counted[level] for level in self.migrations.at_work):
+                at_ms += at_ms - now_ms  # a step of another level is first
+            while True:
+                await self._rest(at_ms, self._stop)
+                if self._stopping:
+                    raise NoOwners("the broker stops: count again when it serves")
+                now_ms = began_ms = self._clock.now_ms()
+                self._observe(now_ms)
+                allowed = self.throttle.pace(now_ms)
+                if allowed.units:
+                    break
+                at_ms = allowed.at_ms
+
+    async def verify(self, level: int) -> Verified:
+        """Count both sides of a level, a piece at a time between other work; it rests meanwhile."""
+        owners, folded = self.need(), self.migrations.folded.levels[level]
+        work = Verification(owners.levels, owners.timers, owners.store, level, folded)
+        self._counted[level] += 1
+        try:
+            await self.at_leisure(work.pieces(self.piece))
+        finally:
+            self._counted[level] -= 1
+            self._wake.set()
+        assert work.found is not None
+        self.verified[level] = work.found
+        self.account.tell(record_of(work.found, folded.migration, self._clock.now_ms()))
+        return work.found
+
+    async def _verify_and_move(self, level: int) -> None:
+        try:
+            found = await self.verify(level)
+        except NoOwners:
+            return
+        standing = self.migrations.standing(level)
+        if standing.state is not State.VERIFYING or not standing.works:
+            return  # somebody decided otherwise meanwhile
+        try:
+            if found.is_right:
+                self.migrations.proved(level)
+            else:
+                self.migrations.pause(level, difference(found), who="verification")
+        except OwnershipRefused as error:
+            self.migrations.waits[level] = f"the store takes no writes: {error}"
+
+    # -- figures ------------------------------------------------------------------------------
+
+    def _observe(self, now_ms: int) -> None:
+        assert self.owners is not None
+        assert self._interval is not None
+        if abs(now_ms - self._observed_ms) >= OBSERVE_MS:
+            self._observed_ms = now_ms
+            since = self._interval.look(self.owners.lateness())
+            self.throttle.observe(since)
+        if abs(now_ms - self.pace.since_ms) >= SAMPLE_MS:
+            self._sample(now_ms)
+
+    def _sample(self, now_ms: int) -> None:
+        assert self.owners is not None
+        assert self._sampling is not None
+        passed_ms = max(now_ms - self.pace.since_ms, 1)
+        late = self._sampling.look(self.owners.lateness())
+        rate = self.pace.moved * 1_000 / passed_ms
+        self.pace = Pace(now_ms, rate_per_s=rate, late=late)
+        for name in self._runs_at_work():
+            self.account.tell(
+                SampleRecord(
+                    migration_id=name,
+                    at_ms=now_ms,
+                    rate_per_s=rate,
+                    delivered=late.delivered,
+                    late_p50_ms=late.quantile_ms(0.5),
+                    late_p99_ms=late.quantile_ms(0.99),
+                    late_max_ms=late.quantile_ms(1.0),
+                    batch_units=self.throttle.batch,
+                    pause_ms=self.throttle.pause_ms,
+                )
+            )
+
+    def _runs_at_work(self) -> Iterator[str]:
+        folded = self.migrations.folded.levels
+        yield from sorted({folded[level].migration for level in self.migrations.at_work})
+
+    async def write(self) -> None:
+        """Write the fold of the marks down, if it changed."""
+        try:
+            await self.migrations.write()
+        except OSError as error:
+            log.error("the fold of the migrations' marks cannot be written: %s", error)
+
+
+def difference(found: Verified) -> str:
+    """Return what differs between both sides, or an empty text."""
+    if found.is_right:
+        return ""
+    rest, there = found.expected, found.found
+    return (
+        f"both sides differ: {rest.count} messages went over by the marks, {there.count} are with "
+        f"the timers or settled; checksums {rest.sum:016x} and {there.sum:016x}"
+    )
+
+
+def record_of(found: Verified, migration: str, at_ms: int) -> VerificationRecord:
+    """Return what a ledger is told of a verification."""
+    rest, there = found.expected, found.found
+    return VerificationRecord(
+        migration_id=migration, level=found.level, at_ms=at_ms, levels_count=rest.count,
+        levels_checksum=rest.sum, timers_count=there.count, timers_checksum=there.sum,
+        text=difference(found),
+    )  # fmt: skip
+
+
+def plain(found: Verified) -> dict[str, Any]:
+    """Return a verification as plain data."""
+    names = ("level_pending", "timers_pending", "settled", "expected", "handed", "returned", "gone")
+    return {
+        "level": found.level,
+        "right": found.is_right,
+        "text": difference(found),
+        "removed": found.removed,
+        **{name: getattr(found, name).count for name in names},
+        "checksums": {name: f"{getattr(found, name).sum:016x}" for name in names},
+    }

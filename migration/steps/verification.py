@@ -1,0 +1,257 @@
+"""Both sides of a level counted: what the marks say went over is what the timers had, to the bit.
+
+    went over (marks)  -  came back, or was settled when its range came back (marks)
+        =  waits with the timers  +  was settled since (origins in the log)
+
+Counts and checksums (`migration.ownership.checksum`) of each; the sums do not depend on any order.
+
+Retention removes settled messages from the front of the level's queue, and marks long after them.
+So what is compared begins behind the last mark that speaks of removed messages, too; of what is
+left before that, each message must wait or be settled. No total of earlier times is asked for:
+
+    queue   [ removed ][ each waits or is settled ][ as the marks say ................. ]
+                     low        the last mark across `low` ends here: border
+
+It reads the level's queue once and the commit log from the first settled message on, in bounded
+pieces, and changes nothing. Between two pieces other work may be done: a message is asked for once
+whether it waits, and the log is read behind that, so one that is delivered meanwhile is counted
+once. Nothing of the level may be handed over or given back while it runs; where retention removes
+files meanwhile, it begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery import ownership
+from delivery.ownership import Mark, Return, Transfer
+from message_store.ranges import Range, is_among, is_in
+from migration.ownership.checksum import checksum, minus, plus
+from migration.ownership.projection import LevelProjection
+from schedule_service.delivery import Level
+from timer_store.enqueue.level_records import PRE_BLANK_SIZE
+from timer_store.names import SCHEDULE_TOPIC
+
+PIECE_UNITS = 4_096
+PIECE_MARKS = 16
+NOWHERE = -1
+Offsets = npt.NDArray[np.int64]
+Gone = list[tuple[Offsets, Offsets]]
+_R = TypeVar("_R")
+Counting = Generator[int, None, _R]  # yields how many each piece had
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Messages and the checksum of them."""
+
+    count: int = 0
+    sum: int = 0
+
+    def plus(self, other: Tally) -> Tally:
+        """Return both together."""
+        return Tally(self.count + other.count, plus(self.sum, other.sum))
+
+    def minus(self, other: Tally) -> Tally:
+        """Return what is left without the other."""
+        return Tally(self.count - other.count, minus(self.sum, other.sum))
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """One level.
+
+    Attributes:
+        level_pending: with the level service; timers_pending: with the timers, where they lie.
+        settled: handed over and delivered, cancelled, moved or in quarantine since; their records
+            are still there.
+        expected: what must wait with the timers or be settled.
+        handed, returned, gone: what all marks of this migration came to.
+    """
+
+    level: int
+    level_pending: Tally
+    timers_pending: Tally
+    settled: Tally
+    expected: Tally
+    handed: Tally
+    returned: Tally
+    gone: Tally
+
+    @property
+    def found(self) -> Tally:
+        """What waits with the timers or is settled."""
+        return self.timers_pending.plus(self.settled)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it adds up."""
+        return self.expected == self.found
+
+    @property
+    def removed(self) -> int:
+        """Settled messages whose records retention has removed, as far as that is known."""
+        rest = self.handed.minus(self.returned).minus(self.gone)
+        return max(rest.count - self.expected.count, 0)
+
+
+class Verification:
+    """Counts one level, a bounded piece at a time.
+
+    Args: see `migration.steps.drain.Drain`.
+    """
+
+    def __init__(self, levels: Any, timers: Any, store: Any, level: int, folded: LevelProjection):
+        self._levels, self._timers, self._store = levels, timers, store
+        self._level, self._folded = level, folded
+        self._units_max: Callable[[], int]
+        self.found: Verified | None = None
+
+    def pieces(self, units_max: Callable[[], int] = lambda: PIECE_UNITS) -> Iterator[int]:
+        """Do the work; yield how many units each piece had, at most `units_max()`.
+
+        `found` says the result at the end.
+        """
+        self._units_max, low = units_max, -1
+        while low != self._low():
+            low = self._low()
+            yield from self._count(low)
+
+    def _low(self) -> int:
+        return int(self._timers.handovers.records.bounds(self._level)[0])
+
+    def _count(self, low: int) -> Iterator[int]:
+        mine = yield from self._with_the_level()
+        changes = yield from self._changes()
+        border = border_of(low, changes)
+        expected = Tally()
+        for first, _, sign, tally in changes:
+            if first >= border:
+                expected = expected.plus(tally) if sign > 0 else expected.minus(tally)
+        waiting, before, gone = yield from self._with_the_timers(border)
+        settled = yield from self._settled(gone)
+        folded = self._folded
+        self.found = Verified(
+            self._level, mine, waiting, settled, expected.plus(before),
+            Tally(folded.handed, folded.handed_sum),
+            Tally(folded.returned, folded.returned_sum), Tally(folded.gone, folded.gone_sum),
+        )  # fmt: skip
+
+    def _with_the_level(self) -> Counting[Tally]:
+        mine = Tally()
+        held = self._levels.levels.get(self._level, Level.empty(self._level)).cursor
+        ranges = [(s.appended, s.end) for s in held.segments if s.pending]
+        settled = np.array(sorted(held.settled), np.int64)
+        for numbers, units, due_ms in self._units(ranges):
+            kept = ~is_among(numbers, settled)
+            mine = mine.plus(_tally(units["phys_offset"][kept], due_ms[kept]))
+            yield int(units.size)
+        return mine
+
+    def _changes(self) -> Counting[list[Change]]:
+        """Return what the retained marks say of this level."""
+        found: list[Change] = []
+        for at, marked in enumerate(ownership.read(self._store, quiet=True)):
+            found += _change(marked.mark, self._level)
+            if at % PIECE_MARKS == 0:
+                yield 0
+        return found
+
+    def _with_the_timers(self, border: int) -> Counting[tuple[Tally, Tally, Gone]]:
+        """Return (what waits, all before the border, what does not wait: log offsets, due)."""
+        waiting, before = Tally(), Tally()
+        gone: Gone = []
+        handovers = self._timers.handovers
+        for low, high in handovers.owned.of(self._level):
+            first = max(low, self._low())
+            while first < high:
+                end = min(first + self._units_max(), high)
+                rows, _ = handovers.owned_rows(self._level, first, end)
+                rows = rows[self._timers.decisions.places(rows) != NOWHERE]
+                waiting = waiting.plus(_tally(rows["phys_offset"], rows["due_ms"]))
+                for numbers, units, due_ms in self._units([(first, end)]):
+                    phys_offset = units["phys_offset"].copy()
+                    old = numbers < border
+                    before = before.plus(_tally(phys_offset[old], due_ms[old]))
+                    left = ~is_in(phys_offset, rows["phys_offset"])
+                    gone.append((phys_offset[left], due_ms[left]))
+                yield end - first
+                first = end
+        return waiting, before, gone
+
+    def _settled(self, gone: Gone) -> Counting[Tally]:
+        """Return those of the messages that records behind them name as their origin."""
+        phys_offset = np.concatenate([np.empty(0, np.int64), *(part for part, _ in gone)])
+        due_ms = np.concatenate([np.empty(0, np.int64), *(part for _, part in gone)])
+        if not phys_offset.size:
+            return Tally()
+        order = np.argsort(phys_offset, kind="stable")
+        phys_offset, due_ms = phys_offset[order], due_ms[order]
+        done = np.zeros(phys_offset.size, np.bool_)
+        at, end = int(phys_offset[0]), self._store.max_offset
+        while at < end:
+            low, count = max(at, self._store.min_offset), max(self._units_max(), 1)
+            rows = next(self._store.scan(low, end, count=count), None)
+            if rows is None:
+                break
+            prepared = rows["prepared_offset"]
+            origins = -(prepared[prepared < 0] + 1)
+            places = np.minimum(np.searchsorted(phys_offset, origins), phys_offset.size - 1)
+            done[places[phys_offset[places] == origins]] = True
+            at = int(rows["phys_offset"][-1]) + int(rows["record_size"][-1])
+            yield int(rows.size)
+        return _tally(phys_offset[done], due_ms[done])
+
+    def _units(self, ranges: list[Range]) -> Iterator[tuple[Offsets, Any, Offsets]]:
+        """Yield (queue offsets, units, due times) of messages in ranges of the level's queue."""
+        promised = self._timers.handovers.owned.promised.get(self._level, {})
+        for low, high in ranges:
+            first = low
+            while first < high:
+                count = min(self._units_max(), high - first)
+                units = self._store.units(SCHEDULE_TOPIC, self._level - 1, first, count)
+                if not units.size:
+                    break
+                due_ms = units["tags_code"].copy()
+                for at, time_ms in promised.items():
+                    if first <= at < first + units.size:
+                        due_ms[at - first] = time_ms
+                messages = units["size"] != PRE_BLANK_SIZE
+                yield (
+                    np.arange(first, first + units.size)[messages],
+                    units[messages],
+                    due_ms[messages],
+                )
+                first += int(units.size)
+
+
+Change = tuple[int, int, int, Tally]  # first, end, 1: over, -1: back; messages
+
+
+def _change(mark: Mark, level: int) -> list[Change]:
+    if mark.level != level:
+        return []
+    if isinstance(mark, Transfer):
+        return [(mark.first, mark.end, 1, Tally(mark.count, mark.checksum))]
+    if isinstance(mark, Return):
+        back = Tally(mark.count, mark.checksum).plus(Tally(mark.gone, mark.gone_sum))
+        return [(mark.first, mark.end, -1, back)]
+    return []
+
+
+def border_of(low: int, changes: list[Change]) -> int:
+    """Return the first queue offset from `low` on that no mark reaches across."""
+    border, following = low, -1
+    while border != following:
+        following = border
+        border = max([border, *(end for first, end, _, _ in changes if first < border < end)])
+    return border
+
+
+def _tally(phys_offset: Offsets, due_ms: Offsets) -> Tally:
+    return Tally(int(phys_offset.size), checksum(phys_offset, due_ms))

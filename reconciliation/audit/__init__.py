@@ -1,0 +1,1 @@
+"""Columns to verdicts: what became of every scheduled message."""

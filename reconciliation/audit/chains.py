@@ -1,0 +1,62 @@
+"""Chains of copies: which root every held record goes back to.
+
+    up(x) := the record x was copied from;  up := up of up,  until nothing changes
+
+Each round doubles the distance, so a message rolled a thousand times takes ten rounds. Only copies
+and what was copied take part: most stores have few, many have none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from reconciliation.scan.tables import ROLE_LEVEL_COPY, ROLE_TIMER_COPY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROUNDS_MAX: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Attributes:
+    frame: key (of a copy or of what was copied), root (its key), copies made of it, and where
+        the first of those lies.
+    """
+
+    frame: DataFrame
+
+
+def find_roots(rows: DataFrame) -> Roots | None:
+    """Return the roots of all copies among records; None: there are no copies.
+
+    Args:
+        rows: of `verdicts._keyed`; a copy lies behind its origin, else it has another role.
+    """
+    copies = rows.where(
+        F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY) & F.col("origin").isNotNull()
+    ).select("key", "at", (F.col("key") - F.col("at") + F.col("origin")).alias("up"))
+    copies = copies.localCheckpoint()
+    if copies.isEmpty():
+        return None
+    made = copies.groupBy(F.col("up").alias("key")).agg(
+        F.count("*").alias("copies"), F.min("at").alias("first_copy")
+    )
+    roots = _jumped(copies.select("key", "up")).withColumnRenamed("up", "root")
+    both = roots.join(made, "key", "full")
+    return Roots(both.withColumn("root", F.coalesce("root", "key")).localCheckpoint())
+
+
+def _jumped(copies: DataFrame) -> DataFrame:
+    """Return key, up, where `up` is no copy itself."""
+    for _ in range(ROUNDS_MAX):
+        above = copies.select(F.col("key").alias("up"), F.col("up").alias("next"))
+        found = copies.join(above, "up", "left").localCheckpoint()
+        if found.where(F.col("next").isNotNull()).isEmpty():
+            return copies
+        copies = found.select("key", F.coalesce("next", "up").alias("up"))
+    return copies

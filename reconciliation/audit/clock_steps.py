@@ -1,0 +1,111 @@
+"""Where a broker's clock was set back, as its log shows it.
+
+    store_ms   10:00:07  10:00:08 | 09:00:09  09:00:09  09:00:10  09:00:11
+                                  ^ set back by an hour: what follows goes on from there
+
+A few records with an earlier time among others are no step: the clock went on. Set forward looks
+like an hour without messages, and cannot be told from one.
+
+A step is corroborated if several records before it have the later clock, the records after it
+have the earlier one, and not all of these are deliveries: whoever changed the times of some
+records, or wrote one with a time to come, changed no clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from reconciliation.scan.planning import Finding, Segment
+from reconciliation.scan.tables import CLOCK_SET_BACK
+
+Rows = npt.NDArray[Any]
+STEP_MS: Final = 10  # of less an audit takes no notice
+LOOK_AHEAD: Final = 4  # records that must be behind the clock of before
+WITNESSES: Final = 16  # records after a step that say whether the clock was set back
+BEFORE: Final = 3  # records before it that must have the later clock
+NEXT_BYTES: Final = 1 << 16  # of the next file, to see its first records
+STEPS_MAX: Final = 1_000  # of one segment
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Attributes:
+    before_ms, after_ms: when the records before and at the place were stored.
+    corroborated: many records show it, not only deliveries.
+    """
+
+    finding: Finding
+    before_ms: int
+    after_ms: int
+    corroborated: bool = False
+
+
+class ClockSteps:
+    """Looks at the records of one segment, in order; one use."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.steps: list[Step] = []
+        self._segment = segment
+        self._offsets = np.zeros(0, np.int64)
+        self._times = np.zeros(0, np.int64)
+        self._puts = np.zeros(0, np.bool_)  # records that name no origin
+        self._looked = 0  # so many of them were compared with their followers
+
+    def take(self, rows: Rows) -> None:
+        """Look at (n,) SCANNED rows, those that have followers enough."""
+        self._add(rows)
+        self._look(self._times.size - WITNESSES)
+        kept = max(self._looked - BEFORE, 0)
+        self._looked -= kept
+        self._offsets, self._times = self._offsets[kept:], self._times[kept:]
+        self._puts = self._puts[kept:]
+
+    def take_after(self, rows: Rows) -> None:
+        """Look at the last rows of the segment, with what follows after it."""
+        count = self._times.size
+        self._add(rows)
+        self._look(count)
+
+    def _add(self, rows: Rows) -> None:
+        self._offsets = np.concatenate([self._offsets, rows["phys_offset"]])
+        self._times = np.concatenate([self._times, rows["store_ms"]])
+        self._puts = np.concatenate([self._puts, rows["prepared_offset"] >= 0])
+
+    def _look(self, count: int) -> None:
+        """Compare the records up to `count` with their followers."""
+        times, first = self._times, self._looked
+        self._looked = max(count, first)
+        behind = first + np.flatnonzero(times[first + 1 :] <= times[first:-1] - STEP_MS)
+        for at in behind[behind < count].tolist():
+            after = times[at + 1 : at + 1 + LOOK_AHEAD]
+            if (after < times[at]).all() and len(self.steps) < STEPS_MAX:
+                self._note(at)
+
+    def _is_corroborated(self, at: int) -> bool:
+        """Tell whether records other than the two at a step show the same clocks."""
+        times = self._times
+        before = times[max(at + 1 - BEFORE, 0) : at + 1]
+        after = times[at + 1 : at + 1 + WITNESSES]
+        return bool(
+            before.size == BEFORE
+            and (before > times[at + 1]).all()
+            and after.size >= LOOK_AHEAD
+            and (after < times[at]).all()
+            and self._puts[at + 1 : at + 1 + WITNESSES].any()
+        )
+
+    def _note(self, at: int) -> None:
+        offset = int(self._offsets[at + 1])
+        before_ms, after_ms = int(self._times[at]), int(self._times[at + 1])
+        part = self._segment
+        base = part.base if offset < part.base + part.size else part.base + part.size
+        path = f"{part.path.rpartition('/')[0]}/{base:020d}"
+        shown = self._is_corroborated(at)
+        text = f"the clock was set back by {before_ms - after_ms} ms, from {before_ms}"
+        text += "" if shown else "; too few records show it: it excuses nothing"
+        found = Finding(part.store, path, offset - base, 0, CLOCK_SET_BACK, text, base)
+        self.steps.append(Step(found, before_ms, after_ms, shown))

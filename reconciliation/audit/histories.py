@@ -1,0 +1,105 @@
+"""Whole lives: everything that belongs to one root, however it was moved, cancelled or parked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from reconciliation.audit.plain_histories import LIFE
+from reconciliation.scan.tables import (
+    ROLE_DECISION,
+    ROLE_DELIVERY,
+    ROLE_GONE,
+    ROLE_LEVEL,
+    ROLE_LEVEL_COPY,
+    ROLE_MARK,
+    ROLE_MARKER,
+    ROLE_PAST,
+    ROLE_QUARANTINE,
+    ROLE_UNIT,
+    WAITING,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def whole_histories(events: DataFrame) -> DataFrame:
+    """Return `plain_histories.LIFE` of each root.
+
+    Args:
+        events: of `verdicts._keyed`, units too, with `root`, `copies` and `first_copy` of their
+            keys.
+    """
+    role, at = F.col("role"), F.col("at")
+    is_held, is_sent = role.isin(*WAITING), role == ROLE_DELIVERY
+    parked = role == ROLE_QUARANTINE
+    decides = role.isin(ROLE_MARK, ROLE_MARKER, ROLE_DECISION)
+    cancels = decides & (F.col("first_copy").isNull() | (at < F.col("first_copy")))
+    marks = role.isin(ROLE_MARK, ROLE_DECISION)
+    copied = is_held & (F.col("key") != F.col("root")) & F.col("rolls").isNull()
+    held = F.struct(
+        at.alias("at"), "role", "store_ms", "level", "due_ms", "topic_hash", "queue_id", "body",
+        "properties_hash", "target", "hurt", "passed",
+        "other_time", "queued",
+    )  # fmt: skip
+    sent = F.struct(
+        at.alias("at"), "store_ms", "topic_hash", "queue_id", "body", "properties_hash", "target",
+        "hurt", "queued",
+    )  # fmt: skip
+    histories = events.groupBy("root").agg(
+        F.min(F.when(is_held, held)).alias("first"),
+        F.max(F.when(is_held, held)).alias("leaf"),
+        F.count(F.when(is_held, 1)).alias("held"),
+        F.count(F.when(copied, 1)).alias("moves"),
+        F.count(F.when(role == ROLE_UNIT, 1)).alias("units"),
+        F.count(F.when(role == ROLE_GONE, 1)).alias("gone_units"),
+        F.count(F.when(role == ROLE_PAST, 1)).alias("past_units"),
+        F.min(F.when(is_sent, sent)).alias("sent"),
+        F.count(F.when(is_sent, 1)).alias("deliveries"),
+        F.count(F.when(parked, 1)).alias("parked"),
+        F.min(F.when(is_sent | parked, at)).alias("ended_at"),
+        F.min(F.when(cancels, at)).alias("cancelled_at"),
+        F.max(F.when(marks, at)).alias("marked_at"),
+        F.max(F.when(is_held, F.col("copies"))).alias("copies"),
+        F.count(F.when((is_sent | parked) & (F.col("copies") > 0), 1)).alias("ended_old"),
+    )
+    return _told(histories)
+
+
+def _told(histories: DataFrame) -> DataFrame:
+    before_end = F.col("ended_at").isNull() | (F.col("cancelled_at") < F.col("ended_at"))
+    other_time = ~F.col("leaf.due_ms").eqNullSafe(F.col("first.due_ms"))
+    elsewhere = F.col("sent.target") != F.col("leaf.target")
+    is_level = F.col("leaf.role").isin(ROLE_LEVEL, ROLE_LEVEL_COPY)
+    made = {
+        "leaf_at": F.col("leaf.at"),
+        "store_ms": F.col("first.store_ms"),
+        "level": F.col("leaf.level"),
+        "due_ms": F.col("leaf.due_ms"),
+        "topic_hash": F.coalesce("leaf.topic_hash", "sent.topic_hash"),
+        "queue_id": F.coalesce("leaf.queue_id", "sent.queue_id"),
+        "sent_at": F.col("sent.at"),
+        "sent_ms": F.col("sent.store_ms"),
+        "other_body": F.col("sent.body") != F.col("leaf.body"),
+        "other_properties": F.col("sent.properties_hash") != F.col("leaf.properties_hash"),
+        "elsewhere": F.coalesce(elsewhere, F.lit(False)),
+        "hurt_sent": F.coalesce("sent.hurt", F.lit(False)),
+        "hurt_held": F.coalesce("leaf.hurt", F.lit(False)),
+        "passed": F.col("leaf.passed"),
+        "is_level": F.coalesce(is_level, F.lit(False)),
+        "hops": F.col("held"),
+        "moved": (F.col("moves") > 0) & other_time,
+        "has_unit": F.col("units") > 0,
+        "cancelled": F.col("cancelled_at").isNotNull() & before_end,
+        # whoever fires a message puts a marker behind it
+        "fired": F.coalesce(F.col("marked_at") > F.col("sent.at"), F.lit(False)),
+        "copies": F.coalesce("copies", F.lit(0)),
+        "other_time": F.coalesce("leaf.other_time", F.lit(False)),
+        "no_unit": F.coalesce(~F.col("leaf.queued"), F.lit(False)),
+        "away": F.coalesce(~F.col("sent.queued"), F.lit(False)),
+        "gone": F.col("gone_units") > 0,
+        "past": F.col("past_units") > 0,
+    }
+    return histories.withColumns(made).select(*LIFE)

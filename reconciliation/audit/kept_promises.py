@@ -1,0 +1,140 @@
+"""The audit of messages whose promise was kept, by sums alone; only the others are looked at whole.
+
+    tallies --one aggregation--> ok, pending: counted by their lateness
+                                 all others: their keys --> `verdicts`, with all that is known
+
+Most messages of most stores are fine, and nobody asks for more than how many they are. What says
+that one is fine is the same here as there: the rules of `rules`, on the same facts. Stores with
+copies, with records of Apache's or with a clock that was set back are looked at whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from reconciliation.audit.plain_histories import told
+from reconciliation.audit.plain_sums import SUMS, add_up, touch
+from reconciliation.audit.rules import judged
+from reconciliation.scan.tables import (
+    ODD,
+    ROLE_CANDIDATE,
+    ROLE_CLOCK,
+    ROLE_LEVEL_COPY,
+    ROLE_MARKER,
+    ROLE_TIMER_COPY,
+    SENT,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from reconciliation.audit.verdicts import Looked
+
+WHOLE: Final = frozenset(
+    {ROLE_LEVEL_COPY, ROLE_TIMER_COPY, ROLE_MARKER, ROLE_CANDIDATE, ROLE_CLOCK}
+)
+"""Roles that make a store one that is looked at whole."""
+KEPT: Final = ("ok", "pending", "removed")
+EXACT_BITS: Final = 12  # lateness of up to 4 s is counted by the ms, longer to 1 of 4096
+ROWS_MAX: Final = 100_000  # steps of lateness, and messages that are not fine
+LATE_MS: Final = 1 << 60  # of what cannot be told here
+
+
+@dataclass(frozen=True, slots=True)
+class Tallies:
+    """The table `tallies` of the stores that were looked at, and its number of buckets."""
+
+    frame: DataFrame
+    buckets: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPromises:
+    """Attributes:
+    kept: verdict, late (see `late_bucket`), count, max; of messages that are fine.
+    rest: the verdicts about all others, see `verdicts.audit`; None: there are no others.
+    """
+
+    kept: list[Any]
+    rest: DataFrame | None
+
+
+def late_bucket(late: Column) -> Column:
+    """Return lateness in steps that grow with it."""
+    step = F.pow(F.lit(2), F.greatest(F.floor(F.log2(F.abs(late))) - EXACT_BITS, F.lit(0)))
+    return F.when(F.abs(late) < 1 << EXACT_BITS, late).otherwise(
+        (F.floor(late / step) * step).cast("bigint")
+    )
+
+
+def by_lateness(verdicts: DataFrame, *more: Column) -> DataFrame:
+    """Return how many messages have each verdict and lateness, and the largest of each."""
+    late = F.col("late_ms")
+    weight = F.col("weight") if "weight" in verdicts.columns else F.lit(1)
+    return verdicts.groupBy("verdict", late_bucket(late).alias("late"), *more).agg(
+        F.sum(weight).alias("count"), F.max(late).alias("max")
+    )
+
+
+def audit_briefly(looked: Looked, tallies: Tallies) -> KeptPromises:
+    """Count what is fine and tell of the rest; an action."""
+    if looked.met & WHOLE:
+        return KeptPromises([], looked.tell(looked.histories(looked.plain), ids=False))
+    found = judged(kept_promise_histories(added_up(looked, tallies)), looked.stores, looked.config)
+    other = F.when(~F.col("verdict").isin(*KEPT), F.col("key")).alias("key")
+    first = by_lateness(found, other).orderBy(F.col("key").isNotNull()).limit(ROWS_MAX)
+    rows = first.collect()
+    if len(rows) == ROWS_MAX:  # much is not fine
+        return KeptPromises([], looked.tell(looked.histories(looked.plain), ids=False))
+    kept = [row for row in rows if row["key"] is None]
+    keys = [(row["key"],) for row in rows if row["key"] is not None]
+    if not keys:
+        if looked.events is None:
+            return KeptPromises(kept, None)
+        return KeptPromises(kept, looked.tell(looked.histories(looked.plain.limit(0)), ids=False))
+    some = looked.plain.sparkSession.createDataFrame(keys, "key bigint")
+    plain = looked.plain.join(F.broadcast(some), "key")
+    return KeptPromises(kept, looked.tell(looked.histories(plain), ids=False))
+
+
+def added_up(looked: Looked, tallies: Tallies) -> DataFrame:
+    """Return `plain_sums.SUMS` of messages that nothing rare touches."""
+    dealt = tallies.frame
+    if looked.touched is not None:
+        keys = looked.touched.select("key")
+        dealt = dealt.unionByName(
+            keys.mapInArrow(partial(touch, count=tallies.buckets), dealt.schema)
+        )
+    together = dealt.repartition(tallies.buckets, "bucket")
+    return together.mapInArrow(partial(add_up, late_ms=looked.config.late_ms), SUMS)
+
+
+def kept_promise_histories(sums: DataFrame) -> DataFrame:
+    """Return `plain_histories.LIFE` as far as sums tell it, and their weight.
+
+    What is not certain is told as late or without a time to be due: so it is not fine.
+    """
+    odd = F.col("tally").bitwiseAND(F.lit(1 << ODD).cast("bigint")) != 0
+    sent = F.shiftright("tally", SENT) != 0
+    low = F.lit((1 << 32) - 1).cast("bigint")
+    nothing = F.lit(None).cast("bigint")
+    return told(
+        sums.withColumns(
+            {
+                "body": F.shiftrightunsigned("content", 32),
+                "target": F.col("content").bitwiseAND(low),
+                "properties": F.col("rest"),
+                "due_ms": F.when(sent, F.lit(0)).when(~odd, -F.col("time_ms")),
+                "sent_ms": F.when(sent & odd, F.lit(LATE_MS)).when(sent, F.col("time_ms")),
+                **dict.fromkeys(
+                    ("store_ms", "level", "held_topic", "sent_topic", "sent_at"), nothing
+                ),
+                **dict.fromkeys(("held_queue", "sent_queue"), nothing),
+            }
+        ),
+        "weight",
+    )

@@ -1,0 +1,83 @@
+"""Timers whose TIMER_OUT_MS is before the read time, and that are pending in a later slot.
+
+    own slot     read time of the checkpoint
+    ----|--------------|---------------------->
+        due            ^ the unit's slot: it is pending, although its own slot was delivered
+
+A timer that was enqueued after its own slot was delivered is in the slot of that moment. And where
+the clock moves on between the put hook and the append, TIMER_OUT_MS can be a slot before that of
+the exact due time: Apache puts what is due at the first millisecond of a slot into the slot before.
+
+Such a unit was written when the timers had come about as far as the checkpoint says, so the timer
+log is read backward from its end until units are older than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.layout import native_columns
+from reconciliation.scan.files import Root
+from reconciliation.scan.planning import row_of_files
+from timer_store.layout import MAGIC_DELETE, MAGIC_MAX, TIMER_UNIT, UNIT_BYTES
+
+Offsets = npt.NDArray[np.int64]
+Units = npt.NDArray[Any]
+BLOCK_UNITS: Final = 65_536
+LEAD_MS: Final = 60_000  # the write time is rounded, and clocks are set back a little
+OUT_MS_LAG: Final = 2_000  # TIMER_OUT_MS is less than two slots before the exact due time
+NOTHING: Final = np.empty(0, np.int64)
+
+
+def find_late_units(root: Root, read_ms: int) -> Offsets:
+    """Return the log offsets of timers that may be due before a slot and are in it or later.
+
+    Args:
+        read_ms: the first slot that was not delivered completely, of the checkpoint.
+    Returns:
+        (n,) i8, sorted, each once.
+    Raises:
+        OSError: The timer log cannot be read.
+    """
+    found = [NOTHING]
+    for _, rows in _backward(root):
+        late = (rows["due_ms"] <= read_ms + OUT_MS_LAG) & (rows["due_ms"] > 0)
+        found.append(rows["phys_offset"][late & (_slots_ms(rows) >= read_ms)])
+        if rows.size and int(rows["write_ms"].max()) < read_ms - LEAD_MS:
+            break
+    return np.unique(np.concatenate(found))
+
+
+def any_waits(root: Root, read_ms: int, end: int) -> bool:
+    """Tell whether a unit before a position of the timer log waits in a slot from `read_ms` on.
+
+    Raises:
+        OSError: The timer log cannot be read.
+    """
+    for pos, rows in _backward(root):
+        waits = (pos < end) & (rows["due_ms"] >= 0) & (_slots_ms(rows) >= read_ms)
+        if waits.any():
+            return True
+    return False
+
+
+def _slots_ms(rows: Units) -> Offsets:
+    return np.asarray(rows["write_ms"] + rows["delay_ms"])
+
+
+def _backward(root: Root) -> Iterator[tuple[Offsets, Units]]:
+    """Yield positions and units of timers, not of markers, in pieces; the last piece first."""
+    files, _ = row_of_files(root.url, root.files("timerlog"))
+    for entry in reversed(files):
+        for end in range(entry.size // UNIT_BYTES, 0, -BLOCK_UNITS):
+            first = max(end - BLOCK_UNITS, 0)
+            data = root.read(entry.path, first * UNIT_BYTES, end * UNIT_BYTES)
+            rows = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], TIMER_UNIT)
+            sound = (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0)
+            sound &= (rows["magic"] <= MAGIC_MAX) & (rows["magic"] & MAGIC_DELETE == 0)
+            here = np.flatnonzero(sound)
+            yield int(entry.name) + (first + here) * UNIT_BYTES, native_columns(rows[here])

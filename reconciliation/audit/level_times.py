@@ -1,0 +1,111 @@
+"""Which delays the levels of a store can have: so a changed time in a queue's unit is seen.
+
+    unit of level 3   tags code = when its record was stored + the delay of level 3
+
+DueMQ keeps every table of levels that was in force (config/delayLevels.json). Apache's broker keeps
+none, and its levels may have been others than the default's. So some units of each queue are
+compared with their records: what many of them have in common is a delay of the level.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import UsageError
+from message_store.layout import CQ_UNIT, RECORD_HEAD, native_columns
+from reconciliation.scan.files import Entry, Root
+from reconciliation.scan.levels import DEFAULT_LEVELS_MS, tables_of
+from reconciliation.scan.planning import LogPlan, row_of_files
+from reconciliation.scan.tables import TIME_MIN
+
+Numbers = npt.NDArray[np.int64]
+SAMPLE: Final = 64  # units of each queue
+SHARE: Final = 8  # a delay that one of so many has in common is one of the level's
+LEVELS_MAX: Final = 1_000
+UNIT_BYTES: Final = CQ_UNIT.itemsize
+Delays = Mapping[int, tuple[int, ...]]
+
+
+def read_delays(root: Root, plan: LogPlan) -> Delays:
+    """Return the delays that each level can have, in ms; none for one that nothing is known of.
+
+    Raises:
+        OSError: A queue cannot be read.
+    """
+    queues = [name for name in root.folders("consumequeue/SCHEDULE_TOPIC_XXXX") if name.isdigit()]
+    sampled = {int(name) + 1: _sample(root, plan, name) for name in queues[:LEVELS_MAX]}
+    try:
+        tables = tables_of(root)
+    except UsageError:
+        tables = ()
+    return delays_of(sampled, tables or (DEFAULT_LEVELS_MS,), certain=bool(tables))
+
+
+def delays_of(
+    sampled: Mapping[int, Sequence[int]], tables: Sequence[Sequence[int]], *, certain: bool
+) -> Delays:
+    """Return the delays of levels, of what samples show and of what tables say.
+
+    Args:
+        sampled: level to the delays of some of its messages.
+        certain: the tables are the store's own; else they hold only if some message has one.
+    """
+    known = {level: {t[min(level, len(t)) - 1] for t in tables if t} for level in sampled}
+    shown = any(delay in known[level] for level, delays in sampled.items() for delay in delays)
+    found: dict[int, tuple[int, ...]] = {}
+    for level, delays in sampled.items():
+        counts = Counter(delays)
+        least = max(2, len(delays) // SHARE)
+        common = {delay for delay, count in counts.items() if count >= least}
+        if not certain and not shown:  # nothing speaks for the table
+            common |= set(counts) if len(counts) == 1 else set()
+            found[level] = tuple(sorted(common))
+        else:
+            found[level] = tuple(sorted(common | known[level]))
+    return found
+
+
+def _sample(root: Root, plan: LogPlan, queue: str) -> list[int]:
+    """Return the delays of some messages of a level, evenly over its queue."""
+    files, _ = row_of_files("", root.files(f"consumequeue/SCHEDULE_TOPIC_XXXX/{queue}"))
+    files = files if root.is_local else files[-1:]
+    units = [unit for entry in files for unit in _units(root, entry, SAMPLE // len(files) + 1)]
+    delays = []
+    for unit in units:
+        stored_ms = _stored_ms(root, plan, int(unit["phys_offset"]), int(unit["size"]))
+        if stored_ms is not None and int(unit["tags_code"]) >= TIME_MIN:
+            delays.append(int(unit["tags_code"]) - stored_ms)
+    return delays
+
+
+def _units(root: Root, entry: Entry, count: int) -> Any:
+    size = entry.size if root.is_local else min(entry.size, SAMPLE * UNIT_BYTES)
+    data = root.read(entry.path, 0, size)
+    units = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], CQ_UNIT)
+    empty = np.flatnonzero(units["size"] <= 0)
+    end = int(empty[0]) if empty.size else units.size
+    if not end:
+        return units[:0]
+    return native_columns(units[np.unique(np.linspace(0, end - 1, count, dtype=np.int64))])
+
+
+def _stored_ms(root: Root, plan: LogPlan, at: int, size: int) -> int | None:
+    """Return when a record was stored that a unit points at, None if there is none."""
+    if size < RECORD_HEAD.itemsize or not plan.min <= at < plan.end:
+        return None
+    entry = next((e for e in reversed(plan.files) if int(e.name) <= at), None)
+    if entry is None:
+        return None
+    start = at - int(entry.name)
+    data = root.read(entry.path, start, start + RECORD_HEAD.itemsize)
+    if data.size < RECORD_HEAD.itemsize:
+        return None
+    head = np.frombuffer(data, RECORD_HEAD)[0]
+    if int(head["total_size"]) != size or int(head["phys_offset"]) != at:
+        return None
+    return int(np.clip(head["store_ms"], 0, 10**18))

@@ -1,0 +1,97 @@
+"""Origins for records that name none: what Apache's brokers wrote, and markers of clients.
+
+    roll      a timer written again: the record of the same identity with one roll less
+    delivery  the held record of the same identity; of several, the n-th delivery of the n-th
+              record; what is too many belongs to the last one
+    marker    the held timers whose topic+key it names, in the same slot
+
+The identity of a message is what a broker copies from record to record: unique id (without one:
+body CRC and length), real topic and queue, birth, level, TIMER_OUT_MS; the column `identity` is a
+hash of it. A client that sends a received message again gives it another birth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from reconciliation.scan.tables import ROLE_DELIVERY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Attributes:
+    rolled, marked: with origins; a marker has a row for each timer it names, maybe none.
+    delivered: candidates that are deliveries, as ROLE_DELIVERY.
+    """
+
+    rolled: DataFrame
+    delivered: DataFrame
+    marked: DataFrame
+
+
+def with_origins(
+    rolled: DataFrame, candidates: DataFrame, markers: DataFrame, held: DataFrame, ended: DataFrame
+) -> Found:
+    """Return records that name no origin with those that can be found.
+
+    Args:
+        rolled, candidates, markers: records that name none.
+        held: all that waits, with `identity` and `name_hash`.
+        ended: store_id and origin of what has its end already.
+    """
+    ended = ended.select("store_id", F.col("origin").alias("phys_offset")).distinct()
+    waiting = held.join(ended, ["store_id", "phys_offset"], "left_anti")
+    return Found(_rolled(rolled, held), _delivered(candidates, waiting), _named(markers, held))
+
+
+def _rolled(rolled: DataFrame, held: DataFrame) -> DataFrame:
+    """Give a rolled record the one before it as its origin."""
+    order = Window.partitionBy("store_id", "identity", "turn").orderBy("phys_offset")
+    mine = rolled.withColumn("turn", F.col("rolls") - 1)
+    mine = mine.withColumn("place", F.row_number().over(order))
+    before = held.withColumn("turn", F.coalesce("rolls", F.lit(0)))
+    before = before.withColumn("place", F.row_number().over(order)).select(
+        "store_id", "identity", "turn", "place", F.col("phys_offset").alias("found")
+    )
+    made = mine.join(before, ["store_id", "identity", "turn", "place"], "left")
+    origin = F.when(F.col("found") < F.col("phys_offset"), F.col("found"))
+    return made.withColumn("origin", origin).select(*rolled.columns)
+
+
+def _delivered(candidates: DataFrame, held: DataFrame) -> DataFrame:
+    """Pair deliveries with held records of the same identity, the last of a rolled one."""
+    whole = Window.partitionBy("store_id", "identity")
+    order = whole.orderBy("phys_offset")
+    known = held.withColumn("turn", F.coalesce("rolls", F.lit(0)))
+    known = known.withColumn("newest", F.max("turn").over(whole))
+    known = known.where(F.col("turn") == F.col("newest"))
+    known = known.withColumn("place", F.row_number().over(order))
+    known = known.withColumn("places", F.count("*").over(whole))
+    known = known.select(
+        "store_id", "identity", "place", "places", F.col("phys_offset").alias("found")
+    )
+    last = known.where(F.col("place") == F.col("places")).select("store_id", "identity", "places")
+    mine = candidates.withColumn("number", F.row_number().over(order))
+    mine = mine.join(last, ["store_id", "identity"])
+    mine = mine.withColumn("place", F.least("number", "places")).drop("places", "number")
+    made = mine.join(known.drop("places"), ["store_id", "identity", "place"])
+    made = made.where(F.col("found") < F.col("phys_offset"))
+    made = made.withColumns({"origin": F.col("found"), "role": F.lit(ROLE_DELIVERY)})
+    return made.select(*candidates.columns)
+
+
+def _named(markers: DataFrame, held: DataFrame) -> DataFrame:
+    """Give markers the timers that they name as their origins: a row for each of them."""
+    names = held.where(F.col("name_hash").isNotNull()).select(
+        "store_id", "name_hash", "out_ms", F.col("phys_offset").alias("found")
+    )
+    made = markers.join(names, ["store_id", "name_hash", "out_ms"])
+    made = made.where(F.col("found") < F.col("phys_offset"))
+    return made.withColumn("origin", F.col("found")).select(*markers.columns)

@@ -1,0 +1,257 @@
+"""Files that an audit can do without, looked at all the same: a broker needs them when it starts.
+
+    timerlog/*            units up to where the checkpoint says that they were written
+    timerwheel            slots that are of their place, and point into the timer log; whose chains
+                          have all units that are pending (`pointers`)
+    index/*               a header that fits its items, items one after the other
+    config/*.json         JSON, or a backup that is
+
+What is damaged is a finding with its file and place. Behind the checkpoint nothing is looked at,
+and what a kill leaves is no damage: files without a byte, a wheel that was being made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.layout import INDEX_HEADER, INDEX_ITEM, MAGIC_BLANK, native_columns
+from message_store.verify.index import find_shape
+from reconciliation.audit.late_units import any_waits
+from reconciliation.audit.pointers import (
+    POINTER,
+    Pending,
+    is_orderly,
+    look_at_chains,
+    look_at_units,
+)
+from reconciliation.scan import unit_tables
+from reconciliation.scan.files import Entry, Root
+from reconciliation.scan.planning import OFFSET_MAX, Finding, LogPlan, Segment, row_of_files
+from reconciliation.scan.store_state import BAD_INPUT, TIMER_FILE, Standing, read_check, read_json
+from timer_store.layout import (
+    MAGIC_MAX,
+    TIMER_BLANK,
+    TIMER_SLOT,
+    TIMER_UNIT,
+    UNIT_BYTES,
+    WHEEL_BYTES,
+    WHEEL_SLOTS,
+)
+
+Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+RUNS_MAX: Final = 20  # findings of one segment
+GROWTH_BYTES: Final = 1 << 30  # of the timer log, between planning and reading
+WHEEL: Final = "timerwheel"
+HELD: Final = (unit_tables.SCHEDULE_TOPIC, "rmq_sys_wheel_timer")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A piece of a file to look at.
+
+    Attributes:
+        limit: where the written units of the timer log end.
+        end: where its files end; read_ms: the slot that the timers had come to.
+        about: what is known of pending units; None: there are none to look at.
+    """
+
+    kind: str
+    segment: Segment
+    limit: int = 0
+    end: int = 0
+    read_ms: int = 0
+    about: Pending | None = None
+
+
+def plan_looks(
+    root: Root, plan: LogPlan, bytes_max: int, standing: Standing, precision_ms: int
+) -> tuple[list[Look], list[Finding]]:
+    """Return what to look at, and what can be told from directories and small files."""
+    findings: list[Finding] = []
+    store = root.url
+
+    def told(path: str, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except BAD_INPUT as error:
+            findings.append(Finding(store, path, 0, 0, "unreadable", f"it cannot be read: {error}"))
+            return None
+
+    try:
+        check = read_check(root)
+    except BAD_INPUT:  # told by whoever reads how far the timers have come
+        check = None
+    written = check["log_pos"] if check is not None else 0
+    told(
+        unit_tables.GROUPS_FILE,
+        lambda: list(unit_tables.group_offsets(read_json(root, unit_tables.GROUPS_FILE))),
+    )
+    for topic in HELD:
+        told(f"consumequeue/{topic}", partial(_list_queues, root, f"consumequeue/{topic}"))
+    row: tuple[list[Entry], list[Finding]] | None
+    row = told("timerlog", lambda: row_of_files(store, root.files("timerlog")))
+    if row is None:
+        row, written = ([], []), 0
+    findings += row[1]
+    end = int(row[0][-1].name) + row[0][-1].size if row[0] else 0
+    if end < written and (row[0] or not _none_waits(root)):
+        path = row[0][-1].path if row[0] else "timerlog"
+        text = f"the timers' checkpoint says that it goes on to {written}"
+        at = row[0][-1].size if row[0] else 0
+        findings.append(Finding(store, path, at, written - end, "gap", text))
+    about = None
+    if row[0] and check is not None:
+        orderly = told("abort", lambda: is_orderly(root)) or False
+        about = Pending(plan, standing, precision_ms, written, orderly)
+    looks = []
+    step = max(bytes_max // UNIT_BYTES, 1) * UNIT_BYTES
+    for entry in row[0]:
+        for start in range(0, entry.size, step):
+            part = Segment(
+                store, root, entry.path, int(entry.name), entry.size, start,
+                min(start + step, entry.size),
+            )  # fmt: skip
+            looks.append(Look("timerlog", part, written, about=about))
+    for part in told(WHEEL, lambda: unit_tables.named_file(store, root, WHEEL, OFFSET_MAX)) or ():
+        read_ms = check["read_ms"] if check else 0
+        looks.append(Look("timerwheel", part, written, end, read_ms, about))
+    for part in (
+        told("index", lambda: unit_tables.named_files(store, root, "index", OFFSET_MAX)) or ()
+    ):
+        looks.append(Look("index", part))
+    return looks, findings
+
+
+def _none_waits(root: Root) -> bool:
+    """Tell whether a broker of ours counted no timers: its log may have been made anew, empty."""
+    try:
+        saved = read_json(root, TIMER_FILE)
+        return "byTopic" in saved and not sum(saved["byTopic"].values())
+    except BAD_INPUT:
+        return False
+
+
+def _list_queues(root: Root, below: str) -> None:
+    for queue in root.folders(below):
+        root.files(f"{below}/{queue}")
+
+
+def look_at(look: Look) -> Iterator[Finding]:
+    """Yield what is wrong with a piece of a file."""
+    part = look.segment
+    try:
+        data = part.root.read(part.path, part.start, part.end)
+        if data.size < part.end - part.start:
+            missing = part.end - part.start - data.size
+            yield _found(part, part.start + data.size, missing, "gap", "the file ends before that")
+        for at, size, text in LOOKS[look.kind](look, data):
+            yield _found(part, part.start + at, size, "gap", text)
+        if look.about is not None:
+            yield from _pointers(look, look.about, data)
+    except OSError as error:
+        text = f"it cannot be read: {error}"
+        yield _found(part, part.start, part.end - part.start, "unreadable", text)
+
+
+def _pointers(look: Look, about: Pending, data: Bytes) -> Iterator[Finding]:
+    """Yield what is wrong with where pending units and slots of timers point."""
+    part = look.segment
+    if look.kind == "timerlog":
+        count = min(data.size, look.limit - part.base - part.start) // UNIT_BYTES
+        rows = np.frombuffer(data[: max(count, 0) * UNIT_BYTES], TIMER_UNIT)
+        pos = part.base + part.start + np.arange(rows.size) * UNIT_BYTES
+        yield from look_at_units(about, part, rows, pos)
+    elif look.kind == "timerwheel" and data.size == WHEEL_BYTES:
+        slots = native_columns(np.frombuffer(data, TIMER_SLOT))
+        if slots["tick"].any():
+            for at, why in look_at_chains(about, part.root, slots):
+                size = TIMER_SLOT.itemsize
+                yield _found(part, at * size, size, POINTER, why)
+
+
+def _found(part: Segment, offset: int, size: int, kind: str, text: str) -> Finding:
+    return Finding(part.store, part.path, offset, size, kind, text)
+
+
+Place = tuple[int, int, str]
+
+
+def _runs(bad: Mask, unit_bytes: int, start: int, what: str) -> Iterator[Place]:
+    """Yield (position, bytes, text) of neighbouring units that are bad."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], bad, [False]]).astype(np.int8)))
+    for first, end in edges.reshape(-1, 2)[:RUNS_MAX].tolist():
+        size = (end - first) * unit_bytes
+        yield start + first * unit_bytes, size, f"{size} bytes are no {what}"
+
+
+def _timer_log(look: Look, data: Bytes) -> Iterator[Place]:
+    part = look.segment
+    count = min(data.size, look.limit - part.base - part.start) // UNIT_BYTES
+    if count <= 0:
+        return
+    rows = native_columns(np.frombuffer(data[: count * UNIT_BYTES], TIMER_UNIT))
+    pos = part.base + part.start + np.arange(count) * UNIT_BYTES
+    good = (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)
+    good &= (rows["prev_pos"] >= -1) & (rows["prev_pos"] < pos)
+    good &= (rows["phys_offset"] >= 0) & (rows["record_size"] > 0)
+    for at in np.flatnonzero(~good)[-3:].tolist():  # a blank record lies at the end
+        raw = data[at * UNIT_BYTES :][: TIMER_BLANK.itemsize]
+        if raw.size == TIMER_BLANK.itemsize:
+            blank = np.frombuffer(raw, TIMER_BLANK)[0]
+            left = part.size - part.start - at * UNIT_BYTES
+            if (int(blank["size"]), int(blank["magic"])) == (left, MAGIC_BLANK):
+                good[at:] = True
+                break
+    yield from _runs(~good, UNIT_BYTES, 0, "units of timers")
+
+
+def _wheel(look: Look, data: Bytes) -> Iterator[Place]:
+    slots = native_columns(
+        np.frombuffer(data[: data.size // TIMER_SLOT.itemsize * TIMER_SLOT.itemsize], TIMER_SLOT)
+    )
+    used = (slots["tick"] != 0) | (slots["last_pos"] > 0) | (slots["num"] != 0)
+    if data.size != WHEEL_BYTES:
+        yield data.size, max(WHEEL_BYTES - data.size, 0), f"a wheel has {WHEEL_BYTES} bytes"
+    elif not used.any() and any_waits(look.segment.root, look.read_ms, look.limit):
+        yield 0, data.size, "no slot was ever used, though the timer log has timers that wait"
+    here = np.flatnonzero(used)
+    mine = slots[here]
+    good = (mine["tick"] > 0) & (mine["tick"] % WHEEL_SLOTS == here)
+    good &= (mine["first_pos"] >= -1) & (mine["last_pos"] < look.end + GROWTH_BYTES)
+    good &= (mine["last_pos"] >= -1) & (mine["first_pos"] < look.end + GROWTH_BYTES)
+    bad = np.zeros(slots.size, np.bool_)
+    bad[here[~good]] = True
+    yield from _runs(bad, TIMER_SLOT.itemsize, 0, "slots of this wheel")
+
+
+def _index(look: Look, data: Bytes) -> Iterator[Place]:
+    if data.size < INDEX_HEADER.itemsize:
+        yield 0, data.size, "it is shorter than its header"
+        return
+    header = np.frombuffer(data[: INDEX_HEADER.itemsize], INDEX_HEADER)[0]
+    slots, count = find_shape(data, header), int(header["index_count"])
+    if count < 1 or slots is None:
+        yield 0, data.size, "its header does not fit its items; a broker makes the index anew"
+        return
+    start = INDEX_HEADER.itemsize + slots * 4 + INDEX_ITEM.itemsize  # item 0 is not used
+    block = data[start : start + (count - 1) * INDEX_ITEM.itemsize]
+    size = INDEX_ITEM.itemsize
+    items = native_columns(np.frombuffer(block[: block.size // size * size], INDEX_ITEM))
+    number = np.arange(1, items.size + 1)
+    good = (items["prev_index"] >= 0) & (items["prev_index"] < number) & (items["phys_offset"] >= 0)
+    good &= (items["phys_offset"] > 0) | (items["key_hash"] != 0) | (number == 1)
+    yield from _runs(~good, INDEX_ITEM.itemsize, start, "items of an index")
+
+
+LOOKS: Final[Mapping[str, Callable[[Look, Bytes], Iterator[Place]]]] = {
+    "timerlog": _timer_log,
+    "timerwheel": _wheel,
+    "index": _index,
+}

@@ -1,0 +1,139 @@
+"""Lives of plain messages: one held record, and deliveries that name it. One pass, numbers only.
+
+Each record adds to its key's sums; bits of `tally` count and say, see `tables`.
+
+Body, properties and target of both records cancel each other out in an exclusive or: what is left
+over is a difference. With more than one delivery that says nothing; but then it is a duplicate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from reconciliation.scan.tables import (
+    COUNT_MASK,
+    HURT,
+    KNOWN,
+    LEVEL,
+    NO_TARGET,
+    NO_UNIT,
+    OTHER_TIME,
+    PASSED,
+    PAST,
+    PAST_MASK,
+    ROLE_DELIVERY,
+    ROLE_LEVEL,
+    ROLE_PAST,
+    SENT,
+    SENT_AWAY,
+    SENT_HURT,
+    SENT_MASK,
+    STORE_BITS,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LIFE: Final = (
+    "root", "held", "deliveries", "parked", "leaf_at", "store_ms", "level", "due_ms", "topic_hash",
+    "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "elsewhere", "hurt_sent",
+    "hurt_held", "passed", "is_level", "hops", "moved", "has_unit", "cancelled", "fired", "copies",
+    "ended_old", "other_time", "no_unit", "away", "gone", "past",
+)  # fmt: skip
+"""What is known of a message: see `rules`. root: its key."""
+
+
+def plain_message_histories(events: DataFrame) -> DataFrame:
+    """Return `LIFE` of messages that nothing but deliveries ended.
+
+    Args:
+        events: of `verdicts._keyed`, roles ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY and ROLE_PAST.
+    """
+    sent, past = F.col("role") == ROLE_DELIVERY, F.col("role") == ROLE_PAST
+    away = F.coalesce(~F.col("queued"), F.lit(False))
+    flags = (
+        F.lit(1)
+        + _bit(F.col("hurt"), HURT)
+        + _bit(F.col("target").isNull(), NO_TARGET)
+        + _bit(F.col("role") == ROLE_LEVEL, LEVEL)
+        + _bit(F.col("passed").isNotNull(), KNOWN)
+        + _bit(F.coalesce(F.col("passed") == 1, F.lit(False)), PASSED)
+        + _bit(F.coalesce("other_time", F.lit(False)), OTHER_TIME)
+        + _bit(away, NO_UNIT)
+    )
+    one = F.lit(1 << SENT) + _bit(F.col("hurt"), SENT_HURT) + _bit(away, SENT_AWAY)
+    tally = F.when(sent, one).when(past, F.lit(1 << PAST)).otherwise(flags)
+
+    def of_held(name: str) -> Column:
+        return F.max(F.when(~sent & ~past, F.col(name)))
+
+    sums = events.groupBy("key").agg(
+        F.sum(tally).alias("tally"),
+        F.bit_xor("body").alias("body"),
+        F.bit_xor("properties_hash").alias("properties"),
+        F.bit_xor("target").alias("target"),
+        of_held("due_ms").alias("due_ms"),
+        F.min(F.when(sent, F.col("store_ms"))).alias("sent_ms"),
+        F.min(F.when(sent, F.col("at"))).alias("sent_at"),
+        of_held("store_ms").alias("store_ms"),
+        of_held("level").alias("level"),
+        of_held("topic_hash").alias("held_topic"),
+        F.min(F.when(sent, F.col("topic_hash"))).alias("sent_topic"),
+        of_held("queue_id").alias("held_queue"),
+        F.min(F.when(sent, F.col("queue_id"))).alias("sent_queue"),
+    )
+    return told(sums)
+
+
+def told(sums: DataFrame, *more: str) -> DataFrame:
+    """Return `LIFE` of what sums say, and more of their columns."""
+    no, none = F.lit(False), F.lit(0).cast("bigint")
+    held = F.col("tally").bitwiseAND(F.lit(COUNT_MASK).cast("bigint"))
+    return sums.select(
+        F.col("key").alias("root"),
+        held.alias("held"),
+        _part(SENT, SENT_MASK).alias("deliveries"),
+        none.alias("parked"),
+        F.col("key").bitwiseAND(F.lit((1 << STORE_BITS) - 1)).alias("leaf_at"),
+        "store_ms",
+        "level",
+        "due_ms",
+        F.coalesce("held_topic", "sent_topic").alias("topic_hash"),
+        F.coalesce("held_queue", "sent_queue").alias("queue_id"),
+        "sent_at",
+        "sent_ms",
+        (F.col("body") != 0).alias("other_body"),
+        (F.col("properties") != 0).alias("other_properties"),
+        (~_has(NO_TARGET) & (F.coalesce("target", F.lit(0)) != 0)).alias("elsewhere"),
+        (_part(SENT_HURT, COUNT_MASK) > 0).alias("hurt_sent"),
+        _has(HURT).alias("hurt_held"),
+        F.when(_has(KNOWN), _has(PASSED).cast("int")).alias("passed"),
+        _has(LEVEL).alias("is_level"),
+        held.alias("hops"),
+        no.alias("moved"),
+        no.alias("has_unit"),
+        no.alias("cancelled"),
+        no.alias("fired"),
+        none.alias("copies"),
+        none.alias("ended_old"),
+        _has(OTHER_TIME).alias("other_time"),
+        _has(NO_UNIT).alias("no_unit"),
+        (F.shiftright("tally", SENT_AWAY) > 0).alias("away"),
+        no.alias("gone"),
+        (_part(PAST, PAST_MASK) > 0).alias("past"),
+        *more,
+    )
+
+
+def _bit(holds: Column, place: int) -> Column:
+    return F.when(holds, F.lit(1 << place)).otherwise(F.lit(0)).cast("bigint")
+
+
+def _part(place: int, mask: int) -> Column:
+    return F.shiftright("tally", place).bitwiseAND(F.lit(mask).cast("bigint"))
+
+
+def _has(place: int) -> Column:
+    return F.col("tally").bitwiseAND(F.lit(1 << place).cast("bigint")) != 0

@@ -1,0 +1,239 @@
+"""Plain messages as four sums a record: all that an audit needs of those whose promise was kept.
+
+    key       the record that waits
+    tally     counts and flags, see `tables`
+    content   XOR of body and target, half of the bits each: 0 over a pair that agrees
+    rest      XOR of the properties
+    time_ms   the sum of when it was stored and minus when it was due: the lateness of a pair
+
+A worker packs the columns that `plain_histories` would aggregate (`pack`) and assigns them to
+buckets by their key (`Buckets`): a row is all that one bucket got, so that Spark moves few rows.
+`add_up` then adds up each bucket: pairs that agree and are in time are counted by lateness, all
+others are reported one by one. `kept_promises` defines what the sums mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from reconciliation.scan.tables import (
+    HURT,
+    KNOWN,
+    LEVEL,
+    NO_TARGET,
+    NO_UNIT,
+    ODD,
+    OTHER_TIME,
+    PASSED,
+    PAST,
+    PAST_MASK,
+    PLACE_MAX,
+    ROLE_DELIVERY,
+    ROLE_LEVEL,
+    SENT,
+    SENT_AWAY,
+    SENT_HURT,
+    STORE_BITS,
+    TIME_MIN,
+    TOUCHED,
+)
+
+Numbers = npt.NDArray[np.int64]
+Packed = npt.NDArray[np.int64]
+NEEDED: Final = (
+    "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
+    "damage", "properties_hash", "target", "due_ms", "unit_ms", "passed", "other_time", "queued",
+)  # fmt: skip
+"""Columns of `messages`."""
+TIME_BITS: Final = 47  # stores have 16
+TIME_MAX: Final = (1 << TIME_BITS) - 1  # sums of a thousand of them are numbers still
+HALF: Final = np.uint64(32)
+LOW: Final = np.uint64((1 << 32) - 1)
+LENGTHS: Final = np.uint64(0x9E3779B1)
+FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+HIGH: Final = np.uint64(48)
+WORDS: Final = 5  # of a packed record
+ROWS: Final = 1 << 18  # dealt out at once
+SCHEMA: Final = pa.schema([("bucket", pa.int32()), ("packed", pa.binary())])
+SUMS: Final = "key bigint, tally bigint, content bigint, rest bigint, time_ms bigint, weight bigint"
+"""What `add_up` returns; weight: how many messages a row stands for, the last of which is key."""
+NAMES: Final = [word.split()[0] for word in SUMS.split(",")]
+PAIR: Final = (1 << SENT) + 1
+PAST_ONLY: Final = ~(PAST_MASK << PAST)
+FLAGS: Final = (
+    (1 << LEVEL) | (1 << KNOWN) | (1 << PASSED) | (1 << NO_UNIT)
+)  # they say nothing of what is delivered
+
+
+def pack(column: Callable[[str], pa.Array]) -> Packed:
+    """Return (n, WORDS) sums of records of the roles of `tables.PLAIN`.
+
+    Args:
+        column: returns one of NEEDED.
+    """
+    column = cache(column)
+    sent = _numbers(column("role")) == ROLE_DELIVERY
+    at, prepared = _numbers(column("phys_offset")), _numbers(column("prepared_offset"))
+    place = np.where(sent & (~prepared < PLACE_MAX), ~prepared, at)  # further is no log: its own
+    key = place | (_numbers(column("store_id")) << STORE_BITS)
+    hurt = _there(column("damage"))
+    due_ms, odd = _due_ms(column, sent)
+    level, passed = _numbers(column("role")) == ROLE_LEVEL, column("passed")
+    queued = column("queued")
+    away = _there(queued) & ~_true(queued)
+    flags = 1 + _bits(
+        (hurt, HURT), (~_there(column("target")), NO_TARGET), (level, LEVEL), (odd, ODD),
+        (_there(passed), KNOWN), (_numbers(passed) == 1, PASSED), (away, NO_UNIT),
+        (_true(column("other_time")), OTHER_TIME),
+    )  # fmt: skip
+    tally = np.where(sent, (1 << SENT) + _bits((hurt, SENT_HURT), (away, SENT_AWAY)), flags)
+    stored_ms = np.clip(_numbers(column("store_ms")), 0, 2 * TIME_MAX)  # then it is late for sure
+    target = _words(column("target"))
+    body = _words(column("body_crc")) ^ (_words(column("body_len")) * LENGTHS)
+    content = ((body & LOW) << HALF) | ((target ^ (target >> HALF)) & LOW)
+    arrays = (
+        key, tally, content.view(np.int64), _numbers(column("properties_hash")),
+        np.where(sent, stored_ms, -due_ms),
+    )  # fmt: skip
+    return np.stack(arrays, axis=1)
+
+
+def pack_past(number: int, offsets: Numbers) -> Packed:
+    """Return the sums of units of records that were removed since; `number`: of the store."""
+    packed = np.zeros((offsets.size, WORDS), np.int64)
+    packed[:, 0], packed[:, 1] = offsets | (number << STORE_BITS), 1 << PAST
+    return packed
+
+
+class Buckets:
+    """Deals records out: `take` them, then `rest`; both yield batches of SCHEMA."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._held, self._rows = count, list[Packed](), 0
+
+    def take(self, packed: Packed) -> Iterator[pa.RecordBatch]:
+        """Take some; yield if there are many now."""
+        self._held.append(packed)
+        self._rows += len(packed)
+        if self._rows >= ROWS:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is held."""
+        if self._rows:
+            yield dealt(np.concatenate(self._held), self._count)
+        self._held, self._rows = [], 0
+
+
+def dealt(packed: Packed, count: int) -> pa.RecordBatch:
+    """Return (n, WORDS) sums by bucket."""
+    mixed = (packed[:, 0].view(np.uint64) * FACTOR) >> HIGH
+    bucket = (mixed % np.uint64(count)).astype(np.uint16)
+    sorted_ = packed[np.argsort(bucket, kind="stable")]
+    sizes = np.bincount(bucket, minlength=count)
+    ends = np.concatenate([[0], np.cumsum(sizes) * packed.itemsize * WORDS]).astype(np.int32)
+    blobs = pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(sorted_)]
+    )
+    return pa.RecordBatch.from_arrays(
+        [pa.array(np.arange(count, dtype=np.int32)), blobs], SCHEMA.names
+    )
+
+
+def touch(batches: Iterable[pa.RecordBatch], *, count: int) -> Iterator[pa.RecordBatch]:
+    """Return keys as buckets that take all sums of these keys away."""
+    for batch in batches:
+        packed = np.zeros((batch.num_rows, WORDS), np.int64)
+        packed[:, 0], packed[:, 1] = batch.column(0).to_numpy(), 1 << TOUCHED
+        yield dealt(packed, count)
+
+
+def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.RecordBatch]:
+    """Yield SUMS of whole buckets.
+
+    Args:
+        late_ms: what is delivered so late at most, and agrees, is counted only.
+    """
+    pieces = [
+        np.frombuffer(value.as_buffer(), np.int64).reshape(-1, WORDS)
+        for batch in batches for value in batch.column("packed") if value.as_buffer().size
+    ]  # fmt: skip
+    if not pieces:
+        return
+    whole = np.concatenate(pieces)
+    columns = np.ascontiguousarray(whole[np.argsort(whole[:, 0])].T)
+    keys = columns[0]
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    adds = (np.add, np.bitwise_xor, np.bitwise_xor, np.add)
+    sums = [add.reduceat(column, first) for add, column in zip(adds, columns[1:], strict=True)]
+    rows = np.stack([keys[first], *sums, np.ones_like(first)], axis=1)
+    rows = rows[rows[:, 1] >> TOUCHED & 1 == 0]
+    fine = (rows[:, 1] & ~FLAGS == PAIR) & (rows[:, 2] == 0) & (rows[:, 3] == 0)
+    fine &= (rows[:, 4] >= 0) & (rows[:, 4] <= late_ms)
+    past = (rows[:, 1] & PAST_ONLY == 0) & (rows[:, 1] != 0)
+    told = (rows[~fine & ~past], _counted(rows[fine]), _counted_past(rows[past]))
+    rows = np.concatenate(told)
+    yield pa.RecordBatch.from_arrays([pa.array(rows[:, n]) for n in range(WORDS + 1)], NAMES)
+
+
+def _counted(rows: Packed) -> Packed:
+    """Return one row for each store and lateness among (n, 6) sums."""
+    which = ((rows[:, 0] >> STORE_BITS) << TIME_BITS) + rows[:, 4]
+    _, at, count = np.unique(which[::-1], return_index=True, return_counts=True)
+    found = rows[::-1][at]  # the newest: retention may take the others
+    found[:, 5] = count
+    return found
+
+
+def _counted_past(rows: Packed) -> Packed:
+    """Return one row for each store among (n, 6) sums of records that were removed."""
+    _, at, count = np.unique(rows[:, 0] >> STORE_BITS, return_index=True, return_counts=True)
+    found = rows[at]
+    found[:, 1], found[:, 5] = 1 << PAST, count
+    return found
+
+
+def _due_ms(
+    column: Callable[[str], pa.Array], sent: npt.NDArray[np.bool_]
+) -> tuple[Numbers, npt.NDArray[np.bool_]]:
+    """Return what records promise, 0 where that is not told here, and which those are."""
+    level = _numbers(column("role")) == ROLE_LEVEL
+    in_queue, own = column("unit_ms"), column("due_ms")
+    due_ms = np.where(level, _numbers(in_queue), _numbers(own))
+    known = np.where(level, _there(in_queue) & (due_ms >= TIME_MIN), _there(own))
+    known &= (due_ms >= 0) & (due_ms < TIME_MAX)
+    return np.where(known, due_ms, 0), ~known & ~sent
+
+
+def _numbers(values: pa.Array) -> Numbers:
+    """Return numbers; 0 where there is none."""
+    filled = values.fill_null(0) if values.null_count else values
+    return np.asarray(filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
+
+
+def _words(values: pa.Array) -> npt.NDArray[np.uint64]:
+    return _numbers(values).view(np.uint64)
+
+
+def _there(values: pa.Array) -> npt.NDArray[np.bool_]:
+    if not values.null_count:
+        return np.ones(len(values), np.bool_)
+    return np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
+
+
+def _true(values: pa.Array) -> npt.NDArray[np.bool_]:
+    filled = values.fill_null(False) if values.null_count else values
+    return np.asarray(filled.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _bits(*flags: tuple[Any, int]) -> Numbers:
+    total = np.int64(0)
+    for holds, place in flags:
+        total = total + (holds.astype(np.int64) << place)
+    return np.asarray(total)

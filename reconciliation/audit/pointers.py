@@ -1,0 +1,233 @@
+"""Where pending units of the timers point: at the record that they were made of, and in a chain.
+
+    timerwheel   slot of 12:00:07 | first | last |          last: the newest unit of its slot
+                                      |       |
+    timerlog     ... unit <--prev-- unit <--prev-- unit     each unit: the one before it of its slot
+                       |              |              |
+    commitlog        record         record         record   due when the unit says it
+
+A unit that points before the log has lost its record. A broker walks a chain from its newest unit,
+so one that is left out is not delivered; a unit with another time is delivered then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.layout import SCANNED, native_columns
+from reconciliation.kernels.pointed import rows_at
+from reconciliation.scan.columns import MessageColumns
+from reconciliation.scan.files import Root
+from reconciliation.scan.planning import Finding, LogPlan, Segment, row_of_files
+from reconciliation.scan.record_scan import Walk
+from reconciliation.scan.store_state import Standing
+from reconciliation.scan.tables import TIME_MIN
+from timer_store.layout import (
+    MAGIC_DELETE,
+    MAGIC_MAX,
+    MAGIC_ROLL,
+    TIMER_UNIT,
+    UNIT_BYTES,
+    WHEEL_SLOTS,
+)
+
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Units = npt.NDArray[Any]
+GONE: Final = "gone"
+"""Kind of a finding whose record was removed: its offset is that of the record in the log."""
+POINTER: Final = "pointer"
+BLOCK_UNITS: Final = 65_536
+FOUND_MAX: Final = 1_000  # findings of one piece of a file
+COLUMNS: Final = ("due_ms", "out_ms", "unit_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """What a look at pending units takes for granted.
+
+    Attributes:
+        plan: the log; written: where the units of the timer log end that the checkpoint knows.
+        orderly: the broker was stopped in order: what was written last is there, too.
+    """
+
+    plan: LogPlan
+    standing: Standing
+    precision_ms: int
+    written: int
+    orderly: bool
+
+
+def is_orderly(root: Root) -> bool:
+    """Tell whether the broker that used a store last was stopped in order."""
+    return "abort" not in {entry.name for entry in root.files("")}
+
+
+def pending_units(rows: Units, read_ms: int) -> Mask:
+    """Return (n,) which units belong to slots that were not delivered; any byte order."""
+    late = np.asarray(rows["write_ms"] + rows["delay_ms"] >= read_ms)
+    if late.any():
+        late &= (rows["size"] == UNIT_BYTES) & (rows["magic"] > 0) & (rows["magic"] <= MAGIC_MAX)
+    return late
+
+
+# -- units and their records --------------------------------------------------------------------
+
+
+def look_at_units(about: Pending, part: Segment, rows: Units, pos: Numbers) -> Iterator[Finding]:
+    """Yield what is wrong with where units of the timer log point.
+
+    Args:
+        part: the file that they lie in; rows: (n,) TIMER_UNIT as they lie there.
+        pos: (n,) of the units in the timer log.
+    """
+    read_ms = about.standing.read_ms
+    if read_ms is None or not rows.size:
+        return
+    waits = pending_units(rows, read_ms)
+    if not waits.any():
+        return
+    rows, pos = native_columns(rows[waits]), pos[waits]
+    kept = (rows["magic"] & MAGIC_DELETE == 0) & (rows["due_ms"] >= 0)
+    rows, pos = rows[kept], pos[kept]
+    places, plan = rows["phys_offset"], about.plan
+    for at in np.flatnonzero(places < plan.min).tolist():
+        place, text = int(places[at]), "its record was removed while it was pending"
+        yield Finding(part.store, part.path, place, UNIT_BYTES, GONE, text)
+    inside = (places >= plan.min) & (places < plan.end)
+    wrong = np.zeros(rows.size, np.bool_)
+    wrong[(places >= plan.end) & about.orderly] = True
+    for entry in plan.files:
+        base = int(entry.name)
+        mine = np.flatnonzero(inside & (places >= base) & (places < base + entry.size))
+        if mine.size:
+            segment = Segment(
+                part.store, part.root, entry.path, base, entry.size, 0, entry.size, plan.end
+            )
+            wrong[mine] = ~_agree(about, segment, rows[mine])
+    for at in np.flatnonzero(wrong)[:FOUND_MAX].tolist():
+        text = f"the unit does not fit the record at log offset {int(places[at])}"
+        where = int(pos[at]) - part.base
+        yield Finding(part.store, part.path, where, UNIT_BYTES, POINTER, text)
+
+
+def _agree(about: Pending, segment: Segment, rows: Units) -> Mask:
+    """Return (n,) which units fit their records, all in one file of the log."""
+    walk = Walk(segment)
+    if not walk.open():  # whoever reads the log reports it
+        return np.ones(rows.size, np.bool_)
+    places = np.ascontiguousarray(rows["phys_offset"])
+    order = np.argsort(places, kind="stable")
+    out = np.zeros(rows.size, SCANNED)
+    known = places[order] < walk.base + walk.data.size
+    asked = np.ascontiguousarray(places[order][known])
+    count = rows_at(walk.data, walk.base, asked, walk.topics.arrays, out)
+    records = walk.named(out[:count])
+    found = np.zeros(rows.size, np.bool_)
+    if not count:
+        return found
+    due_ms, sizes, unknown = _promises(about, walk, records)
+    at = np.searchsorted(records["phys_offset"], places)
+    here = at < count
+    here[here] = records["phys_offset"][at[here]] == places[here]
+    at = np.where(here, at, 0)
+    fits = (sizes[at] == rows["record_size"]) & (unknown[at] | _in_time(rows, due_ms[at], about))
+    found[here & fits] = True
+    return found
+
+
+def _promises(about: Pending, walk: Walk, records: Any) -> tuple[Numbers, Numbers, Mask]:
+    """Return when records are due, their sizes, and of which that cannot be told here.
+
+    A record that is no message of levels or timers is due never.
+    """
+    made = MessageColumns(COLUMNS, about.precision_ms, standing=about.standing, check=False)
+    batch = made.batch(walk, records)
+    assert batch is not None
+    own, slot, in_queue = (
+        batch.column(name).fill_null(-1).to_numpy(zero_copy_only=False) for name in COLUMNS
+    )
+    names = [walk.topics.name(at) for at in range(len(walk.topics))]
+    level = np.array([name == "SCHEDULE_TOPIC_XXXX" for name in names])[records["topic_index"]]
+    timer = np.array([name == "rmq_sys_wheel_timer" for name in names])[records["topic_index"]]
+    due_ms = np.where(level & (in_queue >= TIME_MIN), in_queue, own)
+    unknown = (level & (due_ms < 0)) | (timer & (slot < 0))
+    due_ms = np.where(level | timer, due_ms, -(1 << 60))
+    return due_ms, np.asarray(records["record_size"]), np.asarray(unknown)
+
+
+def _in_time(rows: Units, due_ms: Numbers, about: Pending) -> Mask:
+    """Return (n,) which units are delivered when their records are due.
+
+    A unit that rolls is in an earlier slot; one that was enqueued after its slot is in a later one.
+    """
+    precision_ms, read_ms = about.precision_ms, about.standing.read_ms or 0
+    slot_ms = rows["write_ms"] + rows["delay_ms"]
+    exact = (rows["due_ms"] == 0) | (rows["due_ms"] == due_ms)
+    own = (due_ms - 1) // precision_ms == slot_ms // precision_ms
+    rolls = (rows["magic"] & MAGIC_ROLL != 0) & (slot_ms < due_ms)
+    gone_by = (rows["write_ms"] > due_ms - 2 * precision_ms) | (due_ms <= read_ms)
+    late = (slot_ms >= due_ms - precision_ms) & gone_by
+    apaches = (rows["due_ms"] == 0) & (np.abs(slot_ms - due_ms) <= precision_ms)
+    return np.asarray(exact & (own | rolls | late | apaches))
+
+
+# -- slots and their chains ---------------------------------------------------------------------
+
+
+def look_at_chains(about: Pending, root: Root, slots: Any) -> Iterator[tuple[int, str]]:
+    """Yield slots of the wheel whose chain leaves pending units out: (slot, why).
+
+    Args:
+        slots: (WHEEL_SLOTS,) TIMER_SLOT, native.
+    """
+    read_ms, precision_ms = about.standing.read_ms, about.precision_ms
+    if read_ms is None or not about.orderly:
+        return
+    last = np.full(WHEEL_SLOTS, -1, np.int64)
+    broken = np.zeros(WHEEL_SLOTS, np.bool_)
+    files, _ = row_of_files(root.url, root.files("timerlog"))
+    first = int(files[0].name) if files else 0
+    if not files or int(files[-1].name) + files[-1].size < about.written:
+        return  # the timer log itself is damaged: `other_files` reports that
+    for pos, rows in _forward(root, about.written):
+        if (rows["size"][:-1] != UNIT_BYTES).any():  # the last one may be a file's blank record
+            return
+        waits = pending_units(rows, read_ms)
+        if not waits.any():
+            continue
+        pos, rows = pos[waits], native_columns(rows[waits])
+        index = (rows["write_ms"] + rows["delay_ms"]) // precision_ms % WHEEL_SLOTS
+        order = np.argsort(index, kind="stable")
+        pos, prev, index = pos[order], rows["prev_pos"][order], index[order]
+        opens = np.concatenate([[True], index[1:] != index[:-1]])
+        expected = np.concatenate([[-1], pos[:-1]])
+        expected[opens] = last[index[opens]]
+        wrong = (prev != expected) & ~((expected < 0) & (prev < first))
+        broken[index[wrong]] = True
+        ends = np.concatenate([opens[1:], [True]])
+        last[index[ends]] = pos[ends]
+    ticks, tails = slots["tick"], slots["last_pos"]
+    due = ticks * precision_ms >= read_ms
+    fits = ~due | (tails >= about.written) | (tails == last) | ((last < 0) & (tails < first))
+    lost = (last >= 0) & (~due | ~fits)
+    for at in np.flatnonzero(broken | lost | (due & ~fits))[:FOUND_MAX].tolist():
+        yield at, "its chain does not have the units of the timer log"
+
+
+def _forward(root: Root, end: int) -> Iterator[tuple[Numbers, Units]]:
+    """Yield positions and units before a position of the timer log, in pieces."""
+    files, _ = row_of_files(root.url, root.files("timerlog"))
+    for entry in files:
+        base = int(entry.name)
+        count = min(entry.size, end - base) // UNIT_BYTES
+        for low in range(0, count, BLOCK_UNITS):
+            high = min(low + BLOCK_UNITS, count)
+            data = root.read(entry.path, low * UNIT_BYTES, high * UNIT_BYTES)
+            rows = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], TIMER_UNIT)
+            yield base + np.arange(low, low + rows.size) * UNIT_BYTES, rows

@@ -1,0 +1,137 @@
+"""Which deliveries a consumer can reach: a unit of their queue names them.
+
+    delivery  T, queue 2, queue offset 7  -->  consumequeue/T/2, unit 7  -->  its log offset?
+
+Queues follow the log, so the newest records may have no units yet; a start of the broker writes
+these. `read_reach` returns up to where a store says that its queues are complete:
+
+    config/duemq.mark    ours: the log offset up to which queues are on the disk
+    abort, checkpoint    Apache's: the whole log after an orderly stop, else what was stored some
+                         seconds before the newest message that its queues had
+
+A topic that was deleted has no queues, and one that was made anew has numbers from 0 on again:
+nobody is to reach what was delivered before.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.layout import CHECKPOINT, packer
+from message_store.recovery.checkpoint import MIN_TIMESTAMP_SLACK_MS, newest_marks
+from reconciliation.audit.unit_times import UnitTimes
+from reconciliation.scan.files import Root
+from reconciliation.scan.planning import MARK_FILE, OFFSET_MAX
+from reconciliation.scan.store_state import BAD_INPUT, Reach, read_json
+
+Numbers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+TOPICS_FILE: Final = "config/topics.json"
+CHECKPOINT_FILE: Final = "checkpoint"
+
+
+def read_reach(root: Root) -> Reach:
+    """Return up to where queues must have a unit for each record; nowhere if nothing says it.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    _, marks, _ = newest_marks(_small_file(root, MARK_FILE))
+    if marks is not None:
+        return Reach(marks.durable)
+    data = _small_file(root, CHECKPOINT_FILE)
+    if len(data) < CHECKPOINT.itemsize or "CURRENT" in _names(root, "consumequeue"):
+        return Reach()  # no broker's store, or queues in a database
+    if "abort" not in _names(root, ""):
+        return Reach(OFFSET_MAX)
+    times = packer(CHECKPOINT).unpack_from(data)
+    return Reach(0, int(min(times[:2])) - MIN_TIMESTAMP_SLACK_MS)
+
+
+def _names(root: Root, below: str) -> set[str]:
+    return {entry.name for entry in root.files(below)}
+
+
+def _small_file(root: Root, path: str) -> bytes:
+    below, _, name = path.rpartition("/")
+    sizes = {entry.name: entry.size for entry in root.files(below)}
+    return root.read(path, 0, sizes[name]).tobytes() if sizes.get(name) else b""
+
+
+class Reached:
+    """Looks up whether deliveries have a unit; one use for each task."""
+
+    def __init__(self, root: Root, reach: Reach) -> None:
+        self._root, self._reach = root, reach
+        self._topics: dict[str, UnitTimes] = {}
+
+    def is_due(self, offsets: Numbers, stored_ms: Numbers) -> Mask:
+        """Return (n,) whether the queues must have a unit for each record."""
+        reach = self._reach
+        return np.asarray((offsets < reach.end) | (stored_ms <= reach.until_ms))
+
+    def of_queue(self, topic: str, queue_id: int, numbers: Numbers, offsets: Numbers) -> Mask:
+        """Return (n,) whether records of one queue can be reached.
+
+        Args:
+            numbers: their queue offsets; offsets: their log offsets.
+        """
+        units = self._topics.get(topic)
+        if units is None:
+            units = self._topics[topic] = UnitTimes(self._root, topic)
+        found: Mask = units.points_at(queue_id, numbers, offsets)
+        if found.all():
+            return found
+        if self._is_excused(topic):
+            return np.ones_like(found)
+        first = units.first_unit(queue_id)
+        if first is not None:  # made anew: earlier numbers lie further on in the log
+            found |= (numbers >= first[0]) & (offsets < first[1])
+        return found
+
+    def _is_excused(self, topic: str) -> bool:
+        """Tell whether a topic was deleted, or has queues of another kind."""
+        return (self._kept is not None and topic not in self._kept) or topic in self._in_batches
+
+    @cached_property
+    def _kept(self) -> frozenset[str] | None:
+        """The topics that the broker has; None: nothing says it."""
+        try:
+            table = read_json(self._root, TOPICS_FILE).get("topicConfigTable")
+            return frozenset(table) if table else None
+        except BAD_INPUT:
+            return None
+
+    @cached_property
+    def _in_batches(self) -> frozenset[str]:
+        try:
+            return frozenset(self._root.folders("batchconsumequeue"))
+        except OSError:
+            return frozenset()
+
+
+def reached(look: Reached, names: list[str], rows: Any, asked: Mask) -> tuple[Mask, Mask]:
+    """Return which of (n,) SCANNED rows were looked at, and which of them can be reached.
+
+    Args:
+        names: of topics by `topic_index`; asked: the rows that are deliveries.
+    """
+    known = asked & look.is_due(rows["phys_offset"], rows["store_ms"])
+    found = np.ones(rows.size, np.bool_)
+    mine = np.flatnonzero(known)
+    if mine.size:
+        topics, queues = rows["topic_index"][mine], rows["queue_id"][mine].astype(np.int64)
+        numbers, offsets = rows["queue_offset"][mine], rows["phys_offset"][mine]
+        pairs = topics * np.int64(1 << 32) + queues
+        left = np.ones(mine.size, np.bool_)
+        while (first := int(left.argmax())) or left[0]:  # a few queues in each chunk
+            here = np.flatnonzero(pairs == pairs[first])
+            left[here] = False
+            found[mine[here]] = look.of_queue(
+                names[int(topics[first])], int(queues[first]), numbers[here], offsets[here]
+            )
+    return known, found

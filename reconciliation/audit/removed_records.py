@@ -1,0 +1,85 @@
+"""Units that point before the log: their records were removed.
+
+    queue of a level     unit | unit | unit  ...          pending: nothing has gone by its place
+    queue of the timers  unit | unit | unit  ...          pending: the timers have not taken it in
+                           |      |      '-> log
+                           '------'--> before its first file
+
+Retention removes log files of which nothing is pending, so a pending unit here is a lost message.
+What the timers have taken in is pending in their own log, see `pointers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from reconciliation.scan.files import Root
+from reconciliation.scan.planning import LogPlan, Segment
+from reconciliation.scan.store_state import AHEAD, Standing
+from reconciliation.scan.tables import ROLE_GONE, ROLE_PAST
+from reconciliation.scan.unit_tables import SCHEDULE_TOPIC, queue_segments, read_units
+
+Offsets = npt.NDArray[np.int64]
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+HELD: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
+
+
+def gone_segments(store: str, root: Root, plan: LogPlan) -> list[Segment]:
+    """Return the files of queues in which units may point before the log."""
+    if not plan.min:
+        return []
+    return queue_segments(store, root, plan.end, topics=HELD)[0]
+
+
+def gone_units(segment: Segment, standing: Standing) -> Iterator[tuple[Offsets, Offsets]]:
+    """Yield the log offsets of removed records that were pending, and of those that were settled.
+
+    A unit that the timers have taken in, or that belongs to them, counts as settled here.
+    """
+    for values in read_units("consume_queue", segment):
+        places = values["phys_offset"]
+        here = np.flatnonzero(places < standing.log_min)
+        if not here.size:
+            continue
+        places, numbers = places[here], values["queue_offset"][here]
+        if segment.topic == TIMER_TOPIC:
+            pending = (numbers >= standing.taken_to) & (standing.read_ms is not None)
+        else:
+            due_ms = values["tags_code"][here]
+            pending = standing.of_level(segment.queue_id, numbers, due_ms, places) == AHEAD
+            for piece in standing.owned.get(segment.queue_id, ()):
+                if piece.taken:
+                    pending &= (numbers < piece.first) | (numbers >= piece.end)
+        yield places[pending], places[~pending]
+
+
+def gone_rows(schema: pa.Schema, number: int, offsets: Offsets, role: int) -> pa.RecordBatch:
+    """Return log offsets as rows of `messages` of the role ROLE_GONE or ROLE_PAST."""
+    given: dict[str, Any] = {
+        "store_id": np.full(offsets.size, number, np.int32),
+        "phys_offset": offsets,
+        "role": np.full(offsets.size, role, np.int32),
+    }
+    arrays = [
+        pa.array(given[field.name], field.type)
+        if field.name in given
+        else pa.nulls(offsets.size, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def read_gone(
+    schema: pa.Schema, segments: Sequence[Segment], standing: Standing, roles: frozenset[int]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of `messages` about units that point before the log."""
+    for segment in segments:
+        for pending, settled in gone_units(segment, standing):
+            for offsets, role in ((pending, ROLE_GONE), (settled, ROLE_PAST)):
+                if offsets.size and role in roles:
+                    yield gone_rows(schema, standing.number, offsets, role)

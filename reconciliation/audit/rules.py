@@ -1,0 +1,131 @@
+"""What is known of a message becomes a verdict: rules in the order of their weight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from reconciliation.scan.tables import STORE_BITS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from reconciliation.audit.verdicts import AuditConfig
+
+IGNORED: Final = "ignored"
+EARLY_BY_CLOCK: Final = "delivered before its time; the clock was set back before that"
+LOST_BY_CLOCK: Final = "its time was passed by before the clock was set back"
+LATE_BY_CLOCK: Final = "overdue by the clock as it was before it was set back"
+EXCUSED: Final = (EARLY_BY_CLOCK, LOST_BY_CLOCK, LATE_BY_CLOCK)
+"""Why of what a clock that was set back excuses: a finding unless the clock is trusted."""
+
+
+def _clocks(stores: DataFrame) -> DataFrame:
+    """Return what is to be known of stores; `behind`: their clock is not where it was before.
+
+    Their newest moment is `last_ms`, by the clock of now `now_ms`. How far the timers had come
+    says nothing then of what was put since.
+    """
+    names = ("store_id", "store", "log_min")
+    if "steps" not in stores.columns:
+        now_ms = F.col("last_ms").alias("now_ms")
+        return stores.select(*names, "last_ms", now_ms, F.lit(False).alias("behind"))
+    behind = F.coalesce(F.col("newest_ms") > F.col("log_ms"), F.lit(False))
+    now_ms = F.when(behind, F.col("log_ms")).otherwise(F.col("last_ms")).alias("now_ms")
+    return stores.select(*names, "last_ms", now_ms, behind.alias("behind"), "steps")
+
+
+def judged(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFrame:
+    """Return the verdicts about histories (`plain_histories.LIFE`), with keys and weights (1)."""
+    histories = histories.withColumn("store_id", F.shiftright("root", STORE_BITS).cast("int"))
+    about = _clocks(stores)
+    found = histories.join(F.broadcast(about), "store_id")
+    found = found.withColumn("at_root", F.col("root").bitwiseAND(F.lit((1 << STORE_BITS) - 1)))
+    found = found.withColumn("old", F.col("at_root") < F.col("log_min"))
+    given = None if config.as_of_ms is None else F.lit(config.as_of_ms)
+    as_of_ms, was_ms = (F.col(n) if given is None else given for n in ("now_ms", "last_ms"))
+    found = found.withColumns(
+        {
+            "as_of_ms": as_of_ms,
+            "was_ms": was_ms,
+            "late_ms": F.when(F.col("held") > 0, F.col("sent_ms") - F.col("due_ms")),
+        }
+    )
+    between = "s -> s.at > leaf_at and s.at <= sent_at"
+    back = F.expr(f"aggregate(filter(steps, {between}), 0L, (sum, s) -> sum + s.ms)")
+    back_ms = F.coalesce(back, F.lit(0)) if "steps" in about.columns else F.lit(0)
+    found = found.withColumn("back_ms", back_ms)
+    verdict, why = F.lit("ok"), F.lit("")
+    for name, holds, text in reversed(_rules(config)):
+        verdict = F.when(holds, F.lit(name)).otherwise(verdict)
+        why = F.when(holds, F.lit(text)).otherwise(why)
+    found = found.withColumns({"verdict": verdict, "why": why})
+    weight = F.col("weight") if "weight" in histories.columns else F.lit(1)
+    leaf = F.when(F.col("held") > 0, F.col("leaf_at"))
+    number = F.shiftleft(F.col("store_id").cast("bigint"), STORE_BITS)
+    return found.where(F.col("verdict") != IGNORED).select(
+        "store", F.col("root").alias("key"), F.col("at_root").alias("root"), leaf.alias("leaf"),
+        number.bitwiseOR(leaf).alias("leaf_key"), "topic_hash", "queue_id", "level", "store_ms",
+        "due_ms", F.col("sent_at").alias("delivered_phys"), F.col("sent_ms").alias("delivered_ms"),
+        "late_ms", "hops", "deliveries", "verdict", "why", weight.alias("weight"),
+    )  # fmt: skip
+
+
+OTHER_TIME: Final = "its queue's unit says another time than its level promises"
+Rule = tuple[str, "Column", str]
+
+
+def _rules(config: AuditConfig) -> list[Rule]:
+    """Return (verdict, when, why) in the order of their weight: the first that holds counts."""
+    c = F.col
+    missing, sent = c("held") == 0, c("deliveries") > 0
+    waits = ~sent & (c("parked") == 0) & ~c("cancelled")
+    overdue = waits & (c("due_ms") + config.late_ms < c("as_of_ms"))
+    gone_by = (c("passed") == 1) & (~c("is_level") | (c("due_ms") <= c("as_of_ms")))
+    by_now = F.when(c("is_level") | ~c("behind"), gone_by)
+    passed = F.coalesce(by_now, overdue)
+    excused = waits & F.coalesce(gone_by, F.lit(False)) & ~F.coalesce(passed, F.lit(False))
+    early = c("late_ms") + c("back_ms") < 0
+    was_overdue = waits & (c("due_ms") + config.late_ms < c("was_ms"))
+    by_clock = ("ok", "pending", "pending") if config.trust_clock else ("early", "lost", "late")
+    clock_early, clock_lost, clock_late = by_clock
+    no_record, removed = missing & c("has_unit"), missing & c("old")
+    ended = sent | (c("parked") > 0)
+    yet = "not delivered; nothing passed it by yet"
+    return [
+        ("duplicated", removed & (c("deliveries") + c("parked") > 1), "delivered more than once"),
+        ("removed", removed & ended, "delivered; its record was removed since"),
+        ("lost", removed & c("gone") & ~c("cancelled"), "its record was removed while it waited"),
+        ("removed", removed & c("past"), "settled; its record was removed since"),
+        ("quarantined", no_record & (c("parked") > 0), "its record cannot be read"),
+        ("corrupt", no_record, "no record lies where its queue points"),
+        ("unexpected", missing & (sent | (c("parked") > 0)), "its origin is no scheduled message"),
+        (IGNORED, missing, "a decision about no scheduled message"),
+        ("moved_twice", c("copies") > 1, "two copies of one record"),
+        ("moved_twice", c("ended_old") > 0, "delivered, although a copy waits or was delivered"),
+        ("duplicated", c("deliveries") + c("parked") > 1, "delivered more than once"),
+        ("corrupt", sent & c("other_body"), "the delivered body is another one"),
+        ("corrupt", sent & c("other_properties"), "the delivered properties are others"),
+        ("corrupt", sent & c("hurt_sent"), "the delivered body does not match its CRC"),
+        ("cancelled_but_fired", c("cancelled") & sent, "delivered after it was cancelled"),
+        ("misrouted", sent & c("elsewhere"), "delivered to another topic or queue"),
+        ("corrupt", sent & c("other_time"), OTHER_TIME),
+        ("unreachable", sent & c("away"), "no unit of its queue names it: no consumer can get it"),
+        ("moved", early & c("fired"), "delivered early on request"),
+        ("early", early, "delivered before its time"),
+        ("late", c("late_ms") > config.late_ms, "delivered late"),
+        ("quarantined", c("parked") > 0, "it went to the quarantine topic"),
+        ("cancelled", c("cancelled"), "cancelled in time"),
+        ("corrupt", waits & c("hurt_held"), "its body does not match its CRC"),
+        ("corrupt", waits & c("due_ms").isNull(), "it does not say when it is due"),
+        ("unreachable", waits & c("no_unit"), "no unit of its queue names it"),
+        ("corrupt", waits & c("other_time"), OTHER_TIME),
+        ("lost", waits & passed, "its time was passed by, and it was not delivered"),
+        ("late", overdue, "not delivered, and overdue"),
+        (clock_lost, excused, LOST_BY_CLOCK),
+        (clock_late, was_overdue, LATE_BY_CLOCK),
+        ("pending", waits, yet),
+        (clock_early, (c("late_ms") < 0) & ~c("fired"), EARLY_BY_CLOCK),
+        ("moved", c("moved"), "delivered at the time it was moved to"),
+    ]  # fmt: skip

@@ -1,0 +1,133 @@
+"""What an audit comes to: counts, lateness, the worst offenders, and where its tables are kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from reconciliation.audit.kept_promises import by_lateness
+from reconciliation.audit.rules import EXCUSED
+from reconciliation.audit.verdicts import CLEAN, VERDICTS
+from reconciliation.scan.tables import CLOCK_SET_BACK
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SHOWN_MAX: Final = 20
+PERCENTILES: Final = (0.5, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Attributes:
+    verdicts: how many messages have each; lateness_ms: of deliveries, percentiles and maximum.
+    offenders: some messages whose promise was not kept; unread: places that are no records, or
+        files that are not what they should be.
+    clock: places from which on the store's clock was set back.
+    excused: messages of which that is the excuse: findings unless the clock is trusted.
+    """
+
+    verdicts: dict[str, int]
+    lateness_ms: dict[str, int | None]
+    offenders: list[dict[str, Any]] = field(default_factory=list)
+    unread: list[dict[str, Any]] = field(default_factory=list)
+    clock: list[dict[str, Any]] = field(default_factory=list)
+    excused: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything could be read."""
+        return not self.unread
+
+    @property
+    def clean(self) -> bool:
+        """Whether every promise was kept, as far as could be read, and everything could be."""
+        return self.complete and not set(self.verdicts) - CLEAN
+
+    @property
+    def messages(self) -> int:
+        """How many messages have a verdict."""
+        return sum(self.verdicts.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        facts = {"messages": self.messages, "clean": self.clean, "complete": self.complete}
+        return facts | asdict(self)
+
+
+def summarize(
+    verdicts: DataFrame | None,
+    unread: DataFrame | None,
+    *,
+    kept: Sequence[Any] = (),
+    shown_max: int = SHOWN_MAX,
+) -> Summary:
+    """Compute a summary; runs the audit, once if `verdicts` is persisted.
+
+    Args:
+        verdicts, unread: what `read.audit_stores` returns; None: there are no rows.
+        kept: what of others was counted, see `kept_promises.KeptPromises`.
+    """
+    rows = [*kept, *(by_lateness(verdicts).collect() if verdicts is not None else ())]
+    counts: Counter[str] = Counter()
+    times: Counter[int] = Counter()
+    for row in rows:
+        counts[row["verdict"]] += row["count"]
+        if row["late"] is not None:
+            times[row["late"]] += row["count"]
+    order = {name: place for place, name in enumerate(VERDICTS)}
+    offenders = []
+    if verdicts is not None and set(counts) - CLEAN:
+        bad = verdicts.where(~F.col("verdict").isin(*CLEAN)).orderBy("verdict", "store", "root")
+        offenders = [row.asDict() for row in bad.limit(shown_max).collect()]
+    places, clock = _places(unread, shown_max) if unread is not None else ([], [])
+    excused = 0
+    if clock and verdicts is not None:
+        excused = verdicts.where(F.col("why").isin(*EXCUSED)).count()
+    names = [f"p{round(share * 100)}" for share in PERCENTILES]
+    at = [_percentile(times, share) for share in PERCENTILES]
+    latest = max((row["max"] for row in rows if row["max"] is not None), default=None)
+    return Summary(
+        {name: counts[name] for name in sorted(counts, key=lambda name: order[name])},
+        dict(zip([*names, "max"], [*at, latest], strict=True)),
+        offenders,
+        places,
+        clock,
+        excused,
+    )
+
+
+def _places(unread: DataFrame, shown_max: int) -> tuple[list[dict[str, Any]], ...]:
+    """Return some places that could not be read, and some where the clock was set back."""
+    steps = F.col("damage") == CLOCK_SET_BACK
+    return tuple(
+        [row.asDict() for row in found.limit(shown_max).collect()]
+        for found in (
+            unread.where(~steps).orderBy("store", "file", "offset", "phys_offset"),
+            unread.where(steps).orderBy("store", "phys_offset"),
+        )
+    )
+
+
+def _percentile(times: Counter[int], share: float) -> int | None:
+    """Return the smallest value that so much of all is not above; None: there are none."""
+    wanted, passed = share * times.total(), 0
+    for value in sorted(times):
+        passed += times[value]
+        if passed >= wanted:
+            return value
+    return None
+
+
+def write_parquet(verdicts: DataFrame, path: str) -> None:
+    """Write verdicts as Parquet below `path`, a folder for each due day and verdict.
+
+    Raises:
+        pyspark.errors.AnalysisException: There is something already.
+    """
+    day = F.to_date(F.timestamp_millis(F.coalesce("due_ms", "delivered_ms", F.lit(0))))
+    verdicts.withColumn("day", day).write.partitionBy("day", "verdict").parquet(path)

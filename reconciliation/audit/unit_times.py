@@ -1,0 +1,132 @@
+"""What the units of a queue say of the records that they point at: a level's due times.
+
+A gather for each chunk of records, no join: a record names its place in its queue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.layout import CQ_UNIT
+from reconciliation.scan.files import Entry, Root
+from reconciliation.scan.planning import row_of_files
+
+Offsets = npt.NDArray[np.int64]
+Units = npt.NDArray[Any]
+NONE: Final = -(1 << 62)
+UNIT_BYTES: Final = CQ_UNIT.itemsize
+MAPPED_MAX: Final = 64  # files of one topic that are mapped at once
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """The files of one queue in order, and the number of the first unit of each."""
+
+    files: tuple[Entry, ...]
+    firsts: tuple[int, ...]
+
+
+class UnitTimes:
+    """The units of one topic's queues, looked up by queue offset."""
+
+    def __init__(self, root: Root, topic: str) -> None:
+        self._root, self._topic = root, topic
+        self._queues: dict[int, _Queue] = {}
+        self._mapped: dict[str, Units] = {}
+
+    def find(self, queue_ids: Any, offsets: Offsets, phys_offsets: Offsets) -> Offsets:
+        """Return (n,) tags codes; NONE where no unit points at the record."""
+        found = np.full(offsets.size, NONE, np.int64)
+        for queue_id in np.unique(queue_ids).tolist():
+            mine = np.flatnonzero(queue_ids == queue_id)
+            for here, units in self._gathered(queue_id, offsets[mine]):
+                good = units["phys_offset"] == phys_offsets[mine[here]]
+                good &= units["size"] > 0
+                found[mine[here[good]]] = units["tags_code"][good]
+        return found
+
+    def points_at(self, queue_id: int, offsets: Offsets, phys_offsets: Offsets) -> Any:
+        """Return (n,) whether the unit at each queue offset points at the record."""
+        units = self._row(queue_id, offsets)
+        if units is not None:
+            return (units["phys_offset"] == phys_offsets) & (units["size"] > 0)
+        found = np.zeros(offsets.size, np.bool_)
+        for here, units in self._gathered(queue_id, offsets):
+            found[here] = (units["phys_offset"] == phys_offsets[here]) & (units["size"] > 0)
+        return found
+
+    def first_unit(self, queue_id: int) -> tuple[int, int] | None:
+        """Return the number and the log offset of a queue's first unit, None if it has none."""
+        queue = self._queue(queue_id)
+        if not queue.files:
+            return None
+        unit = self._units(queue.files[0], 0, 1)
+        if not unit.size or unit[0]["size"] <= 0:
+            return None
+        return queue.firsts[0], int(unit[0]["phys_offset"])
+
+    def _row(self, queue_id: int, offsets: Offsets) -> Units | None:
+        """Return the units of queue offsets that follow one another in one file, else None."""
+        first, count = int(offsets[0]), offsets.size
+        if int(offsets[-1]) - first != count - 1 or (offsets[1:] - offsets[:-1] != 1).any():
+            return None
+        queue = self._queue(queue_id)
+        at = bisect_right(queue.firsts, first) - 1
+        if at < 0:
+            return None
+        units = self._units(
+            queue.files[at], first - queue.firsts[at], first + count - queue.firsts[at]
+        )
+        return units if units.size == count else None
+
+    def _gathered(self, queue_id: int, offsets: Offsets) -> Iterator[tuple[Any, Units]]:
+        """Yield places in `offsets` and the units there, file by file."""
+        queue = self._queue(queue_id)
+        if not queue.files or not offsets.size:
+            return
+        low, high = int(offsets.min()), int(offsets.max())
+        at = max(bisect_right(queue.firsts, low) - 1, 0)
+        while at < len(queue.files) and queue.firsts[at] <= high:
+            entry, first = queue.files[at], queue.firsts[at]
+            end = first + entry.size // UNIT_BYTES
+            here = np.flatnonzero((offsets >= first) & (offsets < end))
+            at += 1
+            if here.size:
+                start = max(low - first, 0)
+                units = self._units(entry, start, min(high + 1, end) - first)
+                places = offsets[here] - first - start
+                inside = places < units.size
+                yield here[inside], units[places[inside]]
+
+    def _units(self, entry: Entry, low: int, high: int) -> Units:
+        """Return units low..high of a file; fewer where it cannot be read: others report that."""
+        try:
+            if not self._root.is_local:
+                data = self._root.read(entry.path, low * UNIT_BYTES, high * UNIT_BYTES)
+                return np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], CQ_UNIT)
+            if entry.path not in self._mapped:
+                if len(self._mapped) >= MAPPED_MAX:
+                    self._mapped.clear()
+                data = self._root.read(entry.path, 0, entry.size)
+                whole = np.frombuffer(data[: data.size // UNIT_BYTES * UNIT_BYTES], CQ_UNIT)
+                self._mapped[entry.path] = whole
+        except OSError:
+            return np.empty(0, CQ_UNIT)
+        return self._mapped[entry.path][low:high]
+
+    def _queue(self, queue_id: int) -> _Queue:
+        if queue_id not in self._queues:
+            below = f"consumequeue/{self._topic}/{queue_id}"
+            try:
+                files, _ = row_of_files("", self._root.files(below))
+            except OSError:
+                files = []
+            firsts = tuple(int(entry.name) // UNIT_BYTES for entry in files)
+            self._queues[queue_id] = _Queue(tuple(files), firsts)
+        return self._queues[queue_id]

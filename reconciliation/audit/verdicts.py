@@ -1,0 +1,414 @@
+"""What became of every scheduled message: one row each, with a verdict and why.
+
+    held         a record that waits: in a level's queue, or in the timers'
+    copy         a held record made of another one: moved, rolled, copied by compaction
+    delivery, quarantine, cancel     what ends it; each names the record it was made of
+
+    root --copy--> hop --copy--> leaf --delivery--> topic          one message, one verdict
+
+Nearly all messages are one pending record and one delivery that names it: one aggregation over
+numbers decides about these (`plain_histories`). Everything else is rare. The audit finds it first
+and decides about the messages concerned with their whole history (`chains`, `histories`). Records
+of DueMQ name their origin (docs/decisions/0002, 0014), records of Apache's brokers do not:
+`origins` finds it by unique id, target, birth and time.
+
+The promise is that of the leaf: the time it waits for, the topic and queue it names. A marker that
+comes behind the record that decides is there for Apache's brokers and cancels nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from reconciliation.audit.chains import find_roots
+from reconciliation.audit.histories import whole_histories
+from reconciliation.audit.origins import with_origins
+from reconciliation.audit.plain_histories import plain_message_histories
+from reconciliation.audit.rules import judged
+from reconciliation.scan.levels import DEFAULT_LEVELS_MS
+from reconciliation.scan.tables import (
+    CLOCK_SET_BACK,
+    PLACE_MAX,
+    PLAIN,
+    RARE,
+    ROLE_CANDIDATE,
+    ROLE_CLOCK,
+    ROLE_DELIVERY,
+    ROLE_GAP,
+    ROLE_GONE,
+    ROLE_LEVEL,
+    ROLE_LEVEL_COPY,
+    ROLE_MARKER,
+    ROLE_PAST,
+    ROLE_QUARANTINE,
+    ROLE_TIMER_COPY,
+    ROLE_TOPIC,
+    ROLE_UNIT,
+    STORE_BITS,
+    TIME_MIN,
+    WAITING,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+DECISION_TOPIC: Final = "DUEMQ_DECISIONS"
+QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
+VERDICTS: Final = (
+    "corrupt", "moved_twice", "duplicated", "cancelled_but_fired", "misrouted", "unreachable",
+    "early", "late", "lost", "unexpected", "quarantined", "cancelled", "pending", "moved",
+    "removed", "ok",
+)  # fmt: skip
+CLEAN: Final = frozenset({"ok", "pending", "cancelled", "moved", "removed"})
+"""Verdicts that keep a promise; the others are findings."""
+LEAN: Final = (
+    "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
+    "damage", "properties_hash", "target", "topic_hash", "queue_id", "real_queue_id", "level",
+    "due_ms", "out_ms", "rolls", "unit_ms", "passed", "other_time", "queued",
+)  # fmt: skip
+"""The columns of `messages` that the audit reads of every message."""
+RARE_MORE: Final = ("identity", "name_hash", "topic", "store", "file", "file_offset", "note")
+COLUMNS: Final = tuple(dict.fromkeys((
+    *LEAN, *RARE_MORE,
+    "store", "phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "born_ms", "sys_flag",
+    "prepared_offset", "body_crc", "body_len", "damage", "unique_id", "real_topic", "real_queue_id",
+    "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash",
+)))  # fmt: skip
+"""The columns of `messages` for jobs that need all that an audit reads in one table."""
+PLACES: Final = frozenset({ROLE_GAP, ROLE_CLOCK, ROLE_UNIT})
+"""Roles of what `Looked.unread` has."""
+TOUCHING: Final = frozenset({*range(RARE, ROLE_GAP), ROLE_UNIT, ROLE_GONE}) - {ROLE_TOPIC}
+"""Roles of what makes a message one whose whole life is looked at."""
+BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold
+NAMES_MAX: Final = 8  # topics that are told apart without a join
+MS_MAX: Final = 10**18
+Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
+"""Returns some columns of `messages` of some roles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditConfig:
+    """What an audit takes for granted.
+
+    Attributes:
+        late_ms: a delivery may come so much later than its due time and is ok.
+        as_of_ms: what is due until then should be delivered; None: when the store's last record
+            was stored, or the slot that its timers had come to, if that is later.
+        levels_ms: delays of levels 1, 2, ...: where a queue does not tell when a message is due.
+        trust_clock: a delivery before its time is ok if the log shows that the clock was set back
+            between put and delivery, and what the timers had passed by before that is pending.
+        levels_of: other delays, and the numbers of the stores that have them. Empty, with Apache's
+            default: what the stores say (not behind Spark Connect: the client may not see them).
+    """
+
+    late_ms: int = 2_000
+    as_of_ms: int | None = None
+    trust_clock: bool = False
+    levels_ms: tuple[int, ...] = DEFAULT_LEVELS_MS
+    levels_of: Mapping[tuple[int, ...], Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What was looked for first: all that is rare.
+
+    Attributes:
+        stores: that table, with the steps of their clocks if there are any.
+        rare: records of rare roles, places that cannot be read, units without a record.
+        met: their roles; names: of topics, by their hash.
+        plain: messages that wait, and deliveries that name them, as `_keyed`.
+        touched: keys of messages that something rare belongs to, with their roots; None: of none.
+        events: all that belongs to those.
+    """
+
+    messages: Reader
+    stores: DataFrame
+    config: AuditConfig
+    rare: DataFrame
+    met: frozenset[int]
+    names: dict[int, str]
+    plain: DataFrame
+    touched: DataFrame | None
+    events: DataFrame | None
+
+    def others(self, plain: DataFrame) -> DataFrame:
+        """Return those of some rows with a `key` that nothing rare touches."""
+        if self.touched is None:
+            return plain
+        return plain.join(self.touched, "key", "left_anti")
+
+    def histories(self, plain: DataFrame) -> DataFrame:
+        """Return `plain_histories.LIFE` of plain messages, and of all others that are concerned."""
+        histories = plain_message_histories(self.others(plain))
+        return (
+            histories
+            if self.events is None
+            else histories.unionByName(whole_histories(self.events))
+        )
+
+    def tell(self, histories: DataFrame, *, ids: bool) -> DataFrame:
+        """Return the verdicts about lives; see `audit`."""
+        told = _named(judged(histories, self.stores, self.config), self.names)
+        unique = F.lit(None).cast("string")
+        if ids:
+            known = self.messages(("store_id", "phys_offset", "unique_id"), WAITING)
+            known = known.select(_key("phys_offset").alias("leaf_key"), "unique_id")
+            told, unique = told.join(known, "leaf_key", "left"), F.col("unique_id")
+        return told.select(
+            "store", "root", "leaf", "topic", "queue_id", unique.alias("unique_id"), "level",
+            "store_ms", "due_ms", "delivered_phys", "delivered_ms", "late_ms", "hops",
+            "deliveries", "verdict", "why",
+        )  # fmt: skip
+
+    @property
+    def unread(self) -> DataFrame:
+        """Places that could not be read, and those where the clock was set back; see `audit`."""
+        return _unread(self.rare, self.stores)
+
+
+def look(
+    messages: Reader, queues: DataFrame, stores: DataFrame, config: AuditConfig | None = None
+) -> Looked:
+    """Look for all that is rare; an action. Arguments: see `audit`."""
+    config = config or AuditConfig()
+    looked_for = (*range(RARE, ROLE_GAP + 1), ROLE_CLOCK, ROLE_GONE)
+    rare = messages((*LEAN, *RARE_MORE), looked_for).unionByName(
+        _lost_units(queues), allowMissingColumns=True
+    )
+    rare = rare.localCheckpoint()
+    met, names = _met(rare)
+    plain, found = _events(messages, rare, met, config)
+    touched, events = None, None
+    if met & TOUCHING:
+        units = rare.where((F.col("role") == ROLE_UNIT) & F.col("damage").isNull())
+        lost = units.select(
+            _key("phys_offset").alias("key"), "role", F.col("phys_offset").alias("at")
+        )
+        found = found.unionByName(lost, allowMissingColumns=True)
+        touched = _touched(found)
+    if touched is not None:
+        events = plain.unionByName(found, allowMissingColumns=True).join(touched, "key")
+    known = stores.join(_steps(rare), "store_id", "left") if ROLE_CLOCK in met else stores
+    return Looked(messages, known, config, rare, frozenset(met), names, plain, touched, events)
+
+
+def audit(
+    messages: Reader,
+    queues: DataFrame,
+    stores: DataFrame,
+    config: AuditConfig | None = None,
+    *,
+    ids: bool = True,
+) -> tuple[DataFrame, DataFrame]:
+    """Return a row for each scheduled message and each delivery of none, and what was unreadable.
+
+    Args:
+        messages: reads that table, of one store or many.
+        queues: `consume_queue`; stores: that table, of the same stores.
+        ids: fill `unique_id`, which takes another look at each message.
+    Returns:
+        store, root, leaf (log offsets), topic, queue_id, unique_id, level, store_ms, due_ms,
+        delivered_phys, delivered_ms, late_ms, hops, deliveries, verdict, why;
+        and store, phys_offset, damage, file, offset (in that file), note; a damage of
+        CLOCK_SET_BACK is no damage: from there on the clock was set back.
+    """
+    found = look(messages, queues, stores, config)
+    return found.tell(found.histories(found.plain), ids=ids), found.unread
+
+
+def _met(looked: DataFrame) -> tuple[set[int], dict[int, str]]:
+    """Return the roles that were met, and the names of topics by their hash; an action."""
+    is_name = F.col("role") == ROLE_TOPIC
+    names = (F.when(is_name, F.col(name)).alias(name) for name in ("topic_hash", "topic"))
+    rows = looked.select("role", *names).distinct().collect()
+    return {row["role"] for row in rows}, {
+        row["topic_hash"]: row["topic"] for row in rows if row["topic_hash"] is not None
+    }
+
+
+def _named(told: DataFrame, names: dict[int, str]) -> DataFrame:
+    """Return verdicts with the topic's name; null: nobody knows it."""
+    if len(names) > NAMES_MAX:
+        known = told.sparkSession.createDataFrame(
+            list(names.items()), "topic_hash bigint, topic string"
+        )
+        return told.join(F.broadcast(known), "topic_hash", "left")
+    name = F.lit(None).cast("string")
+    for value, text in names.items():
+        name = F.when(F.col("topic_hash") == value, text).otherwise(name)
+    return told.withColumn("topic", name)
+
+
+def reader_of(messages: DataFrame) -> Reader:
+    """Return a reader of rows that are at hand: `COLUMNS` of `messages`."""
+
+    def read(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
+        found = messages.where(F.col("role").isin(*roles))
+        if ROLE_TOPIC in roles:
+            name = F.when(F.col("role").isin(*WAITING), F.col("real_topic")).otherwise(
+                F.col("topic")
+            )
+            names = messages.where("topic_hash is not null").select(
+                "topic_hash", name.alias("topic")
+            )
+            names = names.distinct().withColumn("role", F.lit(ROLE_TOPIC))
+            found = found.unionByName(names, allowMissingColumns=True)
+        return found.select(*columns)
+
+    return read
+
+
+def _key(offset: str) -> Column:
+    number = F.shiftleft(F.col("store_id").cast("bigint"), STORE_BITS)
+    return number.bitwiseOR(F.col(offset))
+
+
+def _lost_units(queues: DataFrame) -> DataFrame:
+    """Return units that should have a held record and have none, and queues that are unreadable."""
+    held = queues.where(F.col("topic").isin(SCHEDULE_TOPIC, TIMER_TOPIC))
+    lost = held.where(~F.col("found") | F.col("damage").isNotNull())
+    return lost.select(
+        "store_id", "phys_offset", "damage", F.lit(ROLE_UNIT).alias("role"),
+        F.concat(F.lit("consumequeue/"), F.col("topic")).alias("file"),
+        (F.col("queue_offset") * 20).alias("file_offset"),
+        F.lit("a queue's file cannot be read").alias("note"),
+    )  # fmt: skip
+
+
+def _unread(looked: DataFrame, stores: DataFrame) -> DataFrame:
+    """Return the places that could not be read, and those where the clock was set back."""
+    kind = F.when(F.col("role") == ROLE_CLOCK, CLOCK_SET_BACK).otherwise(F.col("damage"))
+    gaps = looked.where(F.col("role").isin(ROLE_GAP, ROLE_CLOCK, ROLE_UNIT))
+    gaps = gaps.withColumn("damage", kind).where("damage is not null").drop("store")
+    found = gaps.join(F.broadcast(stores.select("store_id", "store")), "store_id", "left")
+    return found.select(
+        "store", "phys_offset", "damage", "file", F.col("file_offset").alias("offset"), "note"
+    )
+
+
+def _steps(rare: DataFrame) -> DataFrame:
+    """Return of each store where its clock was set back and by how much, and the latest time.
+
+    Only what many records show: one record with another time excuses nothing.
+    """
+    found = rare.where((F.col("role") == ROLE_CLOCK) & (F.col("passed") == 1))
+    back = F.struct(
+        F.col("phys_offset").alias("at"), (F.col("out_ms") - F.col("store_ms")).alias("ms")
+    )
+    return found.groupBy("store_id").agg(
+        F.collect_list(back).alias("steps"), F.max("out_ms").alias("newest_ms")
+    )
+
+
+def _events(
+    messages: Reader, rare: DataFrame, roles: set[int], config: AuditConfig
+) -> tuple[DataFrame, DataFrame]:
+    """Return what plain messages are made of, and everything else, all with their key."""
+    plain = messages(LEAN, sorted(PLAIN | {ROLE_PAST}))
+    by_place = (F.col("role") < ROLE_MARKER) | (F.col("role") == ROLE_GONE)
+    named = rare.where(by_place)
+    nameless = (F.col("origin").isNull()) & F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
+    plain, rare = _with_origin(plain), _with_origin(rare)
+    if not roles & {ROLE_LEVEL_COPY, ROLE_TIMER_COPY, ROLE_MARKER, ROLE_CANDIDATE}:
+        return _keyed(plain, config), _keyed(_with_origin(named), config)
+    held = _with_origin(messages((*LEAN, "identity", "name_hash"), WAITING))
+    ended = plain.where(F.col("role") == ROLE_DELIVERY).select("store_id", "origin")
+    ended = ended.unionByName(
+        rare.where(F.col("role") == ROLE_QUARANTINE).select("store_id", "origin")
+    )
+    found = with_origins(
+        rare.where(nameless), rare.where(F.col("role") == ROLE_CANDIDATE),
+        rare.where(F.col("role") == ROLE_MARKER), held, ended,
+    )  # fmt: skip
+    rest = rare.where(by_place & ~nameless)
+    rest = rest.unionByName(found.rolled).unionByName(found.marked)
+    plain = plain.unionByName(found.delivered.select(*plain.columns))
+    return _keyed(plain, config), _keyed(rest, config)
+
+
+def origin() -> Column:
+    """Return the log offset that a record names as its origin; null: none.
+
+    One that no log reaches is told as the record's own: nobody waits there.
+    """
+    named = F.bitwise_not(F.col("prepared_offset"))
+    far = F.when(named >= PLACE_MAX, F.col("phys_offset")).otherwise(named)
+    return F.when(F.col("prepared_offset") < 0, far)
+
+
+def _with_origin(rows: DataFrame) -> DataFrame:
+    """Return rows with `origin`, the log offset of what each was made of."""
+    return rows.withColumn("origin", origin())
+
+
+def _delay(config: AuditConfig) -> Column:
+    """Return the delay of `level` at the store that a record lies in."""
+
+    def among(levels_ms: Sequence[int]) -> Column:
+        level = F.least(F.col("level"), F.lit(len(levels_ms)))
+        delays = F.array(*(F.lit(delay) for delay in (0, *levels_ms)))
+        return F.element_at(delays, (level + 1).cast("int"))
+
+    found = among(config.levels_ms)
+    for levels_ms, stores in config.levels_of.items():
+        found = F.when(F.col("store_id").isin(*stores), among(levels_ms)).otherwise(found)
+    return found
+
+
+def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
+    """Return what lives are told from: numbers only; `due_ms` is what the record promises."""
+    held = F.col("role").isin(*WAITING)
+    own = held | F.col("role").isin(ROLE_GONE, ROLE_PAST)
+    store_ms = F.greatest(F.least("store_ms", F.lit(MS_MAX)), F.lit(0))  # damaged ones, too
+    by_table = store_ms + _delay(config)
+    in_queue = F.when(F.col("unit_ms").between(TIME_MIN, MS_MAX), F.col("unit_ms"))
+    promised = F.when(F.col("out_ms").isNull(), F.col("due_ms"))
+    is_level = F.col("role").isin(ROLE_LEVEL, ROLE_LEVEL_COPY)
+    due_ms = F.when(is_level, F.coalesce(in_queue, promised, by_table)).otherwise(F.col("due_ms"))
+    body = F.shiftleft(F.col("body_crc").cast("bigint"), 32).bitwiseXOR(
+        F.col("body_len").cast("bigint")
+    )
+    named = F.when(F.col("origin").isNotNull(), _key("origin"))
+    return rows.select(
+        F.when(own, _key("phys_offset")).otherwise(named).alias("key"),
+        "role", F.col("phys_offset").alias("at"), "origin", store_ms.alias("store_ms"),
+        body.alias("body"),
+        "properties_hash", "target", "topic_hash", F.col("damage").isNotNull().alias("hurt"),
+        F.when(held, F.col("real_queue_id")).otherwise(F.col("queue_id")).alias("queue_id"),
+        "level", F.when(held, due_ms).alias("due_ms"), "rolls", "passed",
+        "other_time", "queued",
+    ).where("key is not null")  # fmt: skip
+
+
+def _touched(found: DataFrame) -> DataFrame | None:
+    """Return the keys that something rare touches, with the roots that they belong to.
+
+    Returns:
+        key, root, copies made of the record, and where the first of those lies; None: no keys.
+    """
+    roots = find_roots(found)
+    named = found.select("key").distinct()
+    if roots is None:
+        nothing = F.lit(None).cast("bigint")
+        keys = named.select(
+            "key",
+            F.col("key").alias("root"),
+            F.lit(0).cast("bigint").alias("copies"),
+            nothing.alias("first_copy"),
+        )
+    else:
+        keys = named.join(roots.frame, "key", "full")
+        keys = keys.withColumns(
+            {"root": F.coalesce("root", "key"), "copies": F.coalesce("copies", F.lit(0))}
+        )
+    keys = keys.localCheckpoint()
+    count = keys.count()
+    if not count:
+        return None
+    return F.broadcast(keys) if count <= BROADCAST_MAX else keys

@@ -1,0 +1,1 @@
+"""Audit runs, and jobs beside the audit."""

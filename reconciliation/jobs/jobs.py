@@ -1,0 +1,286 @@
+"""Jobs beside the audit: DataFrame in, DataFrame out, for a notebook or a schedule.
+
+    verdicts --forecast--> load --capacity--> queue behind a broker's rate      --by_day--> days
+    verdicts --lateness--> history --trend--> better or worse                   --totals, worst
+    verdicts, messages --repair--> what to send again
+    schedule, cursors, messages --backfill_plan--> what a migration would move
+
+`migration_proof.migration_proof` is the job about one migration. All run unchanged on a laptop, on
+a cluster and behind Spark Connect: no RDD, and no Python for a row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+
+from delivery.ownership import MARK_TOPIC
+from reconciliation.audit.rules import EXCUSED
+from reconciliation.audit.verdicts import CLEAN, origin
+from reconciliation.scan.ownership_tables import owned_by_timers
+from timer_store.layout import UNIT_BYTES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 86_400_000
+BUCKETS_MS: Final = (SECOND_MS, 10_000, MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS)
+CURVE_POINTS: Final = 200
+TO_REPAIR: Final = ("lost", "quarantined")
+STEADY_MS_PER_DAY: Final = 1.0
+WORST_MAX: Final = 20
+TRANSACTION, COMMITTED = 0x0C, 0x08
+PLAN_COLUMNS: Final = (
+    "store", "phys_offset", "topic", "queue_offset", "sys_flag", "prepared_offset", "damage",
+    "body",
+)  # fmt: skip
+"""Of `messages`, what `backfill_plan` reads."""
+
+
+def forecast(verdicts: DataFrame, *, bucket_ms: int = MINUTE_MS) -> DataFrame:
+    """Return how many pending messages fall due in each piece of time, in order.
+
+    Args:
+        verdicts: of `verdicts.audit`.
+        bucket_ms: length of a piece.
+    Returns:
+        from_ms (where it begins), until_ms, topic, messages, per_second (its mean load).
+    """
+    waiting = verdicts.where(F.col("verdict") == "pending")
+    found = waiting.groupBy(_bucket("due_ms", bucket_ms).alias("from_ms"), "topic")
+    load = F.col("messages") * SECOND_MS / F.lit(bucket_ms)
+    counted = found.agg(F.count("*").alias("messages")).withColumns(
+        {"per_second": load, "until_ms": F.col("from_ms") + bucket_ms}
+    )
+    names = ("from_ms", "until_ms", "topic", "messages", "per_second")
+    return counted.select(*names).orderBy("from_ms", "topic")
+
+
+def capacity(load: DataFrame, *, rate_per_s: int | None = None) -> DataFrame:
+    """Return how a broker that delivers so much a second gets through a load.
+
+    The queue at the end of a piece is what fell due since the broker was last idle, less what it
+    delivered since then: with S(t) = due until t - rate * t, the queue is S(t) - min S before t.
+
+    Args:
+        load: of `forecast`.
+        rate_per_s: what the broker delivers; None: the mean of the heaviest piece, so that none
+            falls behind: the capacity that the load takes.
+    Returns:
+        from_ms, until_ms, messages (all topics), per_second, capacity_per_s, busy (share of the
+        capacity), queue (messages left when the piece ends), behind_ms (how late the last is).
+    Raises:
+        ValueError: The rate is not above 0.
+    """
+    if rate_per_s is not None and rate_per_s <= 0:
+        raise ValueError(f"rate_per_s={rate_per_s}: a broker delivers more than nothing")
+    pieces = load.groupBy("from_ms", "until_ms").agg(
+        F.sum("messages").alias("messages"), F.sum("per_second").alias("per_second")
+    )
+    whole = Window.partitionBy(F.lit(0))  # a row per piece, and Spark warns of no partition
+    until = whole.orderBy("from_ms")
+    rate = F.max("per_second").over(whole) if rate_per_s is None else F.lit(float(rate_per_s))
+    rows = pieces.withColumns({"capacity_per_s": rate, "due": F.sum("messages").over(until)})
+    per_ms = F.col("capacity_per_s") / SECOND_MS
+    start_ms = F.min("from_ms").over(whole)
+    rows = rows.withColumn("start_ms", start_ms)
+    before = F.col("due") - F.col("messages") - per_ms * (F.col("from_ms") - F.col("start_ms"))
+    after = F.col("due") - per_ms * (F.col("until_ms") - F.col("start_ms"))
+    rows = rows.withColumns({"before": before, "after": after})
+    queue = F.greatest(F.col("after") - F.min("before").over(until), F.lit(0.0))
+    rows = rows.withColumn("queue", F.ceil(F.round(queue, 6)))
+    return rows.select(
+        "from_ms", "until_ms", "messages", "per_second", "capacity_per_s",
+        (F.col("per_second") / F.col("capacity_per_s")).alias("busy"), "queue",
+        F.ceil(F.col("queue") / per_ms).alias("behind_ms"),
+    ).orderBy("from_ms")  # fmt: skip
+
+
+def by_day(load: DataFrame) -> DataFrame:
+    """Return what falls due each day (UTC), and the heaviest piece of it.
+
+    Args:
+        load: of `forecast`.
+    Returns:
+        day, messages, peak_at_ms (where the heaviest piece begins), peak_per_s.
+    """
+    pieces = load.groupBy("from_ms").agg(
+        F.sum("messages").alias("messages"), F.sum("per_second").alias("per_second")
+    )
+    heaviest = F.max(F.struct("per_second", (-F.col("from_ms")).alias("first"))).alias("peak")
+    found = pieces.groupBy(_day("from_ms").alias("day"))
+    days = found.agg(F.sum("messages").alias("messages"), heaviest)
+    peak_at_ms, peak = (-F.col("peak.first")).alias("peak_at_ms"), F.col("peak.per_second")
+    return days.select("day", "messages", peak_at_ms, peak.alias("peak_per_s")).orderBy("day")
+
+
+def lateness(verdicts: DataFrame, *, bucket_ms: int = HOUR_MS) -> DataFrame:
+    """Return how late deliveries were in each piece of time, in order.
+
+    Returns:
+        from_ms, level (null: timers), topic, messages, p50_ms, p99_ms, max_ms.
+    """
+    at = _bucket("delivered_ms", bucket_ms).alias("from_ms")
+    found = _sent(verdicts).groupBy(at, "level", "topic").agg(*_times())
+    return found.orderBy("from_ms", "level", "topic")
+
+
+def totals(verdicts: DataFrame) -> DataFrame:
+    """Return messages, findings and lateness of each level and topic.
+
+    Returns:
+        level (null: timers), topic, messages, delivered, findings, p50_ms, p90_ms, p99_ms,
+        p999_ms, max_ms.
+    """
+    late = F.col("late_ms")
+    shares = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999))
+    found = verdicts.groupBy("level", "topic").agg(
+        F.count("*").alias("messages"),
+        F.count(late).alias("delivered"),
+        F.count(F.when(~F.col("verdict").isin(*CLEAN), 1)).alias("findings"),
+        *(F.percentile_approx(late, share).alias(f"{name}_ms") for name, share in shares),
+        F.max(late).alias("max_ms"),
+    )
+    return found.orderBy("level", "topic")
+
+
+def trend(history: DataFrame) -> DataFrame:
+    """Return whether lateness grows: the slope of a straight line through the p99s.
+
+    Args:
+        history: of `lateness`.
+    Returns:
+        level, topic, pieces, messages, first_p99_ms, last_p99_ms, worst_p99_ms, p99_ms_per_day
+        (null: less than an hour of it), trend: `better`, `worse` or `steady`.
+    """
+    span_ms = F.max("from_ms") - F.min("from_ms")
+    slope = F.when(span_ms >= HOUR_MS, F.expr("regr_slope(p99_ms, from_ms)") * DAY_MS)
+    found = history.groupBy("level", "topic").agg(
+        F.count("*").alias("pieces"),
+        F.sum("messages").alias("messages"),
+        F.min_by("p99_ms", "from_ms").alias("first_p99_ms"),
+        F.max_by("p99_ms", "from_ms").alias("last_p99_ms"),
+        F.max("p99_ms").alias("worst_p99_ms"),
+        slope.alias("p99_ms_per_day"),
+    )
+    said = (
+        F.when(F.col("p99_ms_per_day") > STEADY_MS_PER_DAY, "worse")
+        .when(F.col("p99_ms_per_day") < -STEADY_MS_PER_DAY, "better")
+        .otherwise("steady")
+    )
+    return found.withColumn("trend", said).orderBy("level", "topic")
+
+
+def worst(verdicts: DataFrame, *, count_max: int = WORST_MAX) -> DataFrame:
+    """Return the deliveries that were latest, the latest first.
+
+    Returns:
+        late_ms, store, root, topic, level, unique_id, due_ms, delivered_ms, verdict.
+    """
+    names = ("store", "root", "topic", "level", "unique_id", "due_ms", "delivered_ms", "verdict")
+    found = _sent(verdicts).where(F.col("late_ms") > 0)
+    order = (F.col("late_ms").desc(), F.col("store"), F.col("root"))
+    return found.select("late_ms", *names).orderBy(*order).limit(count_max)
+
+
+def repair(verdicts: DataFrame, messages: DataFrame | None = None) -> DataFrame:
+    """Return messages that were not delivered and should have been.
+
+    Args:
+        messages: store, phys_offset, property_text and body, to send them again; None: only where
+            they lie. One whose record cannot be read is not among them then.
+    Returns:
+        store, phys_offset (of the newest record of each), topic, queue_id, unique_id, due_ms, why,
+        and of `messages`: property_text, body.
+    """
+    # what is lost only by a clock that was set back is delivered if that is so
+    excused = F.coalesce("why", F.lit("")).isin(*EXCUSED)
+    wanted = verdicts.where(F.col("verdict").isin(*TO_REPAIR) & F.col("leaf").isNotNull())
+    wanted = wanted.where(~excused)
+    at = F.col("leaf").alias("phys_offset")
+    found = wanted.select("store", at, "topic", "queue_id", "unique_id", "due_ms", "why")
+    if messages is None:
+        return found
+    texts = messages.select("store", "phys_offset", "property_text", "body")
+    return found.join(texts, ["store", "phys_offset"]).orderBy("store", "phys_offset")
+
+
+def backfill_plan(
+    schedule: DataFrame, cursors: DataFrame, messages: DataFrame, *, as_of_ms: int
+) -> DataFrame:
+    """Return what a migration would move, as `duemq migrate plan` counts it on a broker.
+
+    A unit waits if its level's cursor has not passed it, the timers do not own it, and nothing in
+    the log was made of its record: no delivery, no copy, no decision.
+
+    Args:
+        schedule, cursors: those tables.
+        messages: store, phys_offset, topic, queue_offset, sys_flag, prepared_offset, damage, body.
+        as_of_ms: what is due until then is overdue.
+    Returns:
+        store, level, pending, pending_bytes, first_due_ms, last_due_ms, overdue, unit_bytes: of
+        levels in which something waits.
+    """
+    at = cursors.where("kind = 'level'").select(
+        "store", (F.col("queue_id") + 1).alias("level"), F.col("value").alias("cursor")
+    )
+    rows = schedule.join(F.broadcast(at), ["store", "level"], "left")
+    rows = rows.where(F.col("queue_offset") >= F.coalesce("cursor", F.lit(0)))
+    ended = messages.where(_plain() & (F.col("prepared_offset") < 0))
+    ended = ended.select("store", origin().alias("phys_offset")).distinct()
+    rows = rows.join(ended, ["store", "phys_offset"], "left_anti")
+    owned = owned_by_timers(schedule, messages.where(F.col("topic") == MARK_TOPIC))
+    rows = rows.join(owned, ["store", "level", "queue_offset"], "left_anti")
+    overdue = F.count(F.when(F.col("due_ms") <= as_of_ms, 1))
+    found = rows.groupBy("store", "level").agg(
+        F.count("*").alias("pending"),
+        F.sum("record_size").alias("pending_bytes"),
+        F.min("due_ms").alias("first_due_ms"),
+        F.max("due_ms").alias("last_due_ms"),
+        overdue.alias("overdue"),
+    )
+    size = F.col("pending") * UNIT_BYTES
+    return found.withColumn("unit_bytes", size).orderBy("store", "level")
+
+
+def bucket_of(verdicts: DataFrame, points: int = CURVE_POINTS) -> int:
+    """Return the length of the pieces in which a curve over all deliveries has so many points."""
+    ends = _sent(verdicts).agg(
+        F.min("delivered_ms").alias("first"), F.max("delivered_ms").alias("last")
+    )
+    (found,) = ends.collect()
+    span_ms = (found["last"] or 0) - (found["first"] or 0)
+    return next((ms for ms in BUCKETS_MS if span_ms <= ms * points), DAY_MS)
+
+
+def _sent(verdicts: DataFrame) -> DataFrame:
+    return verdicts.where(F.col("late_ms").isNotNull())
+
+
+def _times() -> list[Column]:
+    return [
+        F.count("*").alias("messages"),
+        F.percentile_approx("late_ms", 0.5).alias("p50_ms"),
+        F.percentile_approx("late_ms", 0.99).alias("p99_ms"),
+        F.max("late_ms").alias("max_ms"),
+    ]
+
+
+def _plain() -> Column:
+    """Return what holds for records that count: sound, and no half or rolled back transaction."""
+    sound = F.col("damage").isNull() | (F.col("damage") == "body-crc")
+    kind = F.col("sys_flag").bitwiseAND(TRANSACTION)
+    return sound & kind.isin(0, COMMITTED)
+
+
+def _bucket(column: str, bucket_ms: int) -> Column:
+    return F.col(column) - F.pmod(F.col(column), F.lit(bucket_ms))
+
+
+def _day(column: str) -> Column:
+    return F.date_format(F.timestamp_millis(column), "yyyy-MM-dd")

@@ -1,0 +1,259 @@
+"""One audit from its start to its row in the ledger: what the command line and a cluster run.
+
+    check stores --> verdicts --> Parquet, summary, report --> a row in the ledger
+
+The session is made by whoever calls: here, on a cluster, or behind Spark Connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from message_store.clock import Clock
+from message_store.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from reconciliation.audit.summary import Summary
+    from reconciliation.audit.verdicts import AuditConfig
+    from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord, Place
+    from reconciliation.report.page import Pages
+
+CLEAN, FINDINGS, COULD_NOT_RUN = 0, 1, 2
+CURVE_ROWS_MAX: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """An audit.
+
+    Attributes:
+        stores: directories or URLs.
+        late_ms: so late is still ok.
+        as_of_ms: due by then; None: the newest record.
+        levels_ms: delays of levels 1, 2, ...; empty: what the stores say, else Apache's.
+        trust_clock: what a clock that was set back explains is no finding.
+        out: where verdicts go as Parquet, "" nowhere; report: where the page goes.
+        capacity_per_s: what a broker delivers at most, for the forecast.
+        made_by: who asked for it.
+    """
+
+    stores: tuple[str, ...]
+    late_ms: int = 2_000
+    as_of_ms: int | None = None
+    levels_ms: tuple[int, ...] = ()
+    trust_clock: bool = False
+    out: str = ""
+    report: Path | None = None
+    capacity_per_s: int = 0
+    made_by: str = ""
+
+    @property
+    def brief(self) -> bool:
+        """Whether nobody asks for more than counts, and what is not fine."""
+        return not self.out and self.report is None
+
+    @property
+    def config(self) -> AuditConfig:
+        """What the verdicts take for granted."""
+        from reconciliation.audit.verdicts import AuditConfig
+
+        given = {"late_ms": self.late_ms, "as_of_ms": self.as_of_ms}
+        given["trust_clock"] = self.trust_clock
+        more = {"levels_ms": self.levels_ms} if self.levels_ms else {}
+        return AuditConfig(**given, **more)  # type: ignore[arg-type]
+
+
+def check_stores(stores: Sequence[str]) -> None:
+    """Refuse what is no store before Java starts.
+
+    Raises:
+        UsageError: A directory is no store; says which one near it is.
+    """
+    for store in stores:
+        path = Path(store.removeprefix("file://"))
+        if "://" in store.removeprefix("file://") or _is_store(path):
+            continue
+        why = "it has neither commitlog nor consumequeue"
+        if not path.is_dir():
+            why = "it is a file" if path.exists() else "there is no such directory"
+        near = (path.parent, *(sorted(path.iterdir()) if path.is_dir() else ()))
+        hint = next((f"; {one} is one" for one in near if _is_store(one)), "")
+        raise UsageError(f"{store} is no store: {why}{hint}")
+
+
+def _is_store(path: Path) -> bool:
+    """Tell whether a directory has a log, or queues."""
+    from reconciliation.scan.files import Root
+
+    root = Root(str(path))
+    return bool(root.folders("consumequeue") or root.files("commitlog"))
+
+
+def run_audit(spark: SparkSession, wanted: Wanted, clock: Clock) -> Summary:
+    """Audit; write what is wanted.
+
+    Raises:
+        UsageError: A path is no store.
+        OSError: The report cannot be written.
+        pyspark.errors.PySparkException: Spark could not do it; also where `out` is there already.
+    """
+    from reconciliation.audit.summary import summarize, write_parquet
+    from reconciliation.spark.read import audit_stores, count_stores
+
+    if wanted.brief:
+        brief, unread = count_stores(spark, wanted.stores, wanted.config)
+        return summarize(brief.rest, unread, kept=brief.kept)
+    verdicts, unread = audit_stores(spark, wanted.stores, wanted.config)
+    verdicts = verdicts.persist()
+    if wanted.out:
+        write_parquet(verdicts, wanted.out)
+    summary = summarize(verdicts, unread)
+    if wanted.report is not None:
+        page = _page(spark, wanted, verdicts, summary, clock.now_ms())
+        wanted.report.write_text(page, encoding="utf-8")
+    return summary
+
+
+def _page(
+    spark: SparkSession, wanted: Wanted, verdicts: DataFrame, summary: Summary, now_ms: int
+) -> str:
+    from reconciliation.report.page import html_report
+
+    return html_report(
+        summary, stores=wanted.stores, pages=pages_of(spark, wanted, verdicts), at_ms=now_ms
+    )
+
+
+def pages_of(spark: SparkSession, wanted: Wanted, verdicts: DataFrame) -> Pages:
+    """Return the rows of the jobs that a report shows."""
+    from reconciliation.audit.migration_proof import migration_proof, proof_totals
+    from reconciliation.jobs import jobs
+    from reconciliation.report.page import Pages
+    from reconciliation.spark.read import read_table
+
+    def rows(frame: DataFrame) -> list[dict[str, Any]]:
+        return [row.asDict() for row in frame.limit(CURVE_ROWS_MAX).collect()]
+
+    late = jobs.lateness(verdicts, bucket_ms=jobs.bucket_of(verdicts)).persist()
+    load = jobs.forecast(verdicts).persist()
+    schedule = read_table(spark, wanted.stores, "schedule")
+    columns = ("store", "phys_offset", "topic", "queue_id", "queue_offset", "level", "due_ms")
+    messages = read_table(spark, wanted.stores, "messages", (*columns, "body"))
+    marks = messages.where("topic = 'DUEMQ_MIGRATION'")
+    proof: list[dict[str, Any]] = []
+    if not marks.isEmpty():
+        proof = rows(proof_totals(migration_proof(verdicts, messages, schedule)))
+    return Pages(
+        totals=rows(jobs.totals(verdicts)),
+        lateness=rows(late),
+        trend=rows(jobs.trend(late)),
+        worst=rows(jobs.worst(verdicts)),
+        forecast=rows(jobs.capacity(load, rate_per_s=wanted.capacity_per_s or None)),
+        days=rows(jobs.by_day(load)),
+        proof=proof,
+    )
+
+
+@dataclass(slots=True)
+class Account:
+    """Leaves the row of one run in the ledger.
+
+    Attributes:
+        warn: told what kept a row from being written.
+    """
+
+    ledger: AuditLedger | None
+    audit_id: str
+    started_ms: int
+    wanted: Wanted
+    clock: Clock
+    warn: Callable[[str], None]
+
+    @classmethod
+    def begin(
+        cls, wanted: Wanted, url: str, *, clock: Clock, salt: bytes, warn: Callable[[str], None]
+    ) -> Account:
+        """Open the ledger, if there is one to tell.
+
+        Args:
+            url: of a ledger; empty: the one beside the store; `none`: no row is left.
+        Raises:
+            LedgerError: The one that `url` names cannot be used.
+        """
+        from message_store.ledger.errors import LedgerError
+        from reconciliation.jobs.audit_ledger import new_audit_id, place_of
+
+        now_ms, ledger = clock.now_ms(), None
+        place = None if url == "none" else place_of(wanted.stores, url)
+        if place is not None:
+            try:
+                ledger = _opened(place, now_ms)
+            except LedgerError as error:
+                if url:
+                    raise
+                warn(f"{error}. The audit goes on without a row there.")
+        return cls(ledger, new_audit_id(now_ms, salt), now_ms, wanted, clock, warn)
+
+    def done(self, summary: Summary) -> int:
+        """Write the row of an audit that ran; return its exit code."""
+        code = CLEAN if summary.clean else FINDINGS
+        late = summary.lateness_ms
+        self._write(
+            self._record(
+                exit_code=code, complete=summary.complete, unread=len(summary.unread),
+                verdicts=summary.verdicts, late_p50_ms=late.get("p50"),
+                late_p99_ms=late.get("p99"), late_max_ms=late.get("max"),
+            )
+        )  # fmt: skip
+        return code
+
+    def failed(self, why: str) -> int:
+        """Write the row of an audit that could not run; return its exit code."""
+        self._write(self._record(exit_code=COULD_NOT_RUN, complete=False, why=why))
+        return COULD_NOT_RUN
+
+    def _record(self, **found: Any) -> AuditRecord:
+        from reconciliation.jobs.audit_ledger import AuditRecord
+
+        return AuditRecord(
+            audit_id=self.audit_id, started_ms=self.started_ms, ended_ms=self.clock.now_ms(),
+            made_by=self.wanted.made_by, stores=self.wanted.stores,
+            late_limit_ms=self.wanted.late_ms, **found,
+        )  # fmt: skip
+
+    def _write(self, record: AuditRecord) -> None:
+        from message_store.ledger.errors import LedgerError
+
+        if self.ledger is None:
+            return
+        try:
+            self.ledger.write(record)
+        except LedgerError as error:
+            self.warn(f"{error}. The audit has no row there.")
+        finally:
+            self.ledger.close()
+
+
+def _opened(place: Place, now_ms: int) -> AuditLedger:
+    from reconciliation.jobs.audit_ledger import AuditLedger
+
+    return AuditLedger.at(place, now_ms)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return one line of an error: ours out of a Python traceback in Spark's, else its first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("message_store.errors.")]
+    if ours:
+        return ours[-1].partition(": ")[2]
+    return (lines or [type(error).__name__])[0]
+
+
+def is_sparks(error: BaseException) -> bool:
+    """Tell whether Spark raised it, or the way to it."""
+    return type(error).__module__.startswith(("pyspark", "py4j"))

@@ -1,0 +1,198 @@
+"""The audit that goes on: a stream of the log, what is open of it, and a row for each violation.
+
+    log --stream--> records of this batch --+
+    state/<batch-1>: records of open lives --+--> verdicts.audit --> alarms/batch=<n>   violations
+                                             |
+                                             +--> state/<n>: records of lives that are open still
+
+It is the audit itself that judges, so the stream finds what the batch finds. A life is open while
+its message waits, and so long behind its end (or its due time, if it was cancelled) that a second
+delivery would be seen. Both folders are overwritten by batch, and a batch's records are fixed by
+the checkpoint: a restart in the middle writes the same batch again, so each alarm is there once.
+
+What is due is measured at a moment that lies before the log was looked at: what had to be delivered
+until then stands in this batch. With `tickMs` (see `stream`) there is a batch though nothing came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from message_store.clock import Clock
+from reconciliation.audit.verdicts import CLEAN, COLUMNS, AuditConfig, audit, origin, reader_of
+from reconciliation.scan.tables import TABLES
+from reconciliation.spark.data_source import FORMAT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+KEEP_MS: Final = 3_600_000
+BATCHES_KEPT: Final = 2  # of the state: the newest, and what a restart in the middle needs
+TOLD: Final = ("store", "root", "verdict")
+Alarm = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchConfig:
+    """What a watch keeps to.
+
+    Attributes:
+        audit: late_ms and levels_ms; what is overdue the watch says itself.
+        delay_ms: an alarm comes so long after the violation at the latest, and a batch later.
+        keep_ms: so long behind its end a life stays open.
+    """
+
+    audit: AuditConfig
+    delay_ms: int = 5_000
+    keep_ms: int = KEEP_MS
+
+
+class Watch:
+    """Audits a stream batch by batch.
+
+    Args:
+        home: a folder of its own: checkpoint, state and alarms.
+        told: called with the alarms of a batch once they are written.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        home: Path,
+        config: WatchConfig,
+        clock: Clock,
+        told: Callable[[list[Alarm]], None] = lambda alarms: None,
+    ) -> None:
+        self._spark, self._home, self._config, self._clock = spark, home, config, clock
+        self._told = told
+        self._looked_ms: int | None = None
+
+    @property
+    def alarms(self) -> str:
+        """Where the alarms are, as Parquet: the verdict's columns, alarm_ms, batch."""
+        return str(self._home / "alarms")
+
+    def start(
+        self, stores: Sequence[str], *, every_ms: int = 0, **options: str | int
+    ) -> StreamingQuery:
+        """Start to watch stores; a watch of the same `home` goes on where it was.
+
+        Args:
+            every_ms: between two batches; 0: look at what is there now, and end.
+            options: of the source, as `tickMs`.
+        """
+        kinds = dict(TABLES["messages"])
+        schema = ", ".join(f"{name} {kinds[name]}" for name in COLUMNS)
+        reader = self._spark.readStream.format(FORMAT).schema(schema)
+        for key, value in (options | {"path": ",".join(stores)}).items():
+            reader = reader.option(key, str(value))
+        writer = reader.load().writeStream.foreachBatch(self.take)
+        query = writer.option("checkpointLocation", str(self._home / "checkpoint"))
+        rhythm: dict[str, Any] = {"availableNow": True}
+        if every_ms:
+            rhythm = {"processingTime": f"{every_ms} milliseconds"}
+        return query.trigger(**rhythm).start()
+
+    def take(self, batch: DataFrame, number: int) -> None:
+        """Judge one batch; the same number again replaces what it wrote."""
+        known = self._state(number - 1)
+        rows = (batch if known is None else batch.unionByName(known["rows"])).persist()
+        as_of_ms = self._as_of_ms(rows)
+        verdicts = self._judged(rows, as_of_ms).persist()
+        found = verdicts.where(~F.col("verdict").isin(*CLEAN))
+        new = found if known is None else found.join(known["told"], list(TOLD), "left_anti")
+        path = f"{self.alarms}/batch={number}"
+        new.withColumn("alarm_ms", F.lit(self._clock.now_ms())).write.mode("overwrite").parquet(
+            path
+        )
+        self._keep(number, rows, verdicts, found, as_of_ms)
+        alarms = [row.asDict() for row in self._spark.read.parquet(path).collect()]
+        self._told(sorted(alarms, key=lambda row: (row["store"], row["root"])))
+        self._looked_ms = self._clock.now_ms()  # the next batch's end is looked for later
+        for frame in (verdicts, rows):
+            frame.unpersist()
+        self._forget(number - BATCHES_KEPT)
+
+    def _as_of_ms(self, rows: DataFrame) -> int:
+        """Return until when everything that was due must be in the rows."""
+        if self._looked_ms is not None:
+            return self._looked_ms - self._config.delay_ms
+        (newest,) = rows.agg(F.max("store_ms").alias("ms")).collect()
+        return int(newest["ms"] or 0) - self._config.delay_ms
+
+    def _judged(self, rows: DataFrame, as_of_ms: int) -> DataFrame:
+        spark, config = self._spark, replace(self._config.audit, as_of_ms=as_of_ms)
+        queues = spark.createDataFrame([], _schema("consume_queue"))
+        stores = rows.groupBy("store_id", "store").agg(
+            F.min("phys_offset").alias("log_min"), F.max("store_ms").alias("last_ms")
+        )
+        # what the store says of itself is of now, ahead of this batch: nothing has passed anything
+        ahead = rows.withColumn("passed", F.lit(0))
+        return audit(reader_of(ahead), queues, stores, config)[0]
+
+    def _keep(
+        self, number: int, rows: DataFrame, verdicts: DataFrame, found: DataFrame, as_of_ms: int
+    ) -> None:
+        since_ms = as_of_ms - self._config.keep_ms
+        waits = (F.col("deliveries") == 0) & F.col("verdict").isin("pending", "late", "lost")
+        until = F.greatest("delivered_ms", "due_ms", "store_ms")
+        still = verdicts.where(waits | (until > since_ms))
+        folder = self._folder(number)
+        _records_of(rows, still).write.mode("overwrite").parquet(f"{folder}/rows")
+        open_ones = still.select("store", "root")
+        told = found.select(*TOLD).join(open_ones, ["store", "root"], "left_semi")
+        told.write.mode("overwrite").parquet(f"{folder}/told")
+
+    def _state(self, number: int) -> dict[str, DataFrame] | None:
+        if number < 0:
+            return None
+        folder, read = self._folder(number), self._spark.read
+        told = ", ".join(f"{n} {'bigint' if n == 'root' else 'string'}" for n in TOLD)
+        rows = read.schema(_schema("messages", COLUMNS)).parquet(f"{folder}/rows")
+        return {"rows": rows, "told": read.schema(told).parquet(f"{folder}/told")}
+
+    def _folder(self, number: int) -> str:
+        return str(self._home / "state" / f"{number:010d}")
+
+    def _forget(self, number: int) -> None:
+        import shutil
+
+        if number >= 0:
+            shutil.rmtree(self._folder(number), ignore_errors=True)
+
+
+def _records_of(rows: DataFrame, histories: DataFrame) -> DataFrame:
+    """Return the records that belong to lives: by unique id, or by where they lie."""
+    named = histories.where(F.col("unique_id").isNotNull()).select("store", "unique_id").distinct()
+    places = histories.select(
+        "store", F.explode(F.array_distinct(F.array("root", "leaf"))).alias("place")
+    )
+    places = places.where(F.col("place").isNotNull()).distinct()
+    whom = F.coalesce(F.substring_index("cancels", "+", -1), F.col("unique_id"))
+    keyed = rows.withColumns({"_name": whom, "_origin": origin()})
+    by_name = keyed.join(
+        named.select(F.col("store"), F.col("unique_id").alias("_name")), ["store", "_name"],
+        "left_semi",
+    )  # fmt: skip
+    by_place = keyed.join(
+        places.select("store", F.col("place").alias("phys_offset")),
+        ["store", "phys_offset"], "left_semi",
+    ).unionByName(
+        keyed.join(
+            places.select("store", F.col("place").alias("_origin")), ["store", "_origin"],
+            "left_semi",
+        )
+    )  # fmt: skip
+    found = by_name.unionByName(by_place).select(*rows.columns)
+    return found.dropDuplicates(["store", "phys_offset"])
+
+
+def _schema(table: str, columns: Sequence[str] = ()) -> str:
+    kinds = dict(TABLES[table])
+    return ", ".join(f"{name} {kinds[name]}" for name in columns or kinds)

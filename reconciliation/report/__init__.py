@@ -1,0 +1,1 @@
+"""The report of an audit as an HTML page."""

@@ -1,0 +1,1 @@
+"""Files of a store to columns."""

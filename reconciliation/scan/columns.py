@@ -1,0 +1,499 @@
+"""Rows of a walk become Arrow columns: only those that are asked for, without a loop in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
+from reconciliation.audit.plain_sums import Packed, pack
+from reconciliation.audit.reachable import Reached, reached
+from reconciliation.audit.unit_times import NONE, UnitTimes
+from reconciliation.kernels import columns as kernels
+from reconciliation.scan.hashes import hash_text, mix, name_table
+from reconciliation.scan.record_scan import Walk
+from reconciliation.scan.store_state import UNKNOWN, Standing
+from reconciliation.scan.tables import (
+    PLAIN,
+    ROLE_CANDIDATE,
+    ROLE_DECISION,
+    ROLE_DELIVERY,
+    ROLE_LEVEL,
+    ROLE_LEVEL_COPY,
+    ROLE_MARK,
+    ROLE_MARKER,
+    ROLE_NONE,
+    ROLE_QUARANTINE,
+    ROLE_TIMER,
+    ROLE_TIMER_COPY,
+    ROLE_TOPIC,
+    TABLES,
+    TIME_MIN,
+    WAITING,
+)
+
+Rows = npt.NDArray[Any]
+Words = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
+ARROW: Final = {
+    "string": pa.string(), "binary": pa.binary(), "bigint": pa.int64(), "int": pa.int32(),
+    "boolean": pa.bool_(),
+}  # fmt: skip
+# What brokers write and rewrite comes first: those are no part of a message's own properties.
+BROKERS: Final = (
+    *("DELAY", "DELAy", "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELIVER_MS"),
+    *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DUEMQ_DUE_MS", "TIMER_ROLL_TIMES"),
+    *("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "WAIT", "__CRC32#"),
+)
+NAMES: Final = (*BROKERS, "UNIQ_KEY", "KEYS", "TAGS", "TIMER_DEL_UNIQKEY")
+KNOWN: Final = name_table(NAMES)
+GLANCED: Final = np.array(
+    [hash_text(name) for name in (b"REAL_TOPIC", b"TIMER_ROLL_TIMES", b"TIMER_DEL_UNIQKEY")],
+    np.uint64,
+)
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+KINDS: Final = {  # topics of which records are more than deliveries
+    SCHEDULE_TOPIC: 1, "rmq_sys_wheel_timer": 2, "DUEMQ_DECISIONS": 3, "DUEMQ_QUARANTINE": 4,
+}  # fmt: skip
+ABSENT: Final = -(1 << 62)
+LOOKED_UP: Final = np.isin(np.arange(32), (ROLE_DELIVERY, ROLE_CANDIDATE, *WAITING))
+"""By role: whether a unit of its queue must name a record."""
+LEVEL_MAX: Final = 0x7FFFFFFF
+TEXTS: Final = {
+    "unique_id": "UNIQ_KEY", "keys": "KEYS", "tags": "TAGS", "real_topic": "REAL_TOPIC",
+    "cancels": "TIMER_DEL_UNIQKEY",
+}  # fmt: skip
+NUMBERS: Final = {
+    "real_queue_id": "REAL_QID", "out_ms": "TIMER_OUT_MS", "rolls": "TIMER_ROLL_TIMES",
+}  # fmt: skip
+OF_HEAD: Final = {"born_ms": 0, "flag": 1, "reconsume_times": 2, "body_crc": 3}
+OF_ROW: Final = {
+    "phys_offset": "phys_offset", "record_size": "record_size", "queue_id": "queue_id",
+    "queue_offset": "queue_offset", "store_ms": "store_ms", "sys_flag": "sys_flag",
+    "prepared_offset": "prepared_offset", "body_len": "body_len",
+}  # fmt: skip
+DUE_MS_MAX: Final = 10**18 - 1
+
+
+def arrow_schema(table: str, columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of some columns of a table."""
+    kinds = dict(TABLES[table])
+    return pa.schema([(name, ARROW[kinds[name]]) for name in columns])
+
+
+class MessageColumns:
+    """Makes record batches of the table `messages`, of one store.
+
+    Args:
+        columns: the names wanted, in order.
+        precision_ms: timerPrecisionMs of the store.
+        roles: only records of these; empty: all.
+        standing: how far levels and timers have come.
+        check: whether bodies are compared with their CRC, if `damage` is wanted.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        precision_ms: int = 1_000,
+        roles: frozenset[int] = frozenset(),
+        standing: Standing | None = None,
+        *,
+        check: bool = True,
+    ) -> None:
+        self.schema = arrow_schema("messages", columns)
+        self._check = check and "damage" in columns
+        self.standing = standing or Standing()
+        self.precision_ms, self._roles = precision_ms, roles
+        self.seen = np.zeros(2 * kernels.SEEN_MAX, np.uint64)
+        self.spans = np.zeros(0, np.int32)
+        self.units: UnitTimes | None = None
+        self.reached: Reached | None = None
+        self._names: dict[int, str] = {}
+
+    def batch(self, walk: Walk, rows: Rows) -> pa.RecordBatch | None:
+        """Return the columns of (n,) SCANNED rows of a walk; None if none has a role wanted."""
+        chunk = self._chunk(walk, rows)
+        if chunk is None:
+            return None
+        arrays = [chunk.column(field.name, field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def packed(self, walk: Walk, rows: Rows) -> Packed | None:
+        """Return what `plain_sums.pack` makes of them."""
+        chunk = self._chunk(walk, rows)
+        if chunk is None:
+            return None
+        return pack(lambda name: chunk.column(name, self.schema.field(name).type))
+
+    def _chunk(self, walk: Walk, rows: Rows) -> _Chunk | None:
+        if self.units is None:
+            self.units = UnitTimes(walk.segment.root, SCHEDULE_TOPIC)
+            self.reached = Reached(walk.segment.root, self.standing.reach)
+        if self._roles and not self._roles & (PLAIN | {ROLE_NONE}):
+            rows = self._odd(walk, rows)
+        elif self._roles and ROLE_DELIVERY not in self._roles:  # those are known at a glance
+            chunk = _Chunk(self, walk, rows)
+            rows = rows[(chunk.kinds != 0) | (rows["prepared_offset"] >= 0)]
+        if not rows.size:
+            return None
+        chunk = _Chunk(self, walk, rows)
+        if self._roles:
+            if ROLE_TOPIC in self._roles and self._roles & PLAIN:
+                waits = np.isin(chunk.roles, WAITING)
+                self._note_topics(walk, rows, np.where(waits, chunk.topic_hashes.view(np.int64), 0))
+            kept = np.isin(chunk.roles, list(self._roles))
+            if not kept.any():
+                return None
+            chunk = chunk if kept.all() else _Chunk(self, walk, rows[kept])
+        if self._check:
+            kernels.check(walk.data, walk.base, chunk.rows)
+        return chunk
+
+    def _odd(self, walk: Walk, rows: Rows) -> Rows:
+        """Return the rows that may be more than plain ones; remember topics."""
+        odd, real = np.empty(rows.size, np.uint8), np.empty(rows.size, np.uint64)
+        kinds = kinds_of(walk, rows)
+        kernels.glance(walk.data, walk.base, rows, kinds, GLANCED, odd, real)
+        if ROLE_TOPIC in self._roles:
+            self._note_topics(walk, rows, real.view(np.int64))
+        return np.asarray(rows[odd != 0])
+
+    def _note_topics(self, walk: Walk, rows: Rows, hashes: Numbers) -> None:
+        """Remember the names of the real topics of messages that wait; hashes: 0: none."""
+        known = np.fromiter(self._names, np.int64, len(self._names))
+        new = np.flatnonzero((hashes != 0) & ~np.isin(hashes, known))
+        if new.size:
+            values, firsts = np.unique(hashes[new], return_index=True)
+            texts = _Chunk(self, walk, rows[new[firsts]]).column("real_topic", pa.string())
+            self._names |= dict(zip(values.tolist(), texts.to_pylist(), strict=True))
+
+    def topic_rows(self, walk: Walk) -> pa.RecordBatch | None:
+        """Return a row of the role ROLE_TOPIC for each topic met, if those are wanted."""
+        if ROLE_TOPIC not in self._roles:
+            return None
+        met = [walk.topics.name(at) for at in range(len(walk.topics))]
+        hashes = {_signed(hash_text(name.encode())): name for name in met} | self._names
+        facts = {"store": walk.segment.store, "store_id": self.standing.number, "role": ROLE_TOPIC}
+        rows = [facts | {"topic": name, "topic_hash": value} for value, name in hashes.items()]
+        made = [{name: row.get(name) for name in self.schema.names} for row in rows]
+        return pa.RecordBatch.from_pylist(made, self.schema)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def kinds_of(walk: Walk, rows: Rows) -> npt.NDArray[np.int8]:
+    """Return what the topic of each row is, see KINDS; 0: any other."""
+    kinds = [KINDS.get(walk.topics.name(at), 0) for at in range(len(walk.topics))]
+    return np.asarray(np.array(kinds, np.int8)[rows["topic_index"]])
+
+
+class _Chunk:
+    """The columns of one chunk; what several need is made once."""
+
+    def __init__(self, made: MessageColumns, walk: Walk, rows: Rows) -> None:
+        self._made, self._walk, self.rows = made, walk, rows
+        self._precision_ms = made.precision_ms
+        self._starts = rows["phys_offset"] - walk.base
+        self._sums = np.zeros(rows.size, np.uint64)
+        self._numbers: dict[str, Numbers] = {}
+
+    def column(self, name: str, kind: pa.DataType) -> pa.Array:
+        if name in OF_ROW:
+            return pa.array(np.ascontiguousarray(self.rows[OF_ROW[name]]), kind)
+        if name in OF_HEAD:
+            return pa.array(self.heads[:, OF_HEAD[name]].astype(kind.to_pandas_dtype()), kind)
+        if name in TEXTS:
+            return self._text(self.found[NAMES.index(TEXTS[name])], kind)
+        if name in NUMBERS:
+            return _nullable(self._number(NUMBERS[name]))
+        make: Callable[[], pa.Array] = {
+            "store": self._store, "topic": self._topic, "damage": self._damage,
+            "level": self._level, "due_ms": self._due_ms, "body": self._body,
+            "property_text": self._property_text, "properties_hash": self._hash,
+            "store_id": self._store_id, "role": self._role, "topic_hash": self._topic_hash,
+            "target": self._target, "identity": self._identity, "name_hash": self._name_hash,
+            "unit_ms": self._unit_ms, "passed": self._passed, "file": self._file,
+            "file_offset": self._file_offset, "note": self._note,
+            "other_time": self._other_time, "queued": self._queued,
+        }[name]  # fmt: skip
+        return make()
+
+    @cached_property
+    def heads(self) -> Numbers:
+        found = np.zeros((self.rows.size, 4), np.int64)
+        kernels.heads(self._walk.data, self._walk.base, self.rows, found)
+        return found
+
+    @cached_property
+    def found(self) -> npt.NDArray[np.int32]:
+        """(names, n, 2) spans of the values, from each record's start."""
+        size, made, walk = self.rows.size, self._made, self._walk
+        found = np.zeros((len(NAMES), size, 2), np.int32)
+        kernels.spans(
+            walk.data, walk.base, self.rows, KNOWN, len(BROKERS), made.seen, found, self._sums
+        )
+        return found
+
+    @cached_property
+    def kinds(self) -> npt.NDArray[np.int8]:
+        """See `kinds_of`."""
+        return kinds_of(self._walk, self.rows)
+
+    @cached_property
+    def roles(self) -> npt.NDArray[np.int32]:
+        rows, kinds = self.rows, self.kinds
+        named = rows["prepared_offset"] < 0
+        behind = named & (~rows["prepared_offset"] < rows["phys_offset"])
+        rolled = ~named & (self._number("TIMER_ROLL_TIMES") != ABSENT)
+        marker, copied = self._has("TIMER_DEL_UNIQKEY"), behind | rolled
+        waited = (self.levels > 0) | (self.out_ms != ABSENT)
+        roles = np.select(
+            [
+                (kinds == 2) & marker & named, (kinds == 2) & marker, (kinds == 2) & copied,
+                kinds == 2, (kinds == 1) & copied, kinds == 1, (kinds == 3) & named,
+                (kinds == 4) & named, named, self._has("REAL_TOPIC") & waited,
+            ],
+            [
+                ROLE_MARK, ROLE_MARKER, ROLE_TIMER_COPY, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_LEVEL,
+                ROLE_DECISION, ROLE_QUARANTINE, ROLE_DELIVERY, ROLE_CANDIDATE,
+            ],
+            ROLE_NONE,
+        )  # fmt: skip
+        kind = rows["sys_flag"] & SYS_TRANSACTION_MASK
+        plain = (kind == 0) | (kind == SYS_COMMIT)
+        return np.where(plain, roles, ROLE_NONE).astype(np.int32)
+
+    @cached_property
+    def levels(self) -> Numbers:
+        """DELAY, without it DELAy, as 32-bit numbers; 0 without both."""
+        delay, moved = self._level_of("DELAY"), self._level_of("DELAy")
+        return np.where(delay != 0, delay, moved)
+
+    def _level_of(self, name: str) -> Numbers:
+        values = self._number(name)
+        if not self.found[NAMES.index(name), :, 1].any():
+            return np.zeros(values.size, np.int64)
+        wrong = (np.abs(values) > LEVEL_MAX) & self._has(name)
+        return np.where(wrong, -1, np.where(values == ABSENT, 0, values))
+
+    @cached_property
+    def out_ms(self) -> Numbers:
+        return self._number("TIMER_OUT_MS")
+
+    @cached_property
+    def waiting(self) -> npt.NDArray[np.bool_]:
+        """Whether the record lies in a level's queue or in the timers'."""
+        return np.asarray((self.kinds == 1) | (self.kinds == 2))
+
+    @cached_property
+    def topic_hashes(self) -> Words:
+        topics = self._walk.topics
+        names = [hash_text(topics.name(at).encode()) for at in range(len(topics))]
+        mine = np.array(names, np.uint64)[self.rows["topic_index"]]
+        if not self.waiting.any():
+            return np.asarray(mine)
+        real = np.empty(self.rows.size, np.uint64)
+        kernels.hashes(self._walk.data, self._starts, self.found[NAMES.index("REAL_TOPIC")], real)
+        return np.where(self.waiting, real, mine)
+
+    @cached_property
+    def unit_times(self) -> Numbers:
+        """Tags codes of the units of levels' messages; NONE elsewhere."""
+        found = np.full(self.rows.size, NONE, np.int64)
+        mine = np.flatnonzero(self.kinds == 1)
+        if mine.size:
+            assert self._made.units is not None
+            rows = self.rows[mine]
+            found[mine] = self._made.units.find(
+                rows["queue_id"], rows["queue_offset"], rows["phys_offset"]
+            )
+            for queue_id, times in self._made.standing.promised.items():
+                for at in mine[rows["queue_id"] == queue_id]:
+                    found[at] = times.get(int(self.rows[at]["queue_offset"]), found[at])
+        return found
+
+    def _store_id(self) -> pa.Array:
+        return pa.array(np.full(self.rows.size, self._made.standing.number, np.int32))
+
+    def _role(self) -> pa.Array:
+        return pa.array(self.roles)
+
+    def _topic_hash(self) -> pa.Array:
+        values = self.topic_hashes
+        return pa.array(values.view(np.int64), mask=values == 0)
+
+    def _target(self) -> pa.Array:
+        queues = self.rows["queue_id"].astype(np.int64)
+        queues = np.where(self.waiting, self._number("REAL_QID"), queues)
+        nowhere = (self.topic_hashes == 0) | (queues == ABSENT)
+        return pa.array(mix(self.topic_hashes, queues).view(np.int64), mask=nowhere)
+
+    def _identity(self) -> pa.Array:
+        data, starts = self._walk.data, self._starts
+        own, topics = (np.empty(self.rows.size, np.uint64) for _ in range(2))
+        kernels.hashes(data, starts, self.found[NAMES.index("UNIQ_KEY")], own)
+        kernels.hashes(data, starts, self.found[NAMES.index("REAL_TOPIC")], topics)
+        body = (self.heads[:, OF_HEAD["body_crc"]] << 32) + self.rows["body_len"]
+        value = np.where(own == 0, mix(own, body), own)
+        numbers = (topics.view(np.int64), self._number("REAL_QID"), self.heads[:, 0], self.levels)
+        for number in (*numbers, self.out_ms):
+            value = mix(value, number)
+        return pa.array(value.view(np.int64))
+
+    def _name_hash(self) -> pa.Array:
+        size = self.rows.size
+        names, own = np.empty(size, np.uint64), np.empty(size, np.uint64)
+        unique = self.found[NAMES.index("UNIQ_KEY")]
+        real, marker = (self.found[NAMES.index(n)] for n in ("REAL_TOPIC", "TIMER_DEL_UNIQKEY"))
+        scratch = np.empty(int(self.rows["prop_len"].max(initial=0)) + 16, np.uint8)
+        data, starts = self._walk.data, self._starts
+        kernels.hash_pairs(data, starts, real, unique, scratch, names)
+        kernels.hashes(data, starts, marker, own)
+        names[~self._has("UNIQ_KEY")] = 0
+        value = np.where(self._has("TIMER_DEL_UNIQKEY"), own, names)
+        return pa.array(value.view(np.int64), mask=value == 0)
+
+    def _unit_ms(self) -> pa.Array:
+        return pa.array(self.unit_times, mask=self.unit_times == NONE)
+
+    def _passed(self) -> pa.Array:
+        standing, rows = self._made.standing, self.rows
+        found = np.full(rows.size, UNKNOWN, np.int8)
+        timers = (self.kinds == 2) & (self.out_ms != ABSENT)
+        found[timers] = standing.of_timers(
+            self.out_ms[timers], rows["queue_offset"][timers], rows["phys_offset"][timers]
+        )
+        levels = self.kinds == 1
+        known = (self.unit_times >= TIME_MIN) & (self.unit_times <= DUE_MS_MAX)
+        times = np.where(known, self.unit_times, DUE_MS_MAX)  # nobody went by what nobody knows
+        for queue_id in np.unique(rows["queue_id"][levels]).tolist():
+            mine = levels & (rows["queue_id"] == queue_id)
+            found[mine] = standing.of_level(
+                queue_id, rows["queue_offset"][mine], times[mine], rows["phys_offset"][mine]
+            )
+        return pa.array(found.astype(np.int32), mask=found == UNKNOWN)
+
+    def _other_time(self) -> pa.Array:
+        """Tell of messages of levels whose unit has a time that the level does not promise."""
+        standing, rows, times = self._made.standing, self.rows, self.unit_times
+        found = np.zeros(rows.size, np.bool_)
+        known = (self.kinds == 1) & (times >= TIME_MIN)
+        own = self._number("DUEMQ_DUE_MS")  # of one that came back from the timers
+        for queue_id in np.unique(rows["queue_id"][known]).tolist():
+            delays = standing.delays.get(queue_id + 1, ())
+            mine = np.flatnonzero(known & (rows["queue_id"] == queue_id) & (times != own))
+            delay = times[mine] - rows["store_ms"][mine]
+            wrong = mine[~np.isin(delay, delays)] if delays else mine[:0]
+            said = standing.promised.get(queue_id, {})
+            found[wrong] = [
+                said.get(int(rows[at]["queue_offset"])) != times[at] for at in wrong.tolist()
+            ]
+        return pa.array(found)
+
+    def _queued(self) -> pa.Array:
+        topics, made = self._walk.topics, self._made
+        assert made.reached is not None
+        names = [topics.name(at) for at in range(len(topics))]
+        asked = LOOKED_UP[self.roles]
+        known, found = reached(made.reached, names, self.rows, asked & (self.kinds != 1))
+        levels = asked & (self.kinds == 1)
+        if levels.any():
+            found[levels] = self.unit_times[levels] != NONE
+            known |= levels & made.reached.is_due(self.rows["phys_offset"], self.rows["store_ms"])
+        return pa.array(found, mask=~known)
+
+    def _number(self, name: str) -> npt.NDArray[np.int64]:
+        out = self._numbers.get(name)
+        if out is None:
+            out = self._numbers[name] = np.full(self.rows.size, ABSENT, np.int64)
+            found = self.found[NAMES.index(name)]
+            if found[:, 1].any():
+                kernels.numbers(self._walk.data, self._starts, found, ABSENT, out)
+        return out
+
+    def _text(self, found: npt.NDArray[np.int32], kind: pa.DataType) -> pa.Array:
+        sizes = found[:, 1] - found[:, 0]
+        ends = np.zeros(self.rows.size + 1, np.int32)
+        np.cumsum(sizes, out=ends[1:])
+        out = np.empty(int(ends[-1]), np.uint8)
+        kernels.gather(self._walk.data, self._starts, found, ends, out)
+        there = pa.py_buffer(np.packbits(sizes > 0, bitorder="little").tobytes())
+        values = [there, pa.py_buffer(ends), pa.py_buffer(out)]
+        return pa.Array.from_buffers(kind, self.rows.size, values)
+
+    def _part(self, name: str) -> pa.Array:
+        """Return a part of each record as bytes; one without bytes is empty, not null."""
+        start = self.rows[f"{name}_pos"]
+        found = np.stack([start, start + self.rows[f"{name}_len"]], axis=1)
+        return self._text(found, pa.binary()).fill_null(b"")
+
+    def _store(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._walk.segment.store), self.rows.size)
+
+    def _file(self) -> pa.Array:
+        return pa.repeat(pa.scalar(self._walk.segment.path), self.rows.size)
+
+    def _file_offset(self) -> pa.Array:
+        return pa.array(self.rows["phys_offset"] - self._walk.segment.base)
+
+    def _note(self) -> pa.Array:
+        return pa.nulls(self.rows.size, pa.string())
+
+    def _topic(self) -> pa.Array:
+        topics = self._walk.topics
+        names = pa.array([topics.name(at) for at in range(len(topics))], pa.string())
+        return names.take(pa.array(np.ascontiguousarray(self.rows["topic_index"])))
+
+    def _damage(self) -> pa.Array:
+        kinds = pa.array([None, "body-crc"], pa.string())
+        return kinds.take(pa.array((self.rows["damage"] != 0).astype(np.int32)))
+
+    def _body(self) -> pa.Array:
+        return self._part("body")
+
+    def _property_text(self) -> pa.Array:
+        return self._part("prop")
+
+    def _hash(self) -> pa.Array:
+        assert self.found.size >= 0  # which makes the sums
+        return pa.array(self._sums.view(np.int64))
+
+    def _level(self) -> pa.Array:
+        return pa.array(self.levels, pa.int64(), mask=self.levels <= 0)
+
+    def _due_ms(self) -> pa.Array:
+        """When a timer was promised to be due. Source: timer_store.enqueue.due_time, in columns."""
+        out_ms, exact_ms = self.out_ms, self._number("DUEMQ_DUE_MS")
+        stored_ms = np.clip(self.rows["store_ms"], 0, DUE_MS_MAX)
+        rolled = self._has("TIMER_ROLL_TIMES")
+        by_slot = out_ms + self._precision_ms
+        due_ms = self._or_absent(self._number("TIMER_DELIVER_MS"), by_slot)
+        for name, factor in (("TIMER_DELAY_MS", 1), ("TIMER_DELAY_SEC", 1_000)):
+            if not self.found[NAMES.index(name), :, 1].any():
+                continue
+            delay = self._number(name)
+            own = np.where((delay == ABSENT) | rolled, by_slot, stored_ms + delay * factor)
+            due_ms = np.where(self._has(name), own, due_ms)
+        due_ms = np.maximum(self._or_absent(exact_ms, due_ms), out_ms + 1)
+        none = (out_ms < 0) | (due_ms > DUE_MS_MAX)
+        return pa.array(due_ms, pa.int64(), mask=none & (exact_ms == ABSENT))
+
+    def _has(self, name: str) -> npt.NDArray[np.bool_]:
+        found = self.found[NAMES.index(name)]
+        return np.asarray(found[:, 0] < found[:, 1])
+
+    @staticmethod
+    def _or_absent(values: Any, other: Any) -> npt.NDArray[np.int64]:
+        return np.asarray(np.where(values == ABSENT, other, values))
+
+
+def _nullable(values: npt.NDArray[np.int64]) -> pa.Array:
+    return pa.array(values, pa.int64(), mask=values == ABSENT)

@@ -1,0 +1,69 @@
+"""The delays of levels: of a `messageDelayLevel`, and of what stores say of themselves.
+
+A level message whose queue has lost its unit tells its level, not when it is due. DueMQ keeps the
+levels of a store beside it (config/delayLevels.json); Apache's broker does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from message_store.errors import UsageError
+from reconciliation.scan.files import Root
+from reconciliation.scan.store_state import BAD_INPUT, read_json
+
+LEVELS_FILE: Final = "config/delayLevels.json"
+UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DEFAULT_LEVELS_S: Final = (
+    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200),
+)
+DEFAULT_LEVELS_MS: Final = tuple(1_000 * seconds for seconds in DEFAULT_LEVELS_S)
+_LEVEL: Final = re.compile(r"(\d{1,9})([smhd])")
+
+
+def levels_ms_of(text: str) -> tuple[int, ...]:
+    """Return the delays of levels 1, 2, ... of a `messageDelayLevel`.
+
+    Raises:
+        UsageError: It cannot be understood.
+    """
+    found = [_LEVEL.fullmatch(word) for word in text.split()]
+    if not all(found):
+        raise UsageError(f"{text!r} are no levels: write them as `1s 5s 1m 2h 1d`")
+    return tuple(int(one[1]) * UNITS_MS[one[2]] for one in found if one)
+
+
+def kept_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
+    """Return the delays that stores had last, and the numbers of the stores that tell them.
+
+    A store that tells none goes with the others if these agree.
+    """
+    told: dict[tuple[int, ...], list[int]] = {}
+    for number, levels in enumerate(map(_kept, paths)):
+        told.setdefault(levels, []).append(number)
+    silent = told.pop((), [])
+    if len(told) == 1:
+        told[next(iter(told))] += silent
+    return told
+
+
+def tables_of(root: Root) -> tuple[tuple[int, ...], ...]:
+    """Return the delays of all tables of levels that a store of ours tells, the oldest first.
+
+    Raises:
+        UsageError: They cannot be understood.
+    """
+    try:
+        history = read_json(root, LEVELS_FILE).get("history", ())
+        return tuple(levels_ms_of(str(row["levels"])) for row in history)
+    except BAD_INPUT as error:
+        raise UsageError(f"{root.url}/{LEVELS_FILE} cannot be read: {error}") from error
+
+
+def _kept(path: str) -> tuple[int, ...]:
+    try:
+        return levels_ms_of(str(read_json(Root(path), LEVELS_FILE)["history"][-1]["levels"]))
+    except (*BAD_INPUT, UsageError):
+        return ()

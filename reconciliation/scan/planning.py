@@ -1,0 +1,217 @@
+"""Which bytes of which files a table is read from, cut into pieces that workers read on their own.
+
+    files of a row  -->  Segment(file, start, end)  ...  one Spark partition each (or several small)
+
+The log grows while it is read: what is planned is bounded by where its records end now
+(`find_log_end`), and units that point behind that are left out everywhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from message_store.kernels.verify import find_record
+from message_store.layout import SCANNED
+from message_store.recovery.checkpoint import newest_marks
+from message_store.verify.files import is_offset
+from reconciliation.kernels.columns import follow
+from reconciliation.scan.files import Entry, Root
+
+PARTITION_BYTES: Final = 64 << 20
+RECORD_BYTES_MAX: Final = (4 << 20) + (1 << 17)  # maxMessageSize and what a broker allows beside it
+BLANK: Final = -2  # what `follow` says at a blank record: -1 - STOP_BLANK
+OFFSET_MAX: Final = 1 << 62
+MARK_FILE: Final = "config/duemq.mark"
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of one file.
+
+    Attributes:
+        store: how rows name the store.
+        path, base, size: the file; `base` is what its first byte is called in the whole row.
+        start, end: positions in the file; what begins there belongs to the segment.
+        limit: offset behind the last byte of the log that counts.
+        topic, queue_id: of a consume queue's file.
+    """
+
+    store: str
+    root: Root
+    path: str
+    base: int
+    size: int
+    start: int
+    end: int
+    limit: int = OFFSET_MAX
+    topic: str = ""
+    queue_id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that could not be read as what it should be.
+
+    Attributes:
+        file, offset: where; size: how many bytes.
+        base: the log offset of the file's first byte, -1: it is no log file.
+    """
+
+    store: str
+    file: str
+    offset: int
+    size: int
+    kind: str
+    text: str
+    base: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """The commit log as it was when the reading was planned.
+
+    Attributes:
+        end: log offset behind its last record; last_ms: when that was stored, 0 without one.
+    """
+
+    files: tuple[Entry, ...]
+    min: int
+    end: int
+    findings: tuple[Finding, ...]
+    last_ms: int = 0
+
+
+def plan_log(store: str, root: Root) -> LogPlan:
+    """Look at the files of a commit log and find its end.
+
+    Raises:
+        OSError: The directory cannot be read.
+    """
+    durable = _durable(root)
+    entries, findings = row_of_files(store, root.files("commitlog"))
+    text = (
+        f"{{}} bytes more were on the disk once, says {MARK_FILE}: the end of the log is gone, or "
+        f"the store was copied while its broker ran"
+    )
+    if not entries:
+        if durable:
+            findings.append(Finding(store, "commitlog", 0, durable, "cut", text.format(durable), 0))
+        return LogPlan((), 0, 0, tuple(findings))
+    end, last_ms, found = find_log_end(store, root, entries)
+    if end < durable and not found:  # else a file that cannot be read is told already
+        last = [entry for entry in entries if int(entry.name) <= end][-1]
+        base, missing = int(last.name), durable - end
+        why = text.format(missing)
+        found.append(Finding(store, last.path, end - base, missing, "cut", why, base))
+    return LogPlan(tuple(entries), int(entries[0].name), end, tuple(findings + found), last_ms)
+
+
+def _durable(root: Root) -> int:
+    """Return how far the log of a store of ours is surely on the disk, 0 where nobody says."""
+    name = MARK_FILE.rpartition("/")[2]
+    try:
+        sizes = {entry.name: entry.size for entry in root.files("config")}
+        data = root.read(MARK_FILE, 0, sizes[name]).tobytes() if sizes.get(name) else b""
+    except OSError:
+        return 0
+    _, marks, _ = newest_marks(data)
+    return 0 if marks is None else marks.durable
+
+
+def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], list[Finding]]:
+    """Return the files that belong to a row, in order, and what is wrong with the others.
+
+    A last file without a byte was being made when a broker died; nothing is said of it here.
+    """
+    kept = [e for e in entries if is_offset(e.name) and e.size]
+    last = max((entry.name for entry in kept), default="~")
+    findings = [
+        Finding(store, e.path, 0, e.size, "stray-file", "it is no file of this row: not read")
+        for e in entries
+        if not is_offset(e.name) or (not e.size and e.name < last)
+    ]
+    sizes = Counter(entry.size for entry in kept)
+    usual = max(sizes, key=lambda size: (sizes[size], size), default=0)
+    for at, entry in enumerate(kept):
+        base = int(entry.name)
+        if entry.size != usual:
+            text = f"it has {entry.size} bytes, its neighbours {usual}"
+            findings.append(Finding(store, entry.path, entry.size, 0, "file-size", text, base))
+        if at and base != int(kept[at - 1].name) + usual:
+            before = int(kept[at - 1].name)
+            text = f"the file before it begins at {before}: files between them are missing"
+            missing = base - before - usual
+            findings.append(Finding(store, entry.path, 0, missing, "missing-file", text, base))
+    return kept, findings
+
+
+def find_log_end(
+    store: str, root: Root, entries: Sequence[Entry]
+) -> tuple[int, int, list[Finding]]:
+    """Return the log offset behind the last record, its time, and files that could not be read.
+
+    The last file that begins with a record is followed to its end. Bytes that are no record end it
+    unless newer records follow; older ones are stale: Apache cuts a log without zeroing it.
+    """
+    findings: list[Finding] = []
+    for entry in reversed(entries):
+        base = int(entry.name)
+        try:
+            data = root.read(entry.path, 0, entry.size)
+        except OSError as error:
+            text = f"it cannot be read: {error}"
+            findings.append(Finding(store, entry.path, 0, entry.size, "unreadable", text, base))
+            continue
+        pos, last_ms = _end_in_file(data, base)
+        if pos > 0 or entry is entries[0]:
+            return base + pos, last_ms, findings
+    return int(entries[0].name), 0, findings
+
+
+def _end_in_file(data: np.ndarray, base: int) -> tuple[int, int]:
+    row = np.zeros(1, SCANNED)
+    pos = newest = 0
+    while True:
+        stop, why = follow(data, pos, data.size, base, row[0])
+        if stop > pos:
+            newest = int(row[0]["store_ms"])
+        if why == 0 or why == BLANK:
+            return int(data.size if why == BLANK or stop > data.size else stop), newest
+        after = find_record(data, stop + 1, data.size, base, row[0])
+        if after < 0 or int(row[0]["store_ms"]) < newest:
+            return int(stop), newest
+        pos = after
+
+
+def log_segments(
+    store: str, root: Root, plan: LogPlan, *, bytes_max: int, first: int = 0, end: int = OFFSET_MAX
+) -> list[Segment]:
+    """Return segments of about `bytes_max` that cover the log from offset `first` to `end`."""
+    found = []
+    end = min(end, plan.end)
+    for entry in plan.files:
+        base = int(entry.name)
+        low, high = max(first - base, 0), min(end - base, entry.size)
+        for start in range(low, high, bytes_max):
+            stop = min(start + bytes_max, high)
+            found.append(Segment(store, root, entry.path, base, entry.size, start, stop, plan.end))
+    return found
+
+
+def grouped(segments: Iterable[Segment], bytes_max: int) -> list[tuple[Segment, ...]]:
+    """Return segments in order, as many in a group as have `bytes_max` together, at least one."""
+    groups: list[tuple[Segment, ...]] = []
+    here: list[Segment] = []
+    size = 0
+    for segment in segments:
+        if here and size + segment.end - segment.start > bytes_max:
+            groups.append(tuple(here))
+            here, size = [], 0
+        here.append(segment)
+        size += segment.end - segment.start
+    return [*groups, tuple(here)] if here else groups

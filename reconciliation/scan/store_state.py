@@ -1,0 +1,250 @@
+"""What a store says of itself beside its log: how far its levels and its timers have come.
+
+    config/delayOffset.json   which units of a level's queue were delivered or decided on
+    marks in the log          which of them belong to the timers (docs/decisions/0019)
+    config/timercheck         the slot that the timers had come to, and what they had taken in
+    timerlog                  what they took in behind its own time (`late_units`)
+
+Read once when a job is planned; workers get it with their part. A message whose holder went by
+its time (`Standing.passed`) and that was not delivered is lost; otherwise it still waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery.ownership import MARK_QUEUE, MARK_TOPIC, Marked, Ownership, Return, marked_of
+from message_store.errors import RecordUnreadable
+from message_store.json_dialect import loads
+from message_store.layout import CHECKPOINT_BYTES, CQ_UNIT, native_columns, packer
+from message_store.log.record import decode_record
+from message_store.ranges import Range, is_among, minus, plus
+from reconciliation.audit.late_units import NOTHING, find_late_units
+from reconciliation.scan.files import Root
+from reconciliation.scan.planning import Finding, LogPlan, row_of_files
+from timer_store.layout import TIMER_CHECK
+
+Offsets = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.int8]
+AHEAD, PASSED, UNKNOWN = 0, 1, -1
+OFFSETS_FILE, TIMER_FILE = "config/delayOffset.json", "config/duemq.timers.json"
+CHECK_FILE: Final = "config/timercheck"
+BAD_INPUT: Final = (OSError, ValueError, TypeError, AttributeError, LookupError)
+"""What reading a file raises that is not what it should be."""
+TIME_MAX: Final = 10**18
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A piece of a level's queue that the timers own.
+
+    Attributes:
+        taken: the timers' checkpoint knows it.
+    """
+
+    first: int
+    end: int
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Up to where the queues of a store are complete.
+
+    Attributes:
+        end: log offset; records before it have units.
+        until_ms: records stored until then have units, too.
+    """
+
+    end: int = 0
+    until_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far the levels and the timers of one store have come.
+
+    Attributes:
+        number: the store's place among the paths of a job.
+        levels: queue id to the queue offsets that its level is done with; None: nobody says.
+        owned: queue id to what the timers own; promised: its due times that its queue lacks.
+        read_ms: the timers' slot; None: nobody says.
+        taken_to: units of the timers' queue before this offset were taken in.
+        late: (n,) sorted log offsets of timers that wait in a later slot than their own.
+        log_min: where the log begins.
+        delays: level to the delays that it can have, in ms; see `level_times`.
+        reach: see `reachable`.
+    """
+
+    number: int = 0
+    levels: Mapping[int, tuple[Range, ...]] | None = None
+    owned: Mapping[int, tuple[Owned, ...]] = field(default_factory=dict)
+    promised: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    read_ms: int | None = None
+    taken_to: int = 0
+    late: Offsets = field(default_factory=NOTHING.copy)
+    log_min: int = 0
+    delays: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    reach: Reach = Reach()
+
+    def of_level(self, queue_id: int, offsets: Offsets, due_ms: Offsets, at: Offsets) -> Flags:
+        """Return AHEAD, PASSED or UNKNOWN for units of a level's queue."""
+        found = np.full(offsets.size, UNKNOWN, np.int8)
+        if self.levels is not None:
+            found[:] = AHEAD
+            for first, end in self.levels.get(queue_id, ()):
+                found[(offsets >= first) & (offsets < end)] = PASSED
+        for piece in self.owned.get(queue_id, ()):
+            mine = (offsets >= piece.first) & (offsets < piece.end)
+            found[mine] = UNKNOWN if self.read_ms is None else AHEAD
+            if piece.taken and self.read_ms is not None:
+                found[mine & (due_ms <= self.read_ms) & ~is_among(at, self.late)] = PASSED
+        return found
+
+    def of_timers(self, out_ms: Offsets, offsets: Offsets, at: Offsets) -> Flags:
+        """Return the same for timers by their slot, their place in the queue and in the log."""
+        if self.read_ms is None:
+            return np.full(out_ms.size, UNKNOWN, np.int8)
+        passed = (out_ms < self.read_ms) & (offsets < self.taken_to)
+        return np.asarray(passed & ~is_among(at, self.late), np.int8)
+
+
+def read_standing(number: int, root: Root, plan: LogPlan) -> tuple[Standing, list[Finding]]:
+    """Return what a store says, and which of its files could not be read."""
+    findings: list[Finding] = []
+
+    def told(path: str, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except BAD_INPUT as error:
+            text = f"it cannot be read: {error}"
+            findings.append(Finding(root.url, path, 0, 0, "unreadable", text))
+            return None
+
+    saved = told(OFFSETS_FILE, lambda: read_json(root, OFFSETS_FILE))
+    taken_to = told(TIMER_FILE, lambda: int(read_json(root, TIMER_FILE).get("handoverOffset", 0)))
+    check = told(CHECK_FILE, lambda: read_check(root))
+    read_ms = None if check is None else check["read_ms"] or None
+    marked = told(f"consumequeue/{MARK_TOPIC}", lambda: list(read_marks(root, plan))) or []
+    levels = told(OFFSETS_FILE, lambda: _levels(saved or {}, marked))
+    owned, promised = _owned(marked, taken_to or 0)
+    nobody = Standing(number, levels, owned, promised)
+    if not check or read_ms is None:
+        return nobody, findings
+    try:
+        late = find_late_units(root, read_ms)
+    except OSError:  # whoever looks at the timer log tells it (`other_files`)
+        return nobody, findings
+    taken_in = min(check["queue_offset"], check["master_queue_offset"])  # as Apache takes them
+    return Standing(number, levels, owned, promised, read_ms, taken_in, late), findings
+
+
+def read_json(root: Root, path: str) -> Any:
+    """Return a config file, or its backup where that is no JSON; {} if there is none.
+
+    Raises:
+        OSError: It cannot be read. ValueError: neither of them is JSON.
+    """
+    why: ValueError | None = None
+    for name in (path, f"{path}.bak"):
+        text = root.text(name)
+        if text:
+            try:
+                return loads(text)
+            except ValueError as error:
+                why = error
+    if why is not None:
+        raise why
+    return {}
+
+
+def read_check(root: Root) -> dict[str, int] | None:
+    """Return the fields of the timers' checkpoint, None if there is none.
+
+    Raises:
+        OSError: It cannot be read. ValueError: it is none.
+    """
+    if CHECK_FILE.rpartition("/")[2] not in {entry.name for entry in root.files("config")}:
+        return None
+    data = root.read(CHECK_FILE, 0, CHECKPOINT_BYTES)
+    if data.size < TIMER_CHECK.itemsize:
+        raise ValueError(f"it has {data.size} bytes, a checkpoint {CHECKPOINT_BYTES}")
+    if not data.any() and any(entry.size for entry in root.files("timerlog")):
+        raise ValueError("it has nothing but zeros, though there is a timer log")
+    values = packer(TIMER_CHECK).unpack_from(data.data)
+    check = dict(zip(TIMER_CHECK.names or (), map(int, values), strict=True))
+    if not 0 <= check["read_ms"] < TIME_MAX or check["log_pos"] < 0 or check["queue_offset"] < 0:
+        raise ValueError(f"it says read time {check['read_ms']}: it is no checkpoint")
+    return check
+
+
+def _levels(saved: Any, marked: list[Marked]) -> dict[int, tuple[Range, ...]] | None:
+    """Return what delayOffset.json says the levels are done with."""
+    if not saved.get("offsetTable"):
+        return None
+    found: dict[int, list[Range]] = {}
+    for level, offset in saved["offsetTable"].items():
+        found[int(level)] = [(0, int(offset))] if int(offset) > 0 else []
+    for name in ("deliveredAhead", "settledAhead"):
+        for level, ranges in (saved.get(name) or {}).items():
+            more = [(int(first), int(end)) for first, end in ranges]
+            found[int(level)] = plus(found.get(int(level), []), more)
+    reached = saved.get("commitLogOffset")
+    for step in marked:  # what came back later waits again
+        mark = step.mark
+        if isinstance(mark, Return) and reached is not None and step.phys_offset >= int(reached):
+            found[mark.level] = minus(found.get(mark.level, []), list(mark.pending))
+    return {level - 1: tuple(ranges) for level, ranges in found.items()}
+
+
+def _owned(
+    marked: list[Marked], taken_to: int
+) -> tuple[dict[int, tuple[Owned, ...]], dict[int, Mapping[int, int]]]:
+    """Return what the timers own, by queue id, and the due times that marks promise."""
+    fold = Ownership()
+    for step in marked:
+        fold.fold(step)
+    owned = {
+        level - 1: tuple(Owned(first, end, at < taken_to) for first, end, at in pieces)
+        for level, pieces in fold.pieces.items()
+        if pieces
+    }
+    return owned, {level - 1: dict(due) for level, due in fold.promised.items()}
+
+
+def read_marks(root: Root, plan: LogPlan) -> Iterator[Marked]:
+    """Yield the marks of migrations that are retained, in order; those damaged are left out.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    files, _ = row_of_files(root.url, root.files(f"consumequeue/{MARK_TOPIC}/{MARK_QUEUE}"))
+    for entry in files:
+        units = native_columns(
+            np.frombuffer(root.read(entry.path, 0, entry.size // 20 * 20), CQ_UNIT)
+        )
+        for number, unit in enumerate(units):
+            at, size = int(unit["phys_offset"]), int(unit["size"])
+            if size <= 0 or not plan.min <= at < plan.end:
+                continue
+            made = _mark(root, plan, int(entry.name) // 20 + number, at, size)
+            if made is not None:
+                yield made
+
+
+def _mark(root: Root, plan: LogPlan, number: int, at: int, size: int) -> Marked | None:
+    entry = next((e for e in reversed(plan.files) if int(e.name) <= at), None)
+    if entry is None:
+        return None
+    start = at - int(entry.name)
+    data = root.read(entry.path, start, start + size)
+    try:
+        record = decode_record(memoryview(data.tobytes()), at)
+        return marked_of(record, number)
+    except (RecordUnreadable, ValueError):
+        return None

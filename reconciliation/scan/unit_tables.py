@@ -1,0 +1,296 @@
+"""The tables that are not the log: queues, timer log, wheel, cursors, index; units to columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from message_store.layout import (
+    CQ_UNIT,
+    INDEX_HEADER,
+    INDEX_ITEM,
+    SCANNED,
+    native_columns,
+    packer,
+)  # fmt: skip
+from message_store.verify.index import find_shape
+from reconciliation.kernels.columns import found_units
+from reconciliation.scan.files import Entry, Root, queues_of
+from reconciliation.scan.planning import RECORD_BYTES_MAX, Finding, Segment, row_of_files
+from reconciliation.scan.store_state import BAD_INPUT, OFFSETS_FILE, read_check, read_json
+from timer_store.layout import TIMER_SLOT, TIMER_UNIT, UNIT_BYTES
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+GROUPS_FILE: Final = "config/consumerOffset.json"
+PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+CHUNK_BYTES: Final = 8 << 20
+LOOK_BYTES: Final = 64 << 20  # of the log that are looked at at once for units
+HEADER: Final = packer(INDEX_HEADER)
+Values = dict[str, Any]
+
+
+# -- planning -----------------------------------------------------------------------------------
+
+
+def queue_segments(
+    store: str, root: Root, limit: int, *, topics: frozenset[str] = frozenset()
+) -> tuple[list[Segment], list[Finding]]:
+    """Return a segment for each file of the consume queues, and what is wrong with the files."""
+    segments: list[Segment] = []
+    findings: list[Finding] = []
+    for topic, queue_id, entries in queues_of(root, "consumequeue"):
+        if topics and topic not in topics:
+            continue
+        kept, found = row_of_files(store, entries)
+        findings += found
+        segments += [
+            Segment(store, root, e.path, int(e.name), e.size, 0, e.size, limit, topic, queue_id)
+            for e in kept
+        ]
+    return segments, findings
+
+
+def file_segments(
+    store: str, root: Root, below: str, limit: int, *, unit_bytes: int, bytes_max: int
+) -> tuple[list[Segment], list[Finding]]:
+    """Return segments of whole units for the files of a row."""
+    kept, findings = row_of_files(store, root.files(below))
+    step = max(bytes_max // unit_bytes, 1) * unit_bytes
+    segments = [
+        Segment(
+            store, root, e.path, int(e.name), e.size, start, min(start + step, e.size), limit
+        )
+        for e in kept
+        for start in range(0, e.size, step)
+    ]  # fmt: skip
+    return segments, findings
+
+
+def named_files(store: str, root: Root, below: str, limit: int) -> list[Segment]:
+    """Return a segment for each file of a directory, whatever its name."""
+    return [_whole(store, root, entry, limit) for entry in root.files(below) if entry.size]
+
+
+def named_file(store: str, root: Root, path: str, limit: int) -> list[Segment]:
+    """Return a segment for one file if it is there."""
+    below, _, name = path.rpartition("/")
+    found = [entry for entry in root.files(below) if entry.name == name and entry.size]
+    return [_whole(store, root, Entry(path, entry.size), limit) for entry in found]
+
+
+def _whole(store: str, root: Root, entry: Entry, limit: int) -> Segment:
+    return Segment(store, root, entry.path.lstrip("/"), 0, entry.size, 0, entry.size, limit)
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def read_units(
+    table: str, segment: Segment, columns: Collection[str] = (), *, lost: bool = False
+) -> Iterator[Values]:
+    """Yield the columns of a segment, piece by piece: arrays, or one value for all rows.
+
+    A file that cannot be read is one row of nothing but its place and `damage`, in tables that
+    have that column and where it is asked for. Elsewhere it has no rows; `findings` tells it.
+
+    Args:
+        columns: what is asked for: `found` takes a look at the log.
+        lost: only units without a record, and files that cannot be read.
+    """
+    try:
+        for values in READERS[table](segment):
+            if "found" in columns or lost:
+                values["found"] = _found(segment, values["phys_offset"])
+            yield _lost(values) if lost else values
+    except OSError:
+        if table == "consume_queue" and "damage" in columns:
+            yield _unreadable(segment)
+
+
+def _lost(values: Values) -> Values:
+    there = values["found"]
+    return {
+        name: value[~there] if isinstance(value, np.ndarray) else value
+        for name, value in values.items()
+    }
+
+
+def _unreadable(segment: Segment) -> Values:
+    place = np.array([segment.base // CQ_UNIT.itemsize], np.int64)
+    return {
+        "topic": segment.topic, "queue_id": segment.queue_id, "queue_offset": place,
+        "phys_offset": None, "record_size": None, "tags_code": None, "found": True,
+        "damage": "unreadable",
+    }  # fmt: skip
+
+
+def _found(segment: Segment, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return whether records begin at log offsets; true also where nobody can say."""
+    root, row = segment.root, np.zeros(1, SCANNED)
+    found = np.ones(offsets.size, np.bool_)
+    entries, _ = row_of_files(segment.store, root.files("commitlog"))
+    if not entries or not offsets.size:
+        return found
+    found[offsets >= int(entries[0].name)] = False
+    lowest, highest = int(offsets.min()), int(offsets.max())
+    for entry in entries:
+        base = int(entry.name)
+        for low in range(0, entry.size, LOOK_BYTES):
+            first, end = base + low, base + min(low + LOOK_BYTES, entry.size)
+            if highest < first or lowest >= end:
+                continue
+            if not ((offsets >= first) & (offsets < end)).any():
+                continue
+            try:
+                data = root.read(entry.path, low, min(end - base + RECORD_BYTES_MAX, entry.size))
+            except OSError:
+                found[(offsets >= base) & (offsets < base + entry.size)] = True
+                break
+            found_units(np.ascontiguousarray(offsets), data, first, end, row[0], found)
+    return found
+
+
+def _blocks(segment: Segment, layout: np.dtype[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """Yield (position in the file, native units)."""
+    size = layout.itemsize
+    step = CHUNK_BYTES // size * size
+    for start in range(segment.start, segment.end, step):
+        data = segment.root.read(segment.path, start, min(start + step, segment.end))
+        units = np.frombuffer(data[: data.size // size * size], layout)
+        yield start, native_columns(units)
+
+
+def _read_queue(segment: Segment) -> Iterator[Values]:
+    """Units up to the first that was never written; those of a log that came later are left out."""
+    for start, units in _blocks(segment, CQ_UNIT):
+        bad = np.flatnonzero((units["size"] <= 0) | (units["phys_offset"] < 0))
+        count = int(bad[0]) if bad.size else int(units.size)
+        units = units[:count]
+        numbers = (segment.base + start) // CQ_UNIT.itemsize + np.arange(count)
+        keep = (units["size"] != PRE_BLANK_SIZE) & (units["phys_offset"] < segment.limit)
+        yield {
+            "topic": segment.topic,
+            "queue_id": segment.queue_id,
+            "level": segment.queue_id + 1,
+            "queue_offset": numbers[keep],
+            "phys_offset": units["phys_offset"][keep],
+            "record_size": units["size"][keep],
+            "tags_code": units["tags_code"][keep],
+            "due_ms": units["tags_code"][keep],
+            "damage": None,
+        }
+        if bad.size:
+            return
+
+
+def _read_timer_log(segment: Segment) -> Iterator[Values]:
+    for start, units in _blocks(segment, TIMER_UNIT):
+        bad = np.flatnonzero(units["size"] != UNIT_BYTES)
+        count = int(bad[0]) if bad.size else int(units.size)
+        pos = segment.base + start + np.arange(count) * UNIT_BYTES
+        units = units[:count]
+        keep = units["phys_offset"] < segment.limit
+        units, pos = units[keep], pos[keep]
+        yield {
+            "pos": pos,
+            "slot_ms": units["write_ms"] + units["delay_ms"],
+        } | {name: units[name] for name in _TIMER_NAMES}
+        if bad.size:
+            return
+
+
+_TIMER_NAMES = (
+    "prev_pos", "magic", "write_ms", "phys_offset", "record_size", "topic_hash", "due_ms",
+)  # fmt: skip
+
+
+def _read_wheel(segment: Segment) -> Iterator[Values]:
+    for start, slots in _blocks(segment, TIMER_SLOT):
+        used = np.flatnonzero(slots["tick"] > 0)
+        slots = slots[used]
+        yield {"slot": start // TIMER_SLOT.itemsize + used} | {
+            name: slots[name] for name in ("tick", "first_pos", "last_pos", "num")
+        }
+
+
+def _read_index(segment: Segment) -> Iterator[Values]:
+    data = segment.root.read(segment.path, 0, segment.size)
+    if data.size < INDEX_HEADER.itemsize:
+        return
+    header = HEADER.unpack_from(data.data)
+    begin_ms, count = header[0], header[5]
+    slots = find_shape(data, np.frombuffer(data[: INDEX_HEADER.itemsize], INDEX_HEADER)[0])
+    if slots is None:
+        return
+    start = INDEX_HEADER.itemsize + slots * 4
+    room = (data.size - start) // INDEX_ITEM.itemsize
+    block = data[start : start + min(count, room) * INDEX_ITEM.itemsize]
+    items = native_columns(np.frombuffer(block, INDEX_ITEM))[1:]
+    keep = items["phys_offset"] < segment.limit
+    yield {
+        "file": segment.path,
+        "item": (np.flatnonzero(keep) + 1).astype(np.int32),
+        "key_hash": items["key_hash"][keep],
+        "phys_offset": items["phys_offset"][keep],
+        "store_ms": begin_ms + items["time_diff_s"][keep].astype(np.int64) * 1_000,
+    }
+
+
+READERS: Final[Mapping[str, Callable[[Segment], Iterator[Values]]]] = {
+    "consume_queue": _read_queue,
+    "schedule": _read_queue,
+    "timer_log": _read_timer_log,
+    "timer_wheel": _read_wheel,
+    "index": _read_index,
+}
+
+
+def to_batch(schema: pa.Schema, store: str, values: Values) -> pa.RecordBatch:
+    """Return a record batch of the columns that the schema asks for."""
+    count = next(v.size for v in values.values() if isinstance(v, np.ndarray))
+    arrays = []
+    for field in schema:
+        value = store if field.name == "store" else values[field.name]
+        if isinstance(value, np.ndarray):
+            kind = field.type.to_pandas_dtype()
+            arrays.append(pa.array(np.ascontiguousarray(value, kind), field.type))
+        else:
+            arrays.append(pa.array([value], field.type).take(pa.array(np.zeros(count, np.int32))))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+# -- cursors ------------------------------------------------------------------------------------
+
+
+def read_cursors(store: str, root: Root) -> Iterator[Values]:
+    """Yield a row for each position that a broker has written down; `findings` tells the others."""
+    with suppress(*BAD_INPUT):
+        levels = read_json(root, OFFSETS_FILE).get("offsetTable", {})
+        for level, offset in levels.items():
+            yield _cursor(store, "level", str(level), int(level) - 1, offset)
+    with suppress(*BAD_INPUT):
+        for name, queue_id, offset in group_offsets(read_json(root, GROUPS_FILE)):
+            yield _cursor(store, "consumer", name, queue_id, offset)
+    with suppress(*BAD_INPUT):
+        for name, value in (read_check(root) or {}).items():
+            yield _cursor(store, "timer", name, 0, value)
+
+
+def group_offsets(saved: Any) -> Iterator[tuple[str, int, int]]:
+    """Yield (topic@group, queue id, offset) of consumerOffset.json.
+
+    Raises:
+        ValueError, TypeError, AttributeError: It is something else.
+    """
+    for name, queues in saved.get("offsetTable", {}).items():
+        for queue_id, offset in queues.items():
+            yield str(name), int(queue_id), int(offset)
+
+
+def _cursor(store: str, kind: str, name: str, queue_id: int, value: Any) -> Values:
+    return {"store": store, "kind": kind, "name": name, "queue_id": queue_id, "value": int(value)}

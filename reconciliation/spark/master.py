@@ -1,0 +1,78 @@
+"""Where Spark runs: here, behind Spark Connect, or on the cluster that spark-submit names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from message_store.errors import UsageError
+from reconciliation import register
+from reconciliation.spark.requirements import find_java, require_packages
+from reconciliation.spark.session import SETTINGS, local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SESSION_KEYS: Final = "spark.sql."
+CONNECT_PACKAGES: Final = ("grpc", "pandas")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Attributes:
+    cores, memory, log_level, light: of a Spark in this process; see `session.local_session`.
+    connect: `sc://HOST:PORT` of a Spark Connect server; submitted: take the session that
+        spark-submit prepared. Both use a Spark that somebody else sized.
+    """
+
+    cores: int = 0
+    memory: str = "2g"
+    log_level: str = ""
+    light: bool = False
+    connect: str = ""
+    submitted: bool = False
+
+
+def session_at(where: Where, *, with_format: bool = False) -> SparkSession:
+    """Return a session.
+
+    Args:
+        with_format: it has to know the format; one of Spark Connect does in any case.
+    Raises:
+        UsageError: A package or Java is missing; says how to get it.
+    """
+    require_packages()
+    if not where.connect and not where.submitted:
+        return local_session(
+            cores=where.cores,
+            memory=where.memory,
+            log_level=where.log_level,
+            with_format=with_format,
+            light=where.light,
+        )
+    if where.connect:
+        _require_connect()
+    else:
+        find_java()
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
+    builder = SparkSession.builder.appName("duemq reconcile")
+    spark: SparkSession = (
+        builder.remote(where.connect) if where.connect else builder
+    ).getOrCreate()
+    for key, value in SETTINGS.items():
+        if key.startswith(SESSION_KEYS):
+            spark.conf.set(key, value)
+    if with_format or is_remote():  # where Connect is between, our own jobs need it, too
+        register(spark)
+    return spark
+
+
+def _require_connect() -> None:
+    from importlib.util import find_spec
+
+    for name in CONNECT_PACKAGES:
+        if find_spec(name) is None:
+            why = f"Spark Connect needs {name}, which is not installed"
+            raise UsageError(f"{why}: pip install 'pyspark[connect]'")

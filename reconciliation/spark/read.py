@@ -1,0 +1,145 @@
+"""Tables of stores as DataFrames, and an audit of them in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.utils import is_remote
+
+from reconciliation.audit.kept_promises import KeptPromises, Tallies, audit_briefly
+from reconciliation.audit.verdicts import (
+    PLACES,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    AuditConfig,
+    Looked,
+    look,
+)
+from reconciliation.scan.levels import DEFAULT_LEVELS_MS, kept_levels_ms
+from reconciliation.scan.planned_store import Planned, plan_store
+from reconciliation.scan.planning import PARTITION_BYTES
+from reconciliation.scan.tables import TABLES
+from reconciliation.spark.data_source import BUCKETS_MAX, FORMAT, Part, StoreReader, wanted_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+PIECES_PER_CORE: Final = 8
+PIECE_BYTES_MAX: Final = 512 << 20
+BUCKET_BYTES: Final = 128 << 20  # of the log; its tallies have a sixth of that
+BUCKETS_REMOTE: Final = 200  # where the server alone knows how much there is
+QUEUE_COLUMNS = ("topic", "phys_offset", "queue_offset", "store_id", "found", "damage")
+
+
+def read_table(
+    spark: SparkSession,
+    paths: Sequence[str],
+    table: str,
+    columns: Sequence[str] = (),
+    *,
+    stores: Sequence[Planned] | None = None,
+    **options: str | int,
+) -> DataFrame:
+    """Return some columns of a table, all of them by default. Options: see `source`.
+
+    Args:
+        stores: the moment to read, of each path (`data_source.plan_store`); None: now. Where Spark
+            Connect is between, the server looks when the table is used, as for `spark.read`.
+    Raises:
+        UsageError: A path has no store, or an option is wrong.
+    """
+    kinds = dict(TABLES[table])
+    schema = ", ".join(f"{name} {kinds[name]}" for name in columns or kinds)
+    given = {"path": ",".join(paths), "table": table} | {k: str(v) for k, v in options.items()}
+    if is_remote():
+        return spark.read.format(FORMAT).schema(schema).options(**given).load()
+    wanted, names = wanted_of(given), list(columns or kinds)
+    if stores is None:
+        stores = [plan_store(number, path) for number, path in enumerate(wanted.paths)]
+    if "partitionbytes" not in {key.lower() for key in options}:
+        wanted = replace(wanted, partition_bytes=_piece_bytes(spark, stores))
+    parts = tuple(StoreReader(wanted, names, stores).partitions())
+    one_each = spark.range(0, len(parts), 1, len(parts))
+    return one_each.mapInArrow(partial(_read_parts, StoreReader(wanted, names), parts), schema)
+
+
+def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
+    """Return what one task reads: as much that its start counts little, and no more.
+
+    What is not local is held in memory whole.
+    """
+    if not all(store.root.is_local for store in stores):
+        return PARTITION_BYTES
+    whole = sum(store.plan.end - store.plan.min for store in stores)
+    piece = whole // (spark.sparkContext.defaultParallelism * PIECES_PER_CORE)
+    return min(max(piece, PARTITION_BYTES), PIECE_BYTES_MAX)
+
+
+def _read_parts(
+    reader: StoreReader, parts: Sequence[Part], numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Read the parts of some numbers: what a worker does."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            yield from reader.read(parts[number])
+
+
+def look_at_stores(
+    spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
+) -> tuple[Looked, Tallies]:
+    """Return what is rare in stores, and their tallies; all tables are of one moment.
+
+    Raises:
+        UsageError: A path has no store.
+    """
+    config, moment = config or AuditConfig(), None
+    if not is_remote():
+        moment = [plan_store(number, path) for number, path in enumerate(paths)]
+        if config.levels_ms == DEFAULT_LEVELS_MS and not config.levels_of:
+            config = replace(config, levels_of=kept_levels_ms(paths))
+
+    def table(name: str, columns: Sequence[str] = (), **options: str) -> DataFrame:
+        return read_table(spark, paths, name, columns, stores=moment, **options)
+
+    def messages(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
+        return table("messages", columns, roles=",".join(str(role) for role in roles))
+
+    held = f"{SCHEDULE_TOPIC},{TIMER_TOPIC}"
+    queues = table("consume_queue", QUEUE_COLUMNS, topics=held, lost="true")
+    looked = look(messages, queues, table("stores"), config)
+    sizes = [0] if moment is None else [store.plan.end - store.plan.min for store in moment]
+    least = BUCKETS_REMOTE if moment is None else 2 * spark.sparkContext.defaultParallelism
+    count = min(max(sum(sizes) // BUCKET_BYTES, least), BUCKETS_MAX)
+    return looked, Tallies(table("tallies", buckets=str(count)), count)
+
+
+def audit_stores(
+    spark: SparkSession,
+    paths: Sequence[str],
+    config: AuditConfig | None = None,
+    *,
+    ids: bool = True,
+) -> tuple[DataFrame, DataFrame]:
+    """Return the verdicts about stores, and what of their files could not be read.
+
+    What is rare is looked for at once, the verdicts are computed when they are used: persist them
+    to use them twice. Without `ids` nobody's `unique_id` is told, which is faster.
+    """
+    looked, _ = look_at_stores(spark, paths, config)
+    return looked.tell(looked.histories(looked.plain), ids=ids), looked.unread
+
+
+def count_stores(
+    spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
+) -> tuple[KeptPromises, DataFrame | None]:
+    """Return the verdicts about stores, those that are fine counted only, and what is unread.
+
+    Several times as fast as `audit_stores` where most is fine; an action. None: all was read.
+    """
+    looked, tallies = look_at_stores(spark, paths, config)
+    brief = audit_briefly(looked, tallies)
+    return brief, looked.unread if looked.met & PLACES else None

@@ -1,0 +1,115 @@
+"""A Spark session for an audit on this machine: quiet, small, with the Python that runs now.
+
+On a cluster the session is made by whoever submits the job; `SETTINGS` is what we learned.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from reconciliation import register
+from reconciliation.spark.class_archive import QUIET, ClassArchive
+from reconciliation.spark.requirements import find_java, require_packages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STDERR: Final = 2
+PIECES_PER_CORE: Final = 32  # small ones are joined while it runs; large ones would not fit
+
+LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ERROR_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+SETTINGS: Final = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.ui.enabled": "false",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def local_session(
+    *,
+    cores: int = 0,
+    memory: str = "2g",
+    log_level: str = "",
+    app: str = "duemq reconcile",
+    with_format: bool = True,
+    light: bool = False,
+    archive_to: Path | None = None,
+) -> SparkSession:
+    """Start Spark inside this process, or return the session that runs already.
+
+    Args:
+        cores: how many tasks run at once; 0: one for each core.
+        memory: of the Java process.
+        log_level: of Spark's own log, on standard error; empty: Java says nothing at all.
+        with_format: make `format("rocketmq-store")` known, which takes some seconds; our own jobs
+            read stores without it.
+        light: for jobs whose work is done in Python (`kept_promises`): Java compiles quickly, with
+            less optimization.
+        archive_to: Java writes the classes that it loaded there when it ends (`class_archive`).
+    Raises:
+        UsageError: pyspark, pyarrow or Java is missing; says how to get it.
+    """
+    require_packages()
+    archive = ClassArchive.of(find_java())
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # what plans and reads data sources
+    cores = cores or os.cpu_count() or 1
+    java = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} -Dduemq.spark.log={log_level or 'OFF'}"
+    java += f" {LIGHT}" if light else ""
+    if archive_to is not None:
+        java += f' {QUIET} -XX:ArchiveClassesAtExit="{archive_to}"'
+    elif archive is not None:
+        java += f" {archive.options}"
+    builder = SparkSession.builder.appName(app).master(f"local[{cores}]")
+    local = {
+        "spark.driver.memory": memory,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": java,
+        "spark.sql.shuffle.partitions": str(cores * PIECES_PER_CORE),
+    }
+    for key, value in (SETTINGS | local).items():
+        builder = builder.config(key, value)
+    with nullcontext() if log_level else _silent_children():
+        session: SparkSession = builder.getOrCreate()
+    if not log_level:
+        _silence_errors()
+    if with_format:
+        register(session)
+    return session
+
+
+def _silence_errors() -> None:
+    """Have pyspark raise errors only, and not log them with Java's traceback as well."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ERROR_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a batch that was stopped half-way
+
+
+@contextmanager
+def _silent_children() -> Iterator[None]:
+    """Have processes that are started in here write their errors nowhere, as long as they live."""
+    kept = os.dup(STDERR)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, STDERR)
+        yield
+    finally:
+        os.dup2(kept, STDERR)
+        os.close(kept)
+        os.close(nowhere)

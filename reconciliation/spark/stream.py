@@ -1,0 +1,82 @@
+"""The log as a stream: `spark.readStream.format("rocketmq-store")`, table `messages` only.
+
+    offset   {store: log offset where its next record begins}
+    tickMs   there is a batch after so many ms, though nothing was appended: the offset has the
+             time, too; 0, the default: batches come with records only
+
+Each micro-batch covers what was appended since the last; with a checkpoint every record comes
+exactly once, across restarts too. What retention removed before it was read is a row with the
+damage `missing-file`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from message_store.clock import SystemClock
+from reconciliation.scan.files import Root
+from reconciliation.scan.planning import Finding, LogPlan, grouped, log_segments, plan_log
+from reconciliation.scan.store_state import Standing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from reconciliation.spark.data_source import Part, StoreReader, Wanted
+
+Offsets = dict[str, int]
+TICK: Final = "@tick"
+
+
+class StoreStreamReader(DataSourceStreamReader):
+    """Plans the parts of each micro-batch; `reader` reads them."""
+
+    def __init__(self, wanted: Wanted, reader: StoreReader, part: type[Part]) -> None:
+        self._wanted, self._reader, self._part = wanted, reader, part
+
+    def initialOffset(self) -> Offsets:
+        """Return where the logs begin, or the option startOffset."""
+        return {root.url: max(plan.min, self._wanted.start) for root, plan in self._plans()}
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> Offsets:
+        """Return where the logs end now; never before `start`."""
+        known = start or {}
+        ends = ((root.url, min(plan.end, self._wanted.end)) for root, plan in self._plans())
+        found = {url: max(end, known.get(url, 0)) for url, end in ends}
+        tick_ms = self._wanted.tick_ms
+        if tick_ms:
+            found[TICK] = max(SystemClock().now_ms() // tick_ms * tick_ms, known.get(TICK, 0))
+        return found
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """Return the parts of one micro-batch."""
+        found: list[InputPartition] = []
+        for number, (root, plan) in enumerate(self._plans()):
+            first, until = start.get(root.url, plan.min), end.get(root.url, plan.end)
+            bounded = replace(plan, end=until)
+            size = self._wanted.partition_bytes
+            segments = log_segments(root.url, root, bounded, bytes_max=size, first=first)
+            mine = Standing(number)
+            found += [self._part(group, standing=mine) for group in grouped(segments, size)]
+            if first < min(plan.min, until):
+                lost = (_removed(root, plan, first, until),)
+                found.append(self._part(findings=lost, standing=mine))
+        return found or [self._part()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of a part."""
+        return self._reader.read(partition)
+
+    def _plans(self) -> Iterator[tuple[Root, LogPlan]]:
+        for path in self._wanted.paths:
+            root = Root(path.rstrip("/"))
+            yield root, plan_log(root.url, root)
+
+
+def _removed(root: Root, plan: LogPlan, first: int, until: int) -> Finding:
+    size = min(plan.min, until) - first
+    text = f"{size} bytes of the log were removed before they were read"
+    return Finding(root.url, "commitlog", 0, size, "missing-file", text, first)

@@ -1,0 +1,70 @@
+"""The put hook: messages with a delay level go to the schedule topic.
+
+Columns do the work; only rows whose property text must change are touched one by one: a level
+above the highest (DELAY is rewritten), timer properties beside a level (the level wins), and what
+a broker added in an earlier life of the message, which consumers send along when they send it back.
+So a message is the same whether its level is migrated or not. Source:
+HookUtils.handleScheduleMessage.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.log.batch import PutBatch
+from message_store.queues.topic_table import TopicTable
+from schedule_service import kernels
+from schedule_service.levels import LevelHistory
+from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
+
+MESSAGE_ILLEGAL = 13
+TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+STALE_PROPERTIES = (
+    *TIMER_PROPERTIES,
+    *("TIMER_OUT_MS", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES"),
+    *("DUEMQ_DUE_MS", "REAL_TOPIC", "REAL_QID"),
+)
+
+
+class LevelHook:
+    """Redirects rows with a level. A `PutHook`."""
+
+    def __init__(self, topics: TopicTable, levels: LevelHistory) -> None:
+        self._levels = levels
+        self._schedule = topics.add(SCHEDULE_TOPIC)
+        self._half = topics.add(HALF_TOPIC)
+        self._report: npt.NDArray[np.uint8] = np.zeros(1024, np.uint8)
+
+    def __call__(self, batch: PutBatch, now_ms: int) -> None:
+        """Redirect rows with a level; refuse those whose DELAY is no number with 13.
+
+        Half messages stay where they are: their delay counts from the commit.
+        """
+        count = batch.count
+        if self._report.size < count:
+            self._report = np.zeros(count * 2, np.uint8)
+        odd = kernels.redirect(
+            batch.rows, count, self._schedule, self._half, self._levels.delays_ms, self._report
+        )
+        if odd:
+            for at in np.flatnonzero(self._report[:count]).tolist():
+                if self._report[at] == kernels.ILLEGAL:
+                    self._refuse(batch, at)
+                else:
+                    self._rewrite(batch, at)
+
+    def _refuse(self, batch: PutBatch, at: int) -> None:
+        value = batch.properties(at).get("DELAY", "")
+        remark = (
+            f"the delay level {value[:40]!r} (property DELAY) is no whole number; "
+            f"levels are 1 to {self._levels.delays_ms.size - 1}, 0 is no delay"
+        )
+        batch.refuse(at, MESSAGE_ILLEGAL, remark)
+
+    def _rewrite(self, batch: PutBatch, at: int) -> None:
+        properties = batch.properties(at)
+        for name in STALE_PROPERTIES:
+            properties.pop(name, None)
+        properties["DELAY"] = str(int(batch.rows[at]["delay_level"]))
+        batch.set_properties(at, properties)

@@ -1,0 +1,162 @@
+"""What a level hands over to the timers, and takes back. Decided by nobody here: marks say it.
+
+    offer       the front of a level that nothing of is on its way: it may be handed over
+    hand_over   its mark is in the log: the cursor passes it
+    take_back   its mark is in the log: the cursor reopens it, due times as they were
+
+Apache's number for a level (`offsetTable`) does not pass a handover before a checkpoint of the
+timers has it (`covered`): an Apache broker that opens the store after a kill then delivers some
+twice at worst, and loses none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery.ownership import Marked, Ownership, Return, Transfer
+from message_store.ranges import Range, within
+from schedule_service.cursor import NEVER_MS, Cut, Segment, find_cuts
+from schedule_service.queues import LONGEST_HASH, ScheduleQueues
+
+if TYPE_CHECKING:
+    from schedule_service.delivery import Level
+
+Units = npt.NDArray[Any]
+READ_UNITS = 65_536
+
+
+class Offer(NamedTuple):
+    """What a level can hand over now.
+
+    Attributes:
+        first, end: queue offsets.
+        excluded: ranges of it that were settled ahead.
+        units: (end - first,) `layout.UNIT`; due_ms: (end - first,) i8.
+        promised: due times of those whose tags code is no time, by queue offset.
+    """
+
+    first: int
+    end: int
+    excluded: list[Range]
+    units: Units
+    due_ms: npt.NDArray[np.int64]
+    promised: Mapping[int, int]
+
+
+class LevelTransfers:
+    """Handovers and givebacks of one level service. Belongs to the event loop's thread.
+
+    Attributes:
+        owned: what belongs to the timers, by the marks.
+    """
+
+    def __init__(
+        self, levels: dict[int, Level], queues: ScheduleQueues, wake: Callable[[], None]
+    ) -> None:
+        self._levels, self._queues, self._wake = levels, queues, wake
+        self.owned = Ownership()
+        self._uncovered: dict[int, list[tuple[int, int]]] = {}  # level: (mark, first offset)
+
+    def restore(self, marked: Iterable[Marked], offsets: Mapping[int, int]) -> None:
+        """Know all marks that are retained; `offsets`: Apache's numbers as they were found."""
+        for step in marked:
+            self.owned.fold(step)
+            if isinstance(step.mark, Transfer):
+                first = offsets.get(step.mark.level, step.mark.first)
+                self._uncovered[step.mark.level] = [(step.at, first)]
+
+    @property
+    def floors(self) -> dict[int, int]:
+        """Level to the queue offset that Apache's number must not pass yet."""
+        return {n: min(first for _, first in rest) for n, rest in self._uncovered.items() if rest}
+
+    def covered(self, mark_end: int) -> None:
+        """Note that a checkpoint of the timers has every handover before a mark's queue offset."""
+        for level, rest in self._uncovered.items():
+            self._uncovered[level] = [item for item in rest if item[0] >= mark_end]
+
+    # -- over ---------------------------------------------------------------------------------
+
+    def offer(self, level: int, count_max: int, ranges_max: int) -> Offer | None:
+        """Return what a level can hand over now, the front of its first segment; None: nothing.
+
+        Args:
+            ranges_max: of `excluded`; `promised` has at most so many, too.
+        """
+        segment = self._front(level)
+        if segment is None:
+            return None
+        first = segment.appended
+        units = self._queues.units(level, first, min(count_max, segment.end - first))
+        if not units.size:
+            return None
+        due_ms = self._queues.due_ms(level, units)
+        codes = units["tags_code"]
+        odd = np.flatnonzero((codes < LONGEST_HASH) & (codes >= -LONGEST_HASH))
+        count = int(odd[ranges_max]) if odd.size > ranges_max else int(units.size)
+        excluded = within(self._levels[level].cursor.settled_ranges(), first, first + count)
+        if len(excluded) > ranges_max:
+            count = excluded[ranges_max][0] - first
+            excluded = excluded[:ranges_max]
+        promised = {first + at: int(due_ms[at]) for at in odd.tolist() if at < count}
+        return Offer(first, first + count, excluded, units[:count], due_ms[:count], promised)
+
+    def _front(self, level: int) -> Segment | None:
+        """Return the first segment of a level that holds something; none while it is on its way."""
+        found = self._levels.get(level)
+        if found is None:
+            return None
+        segment = next((s for s in found.cursor.segments if s.pending), None)
+        return segment if segment is not None and segment.appended == segment.taken else None
+
+    def hand_over(self, marked: Marked) -> None:
+        """Pass what a mark says; it is what `offer` returned in this turn of the loop."""
+        mark = marked.mark
+        assert isinstance(mark, Transfer)
+        segment = self._front(mark.level)
+        assert segment is not None
+        assert segment.appended == mark.first
+        next_due_ms = NEVER_MS
+        if mark.end < segment.end:
+            units = self._queues.units(mark.level, mark.end, 1)
+            next_due_ms = int(self._queues.due_ms(mark.level, units)[0]) if units.size else 0
+        self._levels[mark.level].cursor.hand_over(segment, mark.end, next_due_ms)
+        self.owned.fold(marked)
+        self._uncovered.setdefault(mark.level, []).append((marked.at, mark.first))
+
+    # -- back ---------------------------------------------------------------------------------
+
+    def is_ready(self, level: int) -> bool:
+        """Whether a level can take something back now: nothing of it is refused by the store."""
+        found = self._levels.get(level)
+        return found is not None and found.cursor.is_quiet
+
+    def take_back(self, marked: Marked) -> None:
+        """Have the ranges of a giveback wait here again."""
+        mark = marked.mark
+        assert isinstance(mark, Return)
+        cursor = self._levels[mark.level].cursor
+        for first, end in reversed(mark.pending):
+            cuts, heads = self._cuts(mark.level, first, end)
+            cursor.reopen(first, end, cuts, heads)
+        self.owned.fold(marked)
+        self._wake()
+
+    def _cuts(self, level: int, first: int, end: int) -> tuple[list[Cut], tuple[int, int]]:
+        """Return where due times decrease in a range, and those of its ends."""
+        cuts: list[Cut] = []
+        head_ms, last_ms = 0, -NEVER_MS
+        at = first
+        while at < end:
+            units = self._queues.units(level, at, min(READ_UNITS, end - at))
+            if not units.size:
+                break
+            due_ms = self._queues.due_ms(level, units)
+            head_ms = int(due_ms[0]) if at == first else head_ms
+            cuts += find_cuts(due_ms, at, last_ms)
+            last_ms, at = int(due_ms[-1]), at + int(units.size)
+        return cuts, (head_ms, last_ms)

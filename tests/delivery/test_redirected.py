@@ -1,0 +1,58 @@
+"""What a held record says about where it goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from delivery.redirected import HALF_TOPIC, NoTarget, has_routes, queue_number, real_target, without
+from message_store.queues.topic_table import TopicTable
+
+
+@pytest.mark.parametrize(
+    ("properties", "wanted"),
+    [
+        ({"REAL_TOPIC": "T", "REAL_QID": "3"}, ("T", 3)),
+        ({"REAL_TOPIC": "T"}, "no_target"),
+        ({"REAL_QID": "3"}, "no_target"),
+        ({"REAL_TOPIC": "held", "REAL_QID": "3"}, "no_target"),
+        ({"REAL_TOPIC": HALF_TOPIC, "REAL_QID": "0"}, "half_message"),
+        ({"REAL_TOPIC": "never seen", "REAL_QID": "0"}, "topic_missing"),
+        ({"REAL_TOPIC": "unrouted", "REAL_QID": "0"}, "topic_missing"),
+    ],
+)
+def test_target(properties, wanted):
+    topics = TopicTable()
+    assert not has_routes(topics)
+    topics.set_routing("T", write_queues=4, read_queues=4, perm=6)
+    assert has_routes(topics)
+    for name in ("unrouted", "held", HALF_TOPIC):
+        topics.add(name)
+    found = real_target(properties, topics, "held", routed=True)
+    if isinstance(found, NoTarget):
+        assert found.reason == wanted
+    else:
+        assert (topics.name(found[0]), found[1]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("0", 0), ("+2", 2), ("65535", 65_535), ("65536", -1), ("-1", -1), ("", -1), ("x", -1),
+     ("9999999999", -1), ("++1", -1), ("\u0661", -1)],
+)  # fmt: skip
+def test_queue_number(text, wanted):
+    assert queue_number(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (b"", b""),
+        (b"a\x01b", b"a\x01b"),
+        (b"a\x01b\x02__CRC32#\x018784913581\x02", b"a\x01b\x02"),
+        (b"__CRC32#\x018\x02a\x01b\x02", b"a\x01b\x02"),
+        (b"T\x011\x02a\x01T\x011\x02T\x012", b"a\x01T\x011"),
+        (b"TT\x011\x02", b"TT\x011\x02"),
+    ],
+)
+def test_without(text, wanted):
+    assert without(text, b"__CRC32#", b"T") == wanted

@@ -1,0 +1,112 @@
+import json
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.admin.client_admin import ClientAdminProcessor
+from duemq.ports import Identity
+from duemq.registry.clients import ClientTable
+from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
+from duemq.registry.subscriptions import parse_expression
+from message_store.errors import RequestError
+from tests.fakes import HOST, FakePeer
+from tests.store_help import open_store, put_one
+
+
+class World:
+    def __init__(self, store, version=479):
+        self.peer, self.clients = FakePeer("a", 5_555), ClientTable()
+        told = (parse_expression("T", "a"),)
+        entry = ConsumerEntry("G", "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_X", told)
+        self.clients.heartbeat(
+            Heartbeat("c", ("P",), (entry,)), self.peer, language="GO", version=version, now_ms=9
+        )
+        identity = Identity("broker-a", "C", 0, HOST)
+        self.handlers = ClientAdminProcessor(self.clients, store, identity).handlers()
+
+    async def ask(self, code, body=b"", **fields):
+        return await self.handlers[code](Request(code, fields, body))
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path) as store:
+        yield store
+
+
+CONNECTION = {"clientAddr": "127.0.0.1:5555", "clientId": "c", "language": "GO", "version": 479}
+
+
+def test_connections_of_groups(run, store):
+    world = World(store)
+    body = json.loads(run(world.ask(203, consumerGroup="G")).body)
+    assert body["connectionSet"] == [CONNECTION]
+    assert body["consumeType"] == "CONSUME_PASSIVELY"
+    assert body["subscriptionTable"]["T"]["subString"] == "a"
+    assert run(world.ask(203, consumerGroup="none")).code == 206
+    body = json.loads(run(world.ask(204, producerGroup="P")).body)
+    assert body == {"connectionSet": [CONNECTION]}
+    assert run(world.ask(204, producerGroup="none")).code == 1
+    body = json.loads(run(world.ask(328)).body)
+    assert body["data"]["P"][0]["remoteIP"] == "/127.0.0.1:5555"
+    assert body["data"]["P"][0]["lastUpdateTimestamp"] == 9
+
+
+def test_running_info_is_relayed_untouched(run, store):
+    world = World(store)
+    told = Response(0, "fine", {"x": "y"}, b'{"mqTable":{{"queueId":0}:1}}')
+    world.peer.answers[307] = told
+    fields = {"consumerGroup": "G", "clientId": "c", "jstackEnable": "false"}
+    assert run(world.ask(307, **fields)) is told
+    assert world.peer.calls[0].fields == fields
+
+
+@pytest.mark.parametrize(("fault", "code"), [(TimeoutError(), 207), (ConnectionError("x"), 1)])
+def test_a_client_that_does_not_answer(run, store, fault, code):
+    world = World(store)
+    world.peer.answers[307] = fault
+    assert run(world.ask(307, consumerGroup="G", clientId="c")).code == code
+
+
+@pytest.mark.parametrize(
+    ("version", "group", "client"), [(479, "none", "c"), (479, "G", "none"), (61, "G", "c")]
+)
+def test_a_client_that_cannot_be_asked(run, store, version, group, client):
+    with pytest.raises(RequestError) as refusal:
+        run(World(store, version).ask(307, consumerGroup=group, clientId=client))
+    assert refusal.value.code == 1
+
+
+def test_a_message_is_consumed_directly(run, store):
+    world = World(store)
+    world.peer.answers[309] = Response(body=b"result")
+    row = put_one(store, "T", body=b"wanted")
+    offset_id = f"7F00000100002A9F{int(row['phys_offset']):016X}"
+    fields = {"consumerGroup": "G", "clientId": "c", "msgId": offset_id}
+    assert run(world.ask(309, **fields)).body == b"result"
+    (told,) = world.peer.calls
+    assert told.fields == fields | {"brokerName": "broker-a"}
+    assert told.body == bytes(store.record_bytes(0, int(row["record_size"])))
+    for wrong in ("zz", "7F00000100002A9F00000000000F0000"):
+        with pytest.raises(RequestError):
+            run(world.ask(309, **(fields | {"msgId": wrong})))
+
+
+@pytest.mark.parametrize(
+    ("answer", "table"),
+    [
+        (
+            b'{"messageQueueTable":{{"brokerName":"b","queueId":0,"topic":"T"}:5}}',
+            b'{{"brokerName":"b","queueId":0,"topic":"T"}:5}',
+        ),
+        (b"{}", b"{}"),
+        (b"garbage", b"{}"),
+    ],
+)
+def test_progress_that_clients_tell(run, store, answer, table):
+    world = World(store)
+    world.peer.answers[221] = Response(body=answer)
+    found = run(world.ask(223, topic="T", group="G", clientAddr="")).body
+    assert found == b'{"consumerTable":{"c":' + table + b'},"messageQueueTable":{}}'
+    assert run(world.ask(223, topic="T", group="none")).code == 206
+    assert run(World(store, 27).ask(223, topic="T", group="G")).code == 1

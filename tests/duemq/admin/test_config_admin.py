@@ -1,0 +1,56 @@
+import json
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.admin.config_admin import BODY_BYTES_MAX, ConfigProcessor
+from duemq.registry.data_version import DataVersion
+from message_store.errors import ConfigError, RequestError
+
+
+class World:
+    def __init__(self):
+        self.values = {"fileReservedTime": "72", "brokerName": "b"}
+        self.processor = ConfigProcessor(
+            lambda: self.values, lambda: DataVersion(1, 5), self.reconfigure,
+            lambda: frozenset({"configBlackList", "brokerConfigPath"}),
+        )  # fmt: skip
+
+    async def reconfigure(self, changes):
+        if "x" in changes.values():
+            raise ConfigError("fileReservedTime", "x", "must be a whole number")
+        self.values |= changes
+
+    async def ask(self, code, body=b""):
+        return await self.processor.handlers()[code](Request(code, {}, body))
+
+
+def test_all_keys_are_shown_sorted_with_the_version(run):
+    answer = run(World().ask(26))
+    assert answer.body == b"brokerName=b\nfileReservedTime=72\n"
+    assert json.loads(answer.fields["version"]) == {
+        "counter": 1,
+        "stateVersion": 0,
+        "timestamp": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "kept"),
+    [
+        (b"fileReservedTime=48\n", 0, "48"),
+        (b"fileReservedTime = 48", 0, "48"),
+        (b"", 0, "72"),
+        (b"fileReservedTime=48\nconfigBlackList=\n", 16, "72"),
+        (b"fileReservedTime=x\n", 1, "72"),
+        (b"\xff=1", 1, "72"),
+        (b"a=1\n" * (BODY_BYTES_MAX // 4 + 1), 1, "72"),
+    ],
+)
+def test_changes_are_made_all_or_none(run, body, code, kept):
+    world = World()
+    try:
+        found = run(world.ask(25, body)).code
+    except RequestError as refusal:
+        found = refusal.code
+    assert (found, world.values["fileReservedTime"]) == (code, kept)

@@ -1,0 +1,75 @@
+import json
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.admin.consume_report import ConsumeReport
+from duemq.registry.clients import ClientTable
+from tests.fakes import FakeGroups, FakeOffsets, FakeTopics
+from tests.store_help import open_store, put_one
+
+
+class ListedGroups(FakeGroups):
+    def __iter__(self):
+        return iter(self.table.values())
+
+
+class ListedOffsets(FakeOffsets):
+    def topics_of(self, group):
+        return sorted({topic for name, topic, _ in self.table if name == group})
+
+    def groups_of(self, topic):
+        return sorted({group for group, name, _ in self.table if name == topic})
+
+
+class OrderTopic:
+    def __init__(self, name, order=False):
+        self.name, self.order, self.read_queues = name, order, 2
+
+
+@pytest.fixture
+def world(tmp_path):
+    with open_store(tmp_path) as store:
+        for queue in (0, 0, 0, 1):
+            put_one(store, "T", queue)
+        topics = FakeTopics(OrderTopic("T"), OrderTopic("O", order=True))
+        groups, offsets = ListedGroups(), ListedOffsets()
+        groups.find("G")
+        groups.find("H")
+        offsets.commit("G", "T", 0, 1)
+        offsets.commit("G", "O", 0, 0)
+        offsets.commit("H", "T", 0, 2)
+        offsets.commit("H", "T", 1, 1)
+
+        async def stats_of(request):
+            return Response(body=json.dumps({"asked": request.fields["topic"]}).encode())
+
+        report = ConsumeReport(
+            store, topics, groups, offsets, ClientTable(), stats_of, "127.0.0.1:10911"
+        )
+        yield report.handlers()
+
+
+def test_every_group_and_how_far_all_are_behind(run, world):
+    body = json.loads(run(world[317](Request(317, {"isOrder": "false"}))).body)
+    assert body == {
+        "brokerAddr": "127.0.0.1:10911",
+        "consumeStatsList": [{"G": [{"asked": "T"}]}, {"H": [{"asked": "T"}]}],
+        "totalDiff": 4,
+        "totalInflightDiff": 0,
+    }
+    body = json.loads(run(world[317](Request(317, {"isOrder": "true"}))).body)
+    assert body["consumeStatsList"] == [{"G": [{"asked": "O"}]}]
+
+
+@pytest.mark.parametrize(
+    ("left_out", "body"),
+    [
+        ("", b'{"correctionOffsets":{0:1,1:1}}'),
+        ("G", b'{"correctionOffsets":{0:1,1:1}}'),
+        ("G,H", b'{"correctionOffsets":{}}'),
+    ],
+)
+def test_corrections_are_the_lowest_of_all_groups(run, world, left_out, body):
+    fields = {"filterGroups": left_out, "compareGroup": "G", "topic": "T"}
+    assert run(world[308](Request(308, fields))).body == body

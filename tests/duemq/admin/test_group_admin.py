@@ -1,0 +1,215 @@
+"""Consumer groups for tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delivery.plugin import Response
+from message_store.errors import RequestError
+from tests.duemq.admin_help import AdminBroker, admin_broker, key
+from tests.store_help import put_one
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[AdminBroker]:
+    with admin_broker(tmp_path) as found:
+        yield found
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+def test_a_group_is_created_changed_and_deleted(broker: AdminBroker) -> None:
+    body = {"groupName": "G", "retryMaxTimes": 3, "attributes": {}}
+    assert broker.ask(200, json.dumps(body).encode()) == Response()
+    found = broker.see(352, group="G")
+    assert (found["retryMaxTimes"], found["attributes"]) == (3, {})
+    assert broker.see(201)["subscriptionGroupTable"]["G"] == found
+    assert broker.ask(207, groupName="G") == Response()
+    with pytest.raises(RequestError) as refused:
+        broker.ask(352, group="G")
+    assert refused.value.code == 26
+
+
+def test_all_groups_with_their_version(broker: AdminBroker) -> None:
+    assert sorted(broker.see(201)) == ["dataVersion", "forbiddenTable", "subscriptionGroupTable"]
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        (200, b""),
+        (200, b"{"),
+        (200, b'{"groupName":"a b"}'),
+        (200, b'{"groupName":"G","retryMaxTimes":"x"}'),
+        (225, b"{}"),
+        (225, b'{"groupConfigList":[5]}'),
+        (225, b'{"groupConfigList":[{"groupName":"G"},{"groupName":""}]}'),
+    ],
+)
+def test_groups_that_cannot_be(broker: AdminBroker, code: int, body: bytes) -> None:
+    with pytest.raises(RequestError) as refused:
+        broker.ask(code, body)
+    assert refused.value.code in (1, 29)
+    assert broker.groups.known("G") is None
+
+
+def test_several_groups_are_created_together(broker: AdminBroker) -> None:
+    groups = {"groupConfigList": [{"groupName": "G"}, {"groupName": "H"}]}
+    assert broker.ask(225, json.dumps(groups).encode()) == Response()
+    assert broker.see(352, group="H")["groupName"] == "H"
+
+
+@pytest.mark.parametrize(
+    ("fields", "left"),
+    [({}, ["T"]), ({"cleanOffset": "true"}, []), ({"removeOffset": "true"}, [])],
+)
+def test_deleting_a_group_may_forget_its_progress(
+    broker: AdminBroker, fields: dict[str, str], left: list[str]
+) -> None:
+    broker.offsets.commit("G", "T", 0, 1)
+    broker.ask(207, groupName="G", **fields)
+    assert broker.offsets.topics_of("G") == left
+
+
+# -- progress -------------------------------------------------------------------------------------
+
+
+def fill(broker: AdminBroker) -> None:
+    """Store three messages, 100 ms apart, in queue 1 of T; the group has consumed two."""
+    broker.create("T")
+    for _ in range(3):
+        put_one(broker.store, "T", 1)
+        broker.clock.advance(100)
+    broker.offsets.commit("G", "T", 1, 2)
+
+
+def test_how_far_a_group_is_behind(broker: AdminBroker) -> None:
+    fill(broker)
+    broker.offsets.commit_pull("G", "T", 1, 3)
+    second_ms = broker.clock.now_ms() - 200
+    assert broker.see(208, consumerGroup="G") == {
+        "consumeTps": 0.0,
+        "offsetTable": {
+            key(0, "T"): lag(0, 0, 0, 0),
+            key(1, "T"): lag(3, 2, second_ms, 3),
+        },
+    }
+
+
+def lag(end: int, consumed: int, last_ms: int, pulled: int) -> dict[str, int]:
+    return {
+        "brokerOffset": end,
+        "consumerOffset": consumed,
+        "lastTimestamp": last_ms,
+        "pullOffset": pulled,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "online", "topics"),
+    [
+        ({}, [], {"T", "U"}),
+        ({"topic": "U"}, [], {"U"}),
+        ({"topic": "W"}, [], {"W"}),  # no progress yet
+        ({"topic": "nobody"}, [], set()),
+        ({"topicList": "T;nobody"}, [], {"T"}),
+        ({}, ["T", "W"], {"T", "W"}),  # members gave up U
+        ({"topic": "U"}, ["T"], set()),
+    ],
+)
+def test_which_topics_208_is_about(
+    broker: AdminBroker, fields: dict[str, str], online: list[str], topics: set[str]
+) -> None:
+    for name in "TUW":
+        broker.create(name, 1)
+    for name in ("T", "U", "gone"):
+        broker.offsets.commit("G", name, 0, 1)
+    if online:
+        broker.subscribe("G", *online)
+    table = broker.see(208, consumerGroup="G", **fields)["offsetTable"]
+    assert {json.loads(text)["topic"] for text in table} == topics
+
+
+def test_from_when_to_when_and_how_late(broker: AdminBroker) -> None:
+    fill(broker)
+    spans = broker.see(303, topic="T", group="G")["consumeTimeSpanSet"]
+    now_ms = broker.clock.now_ms()
+    assert spans == [
+        {
+            "consumeTimeStamp": -1,
+            "delayTime": 0,
+            "maxTimeStamp": -1,
+            "messageQueue": {"brokerName": "b", "queueId": 0, "topic": "T"},
+            "minTimeStamp": -1,
+        },
+        {
+            "consumeTimeStamp": now_ms - 200,
+            "delayTime": 100,
+            "maxTimeStamp": now_ms - 100,
+            "messageQueue": {"brokerName": "b", "queueId": 1, "topic": "T"},
+            "minTimeStamp": now_ms - 300,
+        },
+    ]
+    with pytest.raises(RequestError) as refused:
+        broker.ask(303, topic="nobody", group="G")
+    assert refused.value.code == 17
+
+
+def test_all_progress_for_slaves_has_bare_numbers_as_keys(broker: AdminBroker) -> None:
+    broker.offsets.commit("G", "T", 0, 5)
+    assert b'"offsetTable":{"T@G":{0:5}}' in bytes(broker.ask(43).body)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "online", "cloned"),
+    [
+        ({}, [], ["T", "U"]),
+        ({"topic": "U"}, [], ["U"]),
+        ({}, ["T"], ["T"]),
+        ({"offline": "true"}, ["T"], ["T", "U"]),
+    ],
+)
+def test_progress_is_cloned(
+    broker: AdminBroker, fields: dict[str, str], online: list[str], cloned: list[str]
+) -> None:
+    for name in "TU":
+        broker.create(name)
+    for name in ("T", "U", "gone"):
+        broker.offsets.commit("G", name, 0, 4)
+    if online:
+        broker.subscribe("G", *online)
+    assert broker.ask(314, srcGroup="G", destGroup="H", **fields) == Response()
+    assert broker.offsets.topics_of("H") == cloned
+
+
+def test_cloning_an_unknown_topic_is_refused(broker: AdminBroker) -> None:
+    with pytest.raises(RequestError) as refused:
+        broker.ask(314, srcGroup="G", destGroup="H", topic="nobody", offline="true")
+    assert refused.value.code == 1
+
+
+# -- who consumes what ----------------------------------------------------------------------------
+
+
+def test_topics_of_a_group(broker: AdminBroker) -> None:
+    for name in ("U", "T"):
+        broker.offsets.commit("G", name, 0, 1)
+    assert broker.see(343, group="G") == {"topicList": ["T", "U"]}
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"), [("T", {"subString": "A||B", "subVersion": 7}), ("U", None)]
+)
+def test_a_subscription(broker: AdminBroker, topic: str, expected: Any) -> None:
+    broker.subscribe("G", "T")
+    found = broker.see(345, group="G", topic=topic)
+    told = found.pop("subscriptionData", None)
+    assert found == {"group": "G", "topic": topic}
+    assert (told is None) is (expected is None)
+    assert expected is None or expected.items() <= told.items()

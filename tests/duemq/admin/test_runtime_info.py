@@ -1,0 +1,100 @@
+import json
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.admin.runtime_info import RuntimeInfo, binary_size, run_time
+from duemq.configuration.config import BrokerConfig
+from duemq.metrics.put_get_stats import BrokerStats
+from duemq.send.put_latency import PutLatency
+from message_store.clock import FakeClock
+from tests.store_help import open_store, put_one
+
+GOLDEN_TEXT = """
+msgPutTotalTodayNow scheduleMessageOffset_1 brokerActive sendThreadPoolQueueHeadWaitTimeMills
+putMessageDistributeTime queryThreadPoolQueueHeadWaitTimeMills remainHowManyDataToFlush
+msgGetTotalTodayNow timerEnqueueTps queryThreadPoolQueueSize timerOffsetBehind bootTimestamp
+msgPutTotalYesterdayMorning msgGetTotalYesterdayMorning pullThreadPoolQueueSize
+commitLogMinOffset pullThreadPoolQueueHeadWaitTimeMills runtime dispatchMaxBuffer brokerVersion
+putTps getTransferredTps getMissTps litePullThreadPoolQueueHeadWaitTimeMills
+EndTransactionQueueSize getTotalTps consumeQueueDiskRatio litePullThreadPoolQueueSize
+pageCacheLockTimeMills ackThreadPoolQueueSize commitLogDiskRatio getFoundTps
+EndTransactionThreadPoolQueueCapacity ackThreadPoolQueueHeadWaitTimeMills putMessageFailedTimes
+putLatency999 timerReadBehind commitLogMaxOffset getMessageEntireTimeMax msgPutTotalTodayMorning
+putMessageTimesTotal putLatency99 msgGetTotalTodayMorning brokerVersionDesc
+startAcceptSendRequestTimeStamp sendThreadPoolQueueSize putMessageEntireTimeMax
+earliestMessageTimeStamp commitLogDirCapacity timerCongestNum remainTransientStoreBufferNumbs
+ackThreadPoolQueueCapacity queryThreadPoolQueueCapacity putMessageAverageSize
+dispatchBehindBytes putMessageSizeTotal sendThreadPoolQueueCapacity timerDequeueTps
+pullThreadPoolQueueCapacity litePullThreadPoolQueueCapacity
+"""
+
+
+@pytest.fixture
+def world(tmp_path):
+    clock = FakeClock()
+    with open_store(tmp_path, clock) as store:
+        stats = BrokerStats(store.topics)
+        store.add_dispatcher(stats.on_append)
+        info = RuntimeInfo(
+            store, stats, BrokerConfig, clock, started_ms=clock.now_ms(),
+            figures=[lambda: {"scheduleMessageOffset_1": "2,2"}, PutLatency().figures],
+        )  # fmt: skip
+        yield store, stats, clock, info.handlers()
+
+
+def test_28_has_every_key_of_apache_and_all_values_are_text(run, world):
+    store, _, clock, handlers = world
+    put_one(store, "T")
+    clock.advance(3_723_000)
+    table = json.loads(run(handlers[28](Request(28, {}))).body)["table"]
+    assert not set(GOLDEN_TEXT.split()) - table.keys()
+    assert any(key.startswith("commitLogDiskRatio_/") for key in table)
+    assert all(isinstance(value, str) for value in table.values())
+    assert table["getTransferedTps"] == table["getTransferredTps"] == "0.0 0.0 0.0"
+    assert table["runtime"] == "[ 0 days, 1 hours, 2 minutes, 3 seconds ]"
+    assert table["msgPutTotalTodayNow"] == "1"
+    assert int(table["earliestMessageTimeStamp"]) == clock.now_ms() - 3_723_000
+    assert 0 <= float(table["commitLogDiskRatio"]) <= 1
+
+
+def test_an_empty_store_has_numbers_too(run, world):
+    table = json.loads(run(world[3][28](Request(28, {}))).body)["table"]
+    assert table["earliestMessageTimeStamp"] == "-1"
+    assert table["putMessageAverageSize"] == "0.0"
+
+
+def test_315_answers_windows_or_1(run, world):
+    store, stats, clock, handlers = world
+    stats.sample(clock.now_ms())
+    for _ in range(7):
+        put_one(store, "T")
+    clock.advance(10_000)
+    stats.sample(clock.now_ms())
+    ask = {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}
+    body = json.loads(run(handlers[315](Request(315, ask))).body)
+    assert body["statsMinute"] == {"avgpt": 1.0, "sum": 7, "tps": 0.7}
+    assert body.keys() == {"statsDay", "statsHour", "statsMinute"}
+    assert run(handlers[315](Request(315, ask | {"statsKey": "U"}))).code == 1
+
+
+@pytest.mark.parametrize("code", [306, 316, 329])
+def test_cleaning_is_answered(run, world, code):
+    assert run(world[3][code](Request(code, {}))).code == 0
+
+
+def test_this_master_has_no_replicas(run, world):
+    body = json.loads(run(world[3][907](Request(907, {}))).body)
+    assert (body["master"], body["haConnectionInfo"]) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1_023, "1023 B"), (1_024, "1.0 KiB"), (50 << 30, "50.0 GiB")],
+)
+def test_sizes(size, text):
+    assert binary_size(size) == text
+
+
+def test_run_time_never_runs_backwards():
+    assert run_time(-5) == "[ 0 days, 0 hours, 0 minutes, 0 seconds ]"

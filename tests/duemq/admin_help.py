@@ -1,0 +1,96 @@
+"""A small broker for tools: a real store, real managers, and the two admin processors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from delivery.plugin import Request, Response
+from duemq.admin.group_admin import GroupAdminProcessor
+from duemq.admin.topic_admin import TopicAdminProcessor
+from duemq.configuration.config import BrokerConfig
+from duemq.ports import Identity
+from duemq.registry.clients import ClientTable
+from duemq.registry.config_file import ConfigFile
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.groups import GroupManager
+from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
+from duemq.registry.subscriptions import parse_expression
+from duemq.registry.topics import TopicManager
+from message_store import json_dialect
+from message_store.clock import FakeClock
+from message_store.store import MessageStore
+from tests.fakes import FakePeer
+from tests.store_help import LOOPBACK, open_store
+
+
+class AdminBroker:
+    """`ask` sends a request to whichever of the two processors answers its code."""
+
+    def __init__(self, store: MessageStore, clock: FakeClock) -> None:
+        self.store, self.clock = store, clock
+        config = BrokerConfig(broker_name="b")
+        self.topics = TopicManager(config, store.topics, self._file("topics"), clock)
+        self.topics.load()
+        self.groups = GroupManager(self._file("subscriptionGroup"), clock)
+        self.groups.load()
+        self.offsets = OffsetManager(self._file("consumerOffset"), clock)
+        self.clients = ClientTable()
+        us = Identity("b", "DefaultCluster", 0, LOOPBACK)
+        self.topic_admin = TopicAdminProcessor(
+            store, self.topics, self.offsets, us, groups_online=self.clients.groups_on
+        )
+        self.group_admin = GroupAdminProcessor(
+            store, self.topics, self.groups, self.offsets, self.clients, us, clock
+        )
+        self.handlers = self.topic_admin.handlers() | self.group_admin.handlers()
+
+    def _file(self, name: str) -> ConfigFile:
+        return ConfigFile(self.store.config_path(f"{name}.json"))
+
+    def ask(self, code: int, body: bytes = b"", **fields: str) -> Response:
+        """Return the answer to a request."""
+        response = asyncio.run(self.handlers[code](Request(code, fields, body)))  # type: ignore[arg-type]
+        assert response is not None
+        return response
+
+    def see(self, code: int, body: bytes = b"", **fields: str) -> Any:
+        """Return the body of a good answer; queue keys are compact JSON text."""
+        response = self.ask(code, body, **fields)
+        assert response.code == 0
+        return json_dialect.loads(bytes(response.body).decode())  # type: ignore[arg-type]
+
+    def create(self, topic: str, queues: int = 2) -> None:
+        """Create a topic."""
+        asyncio.run(self.topics.ensure(topic, queues=queues))
+
+    def subscribe(self, group: str, *topics: str) -> None:
+        """Have one member of a group come online."""
+        entry = ConsumerEntry(
+            group=group,
+            consume_type="CONSUME_PASSIVELY",
+            message_model="CLUSTERING",
+            from_where="CONSUME_FROM_LAST_OFFSET",
+            subscriptions=tuple(parse_expression(topic, "A||B", version=7) for topic in topics),
+        )
+        beat = Heartbeat(client_id=group, producers=(), consumers=(entry,), without_sub=False)
+        self.clients.heartbeat(beat, FakePeer(group), language="JAVA", version=479, now_ms=0)
+
+
+@contextmanager
+def admin_broker(root: Path) -> Iterator[AdminBroker]:
+    """Yield a broker on a new store."""
+    clock = FakeClock()
+    with open_store(root, clock) as store:
+        yield AdminBroker(store, clock)
+
+
+def key(queue_id: int, topic: str) -> str:
+    """Return the text of a queue key."""
+    return json.dumps(
+        {"brokerName": "b", "queueId": queue_id, "topic": topic}, separators=(",", ":")
+    )

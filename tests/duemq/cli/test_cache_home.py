@@ -1,0 +1,81 @@
+"""Compiled code without a home directory: another place, a notice, and no foreign code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from duemq.cli.cache_home import CACHE_VARIABLE, XDG_VARIABLE, use_writable_cache
+from message_store import kernels
+from tests.duemq.cli.test_commands import duemq
+
+pytestmark = pytest.mark.finding("B17")
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the temporary directory of the test; no variable is set."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, "")  # so that what is set is taken back
+    monkeypatch.setenv(XDG_VARIABLE, "")
+    return tmp_path
+
+
+def test_a_place_that_can_be_written_stays(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(XDG_VARIABLE, str(temporary / "cache"))
+    assert use_writable_cache() == ""
+    assert not os.environ[CACHE_VARIABLE]
+    assert (temporary / "cache" / "duemq" / "kernels").is_dir()
+    assert kernels.CACHE_VARIABLE == CACHE_VARIABLE
+
+
+@pytest.mark.parametrize("variable", [CACHE_VARIABLE, XDG_VARIABLE, "HOME"])
+def test_a_place_that_cannot_be_written_is_named(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    (temporary / "file").touch()
+    monkeypatch.setenv(variable, str(temporary / "file" / "home"))
+    before = os.environ[CACHE_VARIABLE]
+    notice = use_writable_cache()
+    own = Path(os.environ[CACHE_VARIABLE])
+    assert (own.parent, own.stat().st_mode & 0o777) == (temporary, 0o700)
+    assert "cannot be written" in notice
+    assert f"kept in {own}" in notice
+    assert "Set DUEMQ_KERNEL_CACHE" in notice
+    os.environ[CACHE_VARIABLE] = before
+    use_writable_cache()
+    assert Path(os.environ[CACHE_VARIABLE]) == own  # the next start finds it again
+
+
+def test_code_that_others_can_write_is_not_loaded(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/proc/nope")
+    planted = temporary / f"duemq-kernels-{os.getuid()}"
+    planted.mkdir()
+    planted.chmod(0o777)
+    use_writable_cache()
+    own = Path(os.environ[CACHE_VARIABLE])
+    assert own != planted
+    assert own.stat().st_mode & 0o022 == 0
+
+
+def test_a_command_without_a_home_works_and_says_so(tmp_path: Path) -> None:
+    environment = {"HOME": "/proc/nope", XDG_VARIABLE: "", CACHE_VARIABLE: ""}
+    done = duemq("config", "show", "--json", env=environment | {"TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("duemq: /proc/nope/.cache/duemq/kernels cannot be written")
+
+
+def test_nothing_that_is_compiled_is_imported_before(tmp_path: Path) -> None:
+    code = "import duemq.cli.app, sys; print('message_store.kernels' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout == "False\n"

@@ -1,0 +1,308 @@
+"""The commands as a user runs them: processes on a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq.cli.exits import Exit
+from tests.duemq.running import SMALL
+
+TOP = Path(__file__).resolve().parents[3]
+TIMEOUT_S = 300  # a first start compiles kernels
+
+
+def environment(**more: str) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(TOP), os.environ.get("PYTHONPATH", ""))))
+    clean = {k: v for k, v in os.environ.items() if k != "NAMESRV_ADDR"}
+    return {**clean, "PYTHONPATH": path, "NO_COLOR": "1", **more}
+
+
+def duemq(*words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "duemq", *words],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env=environment(**more.pop("env", {})),
+        **more,
+    )
+
+
+@dataclass
+class Running:
+    process: subprocess.Popen[str]
+    ready: dict[str, Any]
+    conf: Path
+
+    @property
+    def where(self) -> tuple[str, str]:
+        return ("--namesrv", str(self.ready["namesrv"]))
+
+    def stop(self) -> str:
+        """Stop it with SIGTERM; return what it still printed."""
+        self.process.send_signal(signal.SIGTERM)
+        out, _ = self.process.communicate(timeout=TIMEOUT_S)
+        return out
+
+
+def start(directory: Path, **more: str) -> Running:
+    properties = SMALL | {
+        "storePathRootDir": str(directory / "store"),
+        "embeddedNamesrvEnable": "true",
+        "embeddedNamesrvPort": "0",
+        "messageDelayLevel": "1s 1h",
+    }
+    conf = directory / "broker.conf"
+    conf.write_text("".join(f"{k}={v}\n" for k, v in (properties | more).items()))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "duemq", "broker", "-c", str(conf), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    return Running(process, json.loads(process.stdout.readline()), conf)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    running = start(tmp_path_factory.mktemp("broker"))
+    yield running
+    running.stop()
+
+
+def test_send_and_consume(broker: Running) -> None:
+    sent = duemq("send", "T", "hello", "--key", "order-7", "--count", "2", "--json", *broker.where)
+    assert sent.returncode == 0, sent.stderr
+    lines = [json.loads(line) for line in sent.stdout.splitlines()]
+    assert [line["status"] for line in lines] == ["stored", "stored"]
+    got = duemq("consume", "T", "--from-first", "--count", "2", "--json", *broker.where)
+    assert [json.loads(line)["body"] for line in got.stdout.splitlines()] == ["hello", "hello"]
+
+
+def test_a_body_may_come_from_standard_input(broker: Running) -> None:
+    sent = duemq("send", "Stdin", "-", *broker.where, input="piped ü")
+    assert sent.returncode == 0, sent.stderr
+    got = duemq("consume", "Stdin", "--from-first", "--count", "1", *broker.where)
+    assert got.stdout.rstrip().endswith("piped ü")
+
+
+def test_a_level_message_comes_when_due(broker: Running) -> None:
+    assert duemq("send", "Later", "due", "--level", "1", *broker.where).returncode == 0
+    got = duemq(
+        "consume", "Later", "--from-first", "--count", "1", "--wait", "60", "--json", *broker.where
+    )
+    message = json.loads(got.stdout)
+    assert message["body"] == "due"
+    assert message["origin_commit_log_offset"] >= 0
+
+
+def test_levels_show_what_waits(broker: Running) -> None:
+    assert duemq("send", "Waits", "x", "--level", "2", *broker.where).returncode == 0
+    [view] = json.loads(duemq("levels", "--json", *broker.where).stdout)
+    assert view["levels"][1]["pending"] >= 1
+    shown = duemq("levels", *broker.where)
+    assert re.search(r"messages? pending", shown.stdout)
+    assert "59m" in shown.stdout or "1h" in shown.stdout
+
+
+def test_message_show_by_offset_id_and_by_unique_key(broker: Running) -> None:
+    sent = json.loads(duemq("send", "Show", "body", "--key", "k1", "--json", *broker.where).stdout)
+    by_id = duemq("message", "show", sent["offset_message_id"], "--json", *broker.where)
+    [message] = json.loads(by_id.stdout)
+    assert (message["body"], message["unique_key"]) == ("body", sent["message_id"])
+    by_key = duemq("message", "show", sent["message_id"], "--topic", "Show", *broker.where)
+    assert by_key.returncode == 0, by_key.stderr
+    assert sent["offset_message_id"] in by_key.stdout
+
+
+@pytest.mark.finding("B5")
+def test_message_show_of_a_pending_message_without_its_topic(broker: Running) -> None:
+    sent = duemq("send", "Show", "body", "--key", "k2", "--level", "2", "--json", *broker.where)
+    for name in ("k2", json.loads(sent.stdout)["message_id"]):
+        [message] = json.loads(duemq("message", "show", name, "--json", *broker.where).stdout)
+        assert (message["state"], message["topic"], message["body"]) == ("pending", "Show", "body")
+        assert message["due_ms"] == message["stored_ms"] + 3_600_000
+    shown = duemq("message", "show", "k2", *broker.where)
+    assert "pending" in shown.stdout
+    assert "scheduled" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (("message", "show", "F" * 32), Exit.FOUND_FAULT, "no message"),
+        pytest.param(
+            ("message", "show", "nonsense"),
+            Exit.FOUND_FAULT,
+            "no message nonsense",
+            marks=pytest.mark.finding("B6"),
+        ),
+        (("consume", "NoSuchTopic"), Exit.REFUSED, "no topic NoSuchTopic"),
+        (("send", "bad topic!", "x"), Exit.REFUSED, "refused with code"),
+    ],
+)
+def test_what_is_refused_or_missing(
+    broker: Running, words: tuple[str, ...], code: Exit, text: str
+) -> None:
+    done = duemq(*words, "--broker", str(broker.ready["address"]), *broker.where)
+    assert (done.returncode, text in done.stderr) == (code, True), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_nobody_answers() -> None:
+    done = duemq("levels", "--namesrv", "127.0.0.1:1")
+    assert done.returncode == Exit.UNREACHABLE
+    assert "127.0.0.1:1 does not answer" in done.stderr
+
+
+def test_a_second_broker_on_the_store_is_refused(broker: Running) -> None:
+    done = duemq("broker", "-c", str(broker.conf))
+    assert done.returncode == Exit.STORE
+    assert done.stderr.splitlines()[-1].startswith("duemq: ")
+    assert "another broker uses this store" in done.stderr
+
+
+def test_a_port_in_use(broker: Running, tmp_path: Path) -> None:
+    port = str(broker.ready["address"]).rpartition(":")[2]
+    done = duemq("broker", "-s", f"listenPort={port}", "-s", "bindAddress=127.0.0.1",
+                 "-s", f"storePathRootDir={tmp_path}")  # fmt: skip
+    assert done.returncode == Exit.USAGE
+    assert f":{port}" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("broker", "-s", "flushDiskType=never"), "flushDiskType=never (command line): must be"),
+        (("broker", "-s", "nonsense"), "must be KEY=VALUE"),
+        (("broker", "-c", "/no/such/file"), "cannot be read"),
+        (("config", "show", "-s", "listenPort=many"), "listenPort=many (command line)"),
+        (("namesrv", "-s", "listenPort=-1"), "listenPort=-1"),
+        (("levels", "--namesrv", "nowhere"), "is not host:port"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(words: tuple[str, ...], text: str) -> None:
+    done = duemq(*words)
+    assert (done.returncode, text in done.stderr) == (Exit.USAGE, True), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_stop_is_clean_and_the_store_verifies(tmp_path: Path) -> None:
+    running = start(tmp_path)
+    assert duemq("send", "T", "x", *running.where).returncode == 0
+    assert json.loads(running.stop()) == {"event": "stopped", "why": ""}
+    assert running.process.returncode == 0
+    report = duemq("store", "verify", str(tmp_path / "store"), "--json")
+    assert report.returncode == 0, report.stderr
+    assert json.loads(report.stdout)["figures"]["records"] == 1
+
+
+def test_verify_finds_damage(tmp_path: Path) -> None:
+    running = start(tmp_path)
+    assert duemq("send", "T", "some body text", *running.where).returncode == 0
+    running.stop()
+    [log] = (tmp_path / "store" / "commitlog").iterdir()
+    data = log.read_bytes().replace(b"some body text", b"some BODY text")
+    log.write_bytes(data)
+    report = duemq("store", "verify", str(tmp_path / "store"))
+    assert report.returncode == Exit.FOUND_FAULT
+    assert "The store is damaged" in report.stdout
+
+
+def test_sighup_reads_the_configuration_again(tmp_path: Path) -> None:
+    running = start(tmp_path)
+    text = running.conf.read_text().replace("1s 1h", "2s 2h")
+    running.conf.write_text(text)
+    running.process.send_signal(signal.SIGHUP)
+    [view] = json.loads(duemq("levels", "--json", *running.where).stdout)
+    running.stop()
+    assert view["message_delay_level"] == "2s 2h"
+
+
+def test_a_name_server_on_its_own(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "duemq", "namesrv", "--json", "-s", "listenPort=0",
+         "-s", f"kvConfigPath={tmp_path}/kv.json", "-s", "bindAddress=127.0.0.1"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    address = json.loads(process.stdout.readline())["address"]
+    done = duemq("levels", "--namesrv", address)
+    assert (done.returncode, "knows no broker" in done.stderr) == (Exit.FOUND_FAULT, True)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=TIMEOUT_S)
+    assert json.loads(out) == {"event": "stopped", "why": ""}
+
+
+def test_config_show_names_sources_and_unknown_keys(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=shop\nlistenPorts=1\nhaListenPort=10912\n")
+    done = duemq("config", "show", "-c", str(conf), "--json")
+    shown = json.loads(done.stdout)
+    keys = {key["key"]: key for key in shown["keys"]}
+    assert keys["brokerName"]["source"] == "broker.conf line 1"
+    assert keys["messageDelayLevel"]["section"] == "ScheduleConfig"
+    assert shown["notices"] == [
+        "unknown key listenPorts (broker.conf line 2), ignored; did you mean listenPort?",
+        "keys of Apache's without effect here: haListenPort",
+    ]
+
+
+@pytest.mark.finding("B21")
+@pytest.mark.parametrize("words", [(), ("send",), ("timers", "cancel"), ("reconcile", "run")])
+def test_help_is_asked_for_with_h(words: tuple[str, ...]) -> None:
+    done = duemq(*words, "-h")
+    assert (done.returncode, "Usage: " in done.stdout) == (0, True), done.stderr
+
+
+def test_the_version(tmp_path: Path) -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", duemq("--version").stdout)
+
+
+SIGNALLED_WHILE_IT_STARTS = """
+import asyncio, os, signal, sys
+from duemq.broker import Broker
+from duemq.cli.app import app
+
+started = Broker._serve_metrics
+
+async def signalled(self, stack):
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(0)
+    await started(self, stack)
+
+Broker._serve_metrics = signalled
+app(sys.argv[1:])
+"""
+
+
+def test_a_signal_while_the_broker_starts_stops_it_cleanly(tmp_path: Path) -> None:
+    """Clients are served by then: a process that just ends loses what they were told is done."""
+    conf = tmp_path / "broker.conf"
+    keys = SMALL | {"storePathRootDir": str(tmp_path / "store"), "messageDelayLevel": "1s 1h"}
+    conf.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED_WHILE_IT_STARTS, "broker", "--json", "-c", str(conf)],
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "configuration read again" in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {"event": "stopped", "why": ""}
+    assert not (tmp_path / "store" / "abort").exists()
+    assert (tmp_path / "store" / "config" / "delayOffset.json").exists()

@@ -1,0 +1,87 @@
+"""`duemq consume`: hostile bodies, readers that end, brokers that restart."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duemq.cli.exits import Exit
+from tests.duemq.cli.test_commands import TIMEOUT_S, Running, duemq, environment, start
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    running = start(tmp_path_factory.mktemp("broker"))
+    yield running
+    running.stop()
+
+
+def starting(*words: str) -> subprocess.Popen[str]:
+    """Start one command whose output is read line by line."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "duemq", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+
+
+@pytest.mark.finding("B16")
+def test_a_body_cannot_drive_the_terminal(broker: Running) -> None:
+    duemq("send", "Esc", "-", "--key", "k", *broker.where, input="\x1b]0;owned\x07\x1b[2Jü\nnext")
+    got = duemq("consume", "Esc", "--from-first", "--count", "1", *broker.where)
+    [line] = got.stdout.splitlines()
+    assert line.isprintable()
+    assert line.endswith("\\x1b]0;owned\\x07\\x1b[2Jü\\nnext")
+
+
+@pytest.mark.finding("B15")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("levels", "--watch"), ("levels", "--watch", "--json"), ("timers", "follow"),
+        ("timers", "follow", "--json"),
+        ("consume", "Pipe", "--from-first"),  # it has no more to print
+    ],
+)  # fmt: skip
+def test_output_into_a_pipe_comes_at_once_and_ends_with_its_reader(
+    broker: Running, words: tuple[str, ...]
+) -> None:
+    assert duemq("send", "Pipe", "x", *broker.where).returncode == 0
+    process = starting(*words, *broker.where)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(TIMEOUT_S) == Exit.READER_GONE
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
+@pytest.mark.finding("B22")
+def test_consume_goes_on_when_the_broker_restarts(tmp_path: Path) -> None:
+    running = start(tmp_path)
+    assert duemq("send", "T", "before", *running.where).returncode == 0
+    broker = ("--broker", str(running.ready["address"]))
+    reader = starting("consume", "T", "--from-first", "--count", "2", *broker)
+    assert reader.stdout is not None
+    assert reader.stderr is not None
+    assert reader.stdout.readline().rstrip().endswith("before")
+    running.stop()
+    assert "trying again until Ctrl-C" in reader.stderr.readline()
+    port = str(running.ready["address"]).rpartition(":")[2]
+    running = start(tmp_path, listenPort=port)
+    try:
+        assert duemq("send", "T", "after", *running.where).returncode == 0
+        out, err = reader.communicate(timeout=TIMEOUT_S)
+    finally:
+        running.stop()
+    assert out.rstrip().endswith("after")
+    assert len(out.splitlines()) == 1  # nothing is printed twice
+    assert "answers again" in err
+    assert reader.returncode == 0

@@ -1,0 +1,302 @@
+"""The jobs of `duemq reconcile` as a user runs them, on one store, in one Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from duemq.cli.app import run
+from duemq.cli.reconcile_jobs import WatchProgress, wait_for
+from duemq.cli.send_file import read_file
+from message_store.clock import FakeClock
+from tests.migration.rig import MigrationRig
+from tests.migration.steps.test_drain import fill
+from tests.reconciliation.conftest import spark as spark
+
+COUNT, LOST = 20, 5
+TWO_MINUTES_MS = 120_000
+JOBS = ("forecast", "lateness", "proof", "plan", "repair", "watch")
+MORE = {"repair": ("--to", "f"), "watch": ("--home", "h")}
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Asked = Callable[..., Ran]
+
+
+@dataclass(frozen=True)
+class Stores:
+    """A sound store, one whose level 5 was passed by, one with bytes that are no record.
+
+    Attributes:
+        end_ms: when all of them is due.
+    """
+
+    sound: str
+    lost: str
+    torn: str
+    end_ms: int
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    top = tmp_path_factory.mktemp("jobs")
+    rig = MigrationRig(top / "sound", FakeClock()).open()
+    fill(rig, 2 * COUNT, (4, 5))
+    assert rig.drain.step(4, COUNT, migration="run-1").moved == COUNT
+    rig.advance(70_000)  # level 4 has come, level 5 waits
+    rig.close()
+    for name in ("lost", "torn"):
+        shutil.copytree(top / "sound", top / name)
+    cursors = top / "lost" / "config" / "delayOffset.json"
+    text = cursors.read_text()
+    assert "5:0" in text
+    cursors.write_text(text.replace("5:0", f"5:{LOST}"))
+    log = min((top / "torn" / "commitlog").iterdir())
+    whole = log.read_bytes()
+    log.write_bytes(whole[:300] + b"\xff" * 600 + whole[900:])  # more than a record
+    sound, lost, torn = (str(top / name) for name in ("sound", "lost", "torn"))
+    return Stores(sound, lost, torn, rig.clock.now_ms() + TWO_MINUTES_MS)
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Asked:
+    """Run `duemq` in this process."""
+
+    def asked(*words: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["duemq", *words])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        said = capsys.readouterr()
+        return Ran(int(str(ended.value.code or 0)), said.out, said.err)
+
+    return asked
+
+
+@pytest.fixture
+def on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have commands take the session of all tests, and leave it running."""
+    with monkeypatch.context() as patched:
+        patched.setattr(spark, "stop", lambda: None)
+        patched.setattr("reconciliation.spark.master.session_at", lambda where, **_: spark)
+        yield
+
+
+# -- before Spark is started --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("job", "path", "why"),
+    [
+        ("forecast", "none", "there is no such directory"),
+        ("lateness", "file", "it is a file"),
+        ("proof", ".", "it has neither commitlog nor consumequeue; {top}/store is one"),
+        ("plan", "store/commitlog", "neither commitlog nor consumequeue; {top}/store is one"),
+        ("repair", "store/config", "neither commitlog nor consumequeue; {top}/store is one"),
+        ("watch", "none", "there is no such directory"),
+    ],
+)
+def test_what_is_no_store_is_named_with_the_one_near_it(
+    job: str, path: str, why: str, ask: Asked, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("commitlog", "config"):
+        (tmp_path / "store" / name).mkdir(parents=True)
+    (tmp_path / "store" / "commitlog" / f"{0:020}").write_bytes(b"")
+    ran = ask("reconcile", job, str(tmp_path / path), *MORE.get(job, ()))
+    assert ran.code == 2
+    assert "is no store: " in ran.err
+    assert why.format(top=tmp_path) in ran.err
+    assert job in ran.err.partition(" could not run: ")[0]
+    assert not (tmp_path / "f").exists()
+
+
+@pytest.mark.parametrize("job", ["run", *JOBS])
+def test_without_pyspark_it_says_what_to_install(
+    job: str, ask: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    ran = ask("reconcile", job, str(tmp_path), *MORE.get(job, ()))
+    assert (ran.code, ran.out) == (2, "")
+    assert "pyspark is not installed: pip install '.[spark]'" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("forecast", "s", "--levels", "1x"), "'1x' are no levels"),
+        (("plan", "s", "--as-of", "yesterday"), "cannot read the time 'yesterday'"),
+        (("repair", "s", "--to", "none/f"), "there is no directory none"),
+        (("history", "none"), "there is no such file"),
+    ],
+)
+def test_bad_words_are_a_usage_error(words: tuple[str, ...], why: str, ask: Asked) -> None:
+    ran = ask("reconcile", *words)
+    assert ran.code == 2
+    assert why in ran.err
+
+
+class Query:
+    """A stream that Ctrl-C meets at the second look, or that ends there."""
+
+    def __init__(self, *, interrupted: bool) -> None:
+        self.interrupted, self.looks, self.done = interrupted, 0, list[str]()
+
+    @property
+    def isActive(self) -> bool:
+        self.looks += 1
+        if self.looks == 2 and self.interrupted:
+            signal.raise_signal(signal.SIGINT)
+        return self.looks < 2 or self.interrupted
+
+    def stop(self) -> None:
+        self.done.append("stop")
+
+    def awaitTermination(self) -> None:
+        self.done.append("awaitTermination")
+
+
+@pytest.mark.parametrize(("interrupted", "done"), [(True, ["stop"]), (False, ["awaitTermination"])])
+def test_ctrl_c_stops_a_watch_between_calls_of_java(interrupted: bool, done: list[str]) -> None:
+    query: Any = Query(interrupted=interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    wait_for(query)
+    assert query.done == done
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.finding("B26")
+def test_a_watch_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    clock, query = FakeClock(), cast(Any, SimpleNamespace(lastProgress=None))
+    progress = WatchProgress(clock.monotonic_s)
+    for _ in range(25):  # nothing is known of the first batch yet
+        clock.advance(1_000)
+        progress.look(query)
+    query.lastProgress = {"batchId": 0, "numInputRows": 1_234}
+    for _ in range(25):
+        clock.advance(1_000)
+        progress.look(query)
+    assert capsys.readouterr().err.splitlines() == [
+        "duemq: still reading the log (10 s)",
+        "duemq: still reading the log (20 s)",
+        "duemq: 1,234 records of the log audited (26 s)",
+    ]
+
+
+# -- what they answer ---------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_forecast_and_lateness(stores: Stores, ask: Asked) -> None:
+    load = ask("reconcile", "forecast", stores.sound, "--capacity", "1", "--json")
+    assert (load.code, load.err, load.json["unread"]) == (0, "", [])
+    assert sum(piece["messages"] for piece in load.json["pieces"]) == COUNT
+    assert {piece["capacity_per_s"] for piece in load.json["pieces"]} == {1.0}
+    assert sum(day["messages"] for day in load.json["days"]) == COUNT
+    late = ask("reconcile", "lateness", stores.sound).out
+    assert [word in late for word in ("History", "Trend", "steady")] == [True] * 3
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_proof_of_one_migration_and_of_none(stores: Stores, ask: Asked, tmp_path: Path) -> None:
+    out = str(tmp_path / "rows")
+    words = ("reconcile", "proof", stores.sound, "--migration")
+    proven = ask(*words, "run-1", "--out", out)
+    assert proven.code == 0, proven.err
+    assert f"Each of {COUNT} messages came exactly once" in proven.out
+    assert list(Path(out).glob("*.parquet"))
+    unknown = ask(*words, "run-9")
+    assert unknown.code == 1
+    assert unknown.out == "The log tells of no message of migration run-9.\n"
+    again = ask(*words, "run-1", "--out", out)
+    assert again.code == 2
+    assert again.err.lstrip().startswith(
+        "duemq: `reconcile proof` could not run: [PATH_ALREADY_EXISTS]"
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_plan_counts_what_waits(stores: Stores, ask: Asked) -> None:
+    words = ("reconcile", "plan", stores.sound, "--as-of", str(stores.end_ms), "--json")
+    found = ask(*words)
+    assert found.code == 0, found.err
+    assert found.json["as_of_ms"] == stores.end_ms
+    [level] = found.json["levels"]
+    assert (level["level"], level["pending"], level["overdue"]) == (5, COUNT, COUNT)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_repair_writes_what_send_reads(stores: Stores, ask: Asked, tmp_path: Path) -> None:
+    file, none = tmp_path / "f", tmp_path / "none"
+    as_of = ("--as-of", str(stores.end_ms))
+    found = ask("reconcile", "repair", stores.lost, "--to", str(file), *as_of, "--json")
+    assert found.code == 0, found.err
+    assert {name: found.json[name] for name in ("messages", "left")} == {
+        "messages": LOST, "left": 0,
+    }  # fmt: skip
+    lost = list(read_file(file))
+    assert [one.body for one in lost] == [b"5/%d" % (2 * n + 1) for n in range(LOST)]
+    assert {one.unique_id for one in lost} == {"u"}
+    clean = ask("reconcile", "repair", stores.sound, "--to", str(none))
+    assert clean.out == f"Nothing to send again; {none} has no message.\n"
+    assert list(read_file(none)) == []
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+@pytest.mark.parametrize("job", ["forecast", "plan"])
+def test_what_could_not_be_read_is_said(job: str, stores: Stores, ask: Asked) -> None:
+    ran = ask("reconcile", job, stores.torn)
+    assert ran.code == 1
+    assert f"not read            {stores.torn}" in ran.out
+    assert ran.out.endswith("Not everything could be read: this is incomplete.\n")
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_a_watch_that_looks_once(ask: Asked, tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path / "store").open()
+    fill(rig, 3, (1,))
+    rig.clock.advance(60_000)
+    fill(rig, 1, (5,))  # the newest record: level 1 should have come long before it
+    rig.close()
+    words = ("reconcile", "watch", str(tmp_path / "store"), "--home", str(tmp_path / "w"), "--once")
+    first = ask(*words)
+    assert first.code == 0, first.err
+    alarms = [json.loads(line) for line in first.out.splitlines()]
+    assert [alarm["verdict"] for alarm in alarms] == ["late"] * 3
+    again = ask(*words)
+    assert (again.code, again.out) == (0, "")
+    assert again.err.splitlines()[-1].startswith("duemq: 0 violations reported")
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("on_spark")
+def test_errors_of_spark_are_raised_and_not_logged() -> None:
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        assert not PySparkLogger.getLogger(name).isEnabledFor(logging.ERROR)

@@ -1,0 +1,82 @@
+"""`duemq timers compact`: what is asked for, waited for, shown; the exit codes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from delivery.plugin import Response
+from duemq.cli.client import Cluster
+from duemq.cli.timers import timers_app
+from message_store.errors import RequestError
+from timer_store.compaction.request import COMPACT_TIMERS
+
+PLAN = {
+    "dry_run": False, "started": True, "running": False, "messages": 1_200, "bytes": 4_096,
+    "frees": 1 << 30, "until": 1 << 30, "waits": "", "why": "",
+}  # fmt: skip
+
+
+@pytest.fixture
+def broker(monkeypatch):
+    """A broker that answers with `plan` and, one after the other, `views`."""
+    state = {"plan": dict(PLAN), "views": [{"running": False, "waits": "", "why": ""}], "asked": []}
+
+    async def ask(self, address, code, fields=None, body=b"", *, timeout_s=0.0):
+        state["asked"].append((address, code, json.loads(body)))
+        return Response(state.get("code", 0), body=json.dumps(state["plan"]).encode())
+
+    async def view(self, address, name, **fields):
+        return {"compaction": state["views"].pop(0)}
+
+    monkeypatch.setattr(Cluster, "ask", ask)
+    monkeypatch.setattr(Cluster, "view", view)
+    monkeypatch.setattr("duemq.cli.timers_compact.LOOK_EVERY_S", 0)
+    return state
+
+
+def run(*words: str):
+    return CliRunner().invoke(timers_app, ["compact", "--broker", "b:1", *words])
+
+
+def test_it_waits_until_the_broker_is_done(broker):
+    at_work = {"running": True, "waits": "", "why": ""}
+    broker["views"] = [at_work, at_work, {"running": False, "waits": "left", "why": "3 are left"}]
+    ran = run()
+    assert ran.exit_code == 0, ran.output
+    assert broker["asked"] == [("b:1", COMPACT_TIMERS, {"dry_run": False})]
+    assert broker["views"] == []
+    for text in ("1,200 messages copied", "4.0 KiB", "1.0 GiB", "3 are left"):
+        assert text in ran.stdout
+
+
+def test_a_dry_run_waits_for_nothing(broker):
+    broker["plan"] |= {"started": False, "dry_run": True}
+    ran = run("--dry-run", "--json")
+    assert ran.exit_code == 0
+    shown = json.loads(ran.stdout)
+    assert shown["dry_run"]
+    assert shown["brokers"][0]["messages"] == 1_200
+    assert broker["asked"][0][2] == {"dry_run": True}
+
+
+@pytest.mark.parametrize(
+    ("waits", "code"), [("no_room", 4), ("refused", 4), ("behind", 4), ("too_full", 0), ("", 0)]
+)
+def test_the_exit_code_says_whether_it_can(broker, waits, code):
+    broker["plan"] |= {"started": False, "waits": waits, "why": waits and "because"}
+    ran = run()
+    assert ran.exit_code == code
+    assert ("because" in ran.stdout) == bool(waits)
+
+
+def test_at_work_already(broker):
+    broker["plan"] |= {"started": False, "running": True}
+    assert "at work already" in run().stdout
+
+
+def test_another_broker_says_so(broker):
+    broker["code"] = 3
+    assert isinstance(run().exception, RequestError)

@@ -1,0 +1,95 @@
+"""`duemq timers cancel`, `move`, `fire`: what is asked for, what is shown, the exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from contextlib import nullcontext
+
+import pytest
+from typer.testing import CliRunner
+
+from duemq.cli.decision_client import DecisionClient, Named, combined, decide_and_show
+from duemq.cli.timers import timers_app
+from duemq.messages.decision_results import Result
+from message_store.errors import UsageError
+
+
+def result(verdict, messages=0, **more):
+    return Result("a", verdict, messages, **more)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Answer with `asked[0]`; what was asked for is added behind."""
+    found = [[result("done", 1)]]
+
+    async def decide(self, action, named, **more):
+        found.append((action, named, more))
+        return found[0]
+
+    monkeypatch.setattr(DecisionClient, "decide", decide)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "code"),
+    [
+        (["done"], 0), (["done", "already delivered"], 1), (["unknown"], 1),
+        (["refused", "unknown"], 4),
+    ],
+)  # fmt: skip
+def test_the_exit_code_says_whether_all_was_done(asked, verdicts, code):
+    asked[0] = [result(verdict) for verdict in verdicts]
+    ran = CliRunner().invoke(timers_app, ["cancel", "--id", "a", "--json"])
+    assert ran.exit_code == code
+    shown = json.loads(ran.stdout)["results"]
+    assert [one["verdict"] for one in shown] == verdicts
+
+
+def test_what_is_asked_for(asked, tmp_path):
+    (tmp_path / "ids").write_text("b\nc\n")
+    words = ["--id", "a", "--ids-from", str(tmp_path / "ids"), "--topic", "T", "--dry-run"]
+    ran = CliRunner().invoke(timers_app, ["move", *words, "--at", "1700000000000"])
+    assert ran.exit_code == 0, ran.output
+    action, named, more = asked[1]
+    assert (action, list(named.ids), named.topic) == ("move", ["a", "b", "c"], "T")
+    assert more == {"dry_run": True, "deliver_ms": 1_700_000_000_000}
+    assert "would move" in ran.stdout
+
+
+@pytest.mark.parametrize("words", [["cancel"], ["fire"], ["move", "--id", "a"]])
+def test_nothing_named_is_a_usage_error(asked, words):
+    assert isinstance(CliRunner().invoke(timers_app, words).exception, UsageError)
+
+
+@pytest.mark.finding("B12")
+@pytest.mark.parametrize(
+    ("answer", "code", "asked_for"),
+    [("y\n", 0, [True, False]), ("\n", 1, [True]), ("", 1, [True])],
+)
+def test_a_whole_topic_is_asked_about_at_a_terminal(asked, monkeypatch, answer, code, asked_for):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    named = Named(topic="T")
+    words = {"namesrv": "", "broker": "127.0.0.1:1", "dry_run": False, "as_json": True}
+    with nullcontext() if code == 0 else pytest.raises(SystemExit, match=str(code)):
+        decide_and_show("cancel", named, **words, confirmed=False)
+    assert [more["dry_run"] for _, _, more in asked[1:]] == asked_for
+
+
+@pytest.mark.parametrize(
+    ("of_brokers", "expected"),
+    [
+        ([result("unknown"), result("done", 2, due_ms=7)], result("done", 2, due_ms=7)),
+        ([result("done", 1, due_ms=9), result("done", 1, due_ms=7)], result("done", 2, due_ms=7)),
+        ([result("refused", refused=1), result("done", 1)], result("refused", 1, refused=1)),
+        ([result("already delivered"), result("unknown")], result("already delivered")),
+    ],
+)
+def test_answers_of_several_brokers_make_one(of_brokers, expected):
+    assert combined(of_brokers) == expected

@@ -1,0 +1,125 @@
+"""One set of properties becomes all sections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from duemq.cli.exits import Exit, exit_code
+from duemq.configuration.apache_keys import REFUSALS, WITHOUT_EFFECT
+from duemq.configuration.config import BrokerConfig
+from duemq.configuration.settings import (
+    SECTIONS,
+    check_directories,
+    key_notices,
+    known_keys,
+    own_address,
+    resolved,
+    settings_from,
+)
+from message_store.config import Properties, parse_properties
+from message_store.errors import ConfigError
+
+APACHE_BROKER_CONF = """
+brokerClusterName = DefaultCluster
+brokerName = broker-a
+brokerId = 0
+deleteWhen = 04
+fileReservedTime = 48
+brokerRole = ASYNC_MASTER
+flushDiskType = ASYNC_FLUSH
+"""
+
+
+def test_apaches_own_broker_conf_loads_without_a_word() -> None:
+    properties = parse_properties(APACHE_BROKER_CONF)
+    settings = settings_from(properties)
+    assert settings.store.file_reserved_hours == 48
+    assert key_notices(properties, SECTIONS) == []
+
+
+def test_a_long_apache_configuration_loads_and_its_idle_keys_are_named() -> None:
+    text = "haListenPort=10912\nsendMessageThreadPoolNums=16\ntransientStorePoolEnable=false"
+    [notice] = key_notices(parse_properties(text), SECTIONS)
+    assert notice == (
+        "keys of Apache's without effect here: haListenPort, sendMessageThreadPoolNums, "
+        "transientStorePoolEnable"
+    )
+
+
+def test_an_unknown_key_is_named_with_the_nearest() -> None:
+    [notice] = key_notices(parse_properties("\nbrokerNme=x", source="broker.conf"), SECTIONS)
+    assert notice == "unknown key brokerNme (broker.conf line 2), ignored; did you mean brokerName?"
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda refusal: refusal.key)
+def test_a_dangerous_value_stops_the_start(refusal: object) -> None:
+    key = getattr(refusal, "key", "")
+    with pytest.raises(ConfigError, match=key):
+        settings_from({key: "something else"})
+    settings_from({key: getattr(refusal, "allowed", ("",))[0]})
+
+
+@pytest.mark.finding("E14")
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("tls.server.mode=enforcing", "tls.server.mode"),
+        ("tls.server.mode = ENFORCING", "tls.server.mode"),
+        ("tls.enable=true", "tls.enable"),
+        ("useTLS=TRUE", "useTLS"),
+    ],
+)
+def test_a_request_for_tls_stops_the_start(text: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        settings_from(parse_properties(text))
+
+
+@pytest.mark.finding("E14")
+@pytest.mark.parametrize("mode", ["permissive", "disabled", "Permissive"])
+def test_tls_that_is_only_allowed_is_a_notice(mode: str) -> None:
+    properties = parse_properties(f"tls.server.mode={mode}\ntls.server.certPath=/x")
+    settings_from(properties)
+    [notice] = key_notices(properties, SECTIONS)
+    assert "tls.server.certPath, tls.server.mode" in notice
+    assert "plaintext" in notice
+
+
+@pytest.mark.finding("B24")
+def test_filters_over_properties_are_a_notice() -> None:
+    [notice] = key_notices(parse_properties("enablePropertyFilter=true"), SECTIONS)
+    assert "no effect" in notice
+    assert not key_notices(parse_properties("enablePropertyFilter=false"), SECTIONS)
+
+
+@pytest.mark.finding("B20")
+@pytest.mark.parametrize("key", ["storePathRootDir", "storePathCommitLog"])
+def test_a_directory_that_cannot_be_made_is_named_with_its_key(key: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    values = {"storePathRootDir": str(tmp_path / "store"), key: str(tmp_path / "file" / "nope")}
+    with pytest.raises(ConfigError, match=f"{key}=.*cannot be made") as refused:
+        check_directories(settings_from(values).store)
+    assert exit_code(refused.value) is Exit.USAGE
+
+
+def test_no_key_is_both_ours_and_without_effect() -> None:
+    refused = {refusal.key for refusal in REFUSALS}
+    assert not known_keys(SECTIONS) & WITHOUT_EFFECT.keys() - refused
+
+
+@pytest.mark.parametrize(
+    ("bind", "address"), [("127.0.0.1", "127.0.0.1"), ("10.1.2.3", "10.1.2.3")]
+)
+def test_a_bound_address_is_what_clients_are_told(bind: str, address: str) -> None:
+    assert own_address(bind) == address
+
+
+def test_name_and_address_are_filled_in() -> None:
+    config = resolved(BrokerConfig())
+    assert config.broker_name
+    assert config.broker_ip.count(".") == 3
+
+
+def test_plain_mappings_are_taken() -> None:
+    assert isinstance(settings_from({"brokerName": "b"}).properties, Properties)

@@ -1,0 +1,119 @@
+"""A whole broker on the loopback interface for tests, and raw sockets to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+from delivery.plugin import ENTRY_POINT_GROUP, Request, Response
+from duemq.broker import Broker
+from duemq.net import codec
+from duemq.net.client import RemotingClient
+from duemq.plugins import Installed
+from message_store.log.record import Record
+from message_store.verify import Finding, verify_store
+from tests.duemq.net.sends import send_request
+from tests.duemq.net.wire import RawPeer
+
+LEVELS = Installed(
+    "schedule_service",
+    EntryPoint("schedule_service", "schedule_service.plugin:create_plugin", ENTRY_POINT_GROUP),
+)
+BODY_BYTES_MAX = 20_000
+PROPERTIES = {
+    "listenPort": "0",
+    "bindAddress": "127.0.0.1",
+    "brokerIP1": "127.0.0.1",
+    "vipChannelEnable": "false",
+    "metricsExporterType": "DISABLE",
+    "maxMessageSize": str(BODY_BYTES_MAX),
+    "mappedFileSizeCommitLog": str(1 << 20),
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "500",
+    "maxIndexNum": "2000",
+}
+TOPICS = ("T", "Other")
+
+
+def properties_of(root: Path, **changes: str) -> dict[str, str]:
+    """Return the configuration of a small broker."""
+    return PROPERTIES | {"storePathRootDir": str(root)} | changes
+
+
+@asynccontextmanager
+async def loopback(root: Path, *, clock: Any = None, **changes: str) -> AsyncIterator[Broker]:
+    """Run a broker with some topics."""
+    async with Broker(properties_of(root, **changes), clock=clock, plugins=[LEVELS]) as broker:
+        for topic in TOPICS:
+            await broker.parts.topics.ensure(topic, queues=4)
+        yield broker
+
+
+async def compile_kernels(broker: Broker) -> None:
+    """Send what has kernels once, with patience: their first call compiles them."""
+    async with RemotingClient(broker.address) as client:
+        for code in (10, 310):
+            for text in ("UNIQ_KEY\x01W\x02", "DELAY\x011\x02", None):
+                request = send_request(code=code, topic="Other", queueId="3", properties=text)
+                await client.call(request, timeout_s=600)
+
+
+async def ask(peer: RawPeer, request: Request) -> Response:
+    """Send one request and return its answer."""
+    peer.send(request)
+    answer = await peer.read_answer()
+    assert answer.opaque == request.opaque
+    return answer.response
+
+
+async def send(peer: RawPeer, body: bytes, **changes: Any) -> Response:
+    """Send one message."""
+    return await ask(peer, send_request(body=body, **changes))
+
+
+def pull_request(topic: str, queue_id: int, offset: int, **changes: str) -> Request:
+    """Return a pull that is not held."""
+    fields = {
+        "consumerGroup": "readers",
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+    }
+    return Request(11, fields | changes, opaque=7)
+
+
+def records_of(broker: Broker, topic: str, queue_id: int) -> list[Record]:
+    """Return all records of a queue, read from the store."""
+    offset, end = broker.store.queue_bounds(topic, queue_id)
+    found: list[Record] = []
+    while offset < end:
+        units = broker.store.units(topic, queue_id, offset, 1_000)
+        assert units.size
+        found += [broker.store.read_record(int(unit["phys_offset"])) for unit in units]
+        offset += int(units.size)
+    return found
+
+
+def bodies_of(broker: Broker, topic: str = "T", queue_id: int = 1) -> list[bytes]:
+    """Return the bodies of a queue in order."""
+    return [record.body for record in records_of(broker, topic, queue_id)]
+
+
+def faults_of(root: Path) -> list[Finding]:
+    """Return what is wrong with a store that is closed."""
+    report = verify_store(root)
+    return [found for found in report.findings if found.severity != "note"]
+
+
+def frame(request: Request, *, serialize_type: int = 0) -> bytes:
+    """Return a request's frame."""
+    return codec.encode_request(request, serialize_type=serialize_type)

@@ -1,0 +1,205 @@
+"""Request 9002 at a running broker: any message by any of its names, its state and its history."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+
+import pytest
+
+from duemq.cli.decision_client import DecisionClient
+from duemq.messages.history_request import FIND_MESSAGE
+from message_store.clock import FakeClock
+from message_store.text import decode_offset_id, encode_offset_id
+from tests.duemq.running import running, small
+
+HOUR_MS = 3_600_000
+pytestmark = pytest.mark.finding("B5")
+
+
+async def found(asker, name, topic=""):
+    """Return the messages of a name."""
+    answer = await asker.ask(FIND_MESSAGE, body=json.dumps({"name": name, "topic": topic}).encode())
+    assert answer.code == 0, answer.remark
+    return json.loads(bytes(answer.body))["messages"]
+
+
+async def shown(asker, name):
+    """Return (state, due_ms, delivered_ms, events) of the one message of a name."""
+    [one] = await found(asker, name)
+    events = [record["event"] for record in one["records"]]
+    return one["state"], one["due_ms"], one["delivered_ms"], events
+
+
+def test_messages_of_levels_and_times_in_every_state(tmp_path):
+    async def work():
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (broker, asker):
+            start_ms, ids = clock.now_ms(), {}
+            due_ms = start_ms + HOUR_MS + 920
+            for name, more in (
+                ("plain", {}), ("level", {"DELAY": "5"}), ("unlevel", {"DELAY": "6"}),
+                ("timer", {"TIMER_DELIVER_MS": str(due_ms)}),
+                ("untimer", {"TIMER_DELIVER_MS": str(due_ms)}),
+                ("moved", {"TIMER_DELIVER_MS": str(due_ms)}),
+                ("fired", {"TIMER_DELIVER_MS": str(due_ms)}),
+            ):  # fmt: skip
+                answer = await asker.send("T", name.encode(), UNIQ_KEY=name, KEYS="all", **more)
+                ids[name] = answer.fields["msgId"]
+            async with DecisionClient(broker=broker.address) as deciding:
+                await deciding.cancel(ids=["unlevel", "untimer"])
+                await deciding.move(ids=["moved"], deliver_ms=due_ms + 7)
+                await deciding.fire(ids=["fired"])
+            expected = {
+                "plain": ("stored", None, None, ["stored"]),
+                "level": ("pending", start_ms + 60_000, None, ["scheduled"]),
+                "unlevel": ("cancelled", start_ms + 120_000, None, ["scheduled", "cancelled"]),
+                "timer": ("pending", due_ms, None, ["scheduled"]),
+                "untimer": ("cancelled", due_ms, None, ["scheduled", "cancelled"]),
+                "moved": ("pending", due_ms + 7, None, ["scheduled", "moved"]),
+                "fired": ("delivered", due_ms, start_ms, ["scheduled", "fired"]),
+            }
+            for name, state in expected.items():
+                assert await shown(asker, name) == state
+                assert await shown(asker, ids[name]) == state
+            assert len(await found(asker, "all")) == len(expected)
+            assert len(await found(asker, "all", "T")) == len(expected)
+            assert await found(asker, "all", "U") == []
+            clock.advance(2 * HOUR_MS)
+            for name, events in (
+                ("level", ["scheduled", "delivered"]), ("timer", ["scheduled", "delivered"]),
+                ("moved", ["scheduled", "moved", "delivered"]),
+            ):  # fmt: skip
+                await asker.pull("T", 2)
+                state, promised_ms, delivered_ms, had = await shown(asker, name)
+                assert (state, promised_ms, had) == ("delivered", expected[name][1], events)
+                assert delivered_ms == clock.now_ms()
+
+    asyncio.run(work())
+
+
+@pytest.mark.finding("B8")
+def test_the_due_time_of_a_delivered_message_is_exact(tmp_path):
+    async def work():
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (_, asker):
+            due_ms = clock.now_ms() // 1_000 * 1_000 + 5_920
+            await asker.send("T", b"x", UNIQ_KEY="U", TIMER_DELIVER_MS=str(due_ms))
+            clock.advance(10_000)
+            await asker.pull("T", 0)
+            [one] = await found(asker, "U")
+            assert one["due_ms"] == due_ms
+            assert one["properties"]["TIMER_OUT_MS"] == str(due_ms - 920)
+
+    asyncio.run(work())
+
+
+def test_a_message_without_a_key_is_found_by_its_offset_id(tmp_path):
+    async def work():
+        clock = FakeClock()
+        config = small(tmp_path, messageIndexEnable="false")
+        async with running(config, clock=clock) as (_, asker):
+            answer = await asker.send("T", b"x", DELAY="1")
+            assert (await shown(asker, answer.fields["msgId"]))[0] == "pending"
+            clock.advance(1_000)
+            await asker.pull("T", 0)
+            _, due_ms, delivered_ms, events = await shown(asker, answer.fields["msgId"])
+            assert due_ms == delivered_ms == clock.now_ms()
+            assert events == ["scheduled", "delivered"]
+            refused = await asker.ask(FIND_MESSAGE, body=b'{"name":"U"}')
+            assert (refused.code, "messageIndexEnable" in refused.remark) == (1, True)
+
+    asyncio.run(work())
+
+
+def test_only_the_id_that_a_record_has_itself_finds_it(tmp_path):
+    async def work():
+        async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
+            inside = await asker.send("T", b"first", UNIQ_KEY="first")
+            record = bytes(await found_record(asker, inside.fields["msgId"]))
+            outside = await asker.send("T", record, UNIQ_KEY="outside")
+            _, _, at = decode_offset_id(outside.fields["msgId"])
+            own = bytes.fromhex(outside.fields["msgId"])
+            port = int.from_bytes(own[4:8], "big")
+            assert [one["state"] for one in await found(asker, own.hex())] == ["stored"]
+            for name in (
+                encode_offset_id(b"\x0a\0\0\1", port, at),  # another broker's
+                *(encode_offset_id(own[:4], port, at + step) for step in range(84, 100)),
+                "F" * 32, "F" * 56, "x" * 32, "é", "k" * 1_024,
+            ):  # fmt: skip
+                assert await found(asker, name) == []
+
+    asyncio.run(work())
+
+
+async def found_record(asker, offset_id):
+    answer = await asker.ask(33, {"offset": decode_offset_id(offset_id)[2]})
+    return answer.body
+
+
+def test_a_half_message_shows_its_state_only(tmp_path):
+    async def work():
+        async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
+            sent = {
+                name: await asker.send(
+                    "T", b"secret", UNIQ_KEY=name, TRAN_MSG="true", PGROUP="p", OWN="secret"
+                )
+                for name in ("open", "committed", "rolled")
+            }
+            for name, answer in sent.items():
+                flag = {"committed": 8, "rolled": 12}.get(name)
+                if flag is not None:
+                    fields = {
+                        "producerGroup": "p",
+                        "tranStateTableOffset": answer.fields["queueOffset"],
+                        "commitLogOffset": decode_offset_id(answer.fields["msgId"])[2],
+                        "commitOrRollback": flag,
+                        "fromTransactionCheck": "false",
+                        "msgId": name,
+                    }
+                    await asker.ask(37, fields)
+            for name, state, body in (
+                ("open", "half message", b""),
+                ("committed", "stored", b"secret"),
+                ("rolled", "rolled back", b""),
+            ):
+                [one] = await found(asker, name)
+                assert (one["state"], one["topic"], b64decode(one["body"])) == (state, "T", body)
+                assert ("OWN" in one["properties"]) == bool(body)
+            assert (await shown(asker, "committed"))[3] == ["half message", "committed"]
+
+    asyncio.run(work())
+
+
+def test_a_quarantined_message_tells_why(tmp_path):
+    async def work():
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (_, asker):
+            await asker.send("T", b"x", UNIQ_KEY="U", DELAY="1")
+            deleted = await asker.ask(215, {"topic": "T"})
+            assert deleted.code == 0, deleted.remark
+            clock.advance(1_000)
+            await asker.pull("DUEMQ_QUARANTINE", 0)
+            [one] = await found(asker, "U")
+            assert (one["state"], one["topic"]) == ("quarantined", "T")
+            assert one["reason"].startswith("topic_missing")
+            assert [record["event"] for record in one["records"]] == ["scheduled", "quarantined"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"{", "JSON"), (b'{"name":""}', "at least 1"), (b'{"name":"a","more":1}', "unknown field"),
+        (b'{"name":"' + b"k" * 1_025 + b'"}', "at most 1024"), (b"[" * 100_000, "JSON"),
+    ],
+)  # fmt: skip
+def test_a_malformed_request_is_refused_with_why(tmp_path, body, why):
+    async def work():
+        async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
+            answer = await asker.ask(FIND_MESSAGE, body=body)
+            assert (answer.code, why in answer.remark) == (13, True), answer.remark
+
+    asyncio.run(work())

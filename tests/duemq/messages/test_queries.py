@@ -1,0 +1,112 @@
+import json
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.messages.queries import QueryProcessor
+from duemq.registry.clients import ClientTable
+from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
+from duemq.registry.subscriptions import parse_expression
+from tests.fakes import FakePeer
+from tests.store_help import open_store, put_one
+
+KEYS = {"KEYS": "a b", "UNIQ_KEY": "u"}
+
+
+class FakeIndex:
+    """Answers `query_keys` of a real store with what a test says."""
+
+    def __init__(self, store):
+        self.store, self.found, self.asked = store, [], []
+        store.query_keys = self.query
+
+    def query(self, *question):
+        self.asked.append(question)
+        return self.found
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path) as store:
+        yield store
+
+
+async def ask(store, code, clients=None, **fields):
+    processor = QueryProcessor(store, clients or ClientTable(), lambda: (7, 8))
+    found = {name: str(value) for name, value in fields.items()}
+    return await processor.handlers()[code](Request(code, found))
+
+
+def by_key(store, **changes):
+    fields = {"topic": "T", "key": "b", "maxNum": 9, "beginTimestamp": 0, "endTimestamp": 99}
+    return ask(store, 12, **(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        ({}, 9),
+        ({"maxNum": 100_000}, 512),
+        ({"maxNum": 0}, 1),
+        ({"_UNIQUE_KEY_QUERY": "true"}, 32),
+        ({"_UNIQUE_KEY_QUERY": "false"}, 9),
+    ],
+)
+def test_how_many_are_looked_for(run, store, changes, count):
+    index = FakeIndex(store)
+    run(by_key(store, **changes))
+    assert index.asked == [("T", "b", count, 0, 99)]
+
+
+def test_messages_that_have_the_key_are_answered_in_index_order(run, store):
+    index = FakeIndex(store)
+    rows = [put_one(store, "T", body=body, properties=KEYS) for body in (b"old", b"new")]
+    other_key = put_one(store, "T", properties={"KEYS": "c"})
+    other_topic = put_one(store, "U", properties=KEYS)
+    offsets = [int(r["phys_offset"]) for r in (other_topic, other_key, *reversed(rows))]
+    index.found = [*offsets, 999_999]
+    answer = run(by_key(store))
+    assert answer.code == 0
+    assert answer.fields == {"indexLastUpdateTimestamp": "7", "indexLastUpdatePhyoffset": "8"}
+    size = int(rows[0]["record_size"])
+    view = store.record_bytes
+    assert answer.body == bytes(view(offsets[2], size)) + bytes(view(offsets[3], size))
+    assert run(by_key(store, key="u", _UNIQUE_KEY_QUERY="true")).body == answer.body
+
+
+def test_nothing_found_is_22(run, store):
+    FakeIndex(store)
+    answer = run(by_key(store))
+    assert (answer.code, answer.body) == (22, b"")
+
+
+@pytest.mark.parametrize(("shift", "code"), [(0, 0), (1, 1), (-1, 1), (10_000, 1)])
+def test_a_log_offset_must_be_the_start_of_a_record(run, store, shift, code):
+    put_one(store, "T")
+    row = put_one(store, "T", body=b"wanted")
+    answer = run(ask(store, 33, offset=int(row["phys_offset"]) + shift))
+    assert answer.code == code
+    assert (b"wanted" in answer.body) is (code == 0)
+
+
+@pytest.mark.finding("D5")
+def test_queue_units_are_shown_with_the_groups_subscription(run, store):
+    """`eval` is false as at Apache's: only units with an extension are evaluated there."""
+    clients = ClientTable()
+    told = (parse_expression("T", "a"),)
+    entry = ConsumerEntry("G", "CONSUME_PASSIVELY", "CLUSTERING", "x", told)
+    clients.heartbeat(
+        Heartbeat("c", (), (entry,)), FakePeer(), language="JAVA", version=1, now_ms=0
+    )
+    for tag in "ab":
+        put_one(store, "T", properties={"TAGS": tag})
+    fields = {"topic": "T", "queueId": 0, "index": 0, "count": 5}
+    body = json.loads(run(ask(store, 321, clients, consumerGroup="G", **fields)).body)
+    assert [unit["eval"] for unit in body["queueData"]] == [False, False]
+    assert body["filterData"] == "null"
+    offline = json.loads(run(ask(store, 321, clients, consumerGroup="H", **fields)).body)
+    assert offline["filterData"] == "H@T is not online!"
+    assert [unit["tagsCode"] for unit in body["queueData"]] == [97, 98]
+    assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 2)
+    assert body["subscriptionData"]["subString"] == "a"
+    assert run(ask(store, 321, **(fields | {"topic": "none"}))).code == 1

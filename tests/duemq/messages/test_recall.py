@@ -1,0 +1,175 @@
+"""Recall (370): checks and their codes in order, the marker of Apache, a port that decides."""
+
+from __future__ import annotations
+
+import pytest
+
+from delivery.plugin import Recalled, Request
+from duemq.configuration.config import BrokerConfig
+from duemq.messages.recall import RecallProcessor
+from duemq.messages.recall_handle import RecallHandle
+from duemq.ports import Identity
+from duemq.send.put_path import PutPath
+from message_store.errors import RequestError
+from tests.fakes import HOST, FakeTopic, FakeTopics
+from tests.store_help import open_store
+from timer_store.config import TimerConfig
+from timer_store.enqueue.put_hook import TimerHook
+from timer_store.names import TIMER_TOPIC
+
+IDENTITY = Identity("broker-a", "DefaultCluster", 0, HOST)
+KEY = "FD0000000000000000000000000000022F4530946E09676464F0006A"
+
+
+class World:
+    def __init__(self, store, *, recalls=None, hooks=None, **config):
+        self.store, self.config = store, {"recall_enable": True} | config
+        hook = TimerHook(store.topics, TimerConfig(), lambda time_ms: 0)
+        self.path = PutPath(store, [hook] if hooks is None else hooks, store.clock)
+        self.processor = RecallProcessor(
+            store, FakeTopics(FakeTopic("T"), FakeTopic("U")), self.path.put_durable, IDENTITY,
+            store.clock, lambda: BrokerConfig(**self.config), recalls,
+        )  # fmt: skip
+
+    def handle(self, late_ms=10_001, topic="T", broker="broker-a", key=KEY):
+        return RecallHandle(topic, broker, str(self.store.clock.now_ms() + late_ms), key).encode()
+
+    async def recall(self, handle, topic="T", **more):
+        fields = {"topic": topic, "recallHandle": handle, "producerGroup": "p"} | more
+        return await self.processor.recall(Request(370, fields))
+
+
+class Port:
+    def __init__(self, answer):
+        self.answer, self.asked = answer, []
+
+    async def recall(self, topic, time_ms, unique_id):
+        self.asked.append((topic, time_ms, unique_id))
+        return self.answer
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path) as store:
+        yield store
+
+
+def refused(run, world, *args, **kwargs):
+    with pytest.raises(RequestError) as caught:
+        run(world.recall(*args, **kwargs))
+    return caught.value
+
+
+def test_apaches_way_a_marker_waits_in_the_slot_of_its_target(run, store):
+    world = World(store)
+    now_ms = store.clock.now_ms()
+    answer = run(world.recall(world.handle(late_ms=9_501 - now_ms % 1_000)))
+    assert (answer.code, answer.fields) == (0, {"msgId": KEY, "MSG_REGION": "DefaultRegion"})
+    unit = store.units(TIMER_TOPIC, 0, 0, 1)[0]
+    record = store.read_record(int(unit["phys_offset"]))
+    time_ms = now_ms - now_ms % 1_000 + 9_501
+    assert record.body == b"0"
+    assert record.properties == {
+        "TAGS": "_RECALL_TAG_",
+        "UNIQ_KEY": KEY,
+        "TIMER_DEL_UNIQKEY": f"T+{KEY}",
+        "TIMER_DELIVER_MS": str(time_ms),
+        "TIMER_OUT_MS": str(time_ms - time_ms % 1_000),
+        "PGROUP": "p",
+        "BORN_TIMESTAMP": str(now_ms),
+        "REAL_TOPIC": "T",
+        "REAL_QID": "0",
+    }
+
+
+def test_the_time_of_a_handle_lies_in_the_slot_that_it_was_made_for(run, store):
+    world, out_ms = World(store), store.clock.now_ms() // 1_000 * 1_000 + 7_000
+    run(world.recall(world.handle(late_ms=out_ms + 1 - store.clock.now_ms())))
+    record = store.read_record(int(store.units(TIMER_TOPIC, 0, 0, 1)[0]["phys_offset"]))
+    assert record.properties["TIMER_OUT_MS"] == str(out_ms)
+
+
+@pytest.mark.parametrize(
+    ("rule", "config", "changes", "code", "says"),
+    [
+        ("switched off", {"recall_enable": False}, {}, 16, "recallMessageEnable"),
+        ("not yet", {"start_accept_ms": 1 << 50}, {}, 14, "until"),
+        ("not writable", {"permission": 4, "recall_unwritable": False}, {}, 14, "not writable"),
+        ("unknown topic", {}, {"topic": "Nowhere"}, 17, "Nowhere"),
+        ("no handle", {}, {"handle": "!"}, 604, "not base64"),
+        ("a cut handle", {}, {"handle": "djEgVA=="}, 604, "cut off"),
+        ("another topic", {}, {"topic": "U"}, 604, "topic not match"),
+        ("another broker", {}, {"broker": "broker-b"}, 604, "another broker"),
+        ("no time", {}, {"time": "soon"}, 604, "holds no time"),
+        ("a time of 19 digits", {}, {"time": "9" * 19}, 604, "holds no time"),
+        ("now", {}, {"late_ms": 0}, 604, "has come"),
+        ("long ago", {}, {"late_ms": -(10**12)}, 604, "has come"),
+        ("before 1970", {}, {"time": "-5"}, 604, "holds no time"),
+        ("too far", {}, {"late_ms": 259_200_001}, 604, "max delay 259200000ms"),
+    ],
+)
+def test_checks_and_their_codes(run, store, rule, config, changes, code, says):
+    world = World(store, **config)
+    topic = changes.get("topic", "T")
+    if "time" in changes:
+        handle = RecallHandle("T", "broker-a", changes["time"], KEY).encode()
+    else:
+        made = {name: changes[name] for name in ("late_ms", "broker") if name in changes}
+        handle = changes.get("handle") or world.handle(**made)
+    error = refused(run, world, handle, topic)
+    assert (error.code, says in error.remark) == (code, True), (rule, error.remark)
+    assert store.queue_bounds(TIMER_TOPIC, 0) == (0, 0)
+
+
+def test_recalls_are_taken_while_the_broker_is_not_writable_unless_forbidden(run, store):
+    world = World(store, permission=4)
+    assert run(world.recall(world.handle())).code == 0
+
+
+@pytest.mark.parametrize("missing", ["topic", "recallHandle"])
+def test_a_missing_field_is_a_system_error(run, store, missing):
+    fields = {"topic": "T", "recallHandle": World(store).handle()}
+    del fields[missing]
+    with pytest.raises(RequestError, match=missing) as caught:
+        run(World(store).processor.recall(Request(370, fields)))
+    assert caught.value.code == 1
+
+
+def test_a_store_that_refuses_is_a_system_error(run, store):
+    def full(batch, now_ms):
+        batch.refuse(0, 14, "the disk is full")
+
+    world = World(store, hooks=[full])
+    error = refused(run, world, world.handle())
+    assert (error.code, error.remark) == (1, "recall failed: the disk is full")
+
+
+# A port that decides.
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [(Recalled.DONE, 0), (Recalled.DELIVERED, 604), (Recalled.UNKNOWN, 604)]
+)
+def test_who_holds_the_timers_decides_and_nothing_else_is_stored(run, store, answer, code):
+    port = Port(answer)
+    world = World(store, recalls=port)
+    if code:
+        error = refused(run, world, world.handle())
+        assert error.code == code
+        assert ("delivered already" in error.remark) == (answer is Recalled.DELIVERED)
+    else:
+        assert run(world.recall(world.handle())).fields["msgId"] == KEY
+    assert port.asked == [("T", store.clock.now_ms() + 10_001, KEY)]
+    assert store.queue_bounds(TIMER_TOPIC, 0) == (0, 0)
+
+
+@pytest.mark.parametrize(("late_ms", "asked"), [(1, 1), (0, 1), (-999, 1), (-1_000, 0)])
+def test_it_is_asked_while_the_slot_of_the_timer_lasts(run, store, late_ms, asked):
+    """A message at the end of its second can be cancelled until its own millisecond."""
+    port = Port(Recalled.DONE)
+    world = World(store, recalls=port)
+    if asked:
+        assert run(world.recall(world.handle(late_ms=late_ms))).code == 0
+    else:
+        assert refused(run, world, world.handle(late_ms=late_ms)).code == 604
+    assert len(port.asked) == asked

@@ -1,0 +1,115 @@
+"""The HTTP port: paths, codes, and floods of half requests."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from duemq.metrics.http_server import CONNECTIONS_MAX, HEAD_BYTES_MAX, MetricsServer, serving
+
+Scene = Callable[[int], Awaitable[Any]]
+
+
+def registry() -> CollectorRegistry:
+    made = CollectorRegistry()
+    Gauge("one", "A figure.", registry=made).set(1)
+    Gauge("two", "Another.", registry=made).set(2)
+    return made
+
+
+def serve(scene: Scene, *, ill: str = "", unready: str = "") -> Any:
+    async def main() -> Any:
+        metrics = MetricsServer(registry(), healthy=lambda: ill, ready=lambda: unready)
+        async with serving(metrics, "127.0.0.1", 0, required=True) as port:
+            assert port is not None
+            return await scene(port)
+
+    return asyncio.run(main())
+
+
+async def fetch(port: int, head: bytes) -> tuple[int, bytes, bytes]:
+    """Return status, head and body of the answer to raw bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head)
+    async with asyncio.timeout(20):
+        answer = await reader.read()
+    writer.close()
+    top, _, body = answer.partition(b"\r\n\r\n")
+    return int(top.split(b" ")[1]), top, body
+
+
+def get(path: str, *lines: str, method: str = "GET") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *lines, "", ""]).encode()
+
+
+@pytest.mark.finding("B18")
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "says"),
+    [
+        (get("/metrics"), 200, b"one 1.0"),
+        (get("/metrics?name[]=two"), 200, b"two 2.0"),
+        (get("/metrics", method="HEAD"), 200, b""),
+        (get("/healthz"), 200, b"ok"),
+        (get("/ready"), 200, b"ok"),
+        (get("/"), 404, b"/metrics"),
+        (get("/metricsx"), 404, b"/metrics"),
+        (get("/metrics", method="POST"), 405, b"GET"),
+        (b"rubbish\r\n\r\n", 400, b"HTTP"),
+        (b"GET http://[x HTTP/1.1\r\n\r\n", 400, b""),
+        (get("/metrics", "X: " + "x" * HEAD_BYTES_MAX), 400, b""),
+    ],
+)
+def test_paths(request_bytes: bytes, status: int, says: bytes) -> None:
+    found, _, body = serve(lambda port: fetch(port, request_bytes))
+    assert found == status
+    assert says in body
+
+
+@pytest.mark.finding("B18")
+@pytest.mark.parametrize(
+    ("path", "ill", "unready", "status"),
+    [
+        ("/healthz", "the disk", "", 503),
+        ("/healthz", "", "the disk is full", 200),
+        ("/ready", "", "the disk is full", 503),
+    ],
+)
+def test_probes_name_the_reason(path: str, ill: str, unready: str, status: int) -> None:
+    found, _, body = serve(lambda port: fetch(port, get(path)), ill=ill, unready=unready)
+    assert found == status
+    assert status == 200 or (ill or unready).encode() in body
+
+
+def test_formats_that_a_scraper_accepts() -> None:
+    async def scene(port: int) -> None:
+        _, head, body = await fetch(port, get("/metrics", "Accept-Encoding: gzip"))
+        assert b"Content-Encoding: gzip" in head
+        assert b"one 1.0" in gzip.decompress(body)
+        wanted = "Accept: application/openmetrics-text; version=1.0.0"
+        _, head, body = await fetch(port, get("/metrics", wanted))
+        assert b"application/openmetrics-text" in head
+        assert body.endswith(b"# EOF\n")
+
+    serve(scene)
+
+
+@pytest.mark.finding("E13")
+def test_half_requests_delay_no_scrape() -> None:
+    async def scene(port: int) -> None:
+        halves = []
+        for _ in range(4 * CONNECTIONS_MAX):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /metrics HTTP/1.1\r\nX: ")
+            halves.append(writer)
+        for _ in range(20):
+            status, _, _ = await fetch(port, get("/metrics"))
+            assert status == 200
+        for writer in halves:
+            writer.close()
+
+    serve(scene)

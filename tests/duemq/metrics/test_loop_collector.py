@@ -1,0 +1,80 @@
+"""Figures are read on the event loop's thread, whichever thread asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import Counter, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+
+from duemq.metrics.native_metrics import NativeRegistry
+from message_store.queues.consume_queue import FileCache
+from schedule_service.delivery import LevelService
+from tests.duemq.metrics.test_native_metrics import scrape
+from tests.duemq.running import running, small
+
+
+class Asked:
+    """A collector that notes which thread reads it."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def collect(self) -> Iterator[Any]:
+        self.threads.append(threading.current_thread())
+        yield GaugeMetricFamily("asked", "How often.", value=len(self.threads))
+
+
+def test_any_collector_is_read_on_the_loop() -> None:
+    asked = Asked()
+
+    async def main() -> None:
+        registry = NativeRegistry("c", "b")
+        registry.register(asked)
+        Counter("counted", "A metric of prometheus-client.", registry=registry).inc(3)
+        text = (await asyncio.to_thread(generate_latest, registry)).decode()
+        assert "asked 1.0" in text
+        assert "counted_total 3.0" in text
+        assert "asked 2.0" in generate_latest(registry).decode()  # on the loop itself
+        with pytest.raises(ValueError, match="Duplicated"):
+            Counter("counted", "Again.", registry=registry)
+        registry.unregister(asked)
+        assert b"asked" not in await asyncio.to_thread(generate_latest, registry)
+
+    asyncio.run(main())
+    assert {*asked.threads} == {threading.main_thread()}
+
+
+@pytest.mark.finding("P:metrics-thread")
+def test_a_scrape_neither_corrects_cursors_nor_opens_queues_in_another_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, set[threading.Thread]] = {}
+
+    def noted(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def call(self: Any, *values: Any, **more: Any) -> Any:
+            seen.setdefault(name, set()).add(threading.current_thread())
+            return real(self, *values, **more)
+
+        monkeypatch.setattr(owner, name, call)
+
+    async def main() -> None:
+        changes = {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
+        async with running(small(tmp_path, **changes)) as (broker, asker):
+            for delay in ({"DELAY": "17"}, {"TIMER_DELAY_SEC": "3600"}):
+                assert (await asker.send("T", b"pending", **delay)).code == 0
+            noted(LevelService, "correct_heads")
+            noted(FileCache, "get")
+            found = await scrape(broker.metrics_port)
+            assert found
+
+    asyncio.run(main())
+    assert seen["correct_heads"] == {threading.main_thread()}
+    assert seen.get("get", {threading.main_thread()}) == {threading.main_thread()}

@@ -1,0 +1,447 @@
+"""Our registration with name servers: ours over a socket, and fakes that fail on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.namesrv import registration
+from duemq.namesrv.config import NamesrvConfig
+from duemq.namesrv.registration import BrokerAddress, Registrar
+from duemq.namesrv.registration_body import decode_body
+from duemq.namesrv.route_table import LiveKey, Registration
+from duemq.namesrv.server import NameServer
+from duemq.registry.data_version import DataVersion
+from duemq.registry.topic_config import TopicConfig
+from message_store.clock import FakeClock
+from tests.fakes import FakePeer, settle
+
+US = BrokerAddress(cluster="C", broker_name="a", address="1.1.1.1:1", ha_address="1.1.1.1:2")
+INTERVAL_MS = 30_000
+
+
+class Topics:
+    """A topic manager of two topics."""
+
+    def __init__(self) -> None:
+        self.version = DataVersion(1)
+        self.table = {name: TopicConfig(name=name) for name in "TU"}
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(list(self.table.values()))
+
+    def add(self, name: str) -> list[TopicConfig]:
+        self.table[name] = TopicConfig(name=name)
+        self.version = self.version.next(17)
+        return [self.table[name]]
+
+
+class FakeNamesrv:
+    """A name server that remembers what it was told. `fault` is raised instead of an answer."""
+
+    def __init__(self) -> None:
+        self.peer: FakePeer | None = None
+        self.fault: Exception | None = None
+        self.code = 0
+        self.hold: asyncio.Event | None = None
+        self.requests: list[Request] = []
+        self.closed = False
+
+    async def connect(self) -> FakePeer:
+        if self.fault is not None:
+            raise self.fault
+        if self.peer is None or self.peer.closed:
+            self.peer = FakePeer()
+        return self.peer
+
+    async def call(self, request: Request, *, timeout_s: float) -> Response:
+        await self.connect()
+        self.requests.append(request)
+        if self.hold is not None:
+            await self.hold.wait()
+        return Response(self.code, "no" if self.code else None)
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def told(self) -> list[str]:
+        """Return the topics of each registration since the last call, and `bye`."""
+        requests, self.requests = self.requests, []
+        return [
+            "".join(t.name for t in decode_body(request.body, compressed=False).topics)
+            if request.code == 103
+            else "bye"
+            for request in requests
+        ]
+
+
+class Setting:
+    """A registrar with fake name servers n1, n2."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock, self.topics = FakeClock(), Topics()
+        self.servers = {"n1:1": FakeNamesrv(), "n2:1": FakeNamesrv()}
+        self.registrar = Registrar(
+            US,
+            self.topics,
+            self.clock,
+            addresses=options.pop("addresses", list(self.servers)),
+            interval_ms=INTERVAL_MS,
+            connect=self.servers.__getitem__,
+            **options,
+        )
+
+    async def pass_ms(self, ms: int) -> None:
+        await settle()
+        self.clock.advance(ms)
+        await settle()
+
+    async def add(self, name: str) -> None:
+        await self.registrar.changed(self.topics.add(name))
+
+    def told(self) -> list[list[str]]:
+        return [server.told() for server in self.servers.values()]
+
+
+def test_all_topics_at_the_start_and_every_30_s() -> None:
+    async def main() -> None:
+        setting = Setting()
+        async with setting.registrar.running():
+            await settle()
+            assert setting.told() == [["TU"], ["TU"]]
+            await setting.pass_ms(INTERVAL_MS - 1)
+            assert setting.told() == [[], []]
+            await setting.pass_ms(1)
+            assert setting.told() == [["TU"], ["TU"]]
+        assert setting.told() == [["bye"], ["bye"]]
+        assert all(server.closed for server in setting.servers.values())
+
+    asyncio.run(main())
+
+
+def test_a_clock_set_back_silences_nobody() -> None:
+    async def main() -> None:
+        setting = Setting()
+        async with setting.registrar.running():
+            await settle()
+            setting.told()
+            await setting.pass_ms(-3_600_000)
+            setting.told()  # at once, or not
+            await setting.pass_ms(INTERVAL_MS)
+            await setting.pass_ms(INTERVAL_MS)
+            assert setting.told() in ([["TU"], ["TU"]], [["TU", "TU"], ["TU", "TU"]])
+
+    asyncio.run(main())
+
+
+def test_103_says_what_5_3_3_says() -> None:
+    async def main() -> None:
+        setting = Setting()
+        async with setting.registrar.running():
+            await settle()
+            fields = setting.servers["n1:1"].requests[0].fields
+            assert {k: v for k, v in fields.items() if k != "bodyCrc32"} == {
+                "brokerAddr": "1.1.1.1:1",
+                "brokerId": "0",
+                "brokerName": "a",
+                "clusterName": "C",
+                "compressed": "false",
+                "enableActingMaster": "false",
+                "haServerAddr": "1.1.1.1:2",
+            }
+
+    asyncio.run(main())
+
+
+def test_a_change_goes_out_alone_and_at_once() -> None:
+    async def main() -> None:
+        setting = Setting()
+        async with setting.registrar.running():
+            await settle()
+            setting.told()
+            await setting.add("V")
+            assert setting.told() == [["V"], ["V"]]
+            await setting.pass_ms(INTERVAL_MS)
+            assert setting.told() == [["TUV"], ["TUV"]]
+
+    asyncio.run(main())
+
+
+def test_changes_made_while_one_is_on_its_way_go_together_in_order() -> None:
+    async def main() -> None:
+        setting = Setting(addresses=["n1:1"])
+        server = setting.servers["n1:1"]
+        async with setting.registrar.running():
+            await settle()
+            server.told()
+            server.hold = asyncio.Event()
+            changes = [asyncio.create_task(setting.add(name)) for name in "VWX"]
+            await settle()
+            assert server.told() == ["V"]
+            server.hold.set()
+            await asyncio.gather(*changes)
+            assert server.told() == ["WX"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("refused", ["V", "TUV"]),
+        ("no connection", ["TUV"]),
+        ("connection lost", ["TUV"]),
+    ],
+)
+def test_after_a_failure_all_topics_go(fault: str, told: list[str]) -> None:
+    async def main() -> None:
+        setting = Setting(addresses=["n1:1"])
+        server = setting.servers["n1:1"]
+        async with setting.registrar.running():
+            await setting.pass_ms(2_000)
+            server.told()
+            if fault == "refused":
+                server.code = 1
+            elif fault == "no connection":
+                server.fault = ConnectionRefusedError("refused")
+            else:
+                assert server.peer is not None
+                server.peer.close()
+            await setting.add("V")
+            server.code, server.fault = 0, None
+            for _ in range(6):
+                await setting.pass_ms(1_000)
+            assert server.told() == told
+            assert setting.registrar.links["n1:1"].registered
+
+    asyncio.run(main())
+
+
+def test_a_lost_connection_registers_again_without_waiting_for_30_s() -> None:
+    async def main() -> None:
+        setting = Setting(addresses=["n1:1"])
+        server = setting.servers["n1:1"]
+        async with setting.registrar.running():
+            await setting.pass_ms(2_000)
+            server.told()
+            assert server.peer is not None
+            server.peer.close()
+            await settle()
+            assert server.told() == ["TU"]
+            server.peer.close()
+            await settle()
+            assert server.told() == []  # not at once again
+            await setting.pass_ms(1_000)
+            assert server.told() == ["TU"]
+
+    asyncio.run(main())
+
+
+def test_one_that_does_not_answer_holds_up_no_change_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("duemq.namesrv.registration.CHANGE_TIMEOUT_S", 0.01)
+
+    async def main() -> None:
+        setting = Setting()
+        deaf = setting.servers["n1:1"]
+        async with setting.registrar.running():
+            await settle()
+            setting.told()
+            deaf.hold = asyncio.Event()
+            await setting.add("V")
+            assert setting.told() == [["V"], ["V"]]
+            assert not setting.registrar.links["n1:1"].registered
+            await setting.add("W")  # does not wait for it
+            assert setting.servers["n2:1"].told() == ["W"]
+            deaf.hold = None
+            await setting.pass_ms(1_000)
+            assert deaf.told() == ["TUVW"]
+
+    asyncio.run(main())
+
+
+def test_one_that_does_not_answer_holds_up_no_stop() -> None:
+    async def main() -> None:
+        setting = Setting(addresses=["n1:1"])
+        setting.servers["n1:1"].hold = asyncio.Event()
+        async with asyncio.timeout(20), setting.registrar.running():
+            await settle()
+        assert setting.servers["n1:1"].closed
+        assert setting.servers["n1:1"].told() == ["TU"]  # no 104: it is not registered
+
+    asyncio.run(main())
+
+
+def test_failures_are_said_once_and_so_is_their_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        setting = Setting(addresses=["n1:1"])
+        server = setting.servers["n1:1"]
+        server.fault = ConnectionRefusedError("Connection refused")
+        async with setting.registrar.running():
+            for _ in range(4):
+                await setting.pass_ms(5_000)
+            assert setting.registrar.links["n1:1"].failure == "Connection refused"
+            server.fault = None
+            await setting.pass_ms(5_000)
+            assert setting.told() == [["TU"], []]
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    assert [record.getMessage() for record in caplog.records] == [
+        "name server n1:1: not registered (Connection refused). Clients that ask it do not find "
+        "this broker. Trying again every 5 s; check that it runs and that namesrvAddr names it",
+        "name server n1:1: registered again",
+    ]
+
+
+def test_name_servers_come_and_go() -> None:
+    async def main() -> None:
+        setting = Setting(addresses=["n1:1"])
+        async with setting.registrar.running():
+            await settle()
+            setting.registrar.set_addresses(["n2:1", "n2:1"])
+            await setting.pass_ms(1_000)
+            assert setting.told() == [["TU", "bye"], ["TU"]]
+            await setting.add("V")
+            assert setting.told() == [[], ["V"]]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("permission", "perm"), [(6, 6), (4, 4), (2, 2), (7, 6)])
+def test_what_the_broker_forbids_no_topic_permits(permission: int, perm: int) -> None:
+    async def main() -> None:
+        setting = Setting(addresses=["n1:1"], permission=lambda: permission)
+        async with setting.registrar.running():
+            await settle()
+            body = decode_body(setting.servers["n1:1"].requests[0].body, compressed=False)
+            assert {topic.perm for topic in body.topics} == {perm}
+
+    asyncio.run(main())
+
+
+def test_the_name_server_in_our_process_knows_at_once() -> None:
+    class Local:
+        def __init__(self) -> None:
+            self.topics: list[str] = []
+            self.told: list[list[str]] = []
+
+        def register_local(self, told: Registration) -> None:
+            assert told.local
+            self.told.append([topic.name for topic in told.topics])
+            self.topics += self.told[-1]
+
+        def drop_local_topic(self, broker_name: str, topic: str) -> None:
+            self.topics.remove(topic)
+
+        def unregister_local(self, key: LiveKey) -> None:
+            assert key == LiveKey("C", "1.1.1.1:1")
+            self.topics = []
+
+    async def main() -> None:
+        local = Local()
+        setting = Setting(addresses=[], local=local)
+        async with setting.registrar.running():
+            assert local.topics == ["T", "U"]
+            await setting.add("V")
+            assert local.topics == ["T", "U", "V"]
+            assert local.told[-1] == ["V"]
+            setting.registrar.removed("U")
+            assert local.topics == ["T", "V"]
+        assert local.topics == []
+
+
+@pytest.mark.finding("E8")
+def test_a_topic_more_is_one_topic_for_the_name_server_in_our_process() -> None:
+    told: list[int] = []
+    permission = 6
+
+    class Local:
+        def register_local(self, registration: Registration) -> None:
+            told.append(len(registration.topics))
+
+        def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
+        def unregister_local(self, key: LiveKey) -> None: ...
+
+    async def main() -> None:
+        nonlocal permission
+        setting = Setting(addresses=[], local=Local(), permission=lambda: permission)
+        async with setting.registrar.running():
+            told.clear()
+            await setting.add("V")
+            permission = 4
+            setting.registrar.set_addresses([])
+            assert told == [1, 3]
+
+    asyncio.run(main())
+
+
+@pytest.mark.finding("E12")
+def test_topics_deleted_from_the_routes_only_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "TOPICS_PER_TURN", 1)
+    told: list[list[str]] = []
+
+    class Local:
+        def register_local(self, told_now: Registration) -> None:
+            told.append([topic.name for topic in told_now.topics])
+
+        def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
+        def unregister_local(self, key: LiveKey) -> None: ...
+
+    async def main() -> None:
+        setting = Setting(addresses=[], local=Local())
+        async with setting.registrar.running():
+            await settle()
+            told.clear()
+            setting.clock.advance(30_000)
+            await settle()
+            assert told == [["T"], ["U"]]
+
+    asyncio.run(main())
+
+
+def test_a_local_registrations_first_call_holds_all_topics() -> None:
+    class Local:
+        def register_local(self, registration: Registration) -> None:
+            assert registration.local
+            names.append([topic.name for topic in registration.topics])
+
+        def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
+        def unregister_local(self, key: LiveKey) -> None: ...
+
+    names: list[list[str]] = []
+
+    async def main() -> None:
+        async with Setting(addresses=[], local=Local()).registrar.running():
+            assert names[0] == ["T", "U"]
+
+    asyncio.run(main())
+
+
+def test_over_sockets(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock, topics = FakeClock(), Topics()
+        config = NamesrvConfig(
+            bind_address="127.0.0.1", listen_port=0, kv_config_path=str(tmp_path / "kv.json")
+        )
+        async with NameServer(config, clock) as server:
+            registrar = Registrar(US, topics, clock, addresses=[f"127.0.0.1:{server.port}"])
+            async with asyncio.timeout(20), registrar.running():
+                (link,) = registrar.links.values()
+                await link.tried.wait()
+                assert link.registered
+                assert server.table.topics() == ["T", "U"]
+                await registrar.changed(topics.add("V"))
+                assert server.table.topics() == ["T", "U", "V"]
+                version = server.table.version_of(LiveKey("C", "1.1.1.1:1"))
+                assert version == topics.version
+            assert server.table.topics() == []
+
+    asyncio.run(main())

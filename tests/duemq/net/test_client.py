@@ -1,0 +1,85 @@
+"""The outbound client against our own server."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.net.client import RemotingClient, split_address
+from duemq.net.server import RemotingServer
+from message_store.clock import FakeClock
+from tests.duemq.net.conftest import Run
+from tests.duemq.net.wire import WAIT_S, echo
+
+
+def test_call_oneway_and_reconnect(run: Run) -> None:
+    async def main() -> None:
+        heard = asyncio.Event()
+
+        async def listen(request: Request) -> None:
+            assert request.oneway
+            heard.set()
+
+        async with RemotingServer({11: echo, 34: listen}, clock=FakeClock()) as server:
+            await server.start("127.0.0.1", 0)
+            async with RemotingClient(f"127.0.0.1:{server.ports[0]}") as client:
+                answers = await asyncio.gather(
+                    *(client.call(Request(11, {"n": str(n)})) for n in range(20))
+                )
+                assert [each.fields for each in answers] == [{"n": str(n)} for n in range(20)]
+                await client.send_oneway(Request(34, {}))
+                await asyncio.wait_for(heard.wait(), WAIT_S)
+                (await client.connect()).close()
+                assert (await client.call(Request(11, {}))).code == 0
+
+    run(main())
+
+
+def test_client_answers_the_server(run: Run) -> None:
+    async def main() -> None:
+        async def ask_back(request: Request) -> Response:
+            assert request.peer is not None
+            return await request.peer.call(Request(307, {}), timeout_s=WAIT_S)
+
+        async def info(request: Request) -> Response:
+            return Response(0, "running")
+
+        async with RemotingServer({34: ask_back}, clock=FakeClock()) as server:
+            await server.start("127.0.0.1", 0)
+            async with RemotingClient(f"127.0.0.1:{server.ports[0]}", {307: info}) as client:
+                assert (await client.call(Request(34, {}))).remark == "running"
+
+    run(main())
+
+
+def test_nobody_listens(run: Run) -> None:
+    async def main() -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        async with RemotingClient(f"127.0.0.1:{port}") as client:
+            with pytest.raises(OSError, match="Connect"):
+                await client.call(Request(11, {}))
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("127.0.0.1:9876", ("127.0.0.1", 9876)),
+        (" host:1 ", ("host", 1)),
+        ("[::1]:9876", ("::1", 9876)),
+    ],
+)
+def test_addresses(text: str, parts: tuple[str, int]) -> None:
+    assert split_address(text) == parts
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":1", "host:x"])
+def test_bad_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match="host:port"):
+        split_address(text)

@@ -1,0 +1,483 @@
+"""Turns of the ingest over real sockets: order, answers, waiting for the disk, new topics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.messages.recall_handle import RecallHandle
+from duemq.net import codec, layout
+from duemq.net.server import RemotingServer
+from duemq.net.synchronous import Synchronous
+from message_store.clock import FakeClock
+from message_store.errors import RequestError
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
+from tests.duemq.net.conftest import Run
+from tests.duemq.net.sends import Front, send_request
+from tests.duemq.net.wire import RawPeer, echo
+from timer_store.config import TimerConfig
+from timer_store.enqueue.put_hook import TimerHook
+
+
+class Bench:
+    """A server on a front, and one client."""
+
+    def __init__(self, front: Front) -> None:
+        self.front = front
+        self.server = RemotingServer({11: echo}, front.ingest, clock=FakeClock())
+
+    async def __aenter__(self) -> RawPeer:
+        await self.server.start("127.0.0.1", 0)
+        self.peer = await RawPeer.connect(self.server.ports[0])
+        return self.peer
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.peer.__aexit__()
+        await self.server.stop()
+
+
+async def answers(peer: RawPeer, count: int) -> dict[int, Response]:
+    found = [await peer.read_answer() for _ in range(count)]
+    return {each.opaque: each.response for each in found}
+
+
+def fast(opaque: int, **changes: Any) -> Request:
+    return send_request(opaque=opaque, body=str(opaque).encode(), **changes)
+
+
+def plain(opaque: int, **changes: Any) -> Request:
+    """A send that the kernel leaves: it has no unique id."""
+    return send_request(opaque=opaque, body=str(opaque).encode(), properties="", **changes)
+
+
+@pytest.mark.parametrize("way", [fast, plain])
+@pytest.mark.parametrize("serialize_type", [layout.JSON_TYPE, layout.BINARY_TYPE])
+def test_answer_of_a_send(run: Run, way: Any, serialize_type: int) -> None:
+    async def main() -> None:
+        front = Front()
+        async with Bench(front) as peer:
+            peer.send(way(-7, queueId="2"), serialize_type=serialize_type)
+            data = await peer.read_frame()
+            assert data[4] == serialize_type
+            frame = codec.next_frame(memoryview(data), 0, len(data))
+            assert frame is not None
+            answer = codec.decode_frame(memoryview(data), frame)
+            assert isinstance(answer, codec.Answer)
+            assert (answer.opaque, answer.response.code) == (-7, 0)
+            fields = answer.response.fields
+            assert fields is not None
+            assert list(fields) == [
+                "queueId",
+                "transactionId",
+                "msgId",
+                "TRACE_ON",
+                "MSG_REGION",
+                "queueOffset",
+            ]
+            assert fields["queueId"] == "2"
+            assert fields["msgId"] == "7F00000100002A9F0000000000000000"
+            assert len(fields["transactionId"]) == (2 if way is fast else 32)
+
+    run(main())
+
+
+def test_the_kernel_answers_as_the_codec_would(run: Run) -> None:
+    async def main() -> None:
+        front = Front()
+        async with Bench(front) as peer:
+            peer.send(fast(1))
+            data = await peer.read_frame()
+            fields = {
+                "queueId": "1",
+                "transactionId": "U1",
+                "msgId": "7F00000100002A9F0000000000000000",
+                "TRACE_ON": "true",
+                "MSG_REGION": "DefaultRegion",
+                "queueOffset": "0",
+            }
+            assert data == b"".join(codec.encode_response(Response(0, None, fields), 1))
+
+    run(main())
+
+
+NOW = FakeClock().now_ms()
+
+
+@pytest.mark.parametrize("serialize_type", [layout.JSON_TYPE, layout.BINARY_TYPE])
+@pytest.mark.parametrize(
+    ("rule", "properties", "changes", "out_ms"),
+    [
+        ("a delay", {"TIMER_DELAY_MS": "12345"}, {}, (NOW + 12_344) // 1_000 * 1_000),
+        ("a time", {"TIMER_DELIVER_MS": str(NOW + 5)}, {}, (NOW + 4) // 1_000 * 1_000),
+        ("long names", {"TIMER_DELAY_SEC": "9"}, {"code": 10}, (NOW + 8_999) // 1_000 * 1_000),
+        ("due already", {"TIMER_DELIVER_MS": "5"}, {}, None),
+        ("no timer", {}, {}, None),
+        ("a retry topic", {"TIMER_DELAY_SEC": "9"}, {"topic": "%RETRY%g", "queueId": "0"}, None),
+        ("a batch", {"TIMER_DELAY_SEC": "9"}, {"batch": "true", "body": "one"}, None),
+    ],
+)
+def test_a_timer_is_answered_with_its_recall_handle(
+    run: Run, serialize_type: int, rule: str, properties: dict[str, str],
+    changes: dict[str, Any], out_ms: int | None,
+) -> None:  # fmt: skip
+    async def main() -> None:
+        front = Front()
+        front.topics.install("%RETRY%g", 1)
+        front.hooks.append(TimerHook(front.table, TimerConfig(), lambda time_ms: 0))
+        text = encode_properties({"UNIQ_KEY": "U1"} | properties).decode()
+        made: dict[str, Any] = {"properties": text} | changes
+        if "body" in made:
+            made["body"] = bytes.fromhex("0000001b 00000000 00000000 00000000 00000005") + b"hello"
+            made["body"] += b"\0\0"
+        async with Bench(front) as peer:
+            peer.send(send_request(**made), serialize_type=serialize_type)
+            fields = (await answers(peer, 1))[1].fields
+            assert fields is not None
+            assert fields["queueId"] == made.get("queueId", "1")
+            handle = RecallHandle("T", "broker-a", str((out_ms or 0) + 1), "U1").encode()
+            assert fields.get("recallHandle") == (handle if out_ms else None), rule
+            names = ["TRACE_ON", "MSG_REGION", *(["recallHandle"] if out_ms else []), "queueOffset"]
+            assert list(fields)[-len(names) :] == names
+
+    run(main())
+
+
+def test_messages_keep_their_order_whichever_way_they_go(run: Run) -> None:
+    async def main() -> None:
+        front = Front()
+        ways = [fast, plain, fast, fast, plain, plain, fast]
+        async with Bench(front) as peer:
+            for opaque in range(200):
+                peer.send(ways[opaque % len(ways)](opaque))
+                if opaque % 50 == 0:
+                    peer.send(Request(11, {}, opaque=1_000 + opaque))
+            found = await answers(peer, 204)
+        assert front.log.bodies == [str(opaque).encode() for opaque in range(200)]
+        offsets = [int((found[n].fields or {})["queueOffset"]) for n in range(200)]
+        assert offsets == list(range(200))
+        assert len(front.log.batches) < 100
+
+    run(main())
+
+
+def test_what_is_asked_behind_a_send_is_answered_after_it_was_stored(run: Run) -> None:
+    async def main() -> None:
+        front = Front()
+        asked: list[int] = []
+
+        def count(request: Request) -> Response:
+            asked.append(len(front.log.bodies))
+            return Response(0, str(len(front.log.bodies)))
+
+        bench = Bench(front)
+        bench.server = RemotingServer({11: Synchronous(count)}, front.ingest, clock=FakeClock())
+        async with bench as peer:
+            for each in (fast(1), Request(11, {}, opaque=2), plain(3), fast(4)):
+                peer.send(each)
+            found = await answers(peer, 4)
+        assert {opaque: answer.code for opaque, answer in found.items()} == dict.fromkeys(
+            (1, 2, 3, 4), 0
+        )
+        assert asked == [3]
+
+    run(main())
+
+
+def test_many_connections_share_a_batch(run: Run) -> None:
+    async def main() -> None:
+        front = Front()
+        async with Bench(front) as first:
+            peers = [first] + [await RawPeer.connect(first_port(first)) for _ in range(7)]
+            for number, peer in enumerate(peers):
+                for opaque in range(20):
+                    peer.send(fast(number * 100 + opaque))
+            for number, peer in enumerate(peers):
+                found = await answers(peer, 20)
+                assert sorted(found) == [number * 100 + opaque for opaque in range(20)]
+            for peer in peers[1:]:
+                await peer.__aexit__()
+        assert sum(front.log.batches) == 160
+
+    run(main())
+
+
+def first_port(peer: RawPeer) -> int:
+    port: int = peer.writer.get_extra_info("peername")[1]
+    return port
+
+
+def test_more_messages_than_a_batch_holds(run: Run) -> None:
+    async def main() -> None:
+        front = Front()
+        async with Bench(front) as peer:
+            for opaque in range(2_500):
+                peer.send(fast(opaque))
+            assert len(await answers(peer, 2_500)) == 2_500
+        assert front.log.bodies == [str(opaque).encode() for opaque in range(2_500)]
+        assert max(front.log.batches) <= 1_024
+
+    run(main())
+
+
+def test_bodies_bigger_than_the_staging_buffer(run: Run) -> None:
+    async def main() -> None:
+        front = Front()
+        front.ingest._state[layout.STATE_BODY_MAX] = 8 << 20
+        async with Bench(front) as peer:
+            for opaque in range(3):
+                peer.send(send_request(opaque=opaque, body=bytes([opaque]) * (3 << 20)))
+            found = await answers(peer, 3)
+        assert [each.code for each in found.values()] == [0, 0, 0]
+        assert [len(body) for body in front.log.bodies] == [3 << 20] * 3
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", [fast, plain])
+def test_oneway_sends_are_stored_and_not_answered(run: Run, way: Any) -> None:
+    async def main() -> None:
+        front = Front()
+        async with Bench(front) as peer:
+            peer.send(way(1, oneway=True))
+            peer.send(way(2, topic="closed", oneway=True))
+            peer.send(fast(3))
+            assert list(await answers(peer, 1)) == [3]
+        assert front.log.bodies == [b"1", b"3"]
+
+    run(main())
+
+
+def refuse_second(batch: PutBatch, now_ms: int) -> None:
+    for index in range(batch.count):
+        if batch.body(index) == b"2":
+            batch.refuse(index, 13, "not today")
+
+
+@pytest.mark.parametrize("way", [fast, plain])
+def test_refused_rows_are_answered_with_code_and_remark(run: Run, way: Any) -> None:
+    async def main() -> None:
+        front = Front(hooks=[refuse_second])
+        async with Bench(front) as peer:
+            for opaque in (1, 2, 3):
+                peer.send(way(opaque))
+            found = await answers(peer, 3)
+        assert {opaque: each.code for opaque, each in found.items()} == {1: 0, 2: 13, 3: 0}
+        assert found[2].remark == "not today"
+        assert found[2].fields == {"TRACE_ON": "true", "MSG_REGION": "DefaultRegion"}
+        assert front.log.bodies == [b"1", b"3"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", [fast, plain])
+def test_a_store_that_fails_is_code_1(run: Run, way: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        front = Front()
+        front.log.failure = OSError("broken disk")
+        async with Bench(front) as peer:
+            peer.send(way(1))
+            found = await answers(peer, 1)
+            assert found[1].code == 1
+            assert "broken disk" in (found[1].remark or "")
+            front.log.failure = None
+            peer.send(way(2))
+            assert (await answers(peer, 1))[2].code == 0
+
+    run(main())
+    assert "a batch of 1 messages failed" in caplog.text
+
+
+def long_id(batch: PutBatch, now_ms: int) -> None:
+    for index in range(batch.count):
+        batch.set_properties(index, {"UNIQ_KEY": "L" * 300})
+
+
+def test_an_id_that_the_kernel_does_not_write(run: Run) -> None:
+    async def main() -> None:
+        async with Bench(Front(hooks=[long_id])) as peer:
+            peer.send(fast(1))
+            fields = (await answers(peer, 1))[1].fields
+            assert fields is not None
+            assert fields["transactionId"] == "L" * 300
+
+    run(main())
+
+
+# Waiting for the disk.
+
+
+def test_sync_flush_holds_the_answers(run: Run) -> None:
+    async def main() -> None:
+        front = Front(sync_flush=True)
+        front.log.syncs = True
+        async with Bench(front) as peer:
+            peer.send(fast(1))
+            peer.send(plain(2))
+            peer.send(fast(3, properties="UNIQ_KEY\x01U\x02WAIT\x01false\x02"))
+            assert list(await answers(peer, 1)) == [3]
+            front.log.may_sync.set()
+            assert sorted(await answers(peer, 2)) == [1, 2]
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", [fast, plain])
+def test_a_disk_that_is_late_is_code_10(run: Run, way: Any) -> None:
+    async def main() -> None:
+        front = Front(sync_flush=True)
+        front.log.syncs = False
+        front.log.may_sync.set()
+        async with Bench(front) as peer:
+            for opaque in (1, 2):
+                peer.send(way(opaque))
+            found = await answers(peer, 2)
+        assert [each.code for each in found.values()] == [10, 10]
+        assert found[2].fields is not None
+        assert found[2].fields["queueOffset"] == "1"
+        assert front.log.bodies == [b"1", b"2"]
+
+    run(main())
+
+
+def test_turns_wait_while_the_disk_is_behind(run: Run) -> None:
+    async def main() -> None:
+        front = Front(sync_flush=True)
+        front.log.syncs = True
+        async with Bench(front) as peer:
+            await step_by_step(front, peer, 8)
+            for opaque in range(8, 400):
+                peer.send(send_request(opaque=opaque, body=bytes(9_000)))
+            echoed = await RawPeer.connect(first_port(peer))
+            async with echoed:
+                front.log.may_sync.set()
+                assert sorted(await answers(peer, 400)) == list(range(400))
+        assert front.log.batches[:8] == [1] * 8
+
+    run(main())
+
+
+async def step_by_step(front: Front, peer: RawPeer, count: int) -> None:
+    for opaque in range(count):
+        peer.send(fast(opaque))
+        while len(front.log.bodies) <= opaque:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+def test_stop_answers_what_was_received(run: Run) -> None:
+    async def main() -> None:
+        front = Front(sync_flush=True)
+        front.log.syncs = True
+        bench = Bench(front)
+        peer = await bench.__aenter__()
+        await step_by_step(front, peer, 3)
+        stop = asyncio.ensure_future(bench.server.stop())
+        await asyncio.sleep(0)
+        front.log.may_sync.set()
+        assert sorted(await answers(peer, 3)) == [0, 1, 2]
+        assert await peer.at_end()
+        await stop
+        await peer.__aexit__()
+
+    run(main())
+
+
+# New topics.
+
+
+def test_a_new_topic_keeps_the_order_and_is_told_before_the_answer(run: Run) -> None:
+    async def main() -> None:
+        front = Front()
+        front.topics.may_tell.clear()
+        async with Bench(front) as peer:
+            for opaque in range(5):
+                peer.send(fast(opaque, topic="New"))
+            peer.send(fast(5))
+            assert sorted(await answers(peer, 5)) == [1, 2, 3, 4, 5]
+            front.topics.may_tell.set()
+            assert list(await answers(peer, 1)) == [0]
+        assert front.topics.told == ["New"]
+        assert front.log.bodies == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+    run(main())
+
+
+def test_a_topic_that_may_not_be_created_is_refused_alone(run: Run) -> None:
+    async def main() -> None:
+        front = Front()
+        async with Bench(front) as peer:
+            peer.send(fast(1))
+            peer.send(fast(2, topic="New", defaultTopic="other"))
+            peer.send(fast(3))
+            found = await answers(peer, 3)
+        assert {opaque: each.code for opaque, each in found.items()} == {1: 0, 2: 17, 3: 0}
+        assert front.log.bodies == [b"1", b"3"]
+
+    run(main())
+
+
+def test_a_closed_connection_that_waits_is_forgotten(run: Run) -> None:
+    async def main() -> None:
+        front = Front()
+        gate = asyncio.Event()
+
+        async def slow(name: str, **_: Any) -> None:
+            await gate.wait()
+            raise RequestError(17, "no")
+
+        front.topics.create_for_send = slow  # type: ignore[method-assign, assignment]
+        async with Bench(front) as peer:
+            async with await RawPeer.connect(first_port(peer)) as other:
+                other.send(fast(1, topic="New"))
+                peer.send(fast(2))
+                await answers(peer, 1)
+            gate.set()
+            peer.send(fast(3))
+            assert list(await answers(peer, 1)) == [3]
+
+    run(main())
+
+
+# Bad streams.
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01", "TLS"),
+        (b"\x00\x00\x00\x06\x00\x00\x00\x02{]", "JSON header"),
+        (b"\x00\x00\x00\x06\x00\x00\x00\x07{]", "header of 7 bytes"),
+    ],
+)
+def test_a_lost_stream_is_closed_after_its_good_frames(
+    run: Run, caplog: pytest.LogCaptureFixture, data: bytes, says: str
+) -> None:
+    async def main() -> None:
+        front = Front()
+        async with Bench(front) as peer:
+            peer.writer.write(codec.encode_request(fast(1)) + data)
+            await peer.at_end()
+        assert front.log.bodies == [b"1"]
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert says in caplog.text
+
+
+def test_a_bug_in_the_plain_way_is_code_1(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        front = Front()
+        front.sender._ids = None  # type: ignore[assignment]
+        async with Bench(front) as peer:
+            peer.send(plain(1))
+            peer.send(fast(2))
+            found = await answers(peer, 2)
+        assert {opaque: each.code for opaque, each in found.items()} == {1: 1, 2: 0}
+        assert front.log.bodies == [b"2"]
+
+    run(main())
+    assert "request 310 failed" in caplog.text

@@ -1,0 +1,67 @@
+"""A batch whose answers fail: it is put once, its senders are told by a closed connection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from duemq.net.answers import Answering
+from tests.duemq.net.conftest import Run
+from tests.duemq.net.sends import Front
+from tests.duemq.net.test_ingest import Bench, answers, fast, plain
+from tests.duemq.net.wire import WAIT_S
+
+
+@pytest.mark.finding("P:ingest-finish")
+@pytest.mark.parametrize("way", [fast, plain])
+def test_a_batch_whose_answers_fail_is_never_put_again(
+    run: Run, way: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, failures = Answering.answer, [ValueError("broken answers")]
+
+    def answer(self: Answering, *values: Any) -> None:
+        if failures:
+            raise failures.pop()
+        real(self, *values)
+
+    monkeypatch.setattr(Answering, "answer", answer)
+
+    async def main() -> None:
+        front = Front()
+        bench = Bench(front)
+        async with bench as peer:
+            peer.send(way(1))
+            async with asyncio.timeout(WAIT_S):
+                assert await peer.reader.read() == b""
+            async with await type(peer).connect(bench.server.ports[0]) as other:
+                other.send(way(2))
+                found = await answers(other, 1)
+        assert {opaque: each.code for opaque, each in found.items()} == {2: 0}
+        assert front.log.bodies == [b"1", b"2"]
+
+    run(main())
+    assert "the answers to 1 messages failed; connections closed" in caplog.text
+
+
+@pytest.mark.finding("P:ingest-finish")
+def test_what_stops_the_process_leaves_no_batch_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    front = Front()
+    ingest = front.ingest
+
+    def interrupted(self: Answering, *values: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Answering, "answer", interrupted)
+    ingest._batch.add(
+        topic_index=0, queue_id=0, body=b"1", properties=b"", born_ms=0,
+        born_host=(b"\x7f\0\0\1", 1), store_host=(b"\x7f\0\0\1", 1),
+    )  # fmt: skip
+    ingest._use_batch()
+    with pytest.raises(KeyboardInterrupt):
+        ingest.run_turn()
+    assert front.log.bodies == [b"1"]
+    monkeypatch.undo()
+    ingest.run_turn()
+    assert front.log.bodies == [b"1"]

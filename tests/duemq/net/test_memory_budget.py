@@ -1,0 +1,116 @@
+"""The memory budget: who is closed, who is not, and what connections may keep."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.net.limits import RemotingLimits
+from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, UNSENT_BYTES, MemoryBudget
+from duemq.net.server import RemotingServer
+from message_store.clock import FakeClock
+from tests.duemq.net.conftest import Run
+from tests.duemq.net.wire import RawPeer, echo
+
+MIB = 1 << 20
+pytestmark = pytest.mark.finding("A20")
+
+
+class FakeHolder:
+    """A connection that holds what a test says."""
+
+    def __init__(self, budget: MemoryBudget, stuck_since_s: float = NOT_STUCK) -> None:
+        self.budget, self.stuck_since_s = budget, stuck_since_s
+        self.charged_bytes = self.unsent_bytes_max = 0
+        self.why = ""
+
+    def hold(self, count: int) -> None:
+        self.budget.charge(self, count)
+
+    def recount(self) -> None:
+        pass
+
+    def bound_unsent(self, unsent_bytes_max: int) -> None:
+        self.unsent_bytes_max = unsent_bytes_max
+
+    def shed(self, why: str) -> None:
+        self.why = why
+        self.hold(0)
+
+
+def test_those_that_are_stuck_for_the_longest_are_closed_first() -> None:
+    budget = MemoryBudget(100 * MIB)
+    holders = [FakeHolder(budget, stuck_since_s=since) for since in (5, 1, 3, 2, 4)]
+    for holder in holders:
+        holder.hold(20 * MIB)
+    assert budget.shed_count == 0
+    last = FakeHolder(budget, stuck_since_s=6)
+    last.hold(MIB)
+    assert [bool(holder.why) for holder in holders] == [False, True, False, True, False]
+    assert "remotingMemoryMax" in holders[1].why
+    assert (budget.used_bytes, budget.shed_count, last.why) == (61 * MIB, 2, "")
+
+
+@pytest.mark.parametrize(
+    ("held_bytes", "since_s"), [(FLOOR_BYTES, 0.0), (10 * MIB, NOT_STUCK)], ids=["small", "moves"]
+)
+def test_nobody_is_closed_who_holds_little_or_is_not_stuck(held_bytes: int, since_s: float) -> None:
+    budget = MemoryBudget(MIB)
+    holders = [FakeHolder(budget, since_s) for _ in range(40)]
+    for holder in holders:
+        holder.hold(held_bytes)
+    assert budget.shed_count == 0
+    assert budget.used_bytes == 40 * held_bytes
+
+
+def test_the_scarcer_memory_is_the_less_may_stay_unread() -> None:
+    budget = MemoryBudget(100 * MIB)
+    first, second = FakeHolder(budget), FakeHolder(budget)
+    first.hold(50 * MIB)
+    assert (first.unsent_bytes_max, budget.is_scarce) == (UNSENT_BYTES[0], False)
+    second.hold(10 * MIB)
+    assert (first.unsent_bytes_max, budget.is_scarce) == (UNSENT_BYTES[1], True)
+    second.hold(30 * MIB)
+    assert first.unsent_bytes_max == second.unsent_bytes_max == UNSENT_BYTES[2]
+    first.hold(0)
+    assert second.unsent_bytes_max == UNSENT_BYTES[0]
+
+
+def test_a_reservation_is_refused_while_memory_is_scarce() -> None:
+    budget = MemoryBudget(100)
+    assert budget.reserve(75)
+    assert not budget.reserve(1)
+    budget.free(75)
+    assert budget.reserve(1)
+    assert budget.used_bytes == 1
+
+
+def test_half_frames_of_many_connections_are_bounded_together(run: Run) -> None:
+    """Each holds 1 MiB of a frame that never ends; a friend is answered all the while."""
+    limit_bytes, piece = 4 * MIB, bytes(MIB)
+
+    async def main() -> None:
+        limits = RemotingLimits(memory_bytes_max=limit_bytes)
+        async with RemotingServer({11: echo}, limits=limits, clock=FakeClock()) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            port = remoting.ports[0]
+            async with await RawPeer.connect(port) as friend:
+                hostile = [await RawPeer.connect(port) for _ in range(12)]
+                for number, peer in enumerate(hostile):
+                    peer.writer.write(struct.pack("!iI", 16 * MIB, 10) + piece)
+                    friend.send(Request(11, {}, b"x" * 1_000, opaque=number))
+                    assert (await friend.read_answer()).opaque == number
+                async with asyncio.timeout(20):
+                    while remoting.memory.shed_count < 6:
+                        friend.send(Request(11, {}, opaque=99))
+                        await friend.read_answer()
+                assert remoting.memory.used_bytes <= limit_bytes
+                assert await hostile[0].at_end()
+                for peer in hostile:
+                    peer.writer.close()
+        assert remoting.memory.used_bytes == 0
+
+    run(main())

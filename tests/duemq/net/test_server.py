@@ -1,0 +1,339 @@
+"""The server over real sockets: answers, order, refusals, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+import pytest
+
+from delivery.plugin import Peer, Request, RequestHandler, Response
+from duemq.net import codec, layout
+from duemq.net.limits import RemotingLimits
+from duemq.net.server import RemotingServer
+from message_store.clock import FakeClock
+from message_store.errors import RequestError, UsageError
+from tests.duemq.net.conftest import Run
+from tests.duemq.net.wire import WAIT_S, RawPeer, echo
+
+
+async def refuse(request: Request) -> Response:
+    raise RequestError(17, f"topic {request.fields['topic']} not exist")
+
+
+async def crash(request: Request) -> Response:
+    raise KeyError("missing")
+
+
+async def nothing(request: Request) -> None:
+    return None
+
+
+def server(handlers: dict[int, RequestHandler], **limits: int) -> RemotingServer:
+    bounds = RemotingLimits(**limits)  # type: ignore[arg-type]
+    return RemotingServer(handlers, limits=bounds, clock=FakeClock())
+
+
+async def ask(handlers: dict[int, RequestHandler], *requests: Request) -> list[codec.Answer]:
+    async with server(handlers) as remoting:
+        await remoting.start("127.0.0.1", 0)
+        async with await RawPeer.connect(remoting.ports[0]) as peer:
+            for request in requests:
+                peer.send(request)
+            return [await peer.read_answer() for _ in requests]
+
+
+@pytest.mark.parametrize("serialize_type", [layout.JSON_TYPE, layout.BINARY_TYPE])
+def test_answer_comes_in_the_encoding_of_the_request(run: Run, serialize_type: int) -> None:
+    async def main() -> None:
+        async with server({11: echo}) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as peer:
+                request = Request(11, {"a": "b"}, b"body", opaque=-5)
+                peer.send(request, serialize_type=serialize_type)
+                data = await peer.read_frame()
+                assert data[4] == serialize_type
+                frame = codec.next_frame(memoryview(data), 0, len(data))
+                assert frame is not None
+                answer = codec.decode_frame(memoryview(data), frame)
+                assert answer == codec.Answer(-5, Response(0, None, {"a": "b"}, b"body"))
+
+    run(main())
+
+
+def test_unknown_code_is_answered_with_3(run: Run) -> None:
+    [answer] = run(ask({}, Request(9999, {}, opaque=1)))
+    assert (answer.opaque, answer.response.code) == (1, 3)
+    assert "9999" in answer.response.remark
+
+
+def test_request_error_becomes_its_code(run: Run) -> None:
+    [answer] = run(ask({12: refuse}, Request(12, {"topic": "T"}, opaque=1)))
+    assert (answer.response.code, answer.response.remark) == (17, "topic T not exist")
+
+
+def test_exception_becomes_code_1(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    [answer] = run(ask({12: crash}, Request(12, {}, opaque=1)))
+    assert answer.response.code == 1
+    assert "KeyError" in answer.response.remark
+    assert "request 12 failed" in caplog.text
+
+
+def test_oneway_is_never_answered(run: Run) -> None:
+    async def main() -> None:
+        async with server({11: echo}) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as peer:
+                peer.send(Request(11, {}, opaque=1, oneway=True))
+                peer.send(Request(9999, {}, opaque=2, oneway=True))
+                peer.send(Request(11, {}, opaque=3))
+                assert (await peer.read_answer()).opaque == 3
+
+    run(main())
+
+
+def test_a_held_request_does_not_delay_the_next(run: Run) -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+
+        async def hold(request: Request) -> Response:
+            await release.wait()
+            return Response()
+
+        async with server({11: hold, 34: echo}) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as peer:
+                peer.send(Request(11, {}, opaque=1))
+                peer.send(Request(34, {}, opaque=2))
+                assert (await peer.read_answer()).opaque == 2
+                release.set()
+                assert (await peer.read_answer()).opaque == 1
+
+    run(main())
+
+
+def test_too_many_requests_in_flight_are_refused_with_2(run: Run) -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+
+        async def hold(request: Request) -> Response:
+            await release.wait()
+            return Response()
+
+        async with server({11: hold}, requests_in_flight_max=2) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as peer:
+                for opaque in range(3):
+                    peer.send(Request(11, {}, opaque=opaque))
+                busy = await peer.read_answer()
+                assert (busy.opaque, busy.response.code) == (2, 2)
+                release.set()
+                assert {(await peer.read_answer()).opaque for _ in range(2)} == {0, 1}
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01", "TLS"),
+        (b"\x00\x00\x00\x06\x00\x00\x00\x02{]", "JSON header"),
+        (b"\x00\x00\x00\x06\x01\x00\x00\x02{]", "binary header"),
+        (b"\x7f\xff\xff\xff\x00\x00\x00\x02", "frame length"),
+        (b"GET / HTTP/1.0\r\n\r\n", "not a RocketMQ client"),
+    ],
+)
+def test_a_lost_stream_closes_that_connection_only(
+    run: Run, caplog: pytest.LogCaptureFixture, data: bytes, says: str
+) -> None:
+    async def main() -> None:
+        async with server({11: echo}) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            port = remoting.ports[0]
+            async with await RawPeer.connect(port) as good, await RawPeer.connect(port) as bad:
+                bad.writer.write(data)
+                assert await bad.at_end()
+                good.send(Request(11, {}, opaque=7))
+                assert (await good.read_answer()).opaque == 7
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert says in caplog.text
+    assert "connection closed" in caplog.text
+
+
+def test_frames_arrive_in_any_pieces(run: Run) -> None:
+    async def main() -> None:
+        async with server({11: echo}) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as peer:
+                body = bytes(range(256)) * 1_000
+                data = codec.encode_request(Request(11, {}, body, opaque=1))
+                for start in range(0, len(data), 50_000):
+                    peer.writer.write(data[start : start + 50_000])
+                    await peer.writer.drain()
+                assert (await peer.read_answer()).response.body == body
+
+    run(main())
+
+
+def test_idle_connection_is_closed(run: Run) -> None:
+    async def main() -> None:
+        clock = FakeClock()
+        async with RemotingServer({11: echo}, clock=clock) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as peer:
+                peer.send(Request(11, {}, opaque=1))
+                await peer.read_answer()
+                remoting.close_idle(clock.now_ms())
+                remoting.close_idle(clock.now_ms() + 119_999)
+                assert len(remoting.connections) == 1
+                peer.send(Request(11, {}, opaque=2))
+                await peer.read_answer()
+                remoting.close_idle(clock.now_ms() + 120_000)
+                remoting.close_idle(clock.now_ms() + 239_999)
+                assert len(remoting.connections) == 1
+                remoting.close_idle(clock.now_ms() + 240_000)
+                assert await peer.at_end()
+
+    run(main())
+
+
+def test_stop_finishes_requests_in_hand(run: Run) -> None:
+    async def main() -> None:
+        started, release = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: Request) -> Response:
+            started.set()
+            await release.wait()
+            return Response(0, "done")
+
+        remoting = server({11: slow})
+        await remoting.start("127.0.0.1", 0)
+        async with await RawPeer.connect(remoting.ports[0]) as peer:
+            peer.send(Request(11, {}, opaque=1))
+            await started.wait()
+            stop = asyncio.ensure_future(remoting.stop())
+            release.set()
+            await stop
+            assert (await peer.read_answer()).response.remark == "done"
+            assert await peer.at_end()
+
+    run(main())
+
+
+def test_a_port_in_use_is_a_usage_error(run: Run) -> None:
+    async def main() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            async with server({}) as remoting:
+                with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1"):
+                    await remoting.start("127.0.0.1", taken.getsockname()[1])
+
+    run(main())
+
+
+def test_two_ports_share_handlers(run: Run) -> None:
+    async def main() -> None:
+        async with server({11: echo}) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            await remoting.start("127.0.0.1", 0)
+            assert len(set(remoting.ports)) == 2
+            for port in remoting.ports:
+                async with await RawPeer.connect(port) as peer:
+                    peer.send(Request(11, {}, opaque=1))
+                    assert (await peer.read_answer()).response.code == 0
+
+    run(main())
+
+
+def test_too_many_connections_are_refused(run: Run) -> None:
+    async def main() -> None:
+        async with server({11: echo}, connections_max=1) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            port = remoting.ports[0]
+            async with await RawPeer.connect(port) as first:
+                first.send(Request(11, {}, opaque=1))
+                await first.read_answer()
+                async with await RawPeer.connect(port) as second:
+                    assert await second.at_end()
+
+    run(main())
+
+
+@pytest.mark.finding("A6")
+def test_connections_leave_descriptors_to_the_files_of_the_store(run: Run) -> None:
+    async def main() -> None:
+        limits = RemotingLimits(connections_max=1_000)
+        few = RemotingServer({}, limits=limits, clock=FakeClock(), descriptor_limit=lambda: 6)
+        async with few as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as peer:
+                assert await peer.at_end()
+
+    run(main())
+
+
+def test_server_asks_its_peer_and_hears_it_close(run: Run) -> None:
+    async def main() -> None:
+        peers: list[Peer] = []
+        closed: asyncio.Future[Peer] = asyncio.get_running_loop().create_future()
+
+        async def remember(request: Request) -> Response:
+            assert request.peer is not None
+            peers.append(request.peer)
+            request.peer.on_close(closed.set_result)
+            return Response()
+
+        async with server({34: remember}) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as raw:
+                raw.send(Request(34, {}, opaque=1))
+                await raw.read_answer()
+                [peer] = peers
+                assert peer.address[0] == "127.0.0.1"
+                call = asyncio.ensure_future(peer.call(Request(307, {}), timeout_s=WAIT_S))
+                asked = await raw.read()
+                assert isinstance(asked, Request)
+                answer = codec.encode_response(Response(0, "info"), asked.opaque)
+                raw.writer.write(b"".join(answer))
+                assert (await call).remark == "info"
+                peer.send_oneway(Request(40, {"consumerGroup": "g"}))
+                told = await raw.read()
+                assert isinstance(told, Request)
+                assert told.oneway
+                lost = asyncio.ensure_future(peer.call(Request(307, {}), timeout_s=WAIT_S))
+                await raw.read()
+            assert await asyncio.wait_for(closed, WAIT_S) is peer
+            with pytest.raises(ConnectionError):
+                await lost
+            with pytest.raises(ConnectionError):
+                await peer.call(Request(307, {}), timeout_s=WAIT_S)
+            peer.send_oneway(Request(40, {}))
+
+    run(main())
+
+
+def test_call_without_answer_times_out(run: Run) -> None:
+    async def main() -> None:
+        errors: list[Exception] = []
+
+        async def call_back(request: Request) -> Response:
+            assert request.peer is not None
+            try:
+                await request.peer.call(Request(307, {}), timeout_s=0)
+            except TimeoutError as error:
+                errors.append(error)
+            return Response()
+
+        async with server({34: call_back}) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            async with await RawPeer.connect(remoting.ports[0]) as raw:
+                raw.send(Request(34, {}, opaque=1))
+                while not isinstance(await raw.read(), codec.Answer):
+                    pass
+        assert len(errors) == 1
+
+    run(main())

@@ -1,0 +1,95 @@
+"""Turns of the ingest are short, whatever one peer sends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.net.ingest import PLAIN_FRAMES_MAX, TURN_S, Ingest
+from duemq.net.server import RemotingServer
+from duemq.net.synchronous import Synchronous
+from message_store.clock import FakeClock
+from tests.duemq.net.conftest import Run
+from tests.duemq.net.sends import Front, send_request
+from tests.duemq.net.wire import RawPeer
+
+MANY = 500
+
+
+class Slow:
+    """A handler whose every request takes a whole turn of a clock that it moves itself."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.handled: list[bytes] = []
+
+    def begin(self, request: Request) -> Response:
+        self.now_s += TURN_S * 2
+        self.handled.append(request.body)
+        return Response()
+
+
+@pytest.mark.finding("E5")
+def test_a_peer_with_many_requests_does_not_hold_up_another(run: Run) -> None:
+    async def main() -> None:
+        front, slow = Front(), Slow()
+        ingest = Ingest(
+            front.path, front.table, front.sender, front.settings, time_s=lambda: slow.now_s
+        )
+        server = RemotingServer({11: Synchronous(slow.begin)}, ingest, clock=FakeClock())
+        async with server:
+            await server.start("127.0.0.1", 0)
+            port = server.ports[0]
+            async with await RawPeer.connect(port) as many, await RawPeer.connect(port) as one:
+                for number in range(MANY):
+                    many.send(Request(11, {}, b"many", opaque=number))
+                await many.read_answer()  # the others are there by now, or soon
+                one.send(Request(11, {}, b"one", opaque=1))
+                await one.read_answer()
+                before = slow.handled.index(b"one")
+                assert before < MANY // 2
+                for _ in range(1, MANY):
+                    await many.read_answer()
+        assert slow.handled.count(b"many") == MANY
+
+    run(main())
+
+
+def test_frames_beyond_a_turn_keep_their_order(run: Run) -> None:
+    async def main() -> None:
+        front = Front()
+        server = RemotingServer({}, front.ingest, clock=FakeClock())
+        async with server:
+            await server.start("127.0.0.1", 0)
+            async with await RawPeer.connect(server.ports[0]) as peer:
+                count = 3 * PLAIN_FRAMES_MAX
+                for number in range(count):  # every other one is for the plain way
+                    text = f"UNIQ_KEY\x01U{number}\x02" if number % 2 else ""
+                    peer.send(send_request(opaque=number, body=b"%d" % number, properties=text))
+                codes = [(await peer.read_answer()).response.code for _ in range(count)]
+        assert codes == [0] * count
+        assert front.log.bodies == [b"%d" % number for number in range(count)]
+
+    run(main())
+
+
+def test_a_stop_takes_everything_that_was_received(run: Run) -> None:
+    async def main() -> None:
+        front, slow = Front(), Slow()
+        ingest = Ingest(
+            front.path, front.table, front.sender, front.settings, time_s=lambda: slow.now_s
+        )
+        server = RemotingServer({11: Synchronous(slow.begin)}, ingest, clock=FakeClock())
+        await server.start("127.0.0.1", 0)
+        async with await RawPeer.connect(server.ports[0]) as peer:
+            for number in range(100):
+                peer.send(Request(11, {}, opaque=number))
+            await peer.read_answer()
+            await server.stop()
+            async with asyncio.timeout(20):
+                rest = await peer.reader.read()
+        assert rest.count(b'"code":0') == len(slow.handled) - 1
+
+    run(main())

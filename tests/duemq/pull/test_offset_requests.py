@@ -1,0 +1,110 @@
+import pytest
+
+from delivery.plugin import Request
+from duemq.pull.offset_requests import OffsetProcessor
+from duemq.pull.pull_plan import PullLimits
+from message_store.clock import FakeClock
+from message_store.errors import RequestError
+from tests.fakes import FakeGroup, FakeGroups, FakeOffsets, FakeStore, FakeTopic, FakeTopics, put
+
+
+class World:
+    def __init__(self, **limits):
+        self.clock = FakeClock(1_000)
+        self.store = FakeStore(self.clock)
+        self.offsets = FakeOffsets()
+        self.groups = FakeGroups(FakeGroup("G"))
+        self.handlers = OffsetProcessor(
+            self.store,
+            FakeTopics(FakeTopic("T")),
+            self.groups,
+            self.offsets,
+            lambda: PullLimits(**limits),
+        ).handlers()
+
+    async def ask(self, code, **changes):
+        values = {"consumerGroup": "G", "topic": "T", "queueId": 0} | changes
+        found = {name: str(value) for name, value in values.items()}
+        return await self.handlers[code](Request(code, found))
+
+
+@pytest.mark.parametrize(
+    ("committed", "messages", "zero", "span_bytes", "code", "offset"),
+    [
+        (5, 0, None, 1 << 30, 0, "5"),
+        (0, 0, None, 1 << 30, 0, "0"),
+        (-1, 0, None, 1 << 30, 22, None),
+        (None, 0, None, 1 << 30, 22, None),
+        (None, 1, None, 1 << 30, 0, "0"),
+        (-1, 1, None, 1 << 30, 0, "0"),
+        (None, 1, "true", 1 << 30, 0, "0"),
+        (None, 1, "false", 1 << 30, 22, None),
+        (None, 2, None, 10, 22, None),
+    ],
+)
+def test_progress_or_the_start_of_a_young_queue(
+    run, committed, messages, zero, span_bytes, code, offset
+):
+    world = World(memory_span_bytes=span_bytes)
+    if committed is not None:
+        world.offsets.commit("G", "T", 0, committed)
+    put(world.store, "T", *[b"x"] * messages)
+    changes = {} if zero is None else {"setZeroIfNotFound": zero}
+    answer = run(world.ask(14, **changes))
+    assert (answer.code, answer.fields.get("offset")) == (code, offset)
+
+
+def test_a_queue_whose_head_is_gone_has_no_young_start(run):
+    world = World()
+    put(world.store, "T", b"x", b"y")
+    world.store.first[0] = 1
+    assert run(world.ask(14)).code == 22
+
+
+def test_update_stores_also_backwards_and_below_zero(run):
+    world = World()
+    for offset in (9, 3, -1):
+        answer = run(world.ask(15, commitOffset=offset))
+        assert (answer.code, answer.fields) == (0, {})
+        assert world.offsets.query("G", "T", 0) == offset
+
+
+@pytest.mark.parametrize(
+    ("changes", "known", "code"),
+    [({"topic": "U"}, True, 17), ({}, False, 26), ({"commitOffset": "x"}, True, 1)],
+)
+def test_update_of_what_is_not_there_is_refused(run, changes, known, code):
+    world = World()
+    if not known:
+        world.groups.table.clear()
+    with pytest.raises(RequestError) as refusal:
+        run(world.ask(15, **({"commitOffset": 1} | changes)))
+    assert refusal.value.code == code
+
+
+def test_a_pending_reset_answers_queries_and_ignores_updates(run):
+    world = World()
+    world.offsets.commit("G", "T", 0, 9)
+    world.offsets.set_reset("G", "T", 0, 4)
+    assert run(world.ask(14)).fields == {"offset": "4"}
+    assert run(world.ask(15, commitOffset=10)).code == 0
+    assert world.offsets.query("G", "T", 0) == 9
+
+
+def test_bounds_and_times(run):
+    world = World()
+    for _ in range(3):
+        put(world.store, "T", b"x")
+        world.clock.advance(100)
+    asked = [
+        (30, {}, "offset", "3"),
+        (31, {}, "offset", "0"),
+        (29, {"timestamp": 1_050}, "offset", "1"),
+        (29, {"timestamp": 1_150, "boundaryType": "upper"}, "offset", "1"),
+        (32, {}, "timestamp", "1000"),
+        (30, {"topic": "none"}, "offset", "0"),
+        (31, {"queueId": 77}, "offset", "0"),
+        (32, {"topic": "none"}, "timestamp", "-1"),
+    ]
+    for code, changes, name, value in asked:
+        assert run(world.ask(code, **changes)).fields == {name: value}

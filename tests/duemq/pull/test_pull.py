@@ -1,0 +1,297 @@
+import asyncio
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.configuration.config import BrokerConfig
+from duemq.metrics.put_get_stats import BrokerStats
+from duemq.pull.held_pulls import HeldPulls
+from duemq.pull.pull import PullProcessor
+from duemq.registry.clients import ClientTable
+from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
+from duemq.registry.subscriptions import parse_expression
+from message_store.clock import FakeClock
+from message_store.errors import RequestError
+from tests.fakes import (
+    FakeGroup,
+    FakeGroups,
+    FakeOffsets,
+    FakePeer,
+    FakeStore,
+    FakeTopic,
+    FakeTopics,
+    put,
+    settle,
+)
+from tests.store_help import open_store
+
+COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
+HEADER = {
+    "suggestWhichBrokerId",
+    "nextBeginOffset",
+    "minOffset",
+    "maxOffset",
+    "topicSysFlag",
+    "groupSysFlag",
+}
+
+
+class World:
+    """One broker's pull side with topic T (4 queues) and a group G that listens to it."""
+
+    def __init__(self, *, store=None, group=None, topic=None, auto_create=True, **config):
+        self.store = store or FakeStore(FakeClock())
+        self.clock = self.store.clock
+        self.topics = FakeTopics(topic or FakeTopic("T"))
+        self.groups = FakeGroups(*([group] if group else ()), auto_create=auto_create)
+        self.offsets, self.clients = FakeOffsets(), ClientTable()
+        self.held = HeldPulls(self.clock, self.store)
+        self.stats = BrokerStats(self.store.topics)
+        self.peer = FakePeer()
+        self.config = BrokerConfig(**config)
+        self.store.add_dispatcher(self.held.on_append)
+        self.processor = PullProcessor(
+            self.store, self.topics, self.groups, self.offsets, self.clients,
+            self.held, self.stats, lambda: self.config,
+        )  # fmt: skip
+
+    def join(self, *, topics=("T",), expression="*", version=1, model="CLUSTERING"):
+        told = tuple(parse_expression(t, expression, version=version) for t in topics)
+        entry = ConsumerEntry("G", "CONSUME_PASSIVELY", model, "x", told)
+        self.clients.heartbeat(
+            Heartbeat("c", (), (entry,)), self.peer, language="JAVA", version=479, now_ms=0
+        )
+
+    def request(self, **changes):
+        values = {
+            "consumerGroup": "G",
+            "topic": "T",
+            "queueId": 0,
+            "queueOffset": 0,
+            "maxMsgNums": 32,
+            "sysFlag": SUBSCRIPTION,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 15_000,
+            "subscription": "*",
+            "subVersion": 0,
+        }
+        found = {name: str(value) for name, value in (values | changes).items()}
+        return Request(11, found, peer=self.peer)
+
+    async def pull(self, **changes):
+        return await self.processor.pull(self.request(**changes))
+
+
+@pytest.fixture(params=["memory", "disk"])
+def store(request, tmp_path):
+    """Both stores: the fake that other tests use must behave like the real one."""
+    if request.param == "memory":
+        yield FakeStore(FakeClock())
+        return
+    with open_store(tmp_path) as store:
+        yield store
+
+
+def test_messages_are_handed_out_as_they_lie_in_the_log(run, store):
+    world = World(store=store)
+    put(world.store, "T", b"one", b"two", b"three")
+    answer = run(world.pull(queueOffset=1))
+    assert (answer.code, answer.remark) == (0, "FOUND")
+    units = store.units("T", 0, 1, 2)
+    assert answer.body == store.gather(units)
+    assert len(answer.body) == units["size"].sum()
+    assert b"two" in answer.body
+    assert b"one" not in answer.body
+    assert answer.fields.keys() == HEADER
+    assert answer.fields["nextBeginOffset"] == answer.fields["maxOffset"] == "3"
+    assert world.stats.totals.got_messages == 2
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "next_offset"), [(0, 0, 2), (2, 19, 2), (3, 21, 2), (-1, 21, 0)]
+)
+def test_outcomes_of_a_plain_pull_all_have_the_whole_header(run, store, offset, code, next_offset):
+    world = World(store=store)
+    put(world.store, "T", b"one", b"two")
+    answer = run(world.pull(queueOffset=offset))
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (code, str(next_offset))
+    assert answer.fields.keys() == HEADER
+    assert bool(answer.body) is (code == 0)
+
+
+def test_tags_are_filtered_by_hash(run, store):
+    world = World(store=store)
+    put(world.store, "T", b"one", properties=b"TAGS\x01a\x02")
+    put(world.store, "T", b"two", properties=b"TAGS\x01b\x02")
+    answer = run(world.pull(subscription="b"))
+    assert (answer.code, b"one" in answer.body, b"two" in answer.body) == (0, False, True)
+    answer = run(world.pull(subscription="c"))
+    assert (answer.code, answer.remark) == (20, "NO_MATCHED_MESSAGE")
+    assert answer.fields["nextBeginOffset"] == "2"
+
+
+def test_a_damaged_record_is_stepped_over(run):
+    world = World()
+    batch = put(world.store, "T", b"one", b"two", b"three")
+    world.store.damaged.add(int(batch.rows[1]["phys_offset"]))
+    answer = run(world.pull())
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (0, "3")
+    assert (b"one" in answer.body, b"two" in answer.body, b"three" in answer.body) == (
+        True,
+        False,
+        True,
+    )
+    answer = run(world.pull(queueOffset=1, maxMsgNums=1))
+    assert (answer.code, answer.fields["nextBeginOffset"]) == (20, "2")
+
+
+def test_records_that_retention_took_are_skipped(run):
+    world = World()
+    batch = put(world.store, "T", b"one", b"two")
+    world.store.min_offset = int(batch.rows[1]["phys_offset"])
+    assert b"one" not in run(world.pull()).body
+    world.store.min_offset = len(world.store.log)
+    answer = run(world.pull())
+    assert (answer.code, answer.remark) == (20, "MESSAGE_WAS_REMOVING")
+
+
+@pytest.mark.parametrize(
+    ("settings", "joined", "changes", "code"),
+    [
+        ({"permission": 2}, {}, {}, 16),
+        ({"auto_create": False}, {}, {}, 26),
+        ({"group": FakeGroup("G", consume_enable=False)}, {}, {}, 16),
+        ({}, {}, {"topic": "U"}, 17),
+        ({"topic": FakeTopic("T", perm=2)}, {}, {}, 16),
+        ({}, {}, {"queueId": 4}, 29),
+        ({}, {}, {"queueId": -1}, 29),
+        ({}, {}, {"subscription": "||"}, 23),
+        ({}, None, {"sysFlag": 0}, 24),
+        (
+            {"group": FakeGroup("G", broadcast_enable=False)},
+            {"model": "BROADCASTING"},
+            {"sysFlag": 0},
+            16,
+        ),
+        ({}, {"topics": ("U",)}, {"sysFlag": 0}, 24),
+        ({}, {"version": 3}, {"sysFlag": 0, "subVersion": 4}, 25),
+        ({}, {}, {"subscription": "a > 1", "expressionType": "SQL92"}, 1),
+        ({}, {}, {"queueOffset": "x"}, 1),
+    ],
+)
+def test_checks_and_their_codes(run, settings, joined, changes, code):
+    world = World(**settings)
+    if joined is not None:
+        world.join(**joined)
+    try:
+        answer = run(world.pull(**changes))
+        found, header = answer.code, answer.fields
+    except RequestError as refusal:
+        found, header = refusal.code, {}
+    assert found == code
+    assert set(header) == ({"forbiddenType"} if code == 16 else set())
+
+
+def test_the_subscription_of_the_heartbeat_counts_when_the_pull_has_none(run, store):
+    world = World(store=store)
+    world.join(expression="b", version=3)
+    put(world.store, "T", b"one", properties=b"TAGS\x01a\x02")
+    put(world.store, "T", b"two", properties=b"TAGS\x01b\x02")
+    answer = run(world.pull(sysFlag=0, subVersion=3, subscription=""))
+    assert (b"one" in answer.body, b"two" in answer.body) == (False, True)
+
+
+def test_a_pull_commits_progress_only_when_it_says_so(run):
+    world = World()
+    run(world.pull(commitOffset=7))
+    assert world.offsets.table == {}
+    run(world.pull(commitOffset=7, sysFlag=SUBSCRIPTION | COMMIT))
+    assert world.offsets.table == {("G", "T", 0): 7}
+
+
+@pytest.mark.finding("A10")
+def test_a_held_pull_keeps_nothing_of_its_request(run, store):
+    async def scene():
+        world = World(store=store)
+        request = world.request(sysFlag=SUBSCRIPTION | SUSPEND, junk="x" * 1_000)
+        request.body, request.remark = b"b" * 1_000, "r" * 1_000
+        pull = asyncio.create_task(world.processor.pull(request))
+        await settle()
+        assert (len(world.held), request.fields, request.body) == (1, {}, b"")
+        assert not request.remark
+        put(world.store, "T", b"late")
+        assert (await pull).code == 0
+
+    run(scene())
+
+
+def test_a_held_pull_gets_the_message_that_comes(run, store):
+    async def scene():
+        world = World(store=store)
+        pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
+        await settle()
+        assert not pull.done()
+        put(world.store, "T", b"late")
+        answer = await pull
+        assert (answer.code, b"late" in answer.body) == (0, True)
+        assert len(world.held) == 0
+
+    run(scene())
+
+
+def test_a_held_pull_is_answered_when_its_time_is_over(run, store):
+    async def scene():
+        world = World(store=store)
+        async with world.held.running():
+            flags = SUBSCRIPTION | SUSPEND | COMMIT
+            pull = asyncio.create_task(world.pull(sysFlag=flags, commitOffset=3))
+            await settle()
+            world.offsets.table.clear()
+            world.clock.advance(14_999)
+            await settle()
+            assert not pull.done()
+            world.clock.advance(500)
+            answer = await pull
+        assert (answer.code, answer.fields.keys()) == (19, HEADER)
+        assert world.offsets.table == {}
+
+    run(scene())
+
+
+@pytest.mark.parametrize(("offset", "flags"), [(0, SUBSCRIPTION), (9, SUBSCRIPTION | SUSPEND)])
+def test_what_is_not_held(run, offset, flags):
+    answer = run(World().pull(queueOffset=offset, sysFlag=flags))
+    assert answer.code == (19 if offset == 0 else 21)
+
+
+def test_short_polling_holds_for_a_second(run):
+    async def scene():
+        world = World(long_polling_enable=False)
+        async with world.held.running():
+            pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
+            await settle()
+            world.clock.advance(1_250)
+            assert (await pull).code == 19
+
+    run(scene())
+
+
+def test_a_closed_connection_gets_no_answer(run):
+    async def scene():
+        world = World()
+        pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))
+        await settle()
+        world.peer.close()
+        assert await pull is None
+
+    run(scene())
+
+
+def test_a_pending_reset_is_answered_once(run, store):
+    world = World(store=store)
+    put(world.store, "T", b"one", b"two")
+    world.offsets.set_reset("G", "T", 0, 1)
+    answer = run(world.pull())
+    assert (answer.code, answer.remark) == (21, "OFFSET_RESET")
+    assert answer.fields["nextBeginOffset"] == "1"
+    assert run(world.pull()).code == 0

@@ -1,0 +1,72 @@
+import json
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.pull.queue_locks import LOCK_LIVES_MS, LockProcessor, LockTable, Queue
+from message_store.clock import FakeClock
+from message_store.errors import RequestError
+
+Q0, Q1 = Queue("T", "b", 0), Queue("T", "b", 1)
+
+
+@pytest.mark.parametrize(
+    ("client", "later_ms", "granted"),
+    [
+        ("a", 0, True),
+        ("b", 0, False),
+        ("b", LOCK_LIVES_MS, False),
+        ("b", LOCK_LIVES_MS + 1, True),
+        ("a", LOCK_LIVES_MS + 1, True),
+    ],
+)
+def test_a_lock_is_renewed_by_its_owner_and_taken_when_it_expired(client, later_ms, granted):
+    table = LockTable()
+    assert table.lock("G", "a", [Q0], 1_000) == [Q0]
+    assert table.lock("G", client, [Q0], 1_000 + later_ms) == ([Q0] if granted else [])
+
+
+def test_groups_do_not_share_locks():
+    table = LockTable()
+    table.lock("G", "a", [Q0], 0)
+    assert table.lock("H", "b", [Q0], 0) == [Q0]
+
+
+def test_unlock_by_another_does_nothing():
+    table = LockTable()
+    table.lock("G", "a", [Q0, Q1], 0)
+    table.unlock("G", "b", [Q0])
+    assert table.lock("G", "b", [Q0, Q1], 0) == []
+    table.unlock("G", "a", [Q0])
+    assert table.lock("G", "b", [Q0, Q1], 0) == [Q0]
+    assert table.any_alive("G", LOCK_LIVES_MS)
+    assert not table.any_alive("G", LOCK_LIVES_MS + 1)
+    assert not table.any_alive("H", 0)
+
+
+def request(code, client):
+    queues = [Q0.to_json(), Q1.to_json()]
+    body = {"clientId": client, "consumerGroup": "G", "onlyThisBroker": False, "mqSet": queues}
+    return Request(code, {}, json.dumps(body).encode())
+
+
+async def answers(*requests):
+    handlers = LockProcessor(LockTable(), FakeClock()).handlers()
+    return [await handlers[r.code](r) for r in requests]
+
+
+def test_lock_and_unlock_on_the_wire(run):
+    first, second, unlock, third = run(
+        answers(request(41, "a"), request(41, "b"), request(42, "a"), request(41, "b"))
+    )
+    assert json.loads(first.body)["lockOKMQSet"] == [Q0.to_json(), Q1.to_json()]
+    assert json.loads(second.body) == {"lockOKMQSet": []}
+    assert (unlock.code, unlock.body) == (0, b"")
+    assert len(json.loads(third.body)["lockOKMQSet"]) == 2
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"mqSet":[{}]}', b'{"mqSet":3}'])
+def test_a_malformed_body_is_refused(body, run):
+    with pytest.raises(RequestError) as refusal:
+        run(answers(Request(41, {}, body)))
+    assert refusal.value.code == 1

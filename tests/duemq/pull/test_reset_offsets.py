@@ -1,0 +1,131 @@
+import json
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.ports import Identity
+from duemq.pull.held_pulls import HeldPulls, Wake
+from duemq.pull.reset_offsets import ResetProcessor
+from duemq.registry.clients import ClientTable
+from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
+from duemq.registry.subscriptions import parse_expression
+from message_store.clock import FakeClock
+from message_store.errors import RequestError
+from tests.fakes import HOST, FakeGroup, FakeGroups, FakeOffsets, FakePeer, FakeTopic, FakeTopics
+from tests.store_help import open_store, put_one
+
+START_MS = 1_000_000
+
+
+class World:
+    """Topic T with two queues; queue 0 has five messages, one every second."""
+
+    def __init__(self, root):
+        self.pushes = False
+        self.clock = FakeClock(START_MS)
+        self.store = open_store(root, self.clock).__enter__()
+        for _ in range(5):
+            put_one(self.store, "T")
+            self.clock.advance(1_000)
+        self.offsets, self.clients = FakeOffsets(), ClientTable()
+        self.groups, self.held = FakeGroups(FakeGroup("G")), HeldPulls(self.clock, self.store)
+        self.processor = ResetProcessor(
+            self.store, FakeTopics(FakeTopic("T", 2, 2)), self.groups, self.offsets,
+            self.clients, self.held, Identity("b", "C", 0, HOST),
+            push=lambda: self.pushes,
+        )  # fmt: skip
+
+    def join(self, peer, language, version=479):
+        entry = ConsumerEntry("G", "x", "CLUSTERING", "x", (parse_expression("T", "*"),))
+        self.clients.heartbeat(
+            Heartbeat(peer.name, (), (entry,)), peer, language=language, version=version, now_ms=0
+        )
+
+    async def reset(self, **changes):
+        fields = {"topic": "T", "group": "G", "timestamp": START_MS, "isForce": "true"} | changes
+        found = {name: str(value) for name, value in fields.items()}
+        return await self.processor.handlers()[222](Request(222, found))
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path)
+    yield world
+    world.store.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({}, {0: 0, 1: 0}),
+        ({"timestamp": START_MS + 1_500}, {0: 2, 1: 0}),
+        ({"timestamp": -1}, {0: 5, 1: 0}),
+        ({"queueId": 0, "offset": 3}, {0: 3}),
+        ({"queueId": 0, "offset": 6}, {0: 6}),
+        ({"queueId": 0, "timestamp": -1}, {0: 5}),
+        ({"queueId": -1, "offset": -1, "timestamp": -1}, {0: 5, 1: 0}),
+    ],
+)
+def test_where_progress_goes(run, world, changes, wanted):
+    answer = run(world.reset(**changes))
+    assert {key[2]: at for key, at in world.offsets.resets.items()} == wanted
+    parts = [f'{{"brokerName":"b","queueId":{q},"topic":"T"}}:{at}' for q, at in wanted.items()]
+    assert answer.body.decode() == '{"offsetTable":{' + ",".join(parts) + "}}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "known", "code"),
+    [
+        ({"topic": "none"}, True, 17),
+        ({}, False, 26),
+        ({"queueId": 2, "offset": 0}, True, 1),
+        ({"queueId": 0, "offset": 7}, True, 1),
+        ({"timestamp": "x"}, True, 1),
+    ],
+)
+def test_refusals(run, world, changes, known, code):
+    if not known:
+        world.groups.table.clear()
+    with pytest.raises(RequestError) as refusal:
+        run(world.reset(**changes))
+    assert (refusal.value.code, world.offsets.resets) == (code, {})
+
+
+@pytest.mark.finding("D2")
+def test_members_get_no_request_by_default(run, world):
+    java = FakePeer("java")
+    world.join(java, "JAVA")
+    run(world.reset())
+    assert java.sent == []
+    assert world.offsets.resets
+
+
+def test_members_get_the_offsets_in_the_form_of_their_language(run, world):
+    world.pushes = True
+    java, cpp, old = FakePeer("java"), FakePeer("cpp"), FakePeer("old")
+    world.join(java, "JAVA")
+    world.join(cpp, "CPP")
+    world.join(old, "JAVA", 27)
+    run(world.reset(queueId=0, offset=3))
+    (told,) = java.sent
+    assert told.fields == {
+        "topic": "T",
+        "group": "G",
+        "timestamp": str(START_MS),
+        "isForce": "true",
+    }
+    assert told.body == b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:3}}'
+    assert json.loads(cpp.sent[0].body) == {
+        "offsetTable": [{"brokerName": "b", "offset": 3, "queueId": 0, "topic": "T"}]
+    }
+    assert old.sent == []
+
+
+def test_held_pulls_go_on(run, world):
+    async def scene():
+        slot = world.store.topics.slot(world.store.topics.find("T"), 0)
+        pull = world.held.hold(slot, parse_expression("T", "*"), None, 9_000)
+        await world.reset()
+        assert await pull.woken is Wake.ARRIVED
+
+    run(scene())

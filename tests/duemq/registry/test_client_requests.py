@@ -1,0 +1,215 @@
+import asyncio
+import json
+from itertools import pairwise
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.configuration.config import BrokerConfig
+from duemq.registry.client_requests import PIECE_MAX, SCAN_MS, ClientProcessor
+from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable
+from message_store.clock import FakeClock
+from message_store.errors import RequestError
+from tests.fakes import FakeGroup, FakeGroups, FakePeer, FakeTopics, settle
+
+
+class World:
+    def __init__(self, *groups):
+        self.clock, self.clients = FakeClock(), ClientTable()
+        self.topics, self.groups = FakeTopics(), FakeGroups(*groups)
+        self.processor = ClientProcessor(
+            self.clients, self.topics, self.groups, self.clock, BrokerConfig
+        )
+        self.handlers = self.processor.handlers()
+
+    async def ask(self, code, peer, body=b"", **fields):
+        return await self.handlers[code](Request(code, fields, body, peer=peer))
+
+    async def beat(self, peer, client="c", group="G", model="CLUSTERING", **more):
+        consumer = {
+            "groupName": group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": model,
+            "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1}],
+        }
+        told = {
+            "clientID": client,
+            "producerDataSet": [{"groupName": "P"}],
+            "consumerDataSet": [consumer] if group else [],
+        }
+        return await self.ask(34, peer, json.dumps(told | more).encode())
+
+    async def members(self, peer):
+        return await self.ask(38, peer, consumerGroup="G")
+
+
+def test_a_heartbeat_makes_the_retry_topic_and_the_member_visible(run):
+    async def scene():
+        world, peer = World(), FakePeer()
+        answer = await world.beat(peer)
+        assert (answer.code, answer.body) == (0, b"")
+        assert answer.fields == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+        assert world.topics.known["%RETRY%G"].read_queues == 1
+        answer = await world.members(peer)
+        assert json.loads(answer.body) == {"consumerIdList": ["c"]}
+
+    run(scene())
+
+
+def test_everybody_of_a_changed_group_gets_40(run):
+    async def scene():
+        world, a, b = World(), FakePeer("a"), FakePeer("b")
+        await world.beat(a, "a")
+        await world.beat(b, "b")
+        await world.beat(b, "b")
+        assert (a.codes(), b.codes()) == ([40, 40], [40])
+        assert a.sent[0].fields == {"consumerGroup": "G"}
+        await world.ask(35, a, clientID="a", consumerGroup="G", producerGroup="")
+        assert (a.codes(), b.codes()) == ([40, 40], [40, 40])
+        await world.beat(a, "a")
+        a.close()
+        assert b.codes() == [40] * 4
+        assert (await world.members(b)).code == 0
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("group", "model"),
+    [(FakeGroup("G", notify_changed=False), "CLUSTERING"), (FakeGroup("G"), "BROADCASTING")],
+)
+def test_who_is_not_told(run, group, model):
+    async def scene():
+        world, peer = World(group), FakePeer()
+        await world.beat(peer, model=model)
+        assert peer.codes() == []
+
+    run(scene())
+
+
+def test_a_fingerprint_learns_whether_the_group_changed(run):
+    async def scene():
+        world, peer = World(), FakePeer()
+        answers = [await world.beat(peer, heartbeatFingerprint=5) for _ in range(2)]
+        assert [a.fields["IS_SUB_CHANGE"] for a in answers] == ["true", "false"]
+
+    run(scene())
+
+
+def test_a_group_without_members_is_answered_with_1(run):
+    assert run(World().members(FakePeer())).code == 1
+
+
+def test_a_silent_client_is_forgotten(run):
+    async def scene():
+        world, peer = World(), FakePeer()
+        async with world.processor.running():
+            await world.beat(peer)
+            for _ in range(CHANNEL_EXPIRES_MS // SCAN_MS + 2):
+                await settle()
+                world.clock.advance(SCAN_MS)
+            await settle()
+        assert world.clients.members("G") == []
+
+    run(scene())
+
+
+def test_a_closed_connection_joins_nothing(run):
+    async def scene():
+        world, peer = World(), FakePeer()
+        peer.closed = True
+        with pytest.raises(RequestError):
+            await world.beat(peer)
+        assert world.clients.members("G") == []
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        ({"topic": "T", "subString": "a", "expressionType": "TAG"}, 0),
+        ({"topic": "T", "subString": "a > 1", "expressionType": "SQL92"}, 1),
+        ({"topic": "T", "subString": "||"}, 23),
+        ([], 0),
+        ([1], 1),
+    ],
+)
+def test_configuration_check(run, data, code):
+    body = json.dumps({"clientId": "c", "group": "G", "subscriptionData": data}).encode()
+    try:
+        found = run(World().ask(46, FakePeer(), body)).code
+    except RequestError as refusal:
+        found = refusal.code
+    assert found == code
+
+
+def many(groups, subscriptions=1):
+    wanted = [{"topic": f"t{n}", "subString": "*"} for n in range(subscriptions)]
+    return [{"groupName": f"g{n}", "subscriptionDataSet": wanted} for n in range(groups)]
+
+
+@pytest.mark.finding("E8")
+def test_a_large_heartbeat_is_taken_in_piece_by_piece(run, monkeypatch):
+    """Other tasks have their turn between the pieces, and every piece is bounded."""
+    sizes, turns = [], []
+    take_in = ClientTable.heartbeat
+
+    def counted(self, told, peer, **more):
+        sizes.append(sum(1 + len(entry.subscriptions) for entry in told.consumers))
+        turns.append(next(others))
+        return take_in(self, told, peer, **more)
+
+    others = iter(range(1_000_000))
+
+    async def other():
+        while True:
+            next(others)
+            await asyncio.sleep(0)
+
+    async def scene():
+        world, peer = World(), FakePeer()
+        task = asyncio.create_task(other())
+        answer = await world.beat(peer, consumerDataSet=many(1_500, 3))
+        task.cancel()
+        assert answer.code == 0
+        assert sum(sizes) == 1_500 * 4
+        assert max(sizes) <= PIECE_MAX + 3
+        assert len(sizes) > 10
+        assert all(after - before > 1 for before, after in pairwise(turns))
+        assert len(list(world.clients.consumer_groups())) == 1_500
+        assert len(world.topics.known) == 1_500
+        assert world.clients.producer("P") is not None
+
+    monkeypatch.setattr(ClientTable, "heartbeat", counted)
+    run(scene())
+
+
+@pytest.mark.finding("E8")
+def test_a_peer_that_leaves_between_two_pieces_leaves_nothing(run, monkeypatch):
+    take_in = ClientTable.heartbeat
+
+    def closing(self, told, peer, **more):
+        found = take_in(self, told, peer, **more)
+        peer.close()
+        return found
+
+    async def scene():
+        world, peer = World(), FakePeer()
+        with pytest.raises(RequestError):
+            await world.beat(peer, consumerDataSet=many(1_500))
+        assert not list(world.clients.consumer_groups())
+
+    monkeypatch.setattr(ClientTable, "heartbeat", closing)
+    run(scene())
+
+
+@pytest.mark.finding("E8")
+def test_a_heartbeat_beyond_the_limit_creates_nothing(run):
+    async def scene():
+        world, peer = World(), FakePeer()
+        with pytest.raises(RequestError, match="clientGroupsMax=4096"):
+            await world.beat(peer, consumerDataSet=many(4_097))
+        assert not world.topics.known
+
+    run(scene())

@@ -1,0 +1,131 @@
+import random
+
+import pytest
+
+from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable
+from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
+from duemq.registry.subscriptions import parse_expression
+from tests.fakes import FakePeer
+
+
+def beat(client="c", groups=("G",), topics=(("T", 1),), producers=(), model="CLUSTERING", **more):
+    subscriptions = tuple(parse_expression(t, "*", version=v) for t, v in topics)
+    entries = tuple(
+        ConsumerEntry(g, "CONSUME_PASSIVELY", model, "x", subscriptions) for g in groups
+    )
+    return Heartbeat(client, tuple(producers), entries, **more)
+
+
+def tell(table, peer, heartbeat, now_ms=0):
+    changes = table.heartbeat(heartbeat, peer, language="JAVA", version=479, now_ms=now_ms)
+    return {change.group: set(change.peers) for change in changes}
+
+
+def test_a_new_member_changes_its_group_and_all_hear_of_it():
+    table, a, b = ClientTable(), FakePeer("a"), FakePeer("b")
+    assert tell(table, a, beat("a")) == {"G": {a}}
+    assert tell(table, b, beat("b")) == {"G": {a, b}}
+    assert table.members("G") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("topics", "changed"),
+    [
+        ((("T", 1),), False),
+        ((("T", 2),), False),
+        ((("T", 1), ("U", 1)), True),
+        ((("U", 1),), True),
+        ((), True),
+    ],
+)
+def test_a_group_changes_when_topics_come_or_go(topics, changed):
+    table, peer = ClientTable(), FakePeer()
+    tell(table, peer, beat())
+    assert bool(tell(table, peer, beat(topics=topics))) is changed
+
+
+def test_an_older_version_does_not_replace_a_newer():
+    table, peer = ClientTable(), FakePeer()
+    tell(table, peer, beat(topics=(("T", 5),)))
+    tell(table, peer, beat(topics=(("T", 3),)))
+    assert table.subscription("G", "T").version == 5
+    tell(table, peer, beat(topics=(("T", 6),)))
+    assert table.subscription("G", "T").version == 6
+
+
+def test_without_subscriptions_leaves_them_alone():
+    table, peer = ClientTable(), FakePeer()
+    tell(table, peer, beat())
+    assert tell(table, peer, beat(topics=(), without_sub=True, fingerprint=1)) == {}
+    assert table.subscription("G", "T") is not None
+
+
+def test_one_client_id_on_two_connections_is_listed_once():
+    table, old, new = ClientTable(), FakePeer("old"), FakePeer("new")
+    tell(table, old, beat("c"))
+    tell(table, new, beat("c"), now_ms=1)
+    assert table.members("G") == ["c"]
+    assert table.consumer_group("G").find("c").peer is new
+    table.close(old)
+    assert table.members("G") == ["c"]
+
+
+def test_a_producer_and_a_consumer_of_one_process_share_an_id():
+    table, peer = ClientTable(), FakePeer()
+    tell(table, peer, beat("c", producers=("P",)))
+    table.unregister(peer, consumer_group="G")
+    assert table.consumer_group("G") is None
+    assert table.producer("P").peer is peer
+
+
+def test_close_tells_the_rest_and_forgets_everything():
+    table, a, b = ClientTable(), FakePeer("a"), FakePeer("b")
+    tell(table, a, beat("a", producers=("P",), groups=("G", "H")))
+    tell(table, b, beat("b"))
+    changes = table.close(a)
+    assert [(c.group, c.peers) for c in changes] == [("G", (b,))]
+    assert table.members("H") == []
+    assert table.producer("P") is None
+    assert table.close(a) == []
+
+
+def test_silent_connections_expire():
+    table, quiet, loud = ClientTable(), FakePeer("quiet"), FakePeer("loud")
+    tell(table, quiet, beat("a"))
+    tell(table, loud, beat("b"), now_ms=CHANNEL_EXPIRES_MS)
+    assert table.expire(CHANNEL_EXPIRES_MS) == ([], [])
+    silent, changes = table.expire(CHANNEL_EXPIRES_MS + 1)
+    assert silent == [quiet]
+    assert [(c.group, c.peers) for c in changes] == [("G", (loud,))]
+
+
+def test_the_newest_open_connection_of_a_producer_group_is_asked():
+    table, old, new = ClientTable(), FakePeer("old"), FakePeer("new")
+    tell(table, new, beat("n", (), producers=("P",)), now_ms=2)
+    tell(table, old, beat("o", (), producers=("P",)), now_ms=1)
+    assert table.producer("P").peer is new
+    new.closed = True
+    assert table.producer("P").peer is old
+    assert table.find_client("o").peer is old
+    assert table.find_client("n") is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_members_are_those_of_a_naive_model(seed):
+    chance, table, model = random.Random(seed), ClientTable(), {}
+    peers = [FakePeer(str(n)) for n in range(6)]
+    for now_ms in range(300):
+        peer, group = chance.choice(peers), chance.choice("GHI")
+        match chance.randrange(4):
+            case 0 | 1:
+                tell(table, peer, beat(peer.name, (group,)), now_ms)
+                model.setdefault(group, set()).add(peer)
+            case 2:
+                table.unregister(peer, consumer_group=group)
+                model.get(group, set()).discard(peer)
+            case 3:
+                table.close(peer)
+                for members in model.values():
+                    members.discard(peer)
+        for name in "GHI":
+            assert table.members(name) == sorted(p.name for p in model.get(name, ()))

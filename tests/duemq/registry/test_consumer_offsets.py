@@ -1,0 +1,231 @@
+"""Progress of groups: the file, commits, resets, cleaning."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duemq.registry import consumer_offsets as offsets_module
+from duemq.registry.config_file import ConfigFile
+from duemq.registry.consumer_offsets import COMMITS_PER_VERSION, OffsetManager
+from message_store import json_dialect
+from message_store.clock import FakeClock
+from message_store.errors import CorruptStore, RequestError
+from tests.golden_data import copy_golden_store
+
+
+def manager(root: Path) -> OffsetManager:
+    offsets = OffsetManager(ConfigFile(root / "consumerOffset.json"), FakeClock())
+    offsets.load()
+    return offsets
+
+
+@pytest.fixture
+def offsets(tmp_path: Path) -> OffsetManager:
+    return manager(tmp_path)
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+def test_apaches_file_is_read_and_written(version: str, tmp_path: Path) -> None:
+    config = copy_golden_store(f"apache-{version}-clean", tmp_path) / "config"
+    told = json_dialect.loads((config / "consumerOffset.json").read_text())
+    offsets = manager(config)
+    assert offsets.offset_table() == told["offsetTable"]
+    assert offsets.query("golden_consumer", "GoldenDelay", 3) == 3
+    mine = json_dialect.loads(json_dialect.dumps(offsets.to_json()))
+    assert mine["offsetTable"] == told["offsetTable"]
+    if version == "5.3.3":
+        assert mine["dataVersion"] == told["dataVersion"]
+        groups = {group: sorted(topics) for group, topics in told["groupTopicMap"].items()}
+        assert {group: sorted(t) for group, t in mine["groupTopicMap"].items()} == groups
+
+
+def test_numbers_stand_on_one_line_as_apache_writes_them(offsets: OffsetManager) -> None:
+    for queue_id in (0, 1):
+        offsets.commit("G", "T", queue_id, 5 + queue_id)
+    assert '"T@G":{0:5,1:6\n\t\t}' in json_dialect.dumps(offsets.to_json())
+
+
+@pytest.mark.parametrize(
+    "table",
+    [[1], {"T": {}}, {"T@G": [1]}, {"T@G": {"x": 1}}, {"T@G": {0: "x"}}, {"T@G": {0: True}}],
+)
+def test_a_file_that_cannot_be_used_stops_the_broker(tmp_path: Path, table: Any) -> None:
+    (tmp_path / "consumerOffset.json").write_text(json_dialect.dumps({"offsetTable": table}))
+    with pytest.raises(CorruptStore, match=r"consumerOffset\.json"):
+        manager(tmp_path)
+
+
+def test_unknown_members_survive(tmp_path: Path) -> None:
+    path = tmp_path / "consumerOffset.json"
+    path.write_text('{"later":[1],"offsetTable":{"T@G":{"0":7}}}')
+    offsets = manager(tmp_path)
+    offsets.commit("G", "T", 1, 8)
+    offsets.persist()
+    written = json_dialect.loads(path.read_text())
+    assert (written["later"], written["offsetTable"]) == ([1], {"T@G": {0: 7, 1: 8}})
+
+
+def test_progress_survives_a_restart(tmp_path: Path, offsets: OffsetManager) -> None:
+    offsets.commit("G", "T", 0, 9)
+    offsets.commit("G", "T", 0, 4)  # backwards is allowed
+    asyncio.run(offsets.save())
+    assert manager(tmp_path).query("G", "T", 0) == 4
+
+
+def test_unchanged_progress_is_not_written(tmp_path: Path, offsets: OffsetManager) -> None:
+    path = tmp_path / "consumerOffset.json"
+    offsets.persist()
+    path.unlink()
+    offsets.persist()
+    asyncio.run(offsets.save())
+    assert not path.exists()
+
+
+def test_a_refused_save_is_tried_again(
+    tmp_path: Path, offsets: OffsetManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError("full")
+
+    offsets.commit("G", "T", 0, 9)
+    with monkeypatch.context() as patch:
+        patch.setattr(json_dialect, "write_config", full)
+        with pytest.raises(OSError, match="full"):
+            asyncio.run(offsets.save())
+    offsets.persist()
+    assert manager(tmp_path).query("G", "T", 0) == 9
+
+
+@pytest.mark.parametrize("queue_id", [-1, 65_536, 1 << 40])
+def test_queues_that_cannot_be(offsets: OffsetManager, queue_id: int) -> None:
+    for put in (offsets.commit, offsets.commit_pull, offsets.set_reset):
+        with pytest.raises(RequestError):
+            put("G", "T", queue_id, 1)
+
+
+def test_pull_progress_is_apart(offsets: OffsetManager) -> None:
+    offsets.commit_pull("G", "T", 0, 9)
+    assert (offsets.query("G", "T", 0), offsets.query_pull("G", "T", 0)) == (None, 9)
+    assert offsets.topics_of("G") == []
+
+
+def test_a_reset_waits_until_it_is_taken(tmp_path: Path, offsets: OffsetManager) -> None:
+    offsets.commit("G", "T", 0, 9)
+    offsets.set_reset("G", "T", 0, 2)
+    assert offsets.pending_reset("G", "T", 0) == 2
+    offsets.commit("G", "T", 0, 10)  # a late commit of a member
+    assert offsets.query("G", "T", 0) == 2
+    assert offsets.take_reset("G", "T", 0) == 2
+    assert offsets.take_reset("G", "T", 0) is None
+    assert offsets.query("G", "T", 0) == 10
+
+
+def test_a_reset_survives_a_restart_as_progress(tmp_path: Path, offsets: OffsetManager) -> None:
+    offsets.set_reset("G", "T", 0, 2)
+    offsets.persist()
+    again = manager(tmp_path)
+    assert (again.query("G", "T", 0), again.pending_reset("G", "T", 0)) == (2, None)
+
+
+def test_resets_of_other_queues_stay(offsets: OffsetManager) -> None:
+    offsets.set_reset("G", "T", 0, 2)
+    offsets.set_reset("G", "T", 1, 3)
+    assert offsets.take_reset("G", "T", 5) is None
+    assert offsets.take_reset("G", "T", 0) == 2
+    assert offsets.pending_reset("G", "T", 1) == 3
+
+
+def test_every_500_commits_are_a_new_version(offsets: OffsetManager) -> None:
+    before = offsets.version.counter
+    for number in range(COMMITS_PER_VERSION * 2 + 1):
+        offsets.commit("G", "T", 0, number)
+    assert offsets.version.counter == before + 2
+
+
+KEYS = st.tuples(st.sampled_from("GH"), st.sampled_from("TU"), st.integers(0, 2))
+
+
+@given(
+    commits=st.lists(st.tuples(KEYS, st.integers(0, 99)), max_size=20),
+    cleaned=st.lists(st.tuples(st.booleans(), st.sampled_from("GHTU")), max_size=3),
+)
+def test_against_a_plain_dictionary(
+    tmp_path_factory: pytest.TempPathFactory, commits: Any, cleaned: Any
+) -> None:
+    offsets = manager(tmp_path_factory.mktemp("offsets"))
+    naive: dict[tuple[str, str, int], int] = {}
+    for key, offset in commits:
+        group, topic, queue_id = key
+        offsets.commit(group, topic, queue_id, offset)
+        naive[key] = offset
+    for by_group, name in cleaned:
+        (offsets.remove_group if by_group else offsets.remove_topic)(name)
+        naive = {k: v for k, v in naive.items() if (k[0] if by_group else k[1]) != name}
+    for group in "GH":
+        found = {
+            (group, t, q): n for t, queues in offsets.of_group(group) for q, n in queues.items()
+        }
+        assert found == {key: n for key, n in naive.items() if key[0] == group}
+        assert offsets.topics_of(group) == sorted({k[1] for k in naive if k[0] == group})
+    for topic in "TU":
+        assert offsets.groups_of(topic) == sorted({k[0] for k in naive if k[1] == topic})
+
+
+def test_clone_copies_progress(offsets: OffsetManager) -> None:
+    offsets.commit("G", "T", 0, 9)
+    offsets.commit("G", "T", 1, 8)
+    offsets.clone("G", "H", "T")
+    offsets.clone("nobody", "H", "T")
+    assert dict(offsets.of_group("H")) == {"T": {0: 9, 1: 8}}
+
+
+@pytest.mark.finding("E8")
+def test_a_large_table_is_copied_in_short_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets that are committed or removed between two turns do not disturb the copy."""
+    monkeypatch.setattr(offsets_module, "PAIRS_PER_TURN", 10)
+    offsets = OffsetManager(ConfigFile(tmp_path / "consumerOffset.json"), FakeClock())
+    offsets.load()
+    for n in range(100):
+        offsets.commit(f"g{n}", "t", 0, n)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            if turns == 2:
+                offsets.remove_group("g99")
+                offsets.commit("new", "t", 0, 5)
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        task = asyncio.create_task(other())
+        await offsets.save()
+        task.cancel()
+        assert turns >= 10
+        await offsets.save()  # what came meanwhile
+
+    asyncio.run(main())
+    again = OffsetManager(ConfigFile(tmp_path / "consumerOffset.json"), FakeClock())
+    again.load()
+    assert again.offset_table() == offsets.offset_table()
+    assert again.query("new", "t", 0) == 5
+    assert again.query("g99", "t", 0) is None
+    assert (tmp_path / "consumerOffset.json").read_text() == json_dialect.dumps(offsets.to_json())
+
+
+@pytest.mark.finding("E8")
+def test_the_number_of_offsets_is_bounded_by_its_key(tmp_path: Path) -> None:
+    offsets = OffsetManager(ConfigFile(tmp_path / "o.json"), FakeClock(), pairs_max=2)
+    for group in ("a", "b", "a"):
+        offsets.commit(group, "t", 0, 1)
+    with pytest.raises(RequestError, match="consumerOffsetsMax=2"):
+        offsets.commit("c", "t", 0, 1)

@@ -1,0 +1,249 @@
+"""Internal topics are closed: every request code against every topic, on a running broker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from delivery.ownership import MARK_TOPIC
+from duemq.registry.internal_topics import INTERNAL_TOPICS, Access, client_access, is_internal
+from message_store.log.record import encode_record
+from message_store.text import encode_offset_id
+from schedule_service import names as level_names
+from tests.duemq.running import running, small
+from tests.store_help import LOOPBACK
+from timer_store import names as timer_names
+
+HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
+TOPICS = [*INTERNAL_TOPICS, REVIVE]
+CLOSED = [name for name in TOPICS if not client_access(name) & Access.READ]
+NO_PERMISSION, INVALID_PARAMETER, SYSTEM_ERROR = 16, 29, 1
+LETTERS = "abcdefghi"
+BODY_AT = 88  # of a record whose hosts are IPv4
+
+
+def send_fields(topic, **properties):
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    return {
+        "producerGroup": "p", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 1,
+        "queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0, "properties": text,
+    }  # fmt: skip
+
+
+def letters(fields):
+    return dict(zip(LETTERS, fields.values(), strict=True))
+
+
+def write_requests(topic):
+    plain = send_fields(topic, UNIQ_KEY="U", REPLY_TO_CLIENT="c")
+    half = send_fields(topic, UNIQ_KEY="U", TRAN_MSG="true", PGROUP="p")
+    later = send_fields(topic, UNIQ_KEY="U", DELAY="1")
+    return [
+        (10, plain, b"x"), (310, letters(plain), b"x"), (310, letters(half), b"x"),
+        (310, letters(later), b"x"), (320, letters(plain), b"x"),
+        (324, plain, b"x"), (325, letters(plain), b"x"),
+        (370, {"producerGroup": "p", "topic": topic, "recallHandle": "x"}, b""),
+    ]  # fmt: skip
+
+
+def read_requests(topic):
+    pull = {
+        "consumerGroup": "g", "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32,
+        "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*",
+        "subVersion": 0,
+    }  # fmt: skip
+    place = {"topic": topic, "queueId": 0}
+    return [
+        (11, pull), (361, pull), (11, pull | {"sysFlag": 5, "commitOffset": 9}),
+        (12, {"topic": topic, "key": "U", "maxNum": 9, "beginTimestamp": 0,
+              "endTimestamp": 1 << 60}),
+        (321, place | {"index": 0, "count": 9}),
+        (15, place | {"consumerGroup": "g", "commitOffset": 1}),
+        (222, {"topic": topic, "group": "g", "timestamp": -1, "isForce": "true"}),
+        (314, {"srcGroup": "g", "destGroup": "h", "topic": topic}),
+    ]  # fmt: skip
+
+
+@pytest.mark.finding("A2")
+@pytest.mark.finding("A3")
+def test_no_request_writes_to_an_internal_topic(tmp_path):
+    async def scene():
+        async with running(small(tmp_path)) as (broker, asker):
+            assert (await asker.send("T", b"warm")).code == 0
+            end = broker.store.max_offset
+            for topic in TOPICS:
+                for code, fields, body in write_requests(topic):
+                    answer = await asker.ask(code, fields, body)
+                    assert answer.code == NO_PERMISSION, (topic, code, answer)
+            assert broker.store.max_offset == end
+
+    asyncio.run(scene())
+
+
+@pytest.mark.finding("A2")
+def test_no_request_reads_an_internal_topic_or_names_offsets_in_it(tmp_path):
+    async def scene():
+        async with running(small(tmp_path)) as (broker, asker):
+            assert (await asker.send("T", b"warm")).code == 0
+            assert (await asker.pull("T", 0)).code == 0  # now there is a group
+            before = broker.parts.offsets.offset_table()
+            for topic in CLOSED:
+                for code, fields in read_requests(topic):
+                    answer = await asker.ask(code, fields)
+                    assert answer.code in (NO_PERMISSION, 17), (topic, code, answer)
+                    assert not answer.body
+                    if code in (12, 15, 222, 314, 321):
+                        assert answer.code == NO_PERMISSION, (topic, code, answer)
+            assert broker.parts.offsets.offset_table() == before
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("code", [17, 18, 215])
+def test_no_request_changes_or_deletes_an_internal_topic(tmp_path, code):
+    async def scene():
+        async with running(small(tmp_path)) as (broker, asker):
+            for topic in TOPICS:
+                config = {
+                    "topic": topic, "defaultTopic": "TBW102", "readQueueNums": 9, "perm": 6,
+                    "writeQueueNums": 9, "topicFilterType": "SINGLE_TAG", "order": "false",
+                }  # fmt: skip
+                body = b'{"topicConfigList":[{"topicName":"%s"}]}' % topic.encode()
+                known = broker.parts.topics.find(topic)
+                answer = await asker.ask(code, config, body if code == 18 else b"")
+                assert answer.code == INVALID_PARAMETER, (topic, answer)
+                assert broker.parts.topics.find(topic) == known
+
+    asyncio.run(scene())
+
+
+@pytest.mark.finding("A4")
+def test_messages_of_internal_topics_cannot_be_read_by_their_offset(tmp_path):
+    async def scene():
+        async with running(small(tmp_path)) as (_, asker):
+            assert (await asker.send("T", b"warm")).code == 0
+            assert (await asker.pull("T", 0)).code == 0
+            far = {"TIMER_DELAY_MS": "3000000"}, {"DELAY": "9"}, {"TRAN_MSG": "true", "PGROUP": "p"}
+            for number, properties in enumerate(far):
+                sent = await asker.send("T", b"secret", UNIQ_KEY=f"U{number}", **properties)
+                assert sent.code == 0
+                offset = int(sent.fields["msgId"][-16:], 16)
+                for code, fields in by_offset(offset, sent.fields["msgId"]):
+                    answer = await asker.ask(code, fields)
+                    assert answer.code in (NO_PERMISSION, SYSTEM_ERROR), (code, answer)
+                    assert b"secret" not in bytes(answer.body), code
+                    if code in (33, 36):
+                        assert answer.code == NO_PERMISSION
+
+    asyncio.run(scene())
+
+
+def by_offset(offset, offset_id):
+    return [
+        (33, {"offset": offset}),
+        (36, {"offset": offset, "group": "g", "delayLevel": 0, "originTopic": "T"}),
+        (309, {"consumerGroup": "g", "clientId": "c", "msgId": offset_id, "brokerName": "test"}),
+        (323, {"topic": "T", "msgId": offset_id}),
+    ]
+
+
+@pytest.mark.finding("A4")
+def test_a_record_inside_a_body_is_read_by_no_request(tmp_path):
+    async def scene():
+        async with running(small(tmp_path)) as (broker, asker):
+            assert (await asker.send("T", b"warm")).code == 0
+            assert (await asker.pull("T", 0)).code == 0
+            for topic in ("T", "%RETRY%g", HALF, "TRANS_CHECK_MAX_TIME_TOPIC"):
+                at = broker.store.max_offset + BODY_AT
+                planted = encode_record(
+                    topic=topic, queue_id=0, body=b"boo", queue_offset=0, phys_offset=at,
+                    property_text=b"PGROUP\x01evil\x02REAL_TOPIC\x01../../x\x02REAL_QID\x010\x02",
+                    born_ms=1, born_host=LOOPBACK, store_ms=1, store_host=LOOPBACK,
+                )  # fmt: skip
+                assert (await asker.send("T", planted)).code == 0
+                end = broker.store.max_offset
+                for code, fields in by_offset(at, encode_offset_id(*LOOPBACK, at)):
+                    answer = await asker.ask(code, fields)
+                    assert answer.code == SYSTEM_ERROR, (topic, code, answer)
+                answer = await asker.ask(37, end_fields(at))
+                assert answer.code == SYSTEM_ERROR
+                assert broker.store.max_offset == end
+
+    asyncio.run(scene())
+
+
+def end_fields(offset):
+    return {
+        "producerGroup": "evil", "commitLogOffset": offset, "tranStateTableOffset": 0,
+        "commitOrRollback": 8, "fromTransactionCheck": "false", "msgId": "X", "transactionId": "X",
+    }  # fmt: skip
+
+
+@pytest.mark.finding("A2")
+@pytest.mark.parametrize("code", [10, 310, 320, 325])
+def test_a_topic_without_the_permission_to_write_takes_nothing(tmp_path, code):
+    """Both ways of a send obey it, the compiled one and the plain one."""
+
+    async def scene():
+        async with running(small(tmp_path)) as (broker, asker):
+            assert (await asker.send("T", b"warm")).code == 0
+            read_only = {
+                "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1,
+                "perm": 4, "topicFilterType": "SINGLE_TAG", "order": "false",
+            }  # fmt: skip
+            assert (await asker.ask(17, read_only)).code == 0
+            end, fields = broker.store.max_offset, send_fields("T", UNIQ_KEY="U")
+            answer = await asker.ask(code, fields if code == 10 else letters(fields), b"x")
+            assert (answer.code, broker.store.max_offset) == (NO_PERMISSION, end)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.finding("A2")
+def test_offsets_of_the_brokers_own_group_cannot_be_changed(tmp_path):
+    group = "CID_RMQ_SYS_TRANS"
+
+    async def scene():
+        async with running(small(tmp_path)) as (broker, asker):
+            assert (await asker.send("T", b"warm")).code == 0
+            broker.parts.offsets.commit(group, HALF, 0, 7)
+            requests = [
+                (15, {"consumerGroup": group, "topic": "T", "queueId": 0, "commitOffset": 1}),
+                (222, {"topic": "T", "group": group, "timestamp": -1, "isForce": "true"}),
+                (314, {"srcGroup": "g", "destGroup": group, "topic": "T"}),
+                (207, {"groupName": group, "cleanOffset": "true"}),
+            ]
+            for code, fields in requests:
+                answer = await asker.ask(code, fields)
+                assert answer.code == NO_PERMISSION, (code, answer)
+            assert broker.parts.offsets.query(group, HALF, 0) == 7
+
+    asyncio.run(scene())
+
+
+def test_every_topic_of_a_plugin_is_in_the_list():
+    """The broker does not import its plugins, so their names are written down a second time."""
+    mine = {level_names.SCHEDULE_TOPIC, level_names.DECISION_TOPIC, level_names.QUARANTINE_TOPIC}
+    mine |= {timer_names.TIMER_TOPIC, timer_names.HALF_TOPIC, MARK_TOPIC}
+    assert mine <= INTERNAL_TOPICS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "access"),
+    [
+        ("SCHEDULE_TOPIC_XXXX", Access.NONE),
+        ("rmq_sys_anything", Access.NONE),
+        ("DUEMQ_QUARANTINE", Access.READ),
+        ("TRANS_CHECK_MAX_TIME_TOPIC", Access.READ),
+        ("rmq_sys_TRACE_DATA_region", Access.READ | Access.WRITE),
+        ("RMQ_SYS_TRACE_TOPIC", Access.READ | Access.WRITE),
+        ("DefaultCluster_REPLY_TOPIC", Access.READ | Access.WRITE),
+        ("%RETRY%SCHEDULE_TOPIC_XXXX", Access.READ | Access.WRITE),
+        ("TBW102", Access.READ | Access.WRITE),
+    ],
+)
+def test_what_clients_may_do_with_a_topic(name, access):
+    assert client_access(name) == access
+    assert is_internal(name) == (access != Access.READ | Access.WRITE)

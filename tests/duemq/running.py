@@ -1,0 +1,97 @@
+"""A real broker on loopback for tests, and requests to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from delivery.plugin import Request, Response
+from duemq.broker import Broker
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from message_store.clock import Clock
+from message_store.log.properties import encode_properties
+
+TIMEOUT_S = 120.0  # a kernel may have to be compiled
+SMALL = {
+    "brokerName": "test",
+    "brokerIP1": "127.0.0.1",
+    "bindAddress": "127.0.0.1",
+    "listenPort": "0",
+    "metricsExporterType": "DISABLE",
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "400",
+    "maxHashSlotNum": "64",
+    "maxIndexNum": "256",
+    "defaultTopicQueueNums": "1",
+}
+
+
+def small(root: Path, **more: str) -> dict[str, str]:
+    """Return the properties of a small broker whose store is below `root`."""
+    return SMALL | {"storePathRootDir": str(root / "store")} | more
+
+
+class Asker:
+    """Asks one broker."""
+
+    def __init__(self, client: RemotingClient) -> None:
+        self._client = client
+
+    async def ask(
+        self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b""
+    ) -> Response:
+        """Return the answer, whatever its code."""
+        text = {name: str(value) for name, value in (fields or {}).items()}
+        return await self._client.call(Request(code, text, body, version=479), timeout_s=TIMEOUT_S)
+
+    async def send(self, topic: str, body: bytes, **properties: str) -> Response:
+        """Send one message to queue 0."""
+        fields = {
+            "producerGroup": "p",
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": 1,
+            "queueId": 0,
+            "sysFlag": 0,
+            "bornTimestamp": 1,
+            "flag": 0,
+            "properties": encode_properties(properties).decode(),
+            "reconsumeTimes": 0,
+            "unitMode": "false",
+        }
+        return await self.ask(RequestCode.SEND_MESSAGE, fields, body)
+
+    async def pull(self, topic: str, offset: int, *, group: str = "g") -> Response:
+        """Pull from queue 0; waits up to 30 s for a message."""
+        fields = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": 0,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": 6,
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 30_000,
+            "subscription": "*",
+            "subVersion": 0,
+        }
+        return await self.ask(RequestCode.PULL_MESSAGE, fields)
+
+
+@asynccontextmanager
+async def asking(address: str) -> AsyncIterator[Asker]:
+    """Yield an asker of the server at `address`."""
+    async with RemotingClient(address) as client:
+        yield Asker(client)
+
+
+@asynccontextmanager
+async def running(
+    properties: Mapping[str, str], *, clock: Clock | None = None, **more: Any
+) -> AsyncIterator[tuple[Broker, Asker]]:
+    """Run a broker; yield it and somebody who asks it."""
+    async with Broker(properties, clock=clock, **more) as broker, asking(broker.address) as asker:
+        yield broker, asker

@@ -1,0 +1,105 @@
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.ports import Identity
+from duemq.registry.clients import ClientTable
+from duemq.registry.heartbeats import Heartbeat
+from duemq.send.reply import ReplyProcessor
+from message_store.clock import FakeClock
+from tests.fakes import HOST, FakePeer, FakeTopic, FakeTopics
+from tests.store_help import open_store
+
+LETTERS = "abcdefghi"
+HEADER = {
+    "producerGroup": "P",
+    "topic": "C_REPLY_TOPIC",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    "queueId": "0",
+    "sysFlag": "0",
+    "bornTimestamp": "5",
+    "flag": "7",
+    "properties": "MSG_TYPE\x01reply\x02CORRELATION_ID\x01id\x02REPLY_TO_CLIENT\x01asker\x02",
+}
+
+
+class World:
+    def __init__(self, store, *, keeps=True):
+        self.store, self.clients, self.asker = store, ClientTable(), FakePeer("asker")
+        self.asker.answers[326] = Response()
+        self.clients.heartbeat(
+            Heartbeat("asker", ("P",), ()), self.asker, language="JAVA", version=1, now_ms=0
+        )
+        self.processor = ReplyProcessor(
+            store, FakeTopics(FakeTopic("C_REPLY_TOPIC", 1, 1)), self.clients, self.put,
+            Identity("b", "C", 0, HOST), FakeClock(99), suffix=b"CLUSTER\x01C\x02",
+            keeps=lambda: keeps,
+        )  # fmt: skip
+
+    async def put(self, batch):
+        self.store.put(batch)
+        return True
+
+    async def reply(self, code=324, **changes):
+        fields = HEADER | changes
+        if code == 325:
+            fields = dict(zip(LETTERS, fields.values(), strict=True))
+        peer = FakePeer("replier", 4_444)
+        return await self.processor.handlers()[code](Request(code, fields, b"body", peer=peer))
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path) as store:
+        yield store
+
+
+@pytest.mark.parametrize("code", [324, 325])
+def test_a_reply_is_pushed_and_stored(run, store, code):
+    world = World(store)
+    answer = run(world.reply(code))
+    offset_id = "7F00000100002A9F0000000000000000"
+    assert (answer.code, answer.fields) == (
+        0,
+        {"msgId": offset_id, "queueId": "0", "queueOffset": "0"},
+    )
+    (push,) = world.asker.calls
+    assert (push.code, push.body) == (326, b"body")
+    assert push.fields == HEADER | {
+        "properties": HEADER["properties"] + "PUSH_REPLY_TIME\x0199\x02",
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+        "bornHost": "127.0.0.1:4444",
+        "storeHost": "127.0.0.1:10911",
+        "storeTimestamp": "99",
+    }
+    record = store.read_record(0)
+    assert (record.topic, record.body, record.flag) == ("C_REPLY_TOPIC", b"body", 7)
+    assert record.properties["CLUSTER"] == "C"
+
+
+@pytest.mark.parametrize(
+    ("properties", "answer", "says"),
+    [
+        ("", None, "REPLY_TO_CLIENT"),
+        ("REPLY_TO_CLIENT\x01gone\x02", None, "not found"),
+        (HEADER["properties"], TimeoutError(), "3 s"),
+        (HEADER["properties"], ConnectionError("closed"), "closed"),
+        (HEADER["properties"], Response(1, "busy"), "busy"),
+    ],
+)
+def test_a_push_that_fails_is_answered_with_1_and_still_stored(
+    run, store, properties, answer, says
+):
+    world = World(store)
+    world.asker.answers[326] = answer or Response()
+    found = run(world.reply(properties=properties))
+    assert found.code == 1
+    assert says in found.remark
+    assert store.queue_bounds("C_REPLY_TOPIC", 0) == (0, 1)
+
+
+def test_replies_need_not_be_kept(run, store):
+    assert run(World(store, keeps=False).reply()).fields["msgId"] == "0"
+    assert run(World(store).reply(topic="unknown")).fields["msgId"] == "0"
+    assert store.max_offset == 0

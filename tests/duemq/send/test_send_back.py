@@ -1,0 +1,154 @@
+import pytest
+
+from delivery.plugin import Request
+from duemq.configuration.config import BrokerConfig
+from duemq.metrics.put_get_stats import BrokerStats
+from duemq.ports import Identity
+from duemq.send.send_back import SendBackProcessor, plan_retry
+from message_store import layout
+from message_store.errors import RequestError
+from tests.fakes import HOST, FakeGroup, FakeGroups, FakeTopic, FakeTopics
+from tests.store_help import open_store, put_one
+
+IDENTITY = Identity("broker-a", "DefaultCluster", 0, HOST)
+
+
+@pytest.mark.parametrize(
+    ("times", "times_max", "level", "topic", "delay"),
+    [
+        (0, 16, 0, "%RETRY%G", 3),
+        (4, 16, 0, "%RETRY%G", 7),
+        (0, 16, 1, "%RETRY%G", 1),
+        (15, 16, 0, "%RETRY%G", 18),
+        (16, 16, 0, "%DLQ%G", 0),
+        (0, 16, -1, "%DLQ%G", 0),
+        (0, 0, 0, "%DLQ%G", 0),
+    ],
+)
+def test_where_a_message_goes_next(times, times_max, level, topic, delay):
+    retry = plan_retry("G", times, times_max, level)
+    assert (retry.topic, retry.level) == (topic, delay)
+
+
+class World:
+    def __init__(self, store, *, group=None, topics=None, auto_create=True, refuse=0, **config):
+        self.store, self.refuse = store, refuse
+        self.topics = topics or FakeTopics()
+        self.groups = FakeGroups(*([group] if group else ()), auto_create=auto_create)
+        self.stats = BrokerStats(store.topics)
+        self.processor = SendBackProcessor(
+            store, self.topics, self.groups, self.put, IDENTITY, self.stats,
+            lambda: BrokerConfig(**config),
+        )  # fmt: skip
+        self.batches = []
+
+    async def put(self, batch):
+        if self.refuse:
+            batch.refuse(0, self.refuse, "the disk is full")
+        self.store.put(batch)
+        self.batches.append(batch)
+        return True
+
+    async def send_back(self, offset, *, version=479, **changes):
+        fields = {"offset": offset, "group": "G", "delayLevel": 0, "originTopic": "T"} | changes
+        found = {name: str(value) for name, value in fields.items()}
+        return await self.processor.send_back(Request(36, found, version=version))
+
+    def stored(self):
+        return self.store.read_record(int(self.batches[-1].rows[0]["phys_offset"]))
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_store(tmp_path) as store:
+        yield store
+
+
+def test_a_retry_is_a_delayed_copy_counted_once_more(run, store):
+    world = World(store, group=FakeGroup("G", retry_queues=1))
+    properties = {"KEYS": "k", "TAGS": "TagB", "UNIQ_KEY": "u", "seq": "5"}
+    row = put_one(store, "T", 2, b"hello", properties=properties, flag=7, sys_flag=0x301)
+    answer = run(world.send_back(row["phys_offset"]))
+    assert (answer.code, answer.fields) == (0, {})
+    record = world.stored()
+    assert (record.topic, record.queue_id, record.body) == ("%RETRY%G", 0, b"hello")
+    assert (record.flag, record.sys_flag, record.reconsume_times) == (7, 0x301, 1)
+    assert record.properties == properties | {
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": "7F00000100002A9F0000000000000000",
+        "WAIT": "false",
+        "DELAY": "3",
+    }
+    assert world.batches[0].rows[0]["delay_level"] == 3
+    assert world.batches[0].rows[0]["prop_flags"] & layout.PROP_WAIT_FALSE
+    assert world.topics.known["%RETRY%G"].read_queues == 1
+
+
+def test_origin_and_first_topic_are_kept_over_retries(run, store):
+    world = World(store)
+    told = {"RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "first"}
+    row = put_one(store, "%RETRY%G", properties=told, reconsume_times=2)
+    run(world.send_back(row["phys_offset"]))
+    record = world.stored()
+    assert record.properties.items() >= (told | {"DELAY": "5"}).items()
+    assert record.reconsume_times == 3
+
+
+@pytest.mark.parametrize(
+    ("version", "told_max", "topic"),
+    [(479, 2, "%DLQ%G"), (120, 2, "%RETRY%G"), (479, 3, "%RETRY%G"), (479, "", "%RETRY%G")],
+)
+def test_the_clients_limit_counts_from_349_on(run, store, version, told_max, topic):
+    world = World(store)
+    row = put_one(store, "T", reconsume_times=2)
+    run(world.send_back(row["phys_offset"], version=version, maxReconsumeTimes=told_max))
+    assert world.stored().topic == topic
+
+
+def test_a_dead_letter_is_not_delayed(run, store):
+    world = World(store)
+    row = put_one(store, "T")
+    run(world.send_back(row["phys_offset"], delayLevel=-1))
+    record = world.stored()
+    assert (record.topic, record.queue_id, record.properties["DELAY"]) == ("%DLQ%G", 0, "0")
+    assert world.batches[0].rows[0]["delay_level"] == 0
+    assert world.topics.known["%DLQ%G"].perm == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "code"),
+    [
+        ({"auto_create": False}, {}, 26),
+        ({"permission": 4}, {}, 16),
+        ({"topics": FakeTopics(FakeTopic("%RETRY%G", perm=4))}, {}, 16),
+        ({}, {"offset": 999_999}, 1),
+        ({}, {"offset": 3}, 1),
+        ({"refuse": 14}, {}, 1),
+        ({}, {"delayLevel": "x"}, 1),
+    ],
+)
+def test_refusals(run, store, settings, changes, code):
+    world = World(store, **settings)
+    put_one(store, "T")
+    with pytest.raises(RequestError) as refusal:
+        run(world.send_back(**({"offset": 0} | changes)))
+    assert refusal.value.code == code
+
+
+def test_a_group_without_retry_queues_is_answered_and_nothing_is_done(run, store):
+    world = World(store, group=FakeGroup("G", retry_queues=0))
+    put_one(store, "T")
+    assert run(world.send_back(0)).code == 0
+    assert world.batches == []
+
+
+@pytest.mark.parametrize(
+    ("origin", "counted"), [("T", "T"), ("%RETRY%G", "%RETRY%G"), ("no such topic", "T"), ("", "T")]
+)
+def test_a_message_is_counted_under_a_topic_that_exists(run, store, origin, counted):
+    """A client cannot fill the statistics with names of its own."""
+    world = World(store, group=FakeGroup("G", retry_queues=1), topics=FakeTopics(FakeTopic("T")))
+    row = put_one(store, "T")
+    run(world.send_back(row["phys_offset"], originTopic=origin))
+    assert world.stats.windows("SNDBCK_PUT_NUMS", f"{counted}@G") is not None
+    assert world.stats.windows("SNDBCK_PUT_NUMS", f"{origin}@G") is None or origin == counted

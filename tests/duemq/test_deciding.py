@@ -1,0 +1,152 @@
+"""Cancel, move and fire through a running broker: the client, every way to name a message, 370."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from duemq.cli.decision_client import DecisionClient, Named
+from duemq.messages.decide import CANCEL_WAITING, FIRE_WAITING, MOVE_WAITING, NAMES_MAX
+from duemq.messages.recall_handle import RecallHandle
+from message_store.clock import FakeClock
+from message_store.text import encode_offset_id
+from tests.duemq.running import running, small
+
+HOUR_MS = 3_600_000
+
+
+def told(results):
+    return [(result.verdict, result.messages) for result in results]
+
+
+async def waiting_broker(asker, clock, count=6, topic="T"):
+    """Send timers of one hour with keys; return their offset message ids."""
+    ids = []
+    for n in range(count):
+        answer = await asker.send(
+            topic, b"%d" % n, UNIQ_KEY=f"U{n}", KEYS=f"k{n % 2} all",
+            TIMER_DELIVER_MS=str(clock.now_ms() + HOUR_MS + n),
+        )  # fmt: skip
+        assert answer.code == 0, answer.remark
+        ids.append(answer.fields["msgId"])
+    return ids
+
+
+def test_every_way_to_name_a_message(tmp_path):
+    async def work():
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (broker, asker):
+            ids = await waiting_broker(asker, clock)
+            async with DecisionClient(broker=broker.address) as waiting:
+                dry = await waiting.cancel(ids=["U0"], dry_run=True)
+                assert told(dry) == [("done", 1)]
+                assert dry[0].due_ms == clock.now_ms() + HOUR_MS
+                assert told(await waiting.cancel(ids=["U0"])) == [("done", 1)]
+                again = await waiting.cancel(ids=["U0", ids[0], "nobody"])
+                assert told(again) == [("done", 0), ("done", 0), ("unknown", 0)]
+                assert told(await waiting.fire(ids=["U0"])) == [("unknown", 0)]
+                assert told(await waiting.fire(ids=[ids[1]])) == [("done", 1)]
+                assert told(await waiting.cancel(ids=["U1"])) == [("already delivered", 0)]
+                assert told(await waiting.move(keys=["k1"], delay_ms=10)) == [("done", 2)]
+                assert told(await waiting.cancel(keys=["k0"], topic="other")) == [("unknown", 0)]
+                handle = RecallHandle("T", "test", "1", "U2").encode()
+                forged = RecallHandle("T", "else", "1", "U2").encode()
+                results = await waiting.cancel(handles=[handle, forged, handle[:9]])
+                assert told(results) == [("done", 1), ("unknown", 0), ("refused", 0)]
+                rest = await waiting.cancel(topic="T", from_ms=clock.now_ms() + HOUR_MS)
+                assert told(rest) == [("done", 1)]
+                clock.advance(10)
+                await asker.pull("T", 0)
+                assert told(await waiting.cancel(ids=["U3", "U5"])) == [
+                    ("already delivered", 0), ("already delivered", 0),
+                ]  # fmt: skip
+
+    asyncio.run(work())
+
+
+def test_messages_of_levels_too(tmp_path):
+    async def work():
+        clock = FakeClock()
+        async with running(small(tmp_path), clock=clock) as (broker, asker):
+            for n in range(4):
+                await asker.send("T", b"%d" % n, UNIQ_KEY=f"U{n}", KEYS="k", DELAY="5")
+            await waiting_broker(asker, clock, 1, "U")
+            async with DecisionClient(broker=broker.address) as waiting:
+                assert told(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 1)]
+                assert told(await waiting.cancel(ids=["U1"], topic="T")) == [("done", 0)]
+                assert told(await waiting.fire(ids=["U2"])) == [("done", 1)]
+                moved = await waiting.move(ids=["U3"], delay_ms=2_500)
+                assert told(moved) == [("done", 1)]
+                both = await waiting.cancel(ids=["U0"], dry_run=True)
+                assert told(both) == [("done", 2)]  # the timer and the level message
+                assert told(await waiting.move(ids=["U3"], delay_ms=5_000)) == [("done", 1)]
+                clock.advance(5_000)
+                found = await asker.pull("T", 1)
+                assert (found.code, b"3" in bytes(found.body)) == (0, True)
+                assert told(await waiting.cancel(topic="T")) == [("done", 1)]
+            clock.advance(HOUR_MS)
+        async with running(small(tmp_path), clock=clock) as (broker, asker):
+            first, end = broker.store.queue_bounds("T", 0)
+            units = broker.store.units("T", 0, first, end)
+            bodies = [broker.store.read_record(int(u["phys_offset"])).body for u in units]
+            assert bodies == [b"2", b"3"]
+
+    asyncio.run(work())
+
+
+def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path):
+    async def work():
+        async with running(small(tmp_path), clock=FakeClock()) as (_, asker):
+            for code, body, why in (
+                (CANCEL_WAITING, b"{", "JSON"),
+                (CANCEL_WAITING, b"{}", "no messages selected"),
+                (FIRE_WAITING, b'{"id":["a"]}', "unknown field"),
+                (MOVE_WAITING, b'{"ids":["a"]}', "deliver_ms or delay_ms"),
+                (MOVE_WAITING, b'{"ids":["a"],"deliver_ms":-1}', "no time"),
+                (CANCEL_WAITING, msgspec.json.encode({"ids": ["a"] * (NAMES_MAX + 1)}), "at most"),
+            ):
+                answer = await asker.ask(code, body=body)
+                assert (answer.code, why in answer.remark) == (13, True), answer.remark
+
+    asyncio.run(work())
+
+
+def test_recall_decides_and_says_so(tmp_path):
+    async def work():
+        clock = FakeClock()
+        config = small(tmp_path, recallMessageEnable="true", flushDiskType="SYNC_FLUSH")
+        async with running(config, clock=clock) as (_, asker):
+            answer = await asker.send(
+                "T", b"a", UNIQ_KEY="U", TIMER_DELIVER_MS=str(clock.now_ms() + 5_000)
+            )
+            handle = {"topic": "T", "recallHandle": answer.fields["recallHandle"]}
+            for _ in range(2):
+                answer = await asker.ask(370, handle)
+                assert (answer.code, answer.fields["msgId"]) == (0, "U")
+            unknown = RecallHandle("T", "test", str(clock.now_ms() + 4_001), "nobody").encode()
+            answer = await asker.ask(370, {"topic": "T", "recallHandle": unknown})
+            assert (answer.code, "no such message" in answer.remark) == (604, True)
+
+    asyncio.run(work())
+
+
+def test_requests_are_cut_to_what_a_broker_takes():
+    named = Named(ids=["a"] * (NAMES_MAX + 1), keys=["b"], topic="T")
+    first, second = named.requests()
+    assert (len(first.ids), len(second.ids), first.keys, second.keys) == (NAMES_MAX, 1, [], ["b"])
+    [alone] = Named(topic="T").requests()
+    assert alone.topic == "T"
+
+
+@pytest.mark.parametrize("name", [encode_offset_id(b"\x7f\0\0\1", 1, 1 << 40), "0" * 32, "x" * 32])
+def test_an_id_of_no_message_is_unknown(tmp_path, name):
+    async def work():
+        async with (
+            running(small(tmp_path), clock=FakeClock()) as (broker, _),
+            DecisionClient(broker=broker.address) as waiting,
+        ):
+            assert told(await waiting.cancel(ids=[name])) == [("unknown", 0)]
+
+    asyncio.run(work())

@@ -1,0 +1,64 @@
+"""A port that other machines reach is named with its address, its port and its key."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from duemq.exposure import Listener, exposure_warning, is_loopback
+from tests.duemq.running import running, small
+
+
+@pytest.mark.parametrize(
+    ("address", "only_here"),
+    [
+        ("127.0.0.1", True), ("127.3.2.1", True), ("::1", True), ("localhost", True),
+        ("0.0.0.0", False), ("::", False), ("10.0.0.5", False), ("fe80::1%eth0", False),
+        ("broker.example", False), ("", False),
+    ],
+)  # fmt: skip
+def test_loopback(address: str, only_here: bool) -> None:
+    assert is_loopback(address) == only_here
+    listener = Listener(purpose="x", address=address, port=1, key="bindAddress")
+    assert (exposure_warning(listener) is None) == only_here
+
+
+@pytest.mark.finding("B19")
+def test_every_open_port_of_a_broker_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    more = {
+        "bindAddress": "0.0.0.0", "embeddedNamesrvEnable": "true", "embeddedNamesrvPort": "0",
+        "metricsExporterType": "PROM", "metricsPromExporterPort": "0",
+    }  # fmt: skip
+
+    async def main() -> None:
+        async with running(small(tmp_path, **more)) as (broker, _):
+            assert broker.namesrv is not None
+            ports = (broker.port, broker.namesrv.port, broker.metrics_port)
+            found = [text for text in caplog.messages if "without authentication" in text]
+            assert len(found) == len(ports)
+            for port, key in zip(
+                ports, ("bindAddress", "bindAddress", "metricsPromExporterHost"), strict=True
+            ):
+                named = [text for text in found if f"port {port}," in text]
+                assert len(named) == 1
+                assert f"{key}=127.0.0.1" in named[0]
+
+    asyncio.run(main())
+
+
+@pytest.mark.finding("B19")
+def test_a_broker_on_loopback_says_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path)):
+            pass
+
+    asyncio.run(main())
+    assert not [text for text in caplog.messages if "without authentication" in text]

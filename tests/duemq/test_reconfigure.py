@@ -1,0 +1,160 @@
+"""Request 25 and a reload: all of a change, or nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from delivery.plugin import PluginBase
+from duemq.configuration import config_edit
+from duemq.net.codes import RequestCode
+from duemq.plugins import PluginSet
+from message_store.config import read_properties
+from message_store.errors import ConfigError, PluginError
+from tests.duemq.running import running, small
+
+CHANGE = RequestCode.UPDATE_BROKER_CONFIG
+
+
+def written(tmp_path: Path, *more: str) -> Path:
+    path = tmp_path / "broker.conf"
+    lines = [f"{key}={value}" for key, value in small(tmp_path).items()]
+    path.write_text("\n".join([*lines, *more]) + "\n")
+    return path
+
+
+@pytest.mark.finding("A5")
+def test_a_request_does_not_open_a_path_of_the_audit(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path)) as (broker, asker):
+            body = b"reconcileReport=/x\nreconcileCron=* * * * *\n"
+            assert (await asker.ask(CHANGE, body=body)).code == 16
+            assert broker.scheduler.get_job("reconciliation.audit") is None
+            assert broker.all_properties()["reconcileReport"] == ""
+
+    asyncio.run(main())
+
+
+@pytest.mark.finding("A14")
+def test_an_escaped_key_does_not_reach_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "configBlackList=storePathRootDir")
+    before = path.read_text()
+
+    async def main() -> None:
+        async with running(read_properties(path), config_file=path) as (_, asker):
+            body = b"x\\nstorePathRootDir\\=/tmp/evil\\n\\#=1\n"
+            assert (await asker.ask(CHANGE, body=body)).code == 1
+
+    asyncio.run(main())
+    assert path.read_text() == before
+
+
+@pytest.mark.finding("A19")
+def test_a_refusing_plugin_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path)) as (broker, asker):
+            body = b"migrationRate=7\nmessageDelayLevel=1s bad\n"
+            assert (await asker.ask(CHANGE, body=body)).code == 1
+            assert broker.plugins.plugins["migration"].config.rate_per_s == 0  # type: ignore[attr-defined]
+
+    asyncio.run(main())
+
+
+class Taker(PluginBase):
+    """Takes every configuration except one with its own word."""
+
+    def __init__(self, word: str) -> None:
+        self.word, self.taken = word, "before"
+
+    def reconfigure(self, properties):  # type: ignore[no-untyped-def]
+        if properties.get("a") == self.word:
+            raise RuntimeError("no")
+        self.taken = properties["a"]
+
+
+@pytest.mark.finding("A19")
+@pytest.mark.parametrize("refusing", range(3))
+def test_plugins_take_a_change_together_or_not_at_all(refusing: int) -> None:
+    takers = {str(n): Taker("after" if n == refusing else "") for n in range(3)}
+    plugins = PluginSet(takers)
+    with pytest.raises(PluginError, match=rf"plugin {refusing} "):
+        plugins.reconfigure({"a": "after"}, {"a": "before"})
+    assert [taker.taken for taker in takers.values()] == ["before"] * 3
+
+
+@pytest.mark.finding("A19")
+def test_a_file_that_cannot_be_written_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path)
+    before = path.read_text()
+
+    def refuse(*names: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def main() -> None:
+        async with running(read_properties(path), config_file=path) as (broker, asker):
+            for name in ("replace", "fsync"):
+                with monkeypatch.context() as patch:
+                    patch.setattr(broker_os(), name, refuse)
+                    answer = await asker.ask(CHANGE, body=b"transactionCheckMax=3")
+                assert answer.code == 1
+                assert "No space left" in (answer.remark or "")
+                assert broker.config.transaction_checks_max == 15
+            assert (await asker.ask(CHANGE, body=b"transactionCheckMax=3")).code == 0
+
+    asyncio.run(main())
+    assert path.read_text() == before + "transactionCheckMax = 3\n"
+
+
+def broker_os():  # type: ignore[no-untyped-def]
+    return config_edit.os
+
+
+@pytest.mark.finding("E11")
+def test_request_26_shows_no_password(tmp_path: Path) -> None:
+    url = "postgresql://u:p4ss@db/x"
+    properties = small(tmp_path, reconcileLedgerUrl=url, migrationLedgerUrl=url, oldUrl=url)
+    properties["brokerPluginDisabled"] = "migration"
+
+    async def main() -> None:
+        async with running(properties) as (_, asker):
+            shown = bytes((await asker.ask(RequestCode.GET_BROKER_CONFIG)).body)
+            assert shown.count(b"postgresql://u:***@db/x") == 3
+            assert b"p4ss" not in shown
+
+    asyncio.run(main())
+
+
+@pytest.mark.finding("B24")
+def test_a_reload_logs_what_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = written(tmp_path)
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        read = lambda: read_properties(path)  # noqa: E731
+        async with running(read(), config_file=path, read_again=read) as (broker, _):
+            broker.reload()
+            assert "configuration read again: nothing in force changed" in caplog.messages
+            path.write_text(path.read_text() + "transactionCheckMax=3\n")
+            broker.reload()
+            text = "configuration read again: transactionCheckMax=3 (was 15)"
+            assert text in caplog.messages
+
+    asyncio.run(main())
+
+
+def test_a_section_is_checked_before_any_plugin_takes_it() -> None:
+    class Checked(Taker):
+        def config_class(self) -> type:
+            from migration.config import MigrationConfig
+
+            return MigrationConfig
+
+    first, second = Taker(""), Checked("")
+    with pytest.raises(ConfigError):
+        PluginSet({"a": first, "b": second}).reconfigure({"a": "after", "migrationRate": "x"})
+    assert (first.taken, second.taken) == ("before", "before")

@@ -1,0 +1,189 @@
+"""SYNC_FLUSH on a disk that takes its time: what is answered, and what consumers are given."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from delivery.plugin import Response
+from duemq.broker import Broker
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store import json_dialect
+from message_store.log.commit_log import LogFile
+from tests.duemq.running import Asker, running, small
+
+TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+COMMIT = 8
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While the event is not set, nothing of the log is synced."""
+    gate, sync = threading.Event(), LogFile.sync
+    gate.set()
+
+    def gated(file: LogFile) -> None:
+        gate.wait(10)
+        sync(file)
+
+    monkeypatch.setattr(LogFile, "sync", gated)
+    return gate
+
+
+def offset_of(sent: Response) -> int:
+    assert sent.fields is not None
+    return int(sent.fields["msgId"][-16:], 16)
+
+
+async def holds(broker: Broker, count: int) -> None:
+    """Let the broker work until it holds so many pulls."""
+    for _ in range(100_000):
+        if len(broker.parts.held) >= count:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"{len(broker.parts.held)} pulls are held, not {count}")
+
+
+async def send_back(asker: Asker, offset: int) -> Response:
+    fields = {"offset": offset, "group": "g", "delayLevel": 3, "originTopic": "T"}
+    return await asker.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+
+
+async def commit(asker: Asker, half: Response) -> Response:
+    assert half.fields is not None
+    fields = {
+        "producerGroup": "p", "commitLogOffset": offset_of(half), "commitOrRollback": COMMIT,
+        "tranStateTableOffset": half.fields["queueOffset"], "fromTransactionCheck": "false",
+        "msgId": "TX", "transactionId": "TX",
+    }  # fmt: skip
+    return await asker.ask(RequestCode.END_TRANSACTION, fields)
+
+
+async def consumed(asker: Asker) -> int | None:
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "setZeroIfNotFound": "false"}
+    answer = await asker.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+    return None if answer.fields is None else int(answer.fields.get("offset", -1))
+
+
+async def consume(asker: Asker, offset: int) -> None:
+    beyond = await asker.pull("T", 99)  # makes the group
+    assert beyond.code == ResponseCode.PULL_OFFSET_MOVED
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": offset}
+    assert (await asker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
+
+
+@pytest.mark.finding("A12")
+def test_no_success_is_answered_for_what_is_not_on_the_disk(
+    tmp_path: Path, disk: threading.Event
+) -> None:
+    async def scene() -> None:
+        keys = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": "200"}
+        async with running(small(tmp_path, **keys)) as (_, asker):
+            sent = await asker.send("T", b"x")
+            half = await asker.send("T", b"t", TRAN_MSG="true", PGROUP="p", UNIQ_KEY="TX")
+            assert (await send_back(asker, offset_of(sent))).code == 0  # its topics are there now
+            disk.clear()
+            assert (await asker.send("T", b"y")).code == TIMEOUT
+            assert (await send_back(asker, offset_of(sent))).code == TIMEOUT
+            assert (await commit(asker, half)).code == TIMEOUT
+            assert (await commit(asker, half)).code == TIMEOUT  # ended before, still not synced
+            disk.set()
+            again = await commit(asker, half)
+            assert (again.code, "finished already" in (again.remark or "")) == (0, True)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.finding("E3")
+def test_consumers_are_given_what_is_on_the_disk_as_soon_as_it_is(
+    tmp_path: Path, disk: threading.Event
+) -> None:
+    async def scene() -> None:
+        keys = {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": "200"}
+        async with running(small(tmp_path, **keys)) as (broker, asker):
+            assert (await asker.send("T", b"first")).code == 0
+            held_before = asyncio.create_task(asker.pull("T", 1))
+            await holds(broker, 1)
+            disk.clear()
+            assert (await asker.send("T", b"second")).code == TIMEOUT
+            held_after = asyncio.create_task(asker.pull("T", 1, group="h"))
+            await holds(broker, 2)
+            place = {"topic": "T", "queueId": 0}
+            told = [
+                await asker.ask(RequestCode.GET_MAX_OFFSET, place),
+                await asker.ask(
+                    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, place | {"timestamp": 10**15}
+                ),
+            ]
+            assert [(answer.fields or {})["offset"] for answer in told] == ["1", "1"]
+            stats = await asker.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"})
+            assert b'"maxOffset":1,' in bytes(stats.body)  # type: ignore[arg-type]
+            assert not held_before.done() | held_after.done()
+            disk.set()
+            for answer in (await held_before, await held_after):
+                assert (answer.code, b"second" in bytes(answer.body)) == (0, True)  # type: ignore[arg-type]
+                assert (answer.fields or {})["maxOffset"] == "2"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.finding("E3")
+def test_with_async_flush_nobody_waits_for_the_disk(tmp_path: Path, disk: threading.Event) -> None:
+    async def scene() -> None:
+        async with running(small(tmp_path, flushDiskType="ASYNC_FLUSH")) as (broker, asker):
+            assert (await asker.send("T", b"first")).code == 0
+            held = asyncio.create_task(asker.pull("T", 1))
+            await holds(broker, 1)
+            disk.clear()
+            assert (await asker.send("T", b"second")).code == 0
+            assert (await held).code == 0
+            assert broker.store.durable_offset < broker.store.max_offset
+            disk.set()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+@pytest.mark.finding("P:consumer-offsets-pass-the-durable-log")
+def test_the_file_of_offsets_waits_for_the_log(
+    tmp_path: Path, disk: threading.Event, flush: str
+) -> None:
+    path = tmp_path / "store/config/consumerOffset.json"
+
+    async def scene() -> None:
+        keys = {"flushDiskType": flush, "syncFlushTimeout": "200"}
+        async with running(small(tmp_path, **keys)) as (broker, asker):
+            offsets = broker.parts.offsets
+            disk.clear()
+            await asker.send("T", b"x")
+            await consume(asker, 1)
+            await offsets.save()  # the disk does not follow in time: nothing is written
+            assert not path.exists() or '"T@g"' not in path.read_text()
+            disk.set()
+            await offsets.save()
+            assert json_dialect.loads(path.read_text())["offsetTable"]["T@g"] == {0: 1}
+
+    asyncio.run(scene())
+
+
+@pytest.mark.finding("P:consumer-offsets-pass-the-durable-log")
+def test_an_offset_after_its_queues_end_is_set_to_the_end_at_a_start(tmp_path: Path) -> None:
+    """Else messages stored later, with the offsets between, would never be given."""
+
+    async def before() -> None:
+        async with running(small(tmp_path)) as (_, asker):
+            assert (await asker.send("T", b"x")).code == 0
+            await consume(asker, 7)
+
+    async def after() -> None:
+        async with running(small(tmp_path)) as (_, asker):
+            assert await consumed(asker) == 1
+
+    asyncio.run(before())
+    path = tmp_path / "store/config/consumerOffset.json"
+    assert "7" in json.dumps(json_dialect.loads(path.read_text())["offsetTable"])
+    asyncio.run(after())

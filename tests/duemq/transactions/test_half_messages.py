@@ -1,0 +1,158 @@
+import random
+
+import pytest
+
+from duemq.transactions.half_messages import (
+    HalfMessages,
+    Step,
+    as_half,
+    parse_op,
+    plan_step,
+    prepare_half,
+    times_asked,
+)
+from message_store import layout
+from message_store.log.batch import PutBatch
+from message_store.log.record import Record
+from message_store.queues.topic_table import TopicTable
+from tests.fakes import HOST
+
+
+def half(born_ms=0, store_ms=0, **properties):
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
+    return Record(
+        0, 0, 0, 0, 0, 0, 0, 0, born_ms, HOST, store_ms, HOST, 0, 0, b"", "half", text
+    )  # fmt: skip
+
+
+def test_a_half_message_remembers_where_it_goes():
+    assert prepare_half({"UNIQ_KEY": "k", "REAL_TOPIC": "old"}, "T", 3) == {
+        "UNIQ_KEY": "k",
+        "__transactionId__": "k",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "3",
+    }
+
+
+def test_a_half_message_is_not_delayed_but_keeps_its_delay():
+    topics, batch = TopicTable(), PutBatch(1)
+    row = batch.add(
+        topic_index=topics.add("T"),
+        queue_id=2,
+        body=b"x",
+        properties=b"DELAY\x013\x02TIMER_DELAY_MS\x015\x02",
+        born_ms=0,
+        born_host=HOST,
+        store_host=HOST,
+        sys_flag=layout.SYS_PREPARED,
+    )
+    as_half(batch, row, topics)
+    found = batch.rows[row]
+    assert topics.name(int(found["topic_index"])) == "RMQ_SYS_TRANS_HALF_TOPIC"
+    assert (found["queue_id"], found["sys_flag"], found["delay_level"]) == (0, 0, 0)
+    assert found["timer_kind"] == layout.TIMER_NONE
+    assert batch.properties(row)["DELAY"] == "3"
+    assert batch.properties(row)["REAL_QID"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("body", "offsets"),
+    [
+        (b"0", [0]),
+        (b"0,1,", [0, 1]),
+        (b"3,", [3]),
+        (b"", []),
+        (b"x,-1, 5 ,1e3,7", [5, 7]),
+        (b"9" * 30, []),
+    ],
+)
+def test_op_bodies_of_both_versions(body, offsets):
+    assert parse_op(body) == offsets
+
+
+@pytest.mark.parametrize(("text", "times"), [("", 0), ("0", 0), ("14", 14), ("x", 0), ("-1", 0)])
+def test_times_asked(text, times):
+    assert times_asked(half(TRANSACTION_CHECK_TIMES=text)) == times
+
+
+IMMUNE = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "properties", "step"),
+    [
+        (0, {}, Step.WAIT),
+        (5_999, {}, Step.WAIT),
+        (6_000, {}, Step.ASK),
+        (0, {"TRANSACTION_CHECK_TIMES": "1"}, Step.ASK),
+        (0, {"TRANSACTION_CHECK_TIMES": "15"}, Step.GIVE_UP),
+        (6_000, IMMUNE, Step.LEAVE),
+        (59_999, IMMUNE, Step.LEAVE),
+        (60_000, IMMUNE, Step.ASK),
+        (5_999, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, Step.LEAVE),
+        (6_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "soon"}, Step.ASK),
+    ],
+)
+def test_what_is_done_about_an_unfinished_half_message(age_ms, properties, step):
+    record = half(1_000, 1_000, **properties)
+    planned = plan_step(record, now_ms=1_000 + age_ms, timeout_ms=6_000, checks_max=15)
+    assert planned is step
+
+
+def test_cursors_move_over_what_is_finished():
+    book = HalfMessages()
+    book.take_op(0, [1])
+    book.take_op(1, [2])
+    book.advance(3)
+    assert (book.half_next, book.op_next) == (0, 0)
+    book.take_op(2, [0])
+    book.advance(3)
+    assert (book.half_next, book.op_next, book.finished) == (3, 3, set())
+
+
+def test_the_op_cursor_stays_at_the_first_op_that_is_still_needed():
+    book = HalfMessages()
+    for op, half_offset in enumerate([0, 5, 1]):
+        book.take_op(op, [half_offset])
+    book.advance(9)
+    assert (book.half_next, book.op_next) == (2, 1)
+    assert book.is_finished(5)
+
+
+def test_the_newest_copy_stands_for_its_elders():
+    book, same = HalfMessages(), ("P", "u", 5)
+    book.replace(0, 3, same)
+    book.replace(3, 7, same)
+    assert book.copies == {same: 7}
+    assert (book.is_finished(0), book.is_finished(3), book.is_finished(7)) == (True, True, False)
+    book.finish(3, same)
+    assert book.copies == {same: 7}
+    book.finish(7, same)
+    assert book.copies == {}
+
+
+def test_what_retention_took_is_passed():
+    book = HalfMessages()
+    book.take_op(0, [2, 6])
+    book.skip_to(5)
+    assert (book.half_next, book.finished) == (5, {6})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_folding_again_from_the_cursors_gives_the_same_book(seed):
+    chance, book, ops, high = random.Random(seed), HalfMessages(), [], 0
+    finished = set()
+    for _ in range(200):
+        high += chance.randrange(3)
+        left = [offset for offset in range(high) if offset not in finished]
+        if left and chance.random() < 0.6:
+            named = chance.sample(left, min(len(left), chance.randrange(1, 3)))
+            finished.update(named)
+            ops.append(named)
+            book.take_op(len(ops) - 1, named)
+        book.advance(high)
+    again = HalfMessages(book.half_next, book.op_next, book.op_next)
+    for op in range(book.op_next, len(ops)):
+        again.take_op(op, ops[op])
+    for offset in range(high):
+        assert again.is_finished(offset) == book.is_finished(offset) == (offset in finished)

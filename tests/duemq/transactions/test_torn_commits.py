@@ -1,0 +1,148 @@
+"""Commits without their op record, left by a crash or a full disk: finished, never made twice."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
+from message_store.clock import FakeClock
+from message_store.layout import SYS_COMMIT
+from tests.duemq.running import running, small
+from tests.duemq.transactions.test_transactions import World
+from tests.store_help import put_one
+
+END = {"producerGroup": "p", "commitOrRollback": 8, "msgId": "TX1", "transactionId": "TX1"}
+
+
+def cut(log, start):
+    with log.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(4_096))
+
+
+@pytest.mark.finding("A11")
+def test_a_torn_commit_is_finished_before_a_plugin_delivers(tmp_path):
+    """An overdue level message is delivered at the start: it must not hide the torn commit."""
+    clock = FakeClock()
+    properties = small(tmp_path, messageDelayLevel="1s 5s")
+
+    async def commit():
+        async with running(properties, clock=clock) as (broker, asker):
+            assert (await asker.send("T", b"overdue", DELAY="1")).code == 0
+            half = await asker.send("T", b"tx", TRAN_MSG="true", PGROUP="p", UNIQ_KEY="TX1")
+            end = END | {
+                "commitLogOffset": int(half.fields["msgId"][-16:], 16),
+                "tranStateTableOffset": half.fields["queueOffset"],
+            }
+            commit_at = broker.store.max_offset
+            assert (await asker.ask(37, end | {"fromTransactionCheck": "false"})).code == 0
+            op_at = commit_at + broker.store.read_record(commit_at).total_size
+            shutil.copytree(tmp_path / "store", tmp_path / "killed")
+            return end, op_at
+
+    async def again(end):
+        store = {"storePathRootDir": str(tmp_path / "killed")}
+        async with running(properties | store, clock=clock) as (broker, asker):
+            assert (await asker.pull("T", 1)).code == 0  # the overdue message is delivered
+            answer = await asker.ask(37, end | {"fromTransactionCheck": "true"})
+            assert "finished already" in answer.remark
+            assert broker.store.queue_bounds("T", 0)[1] == 2
+            assert broker.store.queue_bounds(OP_TOPIC, 0)[1] == 1
+
+    end, op_at = asyncio.run(commit())
+    cut(tmp_path / "killed/commitlog/00000000000000000000", op_at)
+    clock.advance(10_000)
+    asyncio.run(again(end))
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path)
+    yield world
+    world.store.__exit__(None, None, None)
+
+
+def refuse_op(batch, now_ms):
+    if batch.count > 1:
+        batch.refuse(batch.count - 1, 14, "the disk is full")
+
+
+@pytest.mark.finding("A11")
+def test_an_op_record_that_a_full_disk_refuses_is_written_later(run, world):
+    world.service.recover()
+    row = world.send()
+    world.hooks.append(refuse_op)
+    run(world.end(row))
+    assert (len(world.records("T", 1)), world.records(OP_TOPIC)) == (1, [])
+    world.hooks.clear()
+    run(world.service.check())
+    assert [op.body for op in world.records(OP_TOPIC)] == [b"0"]
+    run(world.end(row))
+    assert len(world.records("T", 1)) == 1
+
+
+@pytest.mark.finding("A11")
+def test_a_commit_without_op_record_is_found_wherever_it_lies(run, world):
+    """After a stop in order, too, with other records behind it."""
+    world.service.recover()
+    rows = [world.send(key=f"u{n}") for n in range(3)]
+    world.hooks.append(refuse_op)
+    run(world.end(rows[1]))
+    world.hooks.clear()
+    run(world.end(rows[2], 12))
+    world.reopen()
+    assert sorted(op.body for op in world.records(OP_TOPIC)) == [b"1", b"2"]
+    run(world.end(rows[1]))
+    assert len(world.records("T", 1)) == 1
+    run(world.end(rows[0]))
+    assert len(world.records("T", 1)) == 2
+
+
+@pytest.mark.finding("A11")
+def test_a_message_of_a_client_is_no_commit(run, world):
+    """A commit has the key, group and birth of its half message."""
+    row = world.send()
+    assert row["phys_offset"] == 0  # what a client's message names as its half message
+    put_one(world.store, "T", 1, sys_flag=SYS_COMMIT, properties={"UNIQ_KEY": "u", "PGROUP": "Q"})
+    world.reopen()
+    assert world.records(OP_TOPIC) == []
+    run(world.end(row))
+    assert len(world.records("T", 1)) == 2
+
+
+@pytest.mark.finding("A3")
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"REAL_TOPIC": "../../evil"},
+        {"REAL_TOPIC": ""},
+        {"REAL_TOPIC": "x" * 256},
+        {"REAL_TOPIC": "SCHEDULE_TOPIC_XXXX"},
+        {"REAL_TOPIC": OP_TOPIC},
+        {"REAL_TOPIC": "DUEMQ_MIGRATION"},
+        {"REAL_QID": "-1"},
+        {"REAL_QID": "99999999"},
+        {"REAL_QID": "²"},
+    ],
+    ids=str,
+)
+def test_a_half_message_with_no_lawful_target_is_not_committed(run, world, target):
+    properties = {"PGROUP": "P", "UNIQ_KEY": "u", "REAL_TOPIC": "T", "REAL_QID": "1"} | target
+    row = put_one(world.store, HALF_TOPIC, properties=properties)
+    end, topics = world.store.max_offset, len(world.store.topics)
+    with pytest.raises(Exception, match="names no topic and queue"):
+        run(world.end(row))
+    assert (world.store.max_offset, len(world.store.topics)) == (end, topics)
+
+
+def test_only_messages_that_were_given_up_are_resumed(run, world):
+    """A finished half message would be committed a second time."""
+    row = world.send()
+    run(world.end(row))
+    offset_id = f"7F00000100002A9F{int(row['phys_offset']):016X}"
+    with pytest.raises(Exception, match="can be resumed"):
+        run(world.service.handlers()[323](Request(323, {"msgId": offset_id})))

@@ -1,0 +1,394 @@
+import asyncio
+import random
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.configuration.config import BrokerConfig
+from duemq.ports import Identity
+from duemq.registry.clients import ClientTable
+from duemq.registry.heartbeats import Heartbeat
+from duemq.transactions.half_messages import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, as_half
+from duemq.transactions.transactions import Transactions
+from message_store.clock import FakeClock
+from message_store.errors import RequestError
+from message_store.log.batch import PutBatch
+from message_store.log.record import decode_record
+from tests.fakes import HOST, FakeOffsets, FakePeer, FakeTopics, settle
+from tests.store_help import add_message, open_store
+
+IDENTITY = Identity("broker-a", "DefaultCluster", 0, HOST)
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+
+
+class World:
+    """A broker's transactions on a real store; `reopen` is a restart."""
+
+    def __init__(self, root, **config):
+        self.root, self.clock = root, FakeClock()
+        self.offsets, self.clients, self.topics = FakeOffsets(), ClientTable(), FakeTopics()
+        self.config, self.peer = BrokerConfig(**config), FakePeer()
+        self.hooks = []
+        self.clients.heartbeat(
+            Heartbeat("c", ("P",), ()), self.peer, language="JAVA", version=479, now_ms=0
+        )
+        self.open()
+
+    def open(self):
+        self.store = open_store(self.root, self.clock).__enter__()
+        self.service = Transactions(
+            self.store, self.topics, self.offsets, self.clients, self.put, IDENTITY,
+            self.clock, lambda: self.config,
+        )  # fmt: skip
+
+    def reopen(self):
+        self.store.__exit__(None, None, None)
+        self.open()
+        self.service.recover()
+
+    async def put(self, batch):
+        for hook in [*self.hooks, self.service.put_hook]:
+            hook(batch, self.clock.now_ms())
+        self.store.put(batch)
+        return True
+
+    def send(self, body=b"x", key="u", topic="T", queue_id=1, **properties):
+        batch = PutBatch(1)
+        told = {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": key} | properties
+        add_message(self.store, batch, topic, queue_id, body, properties=told, sys_flag=4)
+        as_half(batch, 0, self.store.topics)
+        self.store.put(batch)
+        return batch.rows[0].copy()
+
+    async def end(self, row, verdict=COMMIT, **changes):
+        fields = {
+            "producerGroup": "P",
+            "tranStateTableOffset": row["queue_offset"],
+            "commitLogOffset": row["phys_offset"],
+            "commitOrRollback": verdict,
+            "msgId": "u",
+        } | changes
+        found = {name: str(value) for name, value in fields.items()}
+        return await self.service.end(Request(37, found))
+
+    def records(self, topic, queue_id=0):
+        low, high = self.store.queue_bounds(topic, queue_id)
+        units = [self.store.units(topic, queue_id, n, 1)[0] for n in range(low, high)]
+        return [self.store.read_record(int(unit["phys_offset"])) for unit in units]
+
+    def asked(self):
+        """Return (queue offset, log offset) of each 39 that was sent."""
+        told = [r.fields for r in self.peer.sent if r.code == 39]
+        return [(int(f["tranStateTableOffset"]), int(f["commitLogOffset"])) for f in told]
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path)
+    yield world
+    world.store.__exit__(None, None, None)
+
+
+def test_commit_makes_the_message_visible_as_apache_writes_it(run, world):
+    row = world.send(b"hello", TAGS="a", DELAY="3")
+    answer = run(world.end(row))
+    assert (answer.code, answer.fields) == (0, {})
+    (record,) = world.records("T", 1)
+    assert (record.body, record.sys_flag, record.prepared_offset) == (b"hello", 8, 0)
+    assert record.properties["REAL_TOPIC"] == "T"
+    assert record.properties["TRAN_MSG"] == "true"
+    (op,) = world.records(OP_TOPIC)
+    assert (op.body, op.property_text) == (b"0", b"WAIT\x01true\x02TAGS\x01d\x02")
+
+
+def test_the_delay_applies_at_commit_through_the_hooks(run, world):
+    seen = []
+    world.hooks.append(lambda batch, now: seen.extend(batch.filled["delay_level"].tolist()))
+    run(world.end(world.send(DELAY="3")))
+    assert seen == [3, 0]
+
+
+def test_rollback_only_marks(run, world):
+    run(world.end(world.send(), ROLLBACK))
+    assert world.records("T", 1) == []
+    assert [op.body for op in world.records(OP_TOPIC)] == [b"0"]
+
+
+def test_unknown_is_not_answered(run, world):
+    assert run(world.end(world.send(), UNKNOWN)) is None
+    assert world.records(OP_TOPIC) == []
+
+
+@pytest.mark.parametrize("verdict", [COMMIT, ROLLBACK])
+def test_a_second_end_changes_nothing(run, world, verdict):
+    row = world.send()
+    run(world.end(row, COMMIT))
+    run(world.end(row, verdict))
+    world.reopen()
+    run(world.end(row, verdict))
+    assert len(world.records("T", 1)) == 1
+
+
+def test_two_ends_at_once_count_once(run, world):
+    async def scene():
+        row = world.send()
+        await asyncio.gather(world.end(row), world.end(row))
+
+    run(scene())
+    assert len(world.records("T", 1)) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"producerGroup": "Q"},
+        {"tranStateTableOffset": 7},
+        {"commitLogOffset": 3},
+        {"commitLogOffset": 99_999},
+        {"commitLogOffset": "x"},
+    ],
+)
+def test_an_end_that_fits_no_half_message_is_refused(run, world, changes):
+    row = world.send()
+    with pytest.raises(RequestError) as refusal:
+        run(world.end(row, **changes))
+    assert refusal.value.code == 1
+    assert world.records(OP_TOPIC) == []
+
+
+def test_an_ordinary_message_cannot_be_committed(run, world):
+    batch = PutBatch(1)
+    add_message(world.store, batch, "T", properties={"PGROUP": "P"})
+    world.store.put(batch)
+    with pytest.raises(RequestError):
+        run(world.end(batch.rows[0]))
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "checked", "code"), [(1_000, False, 0), (1_001, False, 604), (1_001, True, 0)]
+)
+def test_immunity_leaves_late_ends_to_the_check(run, world, age_ms, checked, code):
+    row = world.send(CHECK_IMMUNITY_TIME_IN_SECONDS="1")
+    world.clock.advance(age_ms)
+    try:
+        found = run(world.end(row, fromTransactionCheck=str(checked).lower())).code
+    except RequestError as refusal:
+        found = refusal.code
+    assert found == code
+
+
+def test_a_commit_that_a_hook_refuses_stays_open(run, world):
+    def refuse_targets(batch, now_ms):
+        for at in range(batch.count):
+            if world.store.topics.name(int(batch.rows[at]["topic_index"])) == "T":
+                batch.refuse(at, 13, "not this one")
+
+    row = world.send()
+    world.hooks.append(refuse_targets)
+    with pytest.raises(RequestError, match="not this one"):
+        run(world.end(row))
+    assert world.records(OP_TOPIC) == []
+    world.hooks.clear()
+    assert run(world.end(row)).code == 0
+    assert len(world.records("T", 1)) == 1
+
+
+def test_a_silent_producer_is_asked_with_the_newest_copy(run, world):
+    async def scene():
+        first = world.send(b"hello", key="K", TAGS="a")
+        world.clock.advance(5_999)
+        await world.service.check()
+        assert world.asked() == []
+        world.clock.advance(1)
+        await world.service.check()
+        return first
+
+    first = run(scene())
+    (request,) = world.peer.sent
+    copy = world.records(HALF_TOPIC)[1]
+    assert copy.properties["TRANSACTION_CHECK_TIMES"] == "1"
+    assert request.oneway
+    assert request.fields == {
+        "tranStateTableOffset": "1",
+        "commitLogOffset": str(copy.phys_offset),
+        "msgId": "K",
+        "transactionId": "K",
+        "offsetMsgId": f"7F00000100002A9F{copy.phys_offset:016X}",
+        "topic": HALF_TOPIC,
+        "bname": "broker-a",
+    }
+    told = decode_record(memoryview(request.body), 0)
+    assert (told.topic, told.queue_id, told.body) == ("T", 1, b"hello")
+    assert (told.queue_offset, told.phys_offset) == (1, copy.phys_offset)
+    assert told.store_ms == first["store_ms"]
+    assert told.properties["WAIT"] == "false"
+    run(world.end({"queue_offset": 1, "phys_offset": copy.phys_offset}))
+    assert len(world.records("T", 1)) == 1
+
+
+def test_a_late_end_of_the_first_copy_ends_the_newest(run, world):
+    row = world.send()
+    for _ in range(3):
+        world.clock.advance(30_000)
+        run(world.service.check())
+    run(world.end(row))
+    (record,) = world.records("T", 1)
+    assert record.prepared_offset == world.records(HALF_TOPIC)[3].phys_offset
+    before = len(world.asked())
+    world.clock.advance(30_000)
+    run(world.service.check())
+    assert len(world.asked()) == before == 3
+    assert world.service.book.half_next == 4
+    assert world.service.book.copies == {}
+
+
+def test_a_half_message_is_given_up_after_the_last_check(run, tmp_path):
+    world = World(tmp_path, transaction_checks_max=2)
+    world.send(b"lost", DELAY="3")
+    for _ in range(5):
+        world.clock.advance(30_000)
+        run(world.service.check())
+    assert len(world.asked()) == 2
+    (record,) = world.records(GIVEN_UP_TOPIC)
+    assert record.body == b"lost"
+    assert GIVEN_UP_TOPIC in world.topics.known
+    assert world.service.book.half_next == world.store.queue_bounds(HALF_TOPIC, 0)[1]
+    world.store.__exit__(None, None, None)
+
+
+@pytest.mark.finding("E6")
+def test_a_round_over_many_half_messages_lets_others_work(run, world):
+    async def scene():
+        for number in range(50):
+            world.send(key=str(number))
+        world.clock.advance(30_000)
+        turns, round_ = 0, asyncio.create_task(world.service.check())
+        while not round_.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= len(world.asked()) == 50
+
+    run(scene())
+
+
+def test_an_immune_message_holds_up_nobody(run, world):
+    world.send(key="a", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
+    world.send(key="b")
+    world.clock.advance(6_000)
+    run(world.service.check())
+    assert [request.fields["msgId"] for request in world.peer.sent] == ["b"]
+
+
+def test_finished_messages_move_the_stored_progress(run, world):
+    rows = [world.send(key=str(n)) for n in range(4)]
+    for row in (rows[0], rows[1], rows[3]):
+        run(world.end(row))
+    run(world.service.check())
+    assert world.offsets.query("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 2
+    assert world.offsets.query("CID_RMQ_SYS_TRANS", OP_TOPIC, 0) == 2
+
+
+def test_the_task_asks_every_interval(run, world):
+    async def scene():
+        world.send()
+        async with world.service.running():
+            for _ in range(3):
+                await settle()
+                world.clock.advance(30_000)
+                await settle(200)
+        return len(world.asked())
+
+    assert run(scene()) == 3
+
+
+def test_nobody_connected_is_no_fault(run, world):
+    world.peer.close()
+    world.send()
+    world.clock.advance(6_000)
+    run(world.service.check())
+    assert len(world.records(HALF_TOPIC)) == 2
+
+
+def test_a_given_up_message_can_be_resumed(run, tmp_path):
+    world = World(tmp_path, transaction_checks_max=1)
+    world.send(b"again")
+    for _ in range(2):
+        world.clock.advance(30_000)
+        run(world.service.check())
+    (lost,) = world.records(GIVEN_UP_TOPIC)
+    offset_id = f"7F00000100002A9F{lost.phys_offset:016X}"
+    resume = world.service.handlers()[323]
+    assert run(resume(Request(323, {"msgId": offset_id}))).code == 0
+    before = len(world.asked())
+    world.clock.advance(30_000)
+    run(world.service.check())
+    assert len(world.asked()) == before + 1
+    with pytest.raises(RequestError):
+        run(resume(Request(323, {"msgId": "no id"})))
+    world.store.__exit__(None, None, None)
+
+
+def test_a_commit_whose_op_record_was_torn_off_is_not_made_twice(run, world):
+    row = world.send()
+    run(world.end(row))
+    (op,) = world.records(OP_TOPIC)
+    world.store.__exit__(None, None, None)
+    (log,) = (world.root / "commitlog").iterdir()
+    with log.open("r+b") as file:
+        file.seek(op.phys_offset)
+        file.write(bytes(op.total_size))
+    (world.root / "abort").write_text("")
+    (world.root / "config" / "duemq.mark").unlink()
+    world.open()
+    assert world.records(OP_TOPIC) == []
+
+    async def scene():
+        async with world.service.running():
+            await world.end(row)
+
+    run(scene())
+    assert len(world.records("T", 1)) == 1
+    assert [op.body for op in world.records(OP_TOPIC)] == [b"0"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_transaction_ends_once_whatever_happens(tmp_path, seed):
+    """Random sends, ends (also repeated and late), checks and restarts with stale progress."""
+
+    async def scene():
+        chance, world = random.Random(seed), World(tmp_path, transaction_checks_max=100)
+        rows, verdicts, stale = {}, {}, {}
+        for step in range(120):
+            match chance.randrange(8):
+                case 0 | 1 | 2:
+                    rows[f"k{step}"] = world.send(f"k{step}".encode(), key=f"k{step}")
+                case 3 | 4 if rows:
+                    key = chance.choice(list(rows))
+                    verdict = verdicts.setdefault(key, chance.choice([COMMIT, ROLLBACK]))
+                    await world.end(rows[key], verdict)
+                case 5 if world.peer.sent:
+                    asked = chance.choice(world.peer.sent).fields
+                    key = asked["msgId"]
+                    verdict = verdicts.setdefault(key, chance.choice([COMMIT, ROLLBACK]))
+                    copy = {
+                        "queue_offset": int(asked["tranStateTableOffset"]),
+                        "phys_offset": int(asked["commitLogOffset"]),
+                    }
+                    await world.end(copy, verdict, fromTransactionCheck="true")
+                case 6:
+                    world.clock.advance(chance.choice([1_000, 30_000]))
+                    await world.service.check()
+                case 7:
+                    world.offsets.table = dict(chance.choice([stale, world.offsets.table]))
+                    world.reopen()
+                    stale = dict(world.offsets.table)
+        delivered = sorted(record.body.decode() for record in world.records("T", 1))
+        assert delivered == sorted(key for key, verdict in verdicts.items() if verdict == COMMIT)
+        world.peer.sent.clear()
+        world.clock.advance(60_000)
+        await world.service.check()
+        asked = sorted(request.fields["msgId"] for request in world.peer.sent)
+        assert asked == sorted(rows.keys() - verdicts.keys())
+        world.store.__exit__(None, None, None)
+
+    asyncio.run(scene())

@@ -1,0 +1,59 @@
+"""What Apache's brokers left in the two transaction topics, taken over by ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.configuration.config import BrokerConfig
+from duemq.ports import Identity
+from duemq.registry.clients import ClientTable
+from duemq.registry.config_file import ConfigFile
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.heartbeats import Heartbeat
+from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
+from duemq.transactions.transactions import Transactions
+from message_store.clock import FakeClock
+from message_store.store import MessageStore
+from tests.fakes import HOST, FakePeer, FakeTopics
+from tests.golden_data import STORES, copy_golden_store, end_ms, golden_config, level_rules
+
+OPEN = {"apache-4.9.7-clean": 1, "apache-4.9.7-running": 1}
+
+
+@pytest.mark.parametrize("golden", STORES, ids=str)
+def test_only_what_apache_left_open_is_asked_about(run, tmp_path, golden):
+    """4.9.7 ended with one half message whose producer did not know yet; 5.3.3 with none."""
+    clock = FakeClock(end_ms(golden.version))
+    root = copy_golden_store(golden.name, tmp_path)
+    store = MessageStore(golden_config(root), clock, tags_code_rules=level_rules())
+
+    async def scene():
+        with store:
+            offsets = OffsetManager(ConfigFile(store.config_path("consumerOffset.json")), clock)
+            offsets.load()
+            clients, peer = ClientTable(), FakePeer()
+            told = Heartbeat("c", ("golden_tx",), ())
+            clients.heartbeat(told, peer, language="JAVA", version=479, now_ms=0)
+
+            async def put(batch):
+                store.put(batch)
+                return True
+
+            service = Transactions(
+                store, FakeTopics(), offsets, clients, put, Identity("broker-a", "C", 0, HOST),
+                clock, BrokerConfig,
+            )  # fmt: skip
+            service.recover()
+            clock.advance(60_000)
+            await service.check()
+            assert len(peer.sent) == OPEN.get(golden.name, 0)
+            for request in peer.sent:
+                fields = request.fields | {"producerGroup": "golden_tx", "commitOrRollback": "8"}
+                assert (await service.end(Request(37, fields))).code == 0
+            await service.check()
+            (_, half_end), (_, op_end) = (store.queue_bounds(t, 0) for t in (HALF_TOPIC, OP_TOPIC))
+            assert (service.book.half_next, service.book.op_next) == (half_end, op_end)
+            assert store.queue_bounds("GoldenTx", 1) == (0, len(peer.sent))
+
+    run(scene())

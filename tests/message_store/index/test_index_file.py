@@ -1,0 +1,280 @@
+"""The key index: Apache's bytes, beside the plain rules; queries; what may not stop it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from message_store import layout
+from message_store.clock import FakeClock
+from message_store.index.index_file import IndexFile, IndexService
+from message_store.kernels import index as kernels
+from message_store.log.record import decode_record, encode_record
+from message_store.verify import verify_store
+from tests.golden_data import (
+    INDEX_ITEMS,
+    INDEX_SLOTS,
+    STORES,
+    GoldenStore,
+    copy_golden_store,
+    golden_config,
+    golden_store,
+)
+from tests.message_store.index_help import (
+    ALWAYS,
+    HEADER,
+    INDEX_FILE_BYTES,
+    T0,
+    WHOLE,
+    contents,
+    header_of,
+    index_hash,
+    keys_of,
+    log_end,
+    naive_files,
+    open_log,
+    put_keys_of,
+    records_of,
+    service,
+)
+from tests.store_help import LOOPBACK, open_store, put_one
+
+# -- Apache's bytes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_fold_makes_apaches_files_byte_for_byte(name: str, tmp_path: Path) -> None:
+    root = copy_golden_store(name, tmp_path)
+    wanted = contents(root)
+    for path in (root / "index").iterdir():
+        path.unlink()
+    with service(root, log_end(root)):
+        pass
+    assert contents(root) == wanted
+
+
+@pytest.mark.parametrize("golden", STORES, ids=str)
+def test_the_plain_rules_are_the_folds(golden: GoldenStore, tmp_path: Path) -> None:
+    root = copy_golden_store(golden.name, tmp_path)
+    for path in (root / "index").iterdir():
+        path.unlink()
+    with service(root, log_end(root)):
+        pass
+    keys = [
+        (index_hash(key), record.phys_offset, record.store_ms)
+        for record in records_of(root)
+        for key in keys_of(record)
+    ]
+    assert contents(root) == naive_files(keys)
+
+
+@pytest.mark.parametrize("golden", STORES, ids=str)
+def test_apaches_files_are_gone_on_with(golden: GoldenStore, tmp_path: Path) -> None:
+    root = copy_golden_store(golden.name, tmp_path)
+    wanted = contents(root)
+    with service(root, log_end(root)):
+        pass
+    assert contents(root) == wanted
+
+
+keyed = st.lists(
+    st.tuples(st.integers(0, 40) | st.integers(0, (1 << 31) - 1), st.integers(1, 3)), max_size=60
+)
+
+
+@given(keyed, st.integers(1, 9), st.integers(2, 30), st.lists(st.integers(1, 7), max_size=60))
+def test_put_and_find_beside_the_plain_rules(
+    hashes: list[tuple[int, int]], slots: int, items: int, cuts: list[int]
+) -> None:
+    keys = np.zeros(len(hashes), layout.KEYED)
+    keys["key_hash"] = [key for key, _ in hashes]
+    keys["phys_offset"] = np.cumsum([step // 2 for _, step in hashes], dtype=np.int64)
+    keys["store_ms"] = T0 + np.cumsum([step * 700 for _, step in hashes], dtype=np.int64)
+    made: list[np.ndarray[Any, Any]] = []
+    left = keys
+    while left.size:
+        if not made or header_of(made[-1])[5] >= items:
+            made.append(new_file(slots, items, made[-1] if made else None))
+        step = left[: cuts.pop() if cuts else left.size]
+        left = left[kernels.put_keys(made[-1], slots, items, step) :]
+    plain = [(int(k["key_hash"]), int(k["phys_offset"]), int(k["store_ms"])) for k in keys]
+    assert [words.tobytes() for words in made] == naive_files(plain, slots, items)
+    for key_hash in {key for key, _, _ in plain}:
+        out = np.zeros(100, np.int64)
+        found = [
+            int(phys)
+            for words in reversed(made)
+            for phys in out[: kernels.find_key(words, slots, key_hash, ALWAYS, out)]
+        ]
+        assert found == [phys for key, phys, _ in reversed(plain) if key == key_hash]
+
+
+def new_file(slots: int, items: int, before: Any = None) -> Any:
+    words = np.zeros((40 + slots * 4 + items * 20) // 4, np.uint32)
+    if before is not None:
+        _, end_ms, _, end_phys, _, _ = header_of(before)
+        HEADER.pack_into(words.data.cast("B"), 0, end_ms, end_ms, end_phys, end_phys, 0, 1)
+    return words
+
+
+texts = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=9)
+
+
+@given(st.sampled_from(["T", "a-b", "Tü"]), texts, st.lists(texts, max_size=4), st.booleans())
+def test_keys_are_read_off_a_record(
+    topic: str, unique: str, keys: list[str], rolled_back: bool
+) -> None:
+    data = encode_record(
+        topic=topic, queue_id=0, body=b"b", queue_offset=0, phys_offset=4_096, born_ms=1,
+        born_host=LOOPBACK, store_ms=T0, store_host=LOOPBACK,
+        sys_flag=layout.SYS_ROLLBACK if rolled_back else 0,
+        property_text=f"KEYS\1{' '.join(keys)}\2UNIQ_KEY\1{unique}\2TAGS\1x".encode(),
+    )  # fmt: skip
+    out, scratch = np.zeros(20_000, layout.KEYED), np.zeros(1, layout.SCANNED)
+    bytes_ = np.frombuffer(data, np.uint8)
+    count, pos, _ = kernels.collect_keys(bytes_, 0, bytes_.size, 4_096, scratch, out)
+    wanted = [] if rolled_back else keys_of(decode_record(memoryview(data), 4_096))
+    assert pos == len(data)
+    assert out[:count]["key_hash"].tolist() == [index_hash(key) for key in wanted]
+    assert set(out[:count]["phys_offset"].tolist()) <= {4_096}
+
+
+def test_the_one_hash_without_an_absolute_value_is_0() -> None:
+    assert kernels.positive_hash(-(1 << 31)) == 0
+    assert kernels.positive_hash(-5) == 5
+
+
+# -- queries ------------------------------------------------------------------------------------
+
+
+def test_newest_first_across_files_and_within_times(tmp_path: Path) -> None:
+    clock = FakeClock(T0)
+    with open_store(tmp_path, clock, index_entries_max=4) as store:
+        offsets = []
+        for _ in range(10):
+            offsets.append(int(put_one(store, "T", properties={"KEYS": "k"})["phys_offset"]))
+            store.index.catch_up()
+            clock.advance(2_000)
+        index = store.index
+        assert len(list((tmp_path / "index").iterdir())) > 2
+        assert index.query("T", "k", 32, *ALWAYS) == offsets[::-1]
+        assert index.query("T", "k", 3, *ALWAYS) == offsets[:-4:-1]
+        assert index.query("T", "k", 32, T0 + 4_000, T0 + 8_000) == offsets[4:1:-1]
+        assert index.query("T", "x", 32, *ALWAYS) == []
+        assert index.query("U", "k", 32, *ALWAYS) == []
+
+
+def test_the_first_item_of_a_file_has_the_time_of_its_record(tmp_path: Path) -> None:
+    """Its seconds are counted from the file before, however long ago that was."""
+    clock = FakeClock(T0)
+    with open_store(tmp_path, clock, index_entries_max=3) as store:
+        for _ in range(2):
+            put_one(store, "T", properties={"KEYS": "old"})
+        store.index.catch_up()
+        clock.advance(86_400_000)
+        row = put_one(store, "T", properties={"KEYS": "new"})
+        now = clock.now_ms()
+        assert store.query_keys("T", "new", 1, now, now) == [row["phys_offset"]]
+    assert verify_store(tmp_path).findings == []
+
+
+def test_disabled_it_finds_nothing_and_makes_no_file(tmp_path: Path) -> None:
+    with open_store(tmp_path, index_enable=False) as store:
+        put_one(store, "T", properties={"KEYS": "k"})
+        assert store.query_keys("T", "k", 1, *ALWAYS) == []
+        assert store.index.behind_bytes == 0
+    assert not (tmp_path / "index").exists()
+
+
+# -- what may not stop it -----------------------------------------------------------------------
+
+
+def test_damage_in_the_log_does_not_end_the_fold(tmp_path: Path) -> None:
+    root = copy_golden_store("apache-4.9.7-clean", tmp_path)
+    for path in (root / "index").iterdir():
+        path.unlink()
+    records = records_of(root)
+    end, lost = log_end(root), records[40]
+    log = root / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    data[lost.phys_offset : lost.phys_offset + 30] = bytes(30)
+    log.write_bytes(data)
+    with service(root, end) as index:
+        index.catch_up()
+        assert index.behind_bytes == 0
+        for record in records:
+            for key in keys_of(record):
+                found = index.query(record.topic, key.partition("#")[2], 500, *ALWAYS)
+                assert (record.phys_offset in found) == (record is not lost)
+
+
+def no_room(fd: int, pos: int, size: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_only_pauses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_store(tmp_path) as store:
+        monkeypatch.setattr(os, "posix_fallocate", no_room)
+        row = put_one(store, "T", properties={"KEYS": "k"})
+        assert store.query_keys("T", "k", 1, *ALWAYS) == [row["phys_offset"]]  # read off the log
+        assert store.index.behind_bytes == row["record_size"]
+        monkeypatch.undo()
+        assert store.query_keys("T", "k", 1, *ALWAYS) == [row["phys_offset"]]
+
+
+def test_a_query_waits_for_a_bounded_part_of_the_log(tmp_path: Path) -> None:
+    root = copy_golden_store("apache-4.9.7-clean", tmp_path)
+    for path in (root / "index").iterdir():
+        path.unlink()
+    with open_log(root) as log:
+        log.end = log_end(root)
+        index = IndexService(root / "index", golden_config(root), log, FakeClock(T0))
+        index.catch_up(bytes_max=0)
+        assert index.behind_bytes == log.end
+        index.catch_up(bytes_max=1)
+        assert index.behind_bytes < log.end
+
+
+def test_files_of_removed_logs_go_but_the_newest(tmp_path: Path) -> None:
+    with open_store(tmp_path, index_entries_max=10) as store:
+        put_keys_of(store, range(40))
+        store.index.catch_up()
+        ends = [file.end_phys for file in store.index._files]
+        store.index.remove_before(ends[2])
+        assert [file.end_phys for file in store.index._files] == ends[2:]
+        store.index.remove_before(1 << 60)
+        assert [file.end_phys for file in store.index._files] == ends[-1:]
+        assert len(list((tmp_path / "index").iterdir())) == 1
+
+
+@settings(max_examples=60)
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(0, INDEX_FILE_BYTES - 1), st.binary(min_size=1, max_size=60)),
+        min_size=1, max_size=6,
+    ),
+    which=st.integers(0, 1),
+)  # fmt: skip
+def test_any_bytes_are_searched_to_an_end(
+    tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, bytes]], which: int
+) -> None:
+    path = sorted((golden_store("apache-4.9.7-clean") / "index").iterdir())[which]
+    data = bytearray(path.read_bytes())
+    for at, piece in changes:
+        data[at : at + len(piece)] = piece[: len(data) - at]
+    copy = tmp_path_factory.mktemp("index") / path.name
+    copy.write_bytes(data)
+    file = IndexFile(copy, INDEX_SLOTS, INDEX_ITEMS, create=False)
+    for key_hash in range(INDEX_SLOTS):
+        assert len(file.find(key_hash, ALWAYS, 1_000)) <= INDEX_ITEMS
+    if file.is_sound:
+        keys = np.zeros(5, layout.KEYED)
+        assert 0 <= file.put(keys) <= 5
+    copy.unlink()

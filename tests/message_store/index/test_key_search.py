@@ -1,0 +1,108 @@
+"""Many keys at once find what one key at a time finds."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from message_store.errors import StoreError
+from message_store.index import key_search
+from message_store.index.index_file import IndexService
+from message_store.index.key_search import HIT_UNIQUE, frames, search, search_now
+from message_store.log.batch import PutBatch
+from tests.store_help import add_message, open_store, put_one
+
+WORDS = ("a", "b", "Aa", "BB", "é", "C#", "long-" * 20)  # Aa and BB have the same hash
+MESSAGES = st.lists(
+    st.tuples(
+        st.sampled_from(("T", "U")),
+        st.lists(st.sampled_from(WORDS), max_size=3, unique=True),
+        st.sampled_from(("", *WORDS)),
+    ),
+    max_size=150,
+)
+
+
+@pytest.fixture(params=["on the loop", "in a thread", "long chains", "without an index"])
+def way(request):
+    """Have a search take each of its ways."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "in a thread":
+            patch.setattr(key_search, "LOOP_BYTES_MAX", 0)
+        if request.param == "long chains":
+            patch.setattr(key_search, "FEW", 1)
+            patch.setattr(key_search, "ITEMS_PIECE", 7)
+        if request.param in ("in a thread", "without an index"):
+            patch.setattr(IndexService, "_index_piece", _no_room)
+        yield request.param
+
+
+def _no_room(index):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(messages=MESSAGES, keys=st.lists(st.sampled_from((*WORDS, "nobody", "")), max_size=9))
+def test_what_is_found(way, messages, keys):
+    with tempfile.TemporaryDirectory() as root, open_store(Path(root)) as store:
+        batch = PutBatch(max(len(messages), 1))
+        for topic, words, unique in messages:
+            properties = {"KEYS": " ".join(words), "UNIQ_KEY": unique}
+            add_message(store, batch, topic, properties={k: v for k, v in properties.items() if v})
+        store.put(batch)
+        found = asyncio.run(search(store, ["T"], keys))
+        again = search_now(store, ["T"], keys)
+        assert again.offsets.tolist() == found.offsets.tolist()
+        expected = [
+            (at, int(batch.rows[n]["phys_offset"]), unique == key)
+            for at, key in enumerate(keys)
+            for n, (topic, words, unique) in enumerate(messages)
+            if topic == "T" and key and (key in words or key == unique)
+        ]
+        rows = zip(
+            found.key_at.tolist(), found.offsets.tolist(), (found.hits == HIT_UNIQUE).tolist(),
+            strict=True,
+        )  # fmt: skip
+        assert list(rows) == expected
+
+
+def test_a_switched_off_index_is_an_error_that_says_so(tmp_path):
+    with (
+        open_store(tmp_path, index_enable=False) as store,
+        pytest.raises(StoreError, match="messageIndexEnable"),
+    ):
+        search_now(store, ["T"], ["a"])
+
+
+def test_frames_of_records_and_of_no_records(tmp_path):
+    with open_store(tmp_path) as store:
+        batch = PutBatch(2)
+        for queue_id in (0, 1):
+            add_message(store, batch, "T", queue_id)
+        store.put(batch)
+        second = int(batch.rows[1]["phys_offset"])
+        found = frames(store, np.array([second, 3, -5, 1 << 40, 0]))
+        assert found["queue_id"][[0, 4]].tolist() == [1, 0]
+        assert (found["record_size"] > 0).tolist() == [True, False, False, False, True]
+        assert found["topic_index"].tolist() == [store.topics.find("T"), -1, -1, -1, 0]
+
+
+@pytest.mark.finding("E2")
+def test_one_key_is_found_behind_an_index_that_has_no_room(tmp_path, monkeypatch):
+    with open_store(tmp_path) as store:
+        first = int(put_one(store, "T", properties={"KEYS": "a"})["phys_offset"])
+        store.index.catch_up()
+        monkeypatch.setattr(IndexService, "_index_piece", _no_room)
+        second = int(put_one(store, "T", properties={"UNIQ_KEY": "a"})["phys_offset"])
+        put_one(store, "U", properties={"UNIQ_KEY": "a"})
+        assert store.query_keys("T", "a", 9, 0, store.clock.now_ms()) == [second, first]
+        assert store.query_keys("T", "a", 1, 0, store.clock.now_ms()) == [second]

@@ -1,0 +1,125 @@
+"""The syncing thread when an open or a sync fails."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from message_store.descriptors import DescriptorReserve
+from message_store.log.flusher import Flusher, sync_files
+from message_store.queues.consume_queue import FileCache
+
+
+@dataclass
+class FailingFile:
+    """A log file whose first syncs fail."""
+
+    failures: list[int]
+    base: int = 0
+    size: int = 1_000
+
+    def sync(self) -> None:
+        if self.failures:
+            raise OSError(self.failures.pop(0), "no")
+
+
+@dataclass
+class World:
+    failures: list[int]
+    failed: list[OSError] = field(default_factory=list)
+
+    def flusher(self) -> Flusher:
+        log: Any = SimpleNamespace(files=[FailingFile(self.failures)], end=10)
+        return Flusher(
+            log, durable=0, interval_s=0.01, after_flush=lambda end: None,
+            on_failure=self.failed.append, reserve=DescriptorReserve(2),
+        )  # fmt: skip
+
+
+@pytest.mark.finding("A6")
+@pytest.mark.parametrize("failures", [1, 40])
+def test_a_lack_of_descriptors_is_no_failure_of_the_disk(failures: int) -> None:
+    async def scene() -> None:
+        world = World([errno.EMFILE] * failures)
+        flusher = world.flusher()
+        flusher.start()
+        assert await flusher.wait(10, 60)
+        assert (flusher.durable, flusher.failure, world.failed) == (10, None, [])
+        flusher.stop()
+
+    asyncio.run(scene())
+
+
+def test_a_failure_of_the_disk_ends_the_flusher() -> None:
+    async def scene() -> None:
+        world = World([errno.EIO])
+        flusher = world.flusher()
+        flusher.start()
+        assert not await flusher.wait(10, 60)
+        flusher.stop()
+        assert flusher.failure is not None
+        assert world.failed == [flusher.failure]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.finding("A6")
+def test_queue_files_that_could_not_be_opened_are_synced_by_the_next_call(tmp_path: Any) -> None:
+    files = FileCache()
+    (tmp_path / "a file").touch()
+    below = str(tmp_path / "a file" / "below")
+    for path in (below, str(tmp_path / "gone")):
+        files.mark_dirty(path)
+    with pytest.raises(NotADirectoryError):
+        sync_files(files)
+    assert below in files.take_dirty()
+
+
+def test_syncs_of_two_threads_never_overlap() -> None:
+    """The kernel reports lost pages to one of them only: the other would promise what is lost."""
+    world = World([])
+    flusher = world.flusher()
+    file: Any = flusher._log.files[0]
+    entered, failed = threading.Event(), threading.Event()
+
+    def sync() -> None:
+        if threading.current_thread() is threading.main_thread():
+            failed.set()
+            raise OSError(errno.EIO, "no")
+        entered.set()
+        if failed.wait(0.1):
+            outcome.append("the other thread met the error meanwhile")
+
+    outcome: list[str] = []
+    file.sync = sync
+    other = threading.Thread(target=flusher.flush)
+    other.start()
+    entered.wait()
+    with pytest.raises(OSError, match="no"):
+        flusher.flush()
+    other.join()
+    assert outcome == []
+
+
+def test_whatever_ends_the_flusher_is_known() -> None:
+    async def scene() -> None:
+        world = World([])
+        flusher = world.flusher()
+
+        def fail(end: int) -> None:
+            raise MemoryError
+
+        flusher._after_flush = fail
+        flusher.start()
+        flusher._thread.join()
+        assert "MemoryError" in str(flusher.failure)
+        assert world.failed == [flusher.failure]
+        assert not await flusher.request(20)
+
+    asyncio.run(scene())

@@ -1,0 +1,205 @@
+"""Pages that cannot be read are zeros, are known, and end no process."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from message_store.config import StoreConfig
+from message_store.kernels import bus_error
+from message_store.log.page_guard import CUT, NOT_WRITTEN, PAGE_BYTES, GuardedMap, page_guard
+from tests.bad_disk import BadDisk
+from tests.test_house_rules import name_of, product_files, tree_of
+
+PAGES = 16
+EIO = "Input/output error"
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    return BadDisk(monkeypatch)
+
+
+@pytest.fixture
+def path(tmp_path):
+    found = tmp_path / "file"
+    found.write_bytes(b"a" * (PAGES * PAGE_BYTES))
+    return found
+
+
+def mapped(path: Path, **more: bool) -> tuple[GuardedMap, int]:
+    fd = os.open(path, os.O_RDWR)
+    return GuardedMap(path, fd, PAGES * PAGE_BYTES, **more), fd
+
+
+@pytest.mark.finding("E4")
+def test_an_unreadable_page_is_zero_and_known(disk, path):
+    pages, _ = mapped(path)
+    before = pages.replaced
+    disk.break_page(path, 2 * PAGE_BYTES)
+    disk.break_page(path, 3 * PAGE_BYTES)
+    assert pages.data[2 * PAGE_BYTES - 1] == ord("a")
+    assert not pages.data[2 * PAGE_BYTES : 4 * PAGE_BYTES].any()
+    assert pages.data[4 * PAGE_BYTES] == ord("a")
+    assert pages.replaced == before + 2 == pages.look()
+    assert pages.unreadable == [(2 * PAGE_BYTES, 4 * PAGE_BYTES)]
+    assert pages.why == EIO
+    assert page_guard().found[-1] == (path, 3 * PAGE_BYTES, EIO)
+
+
+@pytest.mark.finding("E4")
+def test_a_file_that_was_cut_is_zero_behind_its_end(path):
+    pages, fd = mapped(path)
+    os.ftruncate(fd, PAGE_BYTES)
+    assert int(pages.data[-1]) == 0
+    pages.look()
+    assert pages.unreadable == [((PAGES - 1) * PAGE_BYTES, PAGES * PAGE_BYTES)]
+    assert pages.why == CUT
+
+
+@pytest.mark.finding("E7")
+def test_a_page_that_can_be_read_after_all_is_mapped_again(disk, path):
+    pages, fd = mapped(path)
+    disk.break_page(path, 0, passing=True)
+    assert pages.data[0] == 0
+    pages.look()
+    assert pages.unreadable == []
+    os.pwrite(fd, b"new", 0)
+    assert bytes(pages.data[:4]) == b"newa"
+
+
+def test_what_is_written_as_a_whole_is_mapped_again(disk, path):
+    pages, fd = mapped(path)
+    for page in (1, 2, 3):
+        disk.break_page(path, page * PAGE_BYTES)
+        assert pages.data[page * PAGE_BYTES] == 0
+    os.pwritev(fd, [b"b" * (PAGE_BYTES + 10)], 2 * PAGE_BYTES)
+    pages.written(2 * PAGE_BYTES, PAGE_BYTES + 10)
+    assert pages.data[2 * PAGE_BYTES] == ord("b")
+    assert pages.unreadable == [
+        (PAGE_BYTES, 2 * PAGE_BYTES), (3 * PAGE_BYTES, 4 * PAGE_BYTES)
+    ]  # fmt: skip
+
+
+@pytest.mark.finding("E7")
+@pytest.mark.parametrize(("value", "lost"), [(0, False), (7, True)])
+def test_what_was_written_into_a_replaced_page_is_not_passed_off_as_kept(disk, path, value, lost):
+    pages, _ = mapped(path, writable=True)
+    disk.break_page(path, 0, passing=True)
+    pages.data[5] = value
+    pages.look()
+    assert (pages.why == NOT_WRITTEN) == lost == bool(pages.unreadable)
+    assert pages.data[0] == (0 if lost else ord("a"))
+
+
+def test_the_file_is_opened_again_where_its_descriptor_is_gone(disk, path):
+    pages, fd = mapped(path)
+    pages.forget_file()
+    os.close(fd)
+    disk.break_page(path, 0, passing=True)
+    disk.break_page(path, PAGE_BYTES)
+    assert not pages.data[: 2 * PAGE_BYTES].any()
+    pages.look()
+    assert pages.unreadable == [(PAGE_BYTES, 2 * PAGE_BYTES)]
+    assert pages.data[0] == ord("a")
+
+
+def test_threads_meet_the_same_pages(disk, path):
+    pages, _ = mapped(path)
+    for page in range(0, PAGES, 2):
+        disk.break_page(path, page * PAGE_BYTES)
+    sums = np.zeros(8, np.int64)
+
+    def add_up(number: int) -> None:
+        sums[number] = pages.data.sum()
+
+    threads = [threading.Thread(target=add_up, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pages.look()
+    assert set(sums.tolist()) == {PAGES // 2 * PAGE_BYTES * ord("a")}
+    assert len(pages.unreadable) == PAGES // 2
+
+
+def test_a_page_is_counted_before_it_is_zero() -> None:
+    """Another thread that reads the zeros must find that a page was replaced."""
+    code = str(bus_error._module(0, 0))
+    handler = code[code.index("define") :]
+    assert 0 < handler.index("atomicrmw") < handler.index('@"mmap"') < handler.rindex("store i64")
+
+
+def test_every_page_of_a_large_log_file_is_looked_at(tmp_path):
+    """All of a disk fails while one call reads a whole file."""
+    assert StoreConfig().commitlog_file_bytes < bus_error.RING_SIZE * PAGE_BYTES
+    size = 70_000 * PAGE_BYTES
+    path = tmp_path / "file"
+    path.touch()
+    os.truncate(path, size)
+    fd = os.open(path, os.O_RDWR)
+    pages = GuardedMap(path, fd, size)
+    os.ftruncate(fd, 0)
+    assert not pages.data[::PAGE_BYTES].any()
+    os.ftruncate(fd, size)
+    os.pwrite(fd, b"first", 0)
+    os.pwrite(fd, b"last", size - 4)
+    pages.look()
+    assert (bytes(pages.data[:5]), bytes(pages.data[-4:])) == (b"first", b"last")
+    os.close(fd)
+
+
+def test_a_mapping_that_is_gone_is_guarded_no_more(path):
+    guard = page_guard()
+    gc.collect()
+    before = len(guard._mappings)
+    pages, _ = mapped(path)
+    view = pages.data[:1]
+    del pages
+    assert len(guard._mappings) == before + 1
+    del view
+    gc.collect()
+    assert len(guard._mappings) == before
+
+
+def test_another_fault_ends_the_process_as_before(path):
+    script = (
+        "import mmap, os, sys\n"
+        "from pathlib import Path\n"
+        "from message_store.log.page_guard import GuardedMap\n"
+        "fd = os.open(sys.argv[1], os.O_RDWR)\n"
+        "ours = GuardedMap(Path(sys.argv[1]), fd, 8192)\n"
+        "other = mmap.mmap(fd, 8192)\n"
+        "os.ftruncate(fd, 0)\n"
+        "assert ours.data[0] == 0\n"
+        "os.write(1, b'ours is read')\n"
+        "other[0]\n"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], cwd=root, capture_output=True, check=False
+    )
+    assert done.stdout == b"ours is read", done.stderr
+    assert done.returncode == -7
+
+
+@pytest.mark.finding("E7")
+@pytest.mark.parametrize("path", product_files(), ids=name_of)
+def test_files_are_mapped_with_a_guard_only(path):
+    found = [
+        node.lineno
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in ("mmap", "memmap")
+        and not (node.args and ast.unparse(node.args[0]) == "-1")  # memory, no file
+    ]
+    assert not found or name_of(path) == "message_store/log/page_guard.py", f"lines {found}"

@@ -1,0 +1,63 @@
+"""Read ahead: it is woken when there is something to do, and not at every append."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from message_store.log.commit_log import CommitLog
+from message_store.log.read_ahead import AHEAD_BYTES, REFILL_BYTES, ReadAhead
+
+FILE_BYTES = AHEAD_BYTES * 4
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> CommitLog:
+    log = CommitLog(tmp_path, FILE_BYTES)
+    log.load()
+    return log
+
+
+def reads(ahead: ReadAhead, log: CommitLog, end: int) -> bool:
+    """Move the log's end and do what the thread would; return whether it would be woken."""
+    log.end = end
+    ahead.notify(end)
+    woken = ahead._work.is_set()
+    if woken:
+        ahead._work.clear()
+        ahead._touch()
+    return woken
+
+
+ENDS = [
+    ("the first append makes the file", 1, True),
+    ("what lies ahead is enough", REFILL_BYTES, False),
+    ("enough is used", REFILL_BYTES + 1, True),
+    ("behind that", 2 * REFILL_BYTES, False),
+    ("the end jumps", FILE_BYTES - AHEAD_BYTES, True),
+    ("all of the file is there", FILE_BYTES - 1, False),
+    ("a new file, not made yet", FILE_BYTES, True),
+    ("still not made", FILE_BYTES + 1, True),
+]
+
+
+def test_it_is_woken_when_enough_is_used(log: CommitLog) -> None:
+    ahead = ReadAhead(log)
+    assert reads(ahead, log, 0)  # no file yet: nothing to read
+    log.writable_file()
+    found = [(why, reads(ahead, log, end)) for why, end, _ in ENDS]
+    log.close()
+    assert found == [(why, woken) for why, _, woken in ENDS]
+
+
+def test_what_is_expected_is_read_at_once_and_not_again(log: CommitLog) -> None:
+    ahead = ReadAhead(log)
+    log.writable_file()
+    assert reads(ahead, log, 1)
+    ahead.expect(2 * AHEAD_BYTES)
+    assert reads(ahead, log, 1)
+    assert ahead._reached == 1 + 2 * AHEAD_BYTES
+    assert reads(ahead, log, AHEAD_BYTES)
+    assert ahead._reached == 1 + 2 * AHEAD_BYTES
+    log.close()

@@ -1,0 +1,271 @@
+"""A store on a disk with sectors that cannot be read: it starts, says where, and loses no more."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from message_store.clock import FakeClock
+from message_store.errors import RecordUnreadable, StoreError
+from message_store.log.page_guard import PAGE_BYTES
+from message_store.recovery import recover
+from message_store.store import MessageStore
+from message_store.verify import verify_store
+from tests.bad_disk import BadDisk
+from tests.schedule_service.rig import crash
+from tests.store_help import open_store, put_one, small_config
+
+RECORDS, BODY = 50, b"x" * 900  # of about 1 kB each: a page has parts of five
+LAST_PAGE = 11
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    return BadDisk(monkeypatch)
+
+
+def filled(root: Path, **changes: Any) -> tuple[MessageStore, list[Any]]:
+    store = open_store(root, **changes)
+    store.notice = (notices := []).append
+    store.told = notices  # type: ignore[attr-defined]
+    store.__enter__()
+    keys = ({"KEYS": f"k{n}"} for n in range(RECORDS))
+    return store, [put_one(store, "T", 0, BODY, properties=each) for each in keys]
+
+
+def log_path(root: Path) -> Path:
+    return root / "commitlog" / f"{0:020d}"
+
+
+def hit_by(rows: list[Any], page: int) -> list[bool]:
+    return [
+        bool(row["phys_offset"] < page + PAGE_BYTES)
+        and bool(row["phys_offset"] + row["record_size"] > page)
+        for row in rows
+    ]
+
+
+@pytest.mark.finding("E4")
+def test_a_pull_leaves_out_what_cannot_be_read(tmp_path, disk):
+    store, rows = filled(tmp_path)
+    page = 5 * PAGE_BYTES
+    hit = hit_by(rows, page)
+    disk.break_page(log_path(tmp_path), page)
+    units = store.units("T", 0, 0, RECORDS)
+    with pytest.raises(RecordUnreadable, match=rf"byte {page}: Input/output error"):
+        store.gather(units)
+    assert store.sound_units(units).size == RECORDS - sum(hit) == RECORDS - 5
+    whole = store.gather(store.sound_units(units))
+    assert len(whole) == sum(int(r["record_size"]) for r, h in zip(rows, hit, strict=True) if not h)
+    for row, is_hit in zip(rows, hit, strict=True):
+        if is_hit:
+            with pytest.raises(RecordUnreadable):
+                store.read_record(int(row["phys_offset"]))
+        else:
+            assert store.read_record(int(row["phys_offset"])).body == BODY
+    (told,) = store.told
+    assert told.startswith(f"{log_path(tmp_path)} at byte {page}: 4096 bytes cannot be read")
+    store.__exit__(None, None, None)
+
+
+@pytest.mark.finding("E4")
+def test_what_counts_as_looked_at_is_among_the_unreadable_places(tmp_path, disk):
+    """A thread that reads while another one reports a place must not take zeros for data."""
+    store, _ = filled(tmp_path)
+    places, met = store.log.unreadable, list[bool]()
+    places.notice = lambda text: met.append(places.changed(places.seen) or bool(places.ranges))
+    disk.break_page(log_path(tmp_path), 5 * PAGE_BYTES)
+    with pytest.raises(RecordUnreadable):
+        store.gather(store.units("T", 0, 0, RECORDS))
+    assert met == [True]
+    store.__exit__(None, None, None)
+
+
+@pytest.mark.finding("E4")
+def test_a_walk_over_the_log_passes_over_it(tmp_path, disk):
+    store, rows = filled(tmp_path)
+    disk.break_page(log_path(tmp_path), 5 * PAGE_BYTES)
+    seen = np.concatenate([chunk["phys_offset"].copy() for chunk in store.scan(0)]).tolist()
+    hit = hit_by(rows, 5 * PAGE_BYTES)
+    whole = [int(r["phys_offset"]) for r, h in zip(rows, hit, strict=True) if not h]
+    assert set(whole) <= set(seen)
+    assert len(seen) <= len(whole) + 1  # of the first one hit, the frame can be read
+    store.__exit__(None, None, None)
+
+
+@pytest.mark.finding("E4")
+@pytest.mark.parametrize("ended", ["cleanly", "killed", "without its mark"])
+@pytest.mark.parametrize("page", [0, 5, LAST_PAGE])
+def test_a_start_goes_on_behind_it(tmp_path, disk, ended, page):
+    store, rows = filled(tmp_path)
+    if ended == "cleanly":
+        store.__exit__(None, None, None)
+    else:
+        crash(store)
+    if ended == "without its mark":
+        (tmp_path / "config" / "duemq.mark").unlink()
+    disk.break_page(log_path(tmp_path), page * PAGE_BYTES)
+    told: list[str] = []
+    with MessageStore(small_config(tmp_path), FakeClock(), notice=told.append) as again:
+        assert again.writable
+        assert again.queue_bounds("T", 0)[1] == RECORDS
+        readable = 0
+        for row in rows:
+            try:
+                readable += again.read_record(int(row["phys_offset"])).body == BODY
+            except RecordUnreadable:
+                continue
+        assert readable == RECORDS - sum(hit_by(rows, page * PAGE_BYTES))
+        assert any(f"at byte {page * PAGE_BYTES}: 4096 bytes cannot be read" in t for t in told)
+        put_one(again, "T")
+        assert again.queue_bounds("T", 0)[1] == RECORDS + 1
+
+
+@pytest.mark.finding("E4")
+def test_the_check_of_a_store_names_the_sector(tmp_path, disk):
+    store, _ = filled(tmp_path)
+    store.__exit__(None, None, None)
+    disk.break_page(log_path(tmp_path), 3 * PAGE_BYTES)
+    report = verify_store(tmp_path)
+    assert not report.ok
+    assert [
+        (finding.file, finding.offset)
+        for finding in report.findings
+        if finding.kind == "unreadable-sector"
+    ] == [("commitlog/00000000000000000000", 3 * PAGE_BYTES)]
+
+
+@pytest.mark.finding("E4")
+def test_an_index_file_that_cannot_be_read_is_made_again(tmp_path, disk):
+    settings: dict[str, Any] = {"index_slots_max": 2_000, "index_entries_max": 5_000}
+    store, rows = filled(tmp_path, **settings)
+    store.index.catch_up()
+    (path,) = (tmp_path / "index").iterdir()
+    disk.break_page(path, 2 * PAGE_BYTES)
+    found, again = 0, list[str]()
+    for number, row in enumerate(rows):
+        for _ in range(2):
+            try:
+                found += store.query_keys("T", f"k{number}", 9, 0, 1 << 60) == [row["phys_offset"]]
+                break
+            except StoreError as error:
+                again.append(str(error))
+    assert found == RECORDS
+    assert len(again) == 1
+    assert "cannot be read and is made again" in again[0]
+    store.__exit__(None, None, None)
+
+
+class Sync:
+    """fdatasync that fails as Linux does: once, and the pages are clean afterwards."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._sync, self.failing = os.fdatasync, False
+        patch.setattr(os, "fdatasync", self)
+
+    def __call__(self, fd: int) -> None:
+        if self.failing:
+            raise OSError(5, "Input/output error")
+        self._sync(fd)
+
+
+@pytest.mark.finding("P:eio-page-cache")
+def test_after_a_failed_sync_a_start_writes_again_what_was_not_synced(tmp_path, monkeypatch):
+    sync = Sync(monkeypatch)
+    store, _ = filled(tmp_path)
+    store._mark_dispatched()
+    store.flush()
+    assert store.mark.read().durable == store.log.end
+    synced = store.log.end
+    sync.failing = True
+    rows = [put_one(store, "T", 0, BODY) for _ in range(30)]
+    store.flusher._wanted = store.log.end
+    store.__exit__(None, None, None)
+    assert store.abort_file.exists
+    sync.failing = False
+
+    log, queues = written(monkeypatch)
+    with open_store(tmp_path) as again:
+        assert log[0][0] <= synced
+        assert log[-1][1] == again.log.end == rows[-1]["phys_offset"] + rows[-1]["record_size"]
+        assert all(before[1] == after[0] for before, after in pairwise(log))
+        assert queues == set(range(RECORDS, RECORDS + 30))
+        assert again.queue_bounds("T", 0)[1] == RECORDS + 30
+
+
+def written(patch: pytest.MonkeyPatch) -> tuple[list[tuple[int, int]], set[int]]:
+    """Return what is written into the log from now on, and which units into queues."""
+    log: list[tuple[int, int]] = []
+    units: set[int] = set()
+    pwrite, pwritev = os.pwrite, os.pwritev
+
+    def vector(fd: int, buffers: Any, pos: int) -> int:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if path.parent.name == "commitlog":
+            log.append((int(path.name) + pos, int(path.name) + pos + len(buffers[0])))
+        return pwritev(fd, buffers, pos)
+
+    def plain(fd: int, data: Any, pos: int) -> int:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        if path.parent.parent.name == "T":
+            first = (int(path.name) + pos) // 20
+            units.update(range(first, first + len(data) // 20))
+        return pwrite(fd, data, pos)
+
+    patch.setattr(os, "pwritev", vector)
+    patch.setattr(os, "pwrite", plain)
+    return log, units
+
+
+def test_the_durable_mark_follows_while_the_log_grows_during_each_sync(tmp_path):
+    with open_store(tmp_path, flush_commitlog_interval_ms=100_000_000) as store:
+        for _ in range(3):
+            before = store.log.end
+            store.flusher.flush()
+            put_one(store, "T", 0, BODY)  # arrives while the queues are synced
+            store._mark_dispatched()
+            store.sync_queues()
+        assert store.mark.read().durable >= before > 0
+
+
+@pytest.mark.finding("E7")
+def test_an_error_that_passes_costs_no_record(tmp_path, disk):
+    store, rows = filled(tmp_path)
+    whole = store.gather(store.units("T", 0, 0, RECORDS))
+    for read in (
+        lambda: store.gather(store.units("T", 0, 0, RECORDS)) == whole,
+        lambda: sum(chunk.size for chunk in store.scan(0)) == RECORDS,
+        lambda: all(store.read_record(int(row["phys_offset"])).body == BODY for row in rows),
+    ):
+        for page in range(LAST_PAGE):
+            disk.break_page(log_path(tmp_path), page * PAGE_BYTES, passing=True)
+        assert read()
+    assert store.told == []
+    store.__exit__(None, None, None)
+
+
+@pytest.mark.finding("P:eio-page-cache")
+@pytest.mark.parametrize("passing", [False, True])
+def test_a_page_that_fails_while_it_is_written_again_keeps_its_bytes(tmp_path, disk, passing):
+    store, rows = filled(tmp_path)
+    page = 5 * PAGE_BYTES
+    before = log_path(tmp_path).read_bytes()
+    look = store.log.unreadable.look
+
+    def look_then_break() -> bool:
+        """Break the page right after the places were looked up."""
+        new = look()
+        store.log.unreadable.look = look
+        disk.break_page(log_path(tmp_path), page, passing=passing)
+        return new
+
+    store.log.unreadable.look = look_then_break
+    recover.write_again(store.log, 0, store.log.end)
+    store.__exit__(None, None, None)
+    assert log_path(tmp_path).read_bytes() == before
+    assert len(rows) == RECORDS

@@ -1,0 +1,61 @@
+"""A queue's bounds when recovery writes it in pieces. Reading and cutting: `test_store`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from message_store import layout
+from message_store.queues.consume_queue import UNIT_BYTES, ConsumeQueue, FileCache
+
+FILE_UNITS = 10
+
+
+def units(first: int, end: int) -> memoryview:
+    block = np.zeros(end - first, layout.CQ_UNIT)
+    block["phys_offset"] = np.arange(first, end) * 100
+    block["size"] = 100
+    return memoryview(block.tobytes())
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> ConsumeQueue:
+    (tmp_path / "0").mkdir()
+    return ConsumeQueue(tmp_path / "0", FILE_UNITS * UNIT_BYTES, FileCache())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "bounds"),
+    [
+        ([(0, 5)], (0, 5)),
+        ([(12, 15)], (12, 15)),
+        ([(12, 13), (0, 13)], (0, 13)),
+        ([(12, 13), (0, 6), (6, 13)], (0, 13)),
+        ([(35, 36), (30, 36)], (30, 36)),
+        ([(0, 5), (7, 8)], (0, 8)),
+        ([(0, 5), (27, 28)], (27, 28)),
+        ([(0, 5), (3, 9)], (0, 9)),
+    ],
+    ids=str,
+)
+def test_bounds_follow_what_recovery_writes(
+    queue: ConsumeQueue, pieces: list[tuple[int, int]], bounds: tuple[int, int]
+) -> None:
+    for first, end in pieces:
+        queue.write(first, units(first, end))
+    assert (queue.min_offset, queue.max_offset) == bounds
+    first, end = pieces[-1]
+    read = queue.read(end - 1, 1)
+    assert read["phys_offset"].tolist() == [(end - 1) * 100]
+
+
+@pytest.mark.parametrize("log_end", [0, 50, 100, 999, 1_000, 7_777, 25_500, 30_000, 99_999])
+def test_the_end_before_a_log_offset(
+    queue: ConsumeQueue, log_end: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("message_store.queues.consume_queue.UNITS_BACK_MIN", 2)
+    monkeypatch.setattr("message_store.queues.consume_queue.UNITS_BACK_MAX", 7)
+    queue.write(0, units(0, 300))
+    assert queue.end_before(log_end) == min(log_end // 100, 300)

@@ -1,0 +1,77 @@
+"""Consume queues on a disk with sectors that cannot be read are written again from the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from message_store.errors import CorruptStore
+from message_store.queues.lost_queues import LostQueues
+from tests.bad_disk import BadDisk
+from tests.schedule_service.rig import crash
+from tests.store_help import open_store, put_one
+
+MESSAGES = 120  # files have 50 units
+
+
+def filled(root: Path) -> list[int]:
+    with open_store(root) as store:
+        rows = [put_one(store, "T", 3, b"%d" % number) for number in range(MESSAGES)]
+        put_one(store, "U")
+    return [int(row["phys_offset"]) for row in rows]
+
+
+def file_of(root: Path, number: int) -> Path:
+    return root / "consumequeue" / "T" / "3" / f"{number * 1_000:020d}"
+
+
+@pytest.mark.finding("E4")
+@pytest.mark.parametrize("mark", [True, False])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_start_that_cannot_read_a_queue_writes_it_again(tmp_path, monkeypatch, mark, number):
+    offsets = filled(tmp_path)
+    if not mark:
+        (tmp_path / "config" / "duemq.mark").unlink()
+    BadDisk(monkeypatch).break_page(file_of(tmp_path, number), 0)
+    with open_store(tmp_path) as store:
+        if number != 1:  # nothing at a start reads the second file
+            assert offsets == [
+                int(store.units("T", 3, at, 1)["phys_offset"][0]) for at in range(MESSAGES)
+            ]
+        assert store.queue_bounds("T", 3) == (0, MESSAGES)
+        assert store.queue_bounds("U", 0) == (0, 1)
+        assert put_one(store, "T", 3)["queue_offset"] == MESSAGES
+        assert not (tmp_path / "config" / "unreadableQueues").exists()
+
+
+@pytest.mark.finding("E4")
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_is_met_while_the_store_runs_is_healed_by_the_next_start(
+    tmp_path, monkeypatch, killed
+):
+    offsets = filled(tmp_path)
+    store = open_store(tmp_path)
+    store.__enter__()
+    BadDisk(monkeypatch).break_page(file_of(tmp_path, 0), 0)
+    assert store.units("T", 3, 60, 1)["phys_offset"][0] == offsets[60]
+    for _ in range(2):
+        with pytest.raises(CorruptStore, match=r"Input/output error. Start the broker again"):
+            store.units("T", 3, 0, 1)
+    assert (tmp_path / "config" / "unreadableQueues").read_text() == "T/3\n"
+    if killed:
+        crash(store)
+    else:
+        store.__exit__(None, None, None)
+    with open_store(tmp_path) as again:
+        found = [int(again.units("T", 3, at, 1)["phys_offset"][0]) for at in range(MESSAGES)]
+        assert found == offsets
+
+
+def test_a_note_that_cannot_be_written_stops_nothing(tmp_path):
+    lost = LostQueues(tmp_path / "missing" / "note")
+    lost.add("/store/consumequeue/T/3/00000000000000000000")
+    assert lost.names == {"T/3"}
+    lost.load()
+    lost.clear()
+    assert not lost.names

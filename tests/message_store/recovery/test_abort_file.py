@@ -1,0 +1,25 @@
+"""The file that tells a start of a kill."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from message_store.recovery.abort_file import AbortFile
+from tests.schedule_service.rig import crash
+from tests.store_help import open_store
+
+
+def test_it_is_there_while_a_store_is_open_and_after_a_kill(tmp_path: Path) -> None:
+    file = AbortFile(tmp_path)
+    assert not file.exists
+    with open_store(tmp_path):
+        assert file.exists
+        assert int(file.path.read_text()) > 1
+    assert not file.exists
+    store = open_store(tmp_path)
+    store.__enter__()
+    crash(store)
+    assert file.exists
+    file.remove()
+    file.remove()
+    assert not file.exists

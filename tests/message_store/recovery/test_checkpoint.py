@@ -1,0 +1,233 @@
+"""Checkpoint and recovery mark: whatever is torn, what is read was written once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from message_store.recovery import checkpoint as module
+from message_store.recovery.checkpoint import (
+    CHECKPOINT_BYTES,
+    TIMES,
+    Checkpoint,
+    Marks,
+    Point,
+    RecoveryMark,
+)
+from tests.bad_disk import BadDisk
+from tests.golden_data import golden_store
+
+OLD = Marks(100, 80, 90, 70, 10, 9)
+NEW = Marks(200, 180, 190, 170, 20, 19)
+SLOT_BYTES = module._BODY.size + 4
+SLOT_STARTS = (0, module._SLOT_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("store", "physic_ms", "logics_ms", "index_ms", "confirm"),
+    [
+        ("apache-4.9.7-clean", 1795225462423, 1795225462423, 1795225433387, 0),
+        ("apache-4.9.7-running", 0, 1795225433387, 1795225433387, 0),
+        ("apache-5.3.3-clean", 1795225862315, 1795225862315, 1795225832656, 79018),
+        ("apache-5.3.3-killed", 1795225862315, 1795225862315, 1795225832656, 0),
+    ],
+)
+def test_apache_s_checkpoints(store, physic_ms, logics_ms, index_ms, confirm):
+    path = golden_store(store) / "checkpoint"
+    assert path.stat().st_size == CHECKPOINT_BYTES
+    found = Checkpoint.load(path)
+    times = (found.physic_ms, found.logics_ms, found.index_ms)
+    assert times == (physic_ms, logics_ms, index_ms)
+    assert (found.flushed, found.confirm) == (0, confirm)
+
+
+@pytest.mark.parametrize(
+    ("physic_ms", "logics_ms", "wanted"), [(9_000, 8_000, 5_000), (8_000, 9_000, 5_000), (0, 9, 0)]
+)
+def test_the_smaller_time_less_three_seconds_counts(physic_ms, logics_ms, wanted):
+    assert Checkpoint(Path(), (physic_ms, logics_ms, 0, 0, 0)).min_timestamp_ms == wanted
+
+
+def test_an_update_keeps_what_it_does_not_name(tmp_path):
+    path = tmp_path / "checkpoint"
+    path.write_bytes(TIMES.pack(1, 2, 3, 4, 5).ljust(CHECKPOINT_BYTES, b"\0"))
+    Checkpoint.load(path).update(physic_ms=10, logics_ms=20, index_ms=30)
+    assert TIMES.unpack_from(path.read_bytes()) == (10, 20, 30, 4, 5)
+    assert path.stat().st_size == CHECKPOINT_BYTES
+
+
+@pytest.mark.parametrize("left", [0, 1, 24, 39, 40, 4_095])
+def test_a_short_checkpoint_counts_as_zeros_and_is_made_whole(tmp_path, left):
+    path = tmp_path / "checkpoint"
+    path.write_bytes(TIMES.pack(1, 2, 3, 4, 5).ljust(CHECKPOINT_BYTES, b"\0")[:left])
+    found = Checkpoint.load(path)
+    assert found.physic_ms == (1 if left >= 8 else 0)
+    found.update(physic_ms=7, logics_ms=8, index_ms=9)
+    assert Checkpoint.load(path).logics_ms == 8
+    assert path.stat().st_size == CHECKPOINT_BYTES
+
+
+def test_a_missing_checkpoint_is_made(tmp_path):
+    Checkpoint.load(tmp_path / "checkpoint").update(physic_ms=1, logics_ms=2, index_ms=3)
+    assert (tmp_path / "checkpoint").stat().st_size == CHECKPOINT_BYTES
+
+
+def test_an_update_never_makes_the_file_shorter(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint"
+    checkpoint = Checkpoint.load(path)
+    checkpoint.update(physic_ms=1, logics_ms=2, index_ms=3)
+
+    def refuse(fd, data, pos):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(OSError, match="Input/output"):
+        checkpoint.update(physic_ms=4, logics_ms=5, index_ms=6)
+    assert Checkpoint.load(path).physic_ms == 1
+
+
+# -- our mark -----------------------------------------------------------------------------------
+
+
+def written(path: Path) -> bytes:
+    """Write OLD, then NEW; return the file's bytes."""
+    mark = RecoveryMark.open(path)
+    mark.update(**OLD._asdict())
+    mark.update(**NEW._asdict())
+    mark.close()
+    return path.read_bytes()
+
+
+def read(path: Path) -> Marks | None:
+    mark = RecoveryMark.open(path)
+    marks = mark.read()
+    mark.close()
+    return marks
+
+
+def test_a_new_file_says_nothing(tmp_path):
+    mark = RecoveryMark.open(tmp_path / "mark")
+    assert mark.read() is None
+    assert mark.point() is None
+    mark.close()
+
+
+def test_the_newest_marks_are_read(tmp_path):
+    written(tmp_path / "mark")
+    assert read(tmp_path / "mark") == NEW
+
+
+def test_what_is_not_named_stays(tmp_path):
+    mark = RecoveryMark.open(tmp_path / "mark")
+    mark.update(**OLD._asdict())
+    mark.update(dispatched=500)
+    assert mark.read() == OLD._replace(dispatched=500)
+    mark.close()
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+@pytest.mark.parametrize("at", range(SLOT_BYTES))
+def test_a_flip_at_every_byte_falls_back_to_the_other_slot(tmp_path, slot, at):
+    path = tmp_path / "mark"
+    data = bytearray(written(path))
+    data[SLOT_STARTS[slot] + at] ^= 0x40
+    path.write_bytes(data)
+    newest_slot = 0  # the second update has an even number
+    assert read(path) == (OLD if slot == newest_slot else NEW)
+
+
+@pytest.mark.parametrize("cut", range(SLOT_BYTES + 1))
+def test_an_update_torn_at_every_byte_leaves_the_mark_before_it(tmp_path, cut):
+    path = tmp_path / "mark"
+    before = bytearray(written(path))
+    mark = RecoveryMark.open(path)
+    mark.update(dispatched=300)
+    mark.close()
+    after, start = path.read_bytes(), SLOT_STARTS[1]
+    before[start : start + cut] = after[start : start + cut]
+    path.write_bytes(before)
+    assert read(path) == (NEW if cut < SLOT_BYTES else NEW._replace(dispatched=300))
+
+
+@pytest.mark.parametrize("left", [0, 1, SLOT_BYTES - 1, SLOT_BYTES, 200, 4_095])
+def test_a_file_cut_short_says_what_is_left_or_nothing(tmp_path, left):
+    path = tmp_path / "mark"
+    path.write_bytes(written(path)[:left])
+    assert read(path) in ((NEW,) if left >= SLOT_BYTES else (None,))
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_say_nothing(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("mark") / "mark"
+    path.write_bytes(data)
+    assert read(path) is None
+
+
+@pytest.mark.parametrize(
+    ("boot", "point"), [(b"here", Point(200, 180, 20)), (b"there", Point(190, 170, 19))]
+)
+def test_after_another_boot_only_what_is_on_the_disk_counts(tmp_path, monkeypatch, boot, point):
+    boot_id = tmp_path / "boot_id"
+    monkeypatch.setattr(module, "BOOT_ID_PATH", boot_id)
+    boot_id.write_bytes(b"here\n")
+    written(tmp_path / "mark")
+    boot_id.write_bytes(boot + b"\n")
+    mark = RecoveryMark.open(tmp_path / "mark")
+    assert mark.same_boot is (boot == b"here")
+    assert mark.point() == point
+    mark.close()
+
+
+def test_without_a_boot_id_nothing_is_the_same_boot(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "BOOT_ID_PATH", tmp_path / "none")
+    written(tmp_path / "mark")
+    mark = RecoveryMark.open(tmp_path / "mark")
+    assert not mark.same_boot
+    mark.close()
+
+
+def test_on_a_full_disk_the_mark_lives_in_memory(tmp_path, monkeypatch):
+    path = tmp_path / "mark"
+    before = written(path)
+
+    def full(fd, start, size):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    mark = RecoveryMark.open(path)
+    assert mark.read() == NEW
+    mark.update(dispatched=300)
+    assert mark.read() == NEW._replace(dispatched=300)
+    mark.close()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.finding("E4")
+def test_a_mark_that_cannot_be_read_is_made_anew(tmp_path, monkeypatch):
+    path = tmp_path / "mark"
+    written(path)
+    disk = BadDisk(monkeypatch)
+    disk.break_page(path, 0)
+    mark = RecoveryMark.open(path)
+    assert mark.read() is None
+    assert disk.is_sound
+    mark.update(dispatched=7)
+    mark.close()
+    mark = RecoveryMark.open(path)
+    assert mark.read().dispatched == 7
+    mark.close()
+
+
+@pytest.mark.finding("E4")
+def test_a_checkpoint_that_cannot_be_read_is_made_anew(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint"
+    path.write_bytes(b"\x01" * CHECKPOINT_BYTES)
+    BadDisk(monkeypatch).break_file(path)
+    checkpoint = Checkpoint.load(path)
+    assert checkpoint.min_timestamp_ms == 0
+    checkpoint.update(physic_ms=9, logics_ms=9, index_ms=9)
+    assert path.stat().st_size == CHECKPOINT_BYTES

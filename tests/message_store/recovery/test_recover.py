@@ -1,0 +1,189 @@
+"""What recovery decides on logs whose headers lie. Torn ends and lost queues: `test_failures`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from message_store.clock import FakeClock
+from message_store.errors import CorruptStore
+from message_store.log.commit_log import CommitLog
+from message_store.log.record import encode_record
+from message_store.recovery.recover import file_before
+from message_store.store import MessageStore
+from tests.message_store.test_store import bodies
+from tests.store_help import LOOPBACK, open_store, put_one, small_config
+
+FILE_BYTES = 65_536
+
+
+def write_log(root: Path, headers: list[dict]) -> None:
+    """Make a log of one file with one record for each header."""
+    data = b""
+    for number, header in enumerate(headers):
+        fields = {"topic": "T", "queue_id": 0, "queue_offset": number} | header
+        data += encode_record(
+            body=b"%d" % number,
+            property_text=b"",
+            phys_offset=len(data),
+            born_ms=1,
+            store_ms=1_000 + number,
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+            **fields,
+        )
+    (root / "commitlog").mkdir(parents=True)
+    (root / "commitlog" / f"{0:020d}").write_bytes(data.ljust(FILE_BYTES, b"\0"))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"queue_id": -1},
+        {"queue_id": 65_536},
+        {"queue_id": (1 << 31) - 1},
+        {"queue_offset": -1},
+        {"queue_offset": 1 << 40},
+        {"queue_offset": (1 << 63) - 1},
+        {"topic": "../../outside"},
+        {"topic": "a/b"},
+        {"topic": ".."},
+        {"topic": "nul\0"},
+        {"topic": "x" * 256},
+    ],
+    ids=str,
+)
+def test_a_header_that_cannot_be_puts_no_unit_anywhere(tmp_path, header):
+    root = tmp_path / "store"
+    write_log(root, [{}, header, {"queue_offset": 1}])
+    notices: list[str] = []
+    with MessageStore(small_config(root), FakeClock(), notice=notices.append) as store:
+        assert bodies(store, "T") == [b"0", b"2"]
+        assert store.recovered.records == 3
+        assert len(store.recovered.homeless) == 1
+        assert put_one(store, "T", 0, b"next")["queue_offset"] == 2
+    assert sum("it is in no queue" in notice for notice in notices) == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["store"]
+    assert {p.name for p in (root / "consumequeue").iterdir()} == {"T"}
+
+
+def test_many_such_records_are_told_once(tmp_path):
+    write_log(tmp_path, [{"queue_id": -1}] * 100)
+    notices: list[str] = []
+    with MessageStore(small_config(tmp_path), FakeClock(), notice=notices.append) as store:
+        assert len(store.recovered.homeless) == 100
+    assert len(notices) == 21
+    assert "80 more records" in notices[-1]
+
+
+def test_a_last_record_at_the_wrong_place_is_none(tmp_path):
+    write_log(tmp_path, [{}, {}, {}])
+    path = tmp_path / "commitlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[2 * data[3] + 35] ^= 1  # the third record's own offset
+    path.write_bytes(data)
+    with open_store(tmp_path) as store:
+        assert bodies(store, "T") == [b"0", b"1"]
+    assert len(list((tmp_path / "truncated").iterdir())) == 1
+
+
+def test_a_failed_start_leaves_nothing_behind(tmp_path):
+    with open_store(tmp_path) as store:
+        put_one(store, "T", 0, b"one")
+    stray = tmp_path / "index" / "stray"
+    stray.write_bytes(b"x")
+    for _ in range(3):
+        with pytest.raises(CorruptStore, match="stray"), open_store(tmp_path):
+            pass
+        assert not (tmp_path / "abort").exists()
+    stray.unlink()
+    with open_store(tmp_path) as store:
+        assert bodies(store, "T") == [b"one"]
+
+
+def test_opening_twice_without_a_message_keeps_the_checkpoint(tmp_path):
+    clock = FakeClock()
+    with open_store(tmp_path, clock) as store:
+        wanted = put_one(store, "T")["store_ms"]
+    for _ in range(2):
+        with open_store(tmp_path, clock) as store:
+            assert store.checkpoint.physic_ms == wanted
+            assert store.last_record == 0
+    clock.advance(-400)
+    with open_store(tmp_path, clock) as store:
+        assert put_one(store, "T")["store_ms"] == wanted  # time stands still, also over a restart
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_queue_file_that_is_missing_between_others_is_named(tmp_path, gone):
+    with open_store(tmp_path) as store:
+        for number in range(120):
+            put_one(store, "T", 0, b"%d" % number)
+    paths = sorted((tmp_path / "consumequeue" / "T" / "0").iterdir())
+    assert len(paths) == 3
+    paths[1].unlink()
+    if gone:
+        paths[1].write_bytes(b"short")
+    with (
+        pytest.raises(CorruptStore, match=r"remove .*T/0: it is rebuilt|Queue says 1000"),
+        open_store(tmp_path),
+    ):
+        pass
+    for path in (tmp_path / "consumequeue" / "T" / "0").iterdir():
+        path.unlink()
+    with open_store(tmp_path) as store:
+        assert bodies(store, "T") == [b"%d" % number for number in range(120)]
+
+
+MINUTE_MS = 60_000
+
+
+@pytest.mark.parametrize(
+    ("minutes", "torn", "base"),
+    [
+        ([0, 1, 2, 3], (), 2),  # as Apache
+        ([0, 5, 1, 2], (), 0),  # set back: what is younger than the moment lies in the first, too
+        ([0, 1, 9, 2], (), 1),
+        ([0, 1, 2, 9], (1,), 2),  # a file that begins with damage is passed over
+        ([0, 1, 2, 2], (1, 2), 3),
+        ([9, 0, 1, 2], (), 0),
+        ([9, 9, 9, 9], (), 0),
+    ],
+)
+def test_where_a_walk_begins(tmp_path, minutes, torn, base):
+    folder = tmp_path / "commitlog"
+    folder.mkdir()
+    for number, minute in enumerate(minutes):
+        data = encode_record(
+            topic="T", queue_id=0, queue_offset=number, body=b"x", property_text=b"",
+            phys_offset=number * FILE_BYTES, born_ms=1, store_ms=1 + minute * MINUTE_MS,
+            born_host=LOOPBACK, store_host=LOOPBACK,
+        )  # fmt: skip
+        data = bytes(len(data)) if number in torn else data
+        (folder / f"{number * FILE_BYTES:020d}").write_bytes(data.ljust(FILE_BYTES, b"\0"))
+    log = CommitLog(folder, FILE_BYTES)
+    log.load()
+    assert file_before(log, 2 * MINUTE_MS + 30_000) == base * FILE_BYTES
+    log.close()
+
+
+@pytest.mark.parametrize("torn", [(2,), (2, 3)])
+def test_damage_at_a_file_s_head_costs_no_file_behind_it(tmp_path, torn):
+    clock = FakeClock()
+    with open_store(tmp_path, clock) as store:
+        for number in range(500):
+            clock.advance(1_000)
+            put_one(store, "T", 0, b"%d" % number + b"x" * 1_000)
+        count = len(store.log.files)
+    assert count > 6
+    files = sorted((tmp_path / "commitlog").iterdir())
+    for number in torn:
+        files[number].write_bytes(bytes(files[number].stat().st_size))
+    (tmp_path / "config" / "duemq.mark").unlink()
+    (tmp_path / "abort").write_text("1")  # as Apache leaves it
+    with open_store(tmp_path, clock) as store:
+        assert len(store.log.files) == count
+        assert store.queue_bounds("T", 0)[1] == 500
+        last = store.units("T", 0, 499, 1)[0]
+        assert store.read_record(int(last["phys_offset"])).body.startswith(b"499x")

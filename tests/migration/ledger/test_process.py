@@ -1,0 +1,204 @@
+"""The ledger in a process of its own: the same as in ours, and it outlives nobody."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from message_store.ledger.errors import (
+    LedgerError,
+    LedgerNewer,
+    LedgerOfAnotherStore,
+    LedgerUnavailable,
+)
+from migration.ledger.process import AnyLedgerWorker, LedgerPlace, LedgerProcess, LedgerWorker
+from migration.ledger.records import EventRecord, Fold, MigrationRecord
+from migration.ledger.store import Ledger
+
+GONE_MS = 20_000
+RUN = MigrationRecord(migration_id="m", started_ms=1)
+PARENT = """
+import sys
+from migration.ledger.records import Fold
+from migration.ledger.process import LedgerPlace, LedgerProcess
+worker = LedgerProcess(LedgerPlace(url=sys.argv[1], store_id="s-1", store_path="/"))
+worker.open(Fold(next_mark=0), 1)
+print(worker._process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def place(path: Path, store_id: str = "s-1") -> LedgerPlace:
+    return LedgerPlace(url=f"sqlite:///{path}", store_id=store_id, store_path="/", busy_ms=1)
+
+
+def event(text: str) -> EventRecord:
+    return EventRecord(key=text, migration_id="m", at_ms=5, level=3, kind="state", text=text)
+
+
+def events(path: Path) -> list[str]:
+    ledger = Ledger.open_existing(f"sqlite:///{path}")
+    try:
+        return [found.text for found in ledger.run("m").events]
+    finally:
+        ledger.close()
+
+
+@pytest.fixture
+def process(tmp_path: Path):
+    worker = LedgerProcess(place(tmp_path / "l.sqlite"))
+    yield worker
+    worker.end()
+
+
+def pid_of(worker: LedgerProcess) -> int:
+    assert worker._process is not None
+    return worker._process.pid
+
+
+def is_gone(fd: int) -> bool:
+    """Return whether a process has ended, or ends soon."""
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(GONE_MS))
+
+
+def test_both_write_the_same(tmp_path: Path) -> None:
+    found = []
+    for kind in (LedgerWorker, LedgerProcess):
+        path = tmp_path / f"{kind.__name__}.sqlite"
+        worker: AnyLedgerWorker = kind(place(path))
+        worker.open(Fold(next_mark=0), 1)
+        worker.write([RUN, event("one")])
+        worker.close()
+        worker.open(Fold(next_mark=0), 2)
+        worker.write([event("two"), event("three")])
+        worker.end()
+        found.append(events(path))
+    assert found[0] == found[1]
+    assert sorted(found[0]) == ["one", "three", "two"]
+
+
+def test_it_is_no_process_before_it_is_opened_and_one_from_then_on(process: LedgerProcess) -> None:
+    process.close()
+    assert process._process is None
+    process.open(Fold(next_mark=0), 1)
+    first = pid_of(process)
+    process.close()
+    process.open(Fold(next_mark=0), 2)
+    assert pid_of(process) == first
+
+
+def test_another_stores_ledger_is_refused_by_its_own_words(tmp_path: Path) -> None:
+    path = tmp_path / "l.sqlite"
+    for kind in (LedgerWorker, LedgerProcess):
+        owner: AnyLedgerWorker = kind(place(path))
+        owner.open(Fold(next_mark=0), 1)
+        owner.end()
+        other: AnyLedgerWorker = kind(place(path, "s-2"))
+        with pytest.raises(LedgerOfAnotherStore, match="it belongs to store s-1") as refusal:
+            other.open(Fold(next_mark=0), 1)
+        assert (refusal.value.wanted, refusal.value.found) == ("s-2", "s-1")
+        other.end()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LedgerError("here", "it is odd", "Look"),
+        LedgerUnavailable("here", "it is away", "Wait"),
+        LedgerOfAnotherStore("here", wanted="a", found="b", path="/c"),
+        LedgerNewer("here", found=["9"], newest="3"),
+    ],
+)
+def test_an_error_arrives_as_it_was(error: LedgerError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+def test_one_that_was_killed_comes_again(process: LedgerProcess, tmp_path: Path) -> None:
+    process.open(Fold(next_mark=0), 1)
+    process.write([RUN, event("before")])
+    fd = os.pidfd_open(pid_of(process))
+    os.kill(pid_of(process), signal.SIGKILL)
+    assert is_gone(fd)
+    os.close(fd)
+    with pytest.raises(LedgerUnavailable, match=r"has ended.*Another one is started"):
+        process.write([event("lost")])
+    process.close()
+    process.open(Fold(next_mark=0), 2)
+    process.write([event("after")])
+    process.end()
+    assert sorted(events(tmp_path / "l.sqlite")) == ["after", "before"]
+
+
+def test_one_that_does_not_answer_is_ended(
+    process: LedgerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    process.open(Fold(next_mark=0), 1)
+    monkeypatch.setattr("migration.ledger.process.ANSWER_S", 0.2)
+    os.kill(pid_of(process), signal.SIGSTOP)
+    with pytest.raises(LedgerUnavailable, match="did not answer"):
+        process.write([RUN, event("lost")])
+    monkeypatch.undo()
+    process.open(Fold(next_mark=0), 2)
+    process.write([RUN, event("after")])
+    process.end()
+    assert events(tmp_path / "l.sqlite") == ["after"]
+
+
+def test_what_it_cannot_do_is_told_and_it_goes_on(process: LedgerProcess, tmp_path: Path) -> None:
+    process.open(Fold(next_mark=0), 1)
+    odd: Any = object()
+    for name in ("write", "nothing_that_it_has"):
+        with pytest.raises(LedgerError, match=r"(?i)please report this") as refusal:
+            process._ask(name, [odd])
+        assert type(refusal.value) is LedgerError
+    process.write([RUN, event("after")])
+    process.end()
+    assert events(tmp_path / "l.sqlite") == ["after"]
+
+
+def test_one_that_cannot_be_started_is_trouble_and_no_end(
+    process: LedgerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(LedgerUnavailable, match="no process can be started"):
+        process.open(Fold(next_mark=0), 1)
+    process.close()
+    monkeypatch.undo()
+    process.open(Fold(next_mark=0), 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_ends_the_broker_lets_it_finish(
+    process: LedgerProcess, number: int, tmp_path: Path
+) -> None:
+    """A terminal and a service manager signal every process at once."""
+    process.open(Fold(next_mark=0), 1)
+    os.kill(pid_of(process), number)
+    process.write([RUN, event("the last")])
+    process.end()
+    assert events(tmp_path / "l.sqlite") == ["the last"]
+
+
+def test_it_ends_with_a_broker_that_is_killed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'l.sqlite'}"
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        fd = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+        assert is_gone(fd)
+        os.close(fd)

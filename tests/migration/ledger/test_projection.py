@@ -1,0 +1,166 @@
+"""What marks come to in a ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delivery.ownership import Mark, Marked, Return, Route, StateRecord, Transfer
+from migration.ledger.projection import STEPS_MS, LedgerProjection, event_of
+from migration.ledger.records import EventRecord, LevelRecord, MigrationRecord
+from migration.ownership.states import State
+from tests.migration.ledger.conftest import Opener
+
+START_MS = 1_000
+
+
+def state(source: str, target: str, level: int = 3, **values: Any) -> StateRecord:
+    return StateRecord(migration="r", level=level, source=source, target=target, **values)
+
+
+STORY: list[Mark] = [
+    state("planned", "routing", who="anna", why="Friday"),
+    Route(migration="r", level=3, on=True, fence=100, rules={"orders": 5_000}),
+    state("routing", "draining"),
+    Transfer(migration="r", level=3, first=10, end=60, excluded=((20, 25), (30, 31)), count=44),
+    state("draining", "draining", who="bert", why="lunch"),
+    state("draining", "draining", who="bert"),
+    Transfer(migration="r", level=3, first=60, end=100, count=40),
+    state("draining", "verifying"),
+    state("verifying", "done"),
+]
+
+
+def told(marks: list[Mark]) -> LedgerProjection:
+    story = LedgerProjection()
+    for at, mark in enumerate(marks):
+        story.take(marked(at, mark))
+    return story
+
+
+def marked(at: int, mark: Mark) -> Marked:
+    return Marked(at, 4_096 * at, START_MS + at, mark)
+
+
+def test_a_whole_run() -> None:
+    fold = told(STORY).fold()
+    assert fold.next_mark == len(fold.events) == len(STORY)
+    assert fold.migrations == [
+        MigrationRecord(migration_id="r", started_ms=1_000, started_by="anna", ended_ms=1_008)
+    ]
+    assert fold.levels == [
+        LevelRecord(
+            migration_id="r",
+            level=3,
+            state=State.DONE,
+            updated_ms=1_008,
+            fence=100,
+            cursor=100,
+            moved=84,
+            moved_bytes=84 * 52,
+            excluded=6,
+        )
+    ]
+
+
+def test_each_step_in_words() -> None:
+    assert [event.text for event in told(STORY).fold().events] == [
+        "planned -> routing: Friday",
+        "new messages are timers, fence 100; orders: 5000 ms",
+        "routing -> draining",
+        "44 of [10, 60), 6 settled ahead",
+        "paused: lunch",
+        "resumed",
+        "40 of [60, 100)",
+        "draining -> verifying",
+        "verifying -> done",
+    ]
+    assert event_of(marked(4, STORY[4])) == EventRecord(
+        key="mark 4",
+        migration_id="r",
+        at_ms=1_004,
+        kind="state",
+        level=3,
+        who="bert",
+        text="paused: lunch",
+        mark_offset=4,
+    )
+
+
+def test_steps_that_follow_each_other_are_one_event() -> None:
+    steps: list[Mark] = [
+        Transfer(migration="r", level=3, first=at, end=at + 10, excluded=((at, at + 1),), count=9)
+        for at in range(0, 1_000, 10)
+    ]
+    backs: list[Mark] = [
+        Return(migration="r", level=3, first=at, end=at + 10, pending=(), count=5)
+        for at in range(0, 30, 10)
+    ]
+    other = Transfer(migration="r", level=4, first=0, end=7, count=7)
+    gap = Transfer(migration="r", level=3, first=2_000, end=2_001, count=1)
+    story = LedgerProjection()
+    for at, mark in enumerate([*steps[:50], other, *steps[50:], gap, *backs]):
+        event = story.take(marked(at, mark))[-1]
+        assert isinstance(event, EventRecord)
+    events = story.fold().events
+    assert [(event.text, event.mark_offset) for event in events] == [
+        ("900 of [0, 1000), 100 settled ahead, 100 steps", 0),
+        ("7 of [0, 7)", 50),
+        ("1 of [2000, 2001)", 101),
+        ("15 messages, 3 steps", 102),
+    ]
+    assert event == events[-1]
+
+
+def test_steps_of_a_long_run_are_an_event_now_and_then() -> None:
+    story = LedgerProjection()
+    for at in range(100):
+        mark = Transfer(migration="r", level=3, first=at, end=at + 1, count=1)
+        story.take(Marked(at, at, at * STEPS_MS // 10, mark))
+    assert [event.mark_offset for event in story.fold().events] == list(range(0, 100, 10))
+
+
+@pytest.mark.parametrize(("count", "paused"), [(4, False), (5, True), (6, False)])
+def test_a_pause_and_its_cause(count: int, paused: bool) -> None:
+    level = told(STORY[:count]).fold().levels[0]
+    assert (level.state, level.paused, level.cause) == (
+        State.DRAINING,
+        paused,
+        "lunch" if paused else "",
+    )
+
+
+def test_a_run_is_over_with_its_last_level_and_goes_on_with_a_rollback() -> None:
+    story = told([*STORY[:8], state("planned", "routing", level=5), STORY[8]])
+    assert story.fold().migrations[0].ended_ms is None
+    story.take(marked(10, state("routing", "rolling_back", level=5)))
+    story.take(marked(11, state("rolling_back", "rolled_back", level=5)))
+    assert story.fold().migrations[0].ended_ms == START_MS + 11
+    story.take(marked(12, state("done", "rolling_back")))
+    assert story.fold().migrations[0].ended_ms is None
+    back = Return(migration="r", level=3, first=10, end=100, pending=((50, 90),), count=40)
+    story.take(marked(13, back))
+    story.take(marked(14, Route(migration="r", level=3, on=False)))
+    fold = story.fold()
+    assert [level.given_back for level in fold.levels] == [40, 0]
+    assert [event.text for event in fold.events[-2:]] == ["40 messages", "as before"]
+
+
+@given(st.integers(0, len(STORY)), st.integers(0, len(STORY)))
+def test_marks_that_are_known_change_nothing(stop: int, again: int) -> None:
+    whole, first = told(STORY).fold(), told(STORY[:stop])
+    story = LedgerProjection(first.fold())  # as after a restart, with the fold from a file
+    for at in range(min(again, stop), len(STORY)):
+        assert bool(story.take(marked(at, STORY[at]))) == (at >= stop)
+    assert story.fold() == whole
+
+
+def test_what_a_step_changed_is_what_the_ledger_lacks(opener: Opener) -> None:
+    ledger, story = opener(), LedgerProjection()
+    for at, mark in enumerate(STORY):
+        ledger.write(story.take(marked(at, mark)))
+    run, fold = ledger.run("r"), story.fold()
+    assert ([run.migration], run.levels, run.events) == (fold.migrations, fold.levels, fold.events)

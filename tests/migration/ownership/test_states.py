@@ -1,0 +1,103 @@
+"""The states of a level's migration against a table written out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from migration.ownership.states import (
+    MOVES,
+    PAUSE_MEANS,
+    ROLL_BACK_MEANS,
+    WORKING,
+    Event,
+    IllegalMove,
+    Standing,
+    State,
+    is_legal,
+)
+
+# Rows: state; columns: what it becomes after each event, - where the event does not apply.
+TABLE = """
+               start    fenced    emptied    proved  roll_back     given_back
+planned        routing  -         -          -       rolling_back  -
+routing        -        draining  -          -       rolling_back  -
+draining       -        -         verifying  -       rolling_back  -
+verifying      -        -         -          done    rolling_back  -
+done           -        -         -          -       rolling_back  -
+rolling_back   -        -         -          -       -             rolled_back
+rolled_back    -        -         -          -       -             -
+"""
+HEAD, *ROWS = (line.split() for line in TABLE.strip().splitlines())
+EXPECTED = {
+    (row[0], event): after for row in ROWS for event, after in zip(HEAD, row[1:], strict=True)
+}
+STATES = st.sampled_from(list(State))
+
+
+def test_the_table_names_every_state_and_event() -> None:
+    assert [event.value for event in Event] == HEAD
+    assert [row[0] for row in ROWS] == [state.value for state in State]
+
+
+@given(st.lists(st.sampled_from([event.value for event in Event]), max_size=40))
+def test_any_sequence_of_events_follows_the_table(events: list[str]) -> None:
+    standing, state = Standing(3), "planned"
+    for event in events:
+        after = EXPECTED[state, event]
+        if after == "-":
+            with pytest.raises(IllegalMove, match="level 3 is"):
+                standing.after(Event(event))
+            continue
+        standing, state = standing.after(Event(event)), after
+        assert standing == Standing(3, State(state))
+
+
+@given(STATES, STATES)
+def test_a_move_is_legal_when_some_event_makes_it(before: State, after: State) -> None:
+    assert is_legal(before, after) == any(EXPECTED[before, e] == after for e in HEAD)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_pause_and_resume_apply_where_something_runs(state: State) -> None:
+    standing = Standing(1, state)
+    if state in PAUSE_MEANS:
+        assert standing.pause("x").resume() == standing
+        assert standing.resume() == standing
+        return
+    with pytest.raises(IllegalMove, match=r"pause does not apply\. \w+"):
+        standing.pause("x")
+    with pytest.raises(IllegalMove, match=r"resume does not apply\. \w+"):
+        standing.resume()
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_steps_are_taken_where_something_runs_and_nobody_paused_it(state: State) -> None:
+    assert Standing(1, state).works == (state in PAUSE_MEANS)
+    assert not Standing(1, state, paused=True).works
+
+
+def test_what_it_means_is_said_for_exactly_the_states_where_it_applies() -> None:
+    assert PAUSE_MEANS.keys() == WORKING
+    rollable = {state for state, event in MOVES if event is Event.ROLL_BACK}
+    assert ROLL_BACK_MEANS.keys() == rollable
+
+
+def test_a_rollback_ends_a_pause() -> None:
+    paused = Standing(1, State.DRAINING).pause("the disk is full")
+    assert paused.after(Event.ROLL_BACK) == Standing(1, State.ROLLING_BACK)
+
+
+def test_any_other_move_keeps_it() -> None:
+    paused = Standing(1, State.ROUTING).pause("the window closed")
+    assert paused.after(Event.FENCED) == Standing(1, State.DRAINING, True, "the window closed")
+
+
+def test_an_error_says_where_what_and_what_next() -> None:
+    with pytest.raises(IllegalMove) as caught:
+        Standing(5, State.ROLLED_BACK).after(Event.START)
+    assert str(caught.value) == (
+        "level 5 is rolled back: start does not apply. "
+        "It is over; make a new plan with `duemq migrate plan`"
+    )

@@ -1,0 +1,193 @@
+"""Stopped stores, Apache's own and ours: all levels become timers; the source stays as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from message_store.clock import FakeClock
+from message_store.errors import StoreLocked, UsageError
+from message_store.ledger.engine import default_url
+from message_store.ledger.identity import known_store_id, store_id
+from migration.ledger.store import Ledger
+from migration.ownership.states import State
+from migration.steps import offline
+from migration.steps.offline import OfflineStopped, copy_store, migrate_offline
+from tests.duemq.running import running, small
+from tests.golden_data import (
+    INDEX_ITEMS,
+    INDEX_SLOTS,
+    LOG_FILE_BYTES,
+    QUEUE_FILE_BYTES,
+    copy_golden_store,
+    end_ms,
+    manifest_lines,
+)
+from tests.migration.steps.test_service import PLUGINS, Bench
+
+GOLDEN = {
+    "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),
+    "mappedFileSizeConsumeQueue": str(QUEUE_FILE_BYTES),
+    "maxHashSlotNum": str(INDEX_SLOTS),
+    "maxIndexNum": str(INDEX_ITEMS),
+}
+QUEUES = 8
+VERSION = "4.9.7"
+NOW_MS = end_ms(VERSION)
+STEP_MS = 5_000
+
+
+def waiting() -> dict[str, int]:
+    """Return what waits by the manifest: message id to level."""
+    sent = {line["msgId"]: line for line in manifest_lines(VERSION, "sent") if line["level"] > 0}
+    received = {line["msgId"] for line in manifest_lines(VERSION, "received")}
+    return {key: int(line["level"]) for key, line in sent.items() if key not in received}
+
+
+def digest(root: Path) -> dict[str, str]:
+    """Return the content of all files, but for what any opening changes."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("name", ["apache-4.9.7-clean", "apache-4.9.7-running"])
+def test_every_message_of_a_golden_store_comes_as_its_level_promised(
+    name: str, tmp_path: Path
+) -> None:
+    source = copy_golden_store(name, tmp_path / "source")
+    before, target = digest(source), tmp_path / "target"
+    copy_store(source, target)
+    done = migrate_offline(target, [], GOLDEN, who="anna", now_ms=NOW_MS)
+    assert digest(source) == before
+    planned = {level.level: level.pending for level in done.plan.levels}
+    assert done.moved == planned
+    assert sum(done.moved.values()) >= len(waiting()) > 40
+    ledger = Ledger.open_existing(default_url(target))
+    run = ledger.run(done.migration)
+    ledger.close()
+    assert (run.migration.mode, run.migration.started_by) == ("offline", "anna")
+    assert {level.state for level in run.levels} == {State.DONE}
+    asyncio.run(_delivered(tmp_path, target))
+
+
+async def _delivered(tmp_path: Path, target: Path) -> None:
+    """Our broker delivers what the manifest says, from its timers, when it was promised."""
+    clock = FakeClock(end_ms(VERSION))
+    settings = small(tmp_path, **GOLDEN) | {"storePathRootDir": str(target)}
+    async with running(settings, clock=clock, plugins=PLUGINS) as (broker, asker):
+        bench, store = Bench(broker, asker, clock), broker.store
+        levels, timers = await bench.waiting()
+        assert levels == 0
+        assert timers > 0
+        [topic] = {line["topic"] for line in manifest_lines(VERSION, "sent") if line["level"] > 0}
+        for _ in range(3_000):
+            if (await bench.waiting())[1] == 0:
+                break
+            clock.advance(STEP_MS)
+        found: dict[str, Any] = {}
+        for queue in range(QUEUES):
+            first, end = store.queue_bounds(topic, queue)
+            for at in range(first, end):
+                record = store.read_record(int(store.units(topic, queue, at, 1)[0]["phys_offset"]))
+                key = record.properties.get("UNIQ_KEY", "")
+                if record.prepared_offset < 0 and key in waiting():
+                    assert key not in found
+                    found[key] = record
+        assert found.keys() == waiting().keys()
+        for record in found.values():
+            origin = store.read_record(-record.prepared_offset - 1)
+            due_ms = origin.store_ms + broker_delay(broker, origin)
+            assert due_ms <= record.store_ms <= max(due_ms, NOW_MS) + STEP_MS
+            assert "TIMER_OUT_MS" not in record.properties
+
+
+def broker_delay(broker: Any, origin: Any) -> int:
+    plugin = broker.plugins.plugins["schedule_service"]
+    return int(plugin.history.delays_ms[origin.queue_id + 1])
+
+
+def test_a_copy_is_a_store_of_its_own(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "commitlog").mkdir(parents=True)
+    (source / "commitlog" / "0").write_text("x")
+    name = store_id(source / "config")
+    left = ("lock", "duemq.ledger.sqlite", "duemq.ledger.sqlite-wal", "config/duemq.store.json.bak")
+    kept = ("abort", "config/delayOffset.json", "config/duemq.migration.json")
+    (source / "config" / "duemq.plans").mkdir()
+    for file in (*left, *kept, "config/duemq.plans/plan-1.json"):
+        (source / file).write_text("x")
+    copy_store(source, target)
+    files = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+    assert files == {"commitlog/0", *kept}
+    assert store_id(target / "config") != name == known_store_id(source / "config")
+
+
+def test_a_dry_run_counts_and_changes_no_message(tmp_path: Path) -> None:
+    root = copy_golden_store("apache-4.9.7-clean", tmp_path)
+    done = migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS, dry_run=True)
+    assert [level.level for level in done.plan.levels] == [18]
+    assert not done.moved
+    assert not (root / "duemq.ledger.sqlite").exists()
+
+
+@pytest.mark.finding("B11")
+def test_it_is_written_down_with_the_time_that_it_is(tmp_path: Path) -> None:
+    root = copy_golden_store("apache-4.9.7-clean", tmp_path / "store")
+    now_ms = NOW_MS + 7 * 3_600_000
+    done = migrate_offline(root, [18], GOLDEN, who="anna", now_ms=now_ms)
+    day = f"{datetime.fromtimestamp(now_ms // 1_000, UTC):%Y%m%d-%H%M%S}"
+    assert day in done.migration
+    assert day in done.plan.plan_id
+    assert done.plan.made_ms == now_ms
+    ledger = Ledger.open_existing(default_url(root))
+    run = ledger.run(done.migration)
+    ledger.close()
+    times = [run.migration.started_ms, run.migration.ended_ms]
+    times += [event.at_ms for event in run.events] + [level.updated_ms for level in run.levels]
+    assert all(ms is not None and now_ms <= ms < now_ms + 600_000 for ms in times), times
+
+
+def test_what_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = copy_golden_store("apache-4.9.7-clean", tmp_path)
+    monkeypatch.setattr(offline, "difference", lambda found: "they differ")
+    monkeypatch.setattr(
+        "migration.steps.verification.Verified.is_right", property(lambda found: False)
+    )
+    with pytest.raises(OfflineStopped, match="the same command goes on"):
+        migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS)
+    monkeypatch.undo()
+    assert (
+        migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS).moved[18] == 0
+    )  # verified this time
+    assert migrate_offline(root, [18], GOLDEN, who="", now_ms=NOW_MS).moved == {
+        18: 0
+    }  # nothing is left to do
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    root = copy_golden_store("apache-4.9.7-clean", tmp_path)
+    with pytest.raises(UsageError, match="is no store"):
+        migrate_offline(tmp_path / "nothing", [], GOLDEN, who="", now_ms=NOW_MS)
+    with pytest.raises(UsageError, match="no level 19 here; there are 1 to 18"):
+        migrate_offline(root, [19], GOLDEN, who="", now_ms=NOW_MS)
+    with pytest.raises(UsageError, match="is within"):
+        copy_store(root, root / "copy")
+    with pytest.raises(UsageError, match="is not empty"):
+        copy_store(root, tmp_path)
+
+    async def while_a_broker_runs() -> None:
+        settings = small(tmp_path, **GOLDEN) | {"storePathRootDir": str(root)}
+        clock = FakeClock(end_ms(VERSION))
+        async with running(settings, clock=clock, plugins=PLUGINS):
+            with pytest.raises(StoreLocked):
+                await asyncio.to_thread(migrate_offline, root, [], GOLDEN, who="", now_ms=NOW_MS)
+
+    asyncio.run(while_a_broker_runs())

@@ -1,0 +1,184 @@
+"""The way back: handed over messages where they lie, routed ones by a copy, both at their time."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from delivery import ownership
+from delivery.ownership import Route
+from message_store.log.batch import PutBatch
+from schedule_service.put_hook import STALE_PROPERTIES
+from tests.migration.rig import MigrationRig
+from tests.migration.steps.test_drain import fill, seen
+from tests.store_help import add_message
+from timer_store.names import DUE_NAMES, STALE_NAMES
+
+
+def check(rig: MigrationRig, due: dict[bytes, int]) -> None:
+    """Everything came once, at its millisecond."""
+    assert Counter(r.body for r in rig.delivered()) == Counter(due.keys())
+    assert {r.body: r.store_ms for r in rig.delivered()} == due
+
+
+def pending(rig: MigrationRig) -> tuple[int, int]:
+    return rig.level_pending, rig.timers.books.total
+
+
+def test_what_was_given_back_is_delivered_by_the_level(tmp_path: Path) -> None:
+    rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
+    due = fill(rig, 200, (4, 5))
+    fill(plain, 200, (4, 5))
+    for level in (4, 5):
+        while rig.drain.step(level, 30).moved:
+            pass
+    assert pending(rig) == (0, 200)
+    assert [rig.giveback.step(4, 40).moved for _ in range(4)] == [40, 40, 20, 0]
+    assert pending(rig) == (100, 100)
+    for one in (rig, plain):
+        one.advance(130_000)
+    check(rig, due)
+    assert seen(rig.delivered()) == seen(plain.delivered())
+
+
+def test_back_and_forth_and_kills_between(tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path).open()
+    due = fill(rig, 60, (4,))
+    for turn in range(4):
+        while not rig.drain.step(4, 25).waits and rig.level_pending:
+            pass
+        assert pending(rig) == (0, 60)
+        while rig.giveback.left(4):
+            rig.giveback.step(4, 25)
+        assert pending(rig) == (60, 0)
+        if turn % 2:
+            rig.kill()
+            rig = MigrationRig(tmp_path, rig.clock).open()
+            assert pending(rig) == (60, 0)
+        else:
+            assert "checkpoint" in rig.drain.step(4, 25).waits
+            assert rig.persist_timers()
+    rig.advance(61_000)
+    check(rig, due)
+
+
+def test_a_part_that_came_due_meanwhile_does_not_come_back(tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path).open()
+    due = fill(rig, 100, (4,))
+    rig.drain.step(4, 80)
+    rig.advance(59_993)  # some have left, a few are staged
+    left = rig.timers.books.total
+    assert 0 < left < 50
+    assert rig.giveback.step(4, 1_000).moved == left
+    assert not rig.giveback.left(4)
+    rig.advance(5_000)
+    check(rig, due)
+
+
+def test_routed_messages_are_what_the_level_would_have_delivered(tmp_path: Path) -> None:
+    rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
+    rig.route(4)
+    due = fill(rig, 100, (3, 4))
+    fill(plain, 100, (3, 4))
+    assert pending(rig) == (50, 50)
+    for one in (rig, plain):
+        one.advance(70_000)
+    check(rig, due)
+    assert seen(rig.delivered()) == seen(plain.delivered())
+
+
+@pytest.mark.parametrize("lose", [(), ("consumequeue",), ("timerlog", "timerwheel")])
+def test_routed_messages_go_back_with_their_due_times(
+    lose: tuple[str, ...], tmp_path: Path
+) -> None:
+    rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
+    rig.route(4)
+    due = fill(rig, 100, (4, 5))
+    fill(plain, 100, (4, 5))
+    rig.advance(30_000)
+    assert rig.unroute.step(4, 30).moved == 30
+    late = rig.send([(4, "T", 0, b"late")])  # still a timer
+    assert pending(rig) == (80, 21)
+    due[b"late"] = int(late.rows[0]["store_ms"]) + 60_000
+    assert [rig.unroute.step(4, 30).moved for _ in range(2)] == [21, 0]
+    assert rig.unroute.is_over(4)
+    assert pending(rig) == (101, 0)
+    rig.send([(4, "T", 0, b"later")])
+    due[b"later"] = rig.clock.now_ms() + 60_000
+    assert pending(rig) == (102, 0)
+    if lose:
+        rig.kill()
+        for name in lose:
+            shutil.rmtree(rig.root / name) if (rig.root / name).is_dir() else (
+                rig.root / name
+            ).unlink()
+        rig = MigrationRig(rig.root, rig.clock).open()
+        assert pending(rig) == (102, 0)
+    rig.advance(100_000)
+    check(rig, due)
+    plain.advance(130_000)
+    mine = {b: v for b, v in seen(rig.delivered()).items() if b not in (b"late", b"later")}
+    assert mine == seen(plain.delivered())
+
+
+def test_a_rule_gives_a_topic_another_delay(tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path).open()
+    rig.route(4, U=7_000)
+    now_ms = rig.clock.now_ms()
+    rig.send([(4, "T", 0, b"t"), (4, "U", 0, b"u")])
+    rig.advance(60_000)
+    assert {r.body: r.store_ms - now_ms for r in rig.delivered()} == {b"t": 60_000, b"u": 7_000}
+
+
+def test_one_sent_again_is_the_same_by_level_and_routed(tmp_path: Path) -> None:
+    """A consumer that sends a message back sends along what brokers added in its earlier lives."""
+    rig, plain = MigrationRig(tmp_path / "a").open(), MigrationRig(tmp_path / "b").open()
+    rig.route(4)
+    assert set(STALE_PROPERTIES) == {*DUE_NAMES, *STALE_NAMES}
+    for one in (rig, plain):
+        for name in STALE_PROPERTIES:
+            one.send([(4, "T", 0, name.encode())], KEYS="k", **{name: "7"})
+    assert (pending(rig), pending(plain)) == ((0, 10), (10, 0))
+    for one in (rig, plain):
+        one.advance(61_000)
+    assert len(rig.delivered()) == 10
+    assert seen(rig.delivered()) == seen(plain.delivered())
+    assert {r.property_text for r in rig.delivered()} == {
+        b"DELAY\x014\x02WAIT\x01true\x02KEYS\x01k\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02"
+    }
+
+
+def test_what_cannot_be_routed_is_left_to_the_level(tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path).open()
+    rig.route(4)
+    for name, value in (("DELAy", "x"), ("KEYS", "k" * 32_640), ("TIMER_DEL_UNIQKEY", "T+a")):
+        rig.send([(4, "T", 0, name.encode())], **{name: value})
+    assert pending(rig) == (3, 0)
+    batch = PutBatch(2)
+    stale = {"DELAY": "9", "TIMER_DELAY_MS": "5", "TIMER_OUT_MS": "1", "DUEMQ_DUE_MS": "2"}
+    add_message(rig.store, batch, "T", 0, b"stale", properties=stale)
+    rig.route(5)
+    rig.put(batch)  # the level counts, and the highest is 5
+    assert pending(rig) == (3, 1)
+    rig.advance(120_000)
+    [stale_one] = [r for r in rig.delivered() if r.body == b"stale"]
+    assert stale_one.properties == {"DELAY": "5", "REAL_TOPIC": "T", "REAL_QID": "0"}
+
+
+def test_a_level_is_not_over_before_somebody_looked(tmp_path: Path) -> None:
+    rig = MigrationRig(tmp_path).open()
+    rig.route(4)
+    fill(rig, 10, (4,))
+    ownership.append(rig.store, Route(migration="", level=4, on=False), rig.clock.now_ms())
+    rig.kill()
+    rig.open()  # the route has ended, its timers are still there
+    assert 4 not in rig.router.levels
+    assert not rig.unroute.is_over(4)
+    assert rig.unroute.step(4, 100).moved == 10
+    assert rig.unroute.is_over(4)
+    assert pending(rig) == (10, 0)
+    rig.unroute.forget(4)
+    assert not rig.unroute.is_over(4)

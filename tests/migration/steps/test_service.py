@@ -1,0 +1,500 @@
+"""Migrations in a running broker, asked for by request 9015."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delivery import ownership
+from delivery.ownership import Route, StateRecord
+from delivery.plugin import ENTRY_POINT_GROUP
+from duemq.admin.views import VIEW_REQUEST
+from duemq.broker import Broker
+from duemq.plugins import Installed
+from message_store.clock import FakeClock
+from migration.ownership.owners import NoOwners
+from migration.requests import MIGRATE
+from migration.steps.service import MigrationService
+from migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
+from tests.duemq.running import Asker, running, small
+from tests.migration.lateness import delivered
+from timer_store.pending.claims import Claims
+
+PLUGINS = [
+    Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
+    for name in ("migration", "schedule_service", "timer_store")
+]
+LEVELS = "1s 5s 10s 1m 2m"
+TURNS_MAX = 2_000
+WRITING_S_MAX = 240  # machine code may have to be made first
+
+
+class Bench:
+    """One broker at a time on a clock moved by hand."""
+
+    def __init__(self, broker: Broker, asker: Asker, clock: FakeClock) -> None:
+        self.broker, self.asker, self.clock = broker, asker, clock
+
+    @property
+    def service(self) -> MigrationService:
+        """What runs the migrations."""
+        found: MigrationService = self.broker.plugins.plugins["migration"]._running.service
+        return found
+
+    async def command(self, action: str, **more: Any) -> Any:
+        """Return the answer of a wish, which must be granted."""
+        answer = await self.asker.ask(MIGRATE, body=json.dumps({"action": action, **more}).encode())
+        assert answer.code == 0, answer.remark
+        return json.loads(bytes(answer.body))
+
+    async def refused(self, action: str, **more: Any) -> str:
+        """Return why a wish is refused."""
+        answer = await self.asker.ask(MIGRATE, body=json.dumps({"action": action, **more}).encode())
+        assert answer.code != 0, bytes(answer.body)
+        return str(answer.remark)
+
+    async def level(self, level: int) -> dict[str, Any]:
+        """Return where a level stands."""
+        view = await self.command("status")
+        found: dict[str, Any] = next(item for item in view["levels"] if item["level"] == level)
+        return found
+
+    async def until(self, level: int, state: str, *, step_ms: int = 10) -> dict[str, Any]:
+        """Let time pass until a level is in a state."""
+        for _ in range(TURNS_MAX):
+            found = await self.level(level)
+            if found["state"] == state:
+                return found
+            await self.written()
+            self.clock.advance(step_ms)
+        raise AssertionError(f"level {level} is not {state}: {found}")
+
+    async def written(self) -> None:
+        """Wait for a checkpoint that is being written: no clock moved by hand waits for a disk."""
+        if self.service.owners is not None:
+            async with asyncio.timeout(WRITING_S_MAX), self.service.owners.keeper._one_at_a_time:
+                pass
+
+    async def waiting(self) -> tuple[int, int]:
+        """Return how many messages wait with the levels, and with the timers."""
+        levels = await self.asker.ask(VIEW_REQUEST, {"view": "schedule_service.levels"})
+        timers = await self.asker.ask(VIEW_REQUEST, {"view": "timer_store.summary"})
+        return (
+            int(json.loads(bytes(levels.body))["pending"]),
+            int(json.loads(bytes(timers.body))["pending"]),
+        )
+
+    async def send(self, count: int, level: int, name: str = "m") -> None:
+        """Send messages of a level."""
+        for number in range(count):
+            answer = await self.asker.send("T", b"%b%d" % (name.encode(), number), DELAY=str(level))
+            assert answer.code == 0, answer.remark
+
+    def delivered(self, topic: str = "T") -> list[tuple[bytes, int]]:
+        """Return (body, store time) of what came."""
+        store = self.broker.store
+        first, end = store.queue_bounds(topic, 0)
+        found = []
+        for at in range(first, end):
+            record = store.read_record(int(store.units(topic, 0, at, 1)[0]["phys_offset"]))
+            found.append((bytes(record.body), record.store_ms))
+        return found
+
+
+def with_broker(
+    root: Path, work: Callable[[Bench], Any], clock: FakeClock | None = None, **properties: str
+) -> FakeClock:
+    """Run a broker and some work on it; return the clock."""
+    clock = clock or FakeClock()
+
+    async def main() -> None:
+        settings = small(root, messageDelayLevel=LEVELS, **properties)
+        async with running(settings, clock=clock, plugins=PLUGINS) as (broker, asker):
+            await work(Bench(broker, asker, clock))
+
+    asyncio.run(main())
+    return clock
+
+
+def test_plan_start_done_rollback(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(20, 5)
+        await bench.send(5, 4, "other")
+        sent_ms = bench.clock.now_ms()
+        plan = (await bench.command("plan", levels=[5], who="anna"))["plan"]
+        assert [(item["level"], item["pending"]) for item in plan["levels"]] == [(5, 20)]
+        assert await bench.waiting() == (25, 0)
+        assert (await bench.command("start", plan_id=plan["plan_id"], dry_run=True))["levels"] == [
+            5
+        ]
+        assert (await bench.command("status"))["levels"] == []
+        started = await bench.command("start", plan_id=plan["plan_id"], who="anna")
+        done = await bench.until(5, "done")
+        assert (done["migration"], done["moved"]) == (started["migration"], 20)
+        assert await bench.waiting() == (5, 20)
+        await bench.send(3, 5, "new")
+        assert await bench.waiting() == (5, 23)
+        assert (await bench.command("verify"))["right"]
+        await bench.command("rollback", who="anna")
+        back = await bench.until(5, "rolled_back")
+        assert back["given_back"] == 20
+        assert await bench.waiting() == (28, 0)
+        await bench.send(1, 5, "late")
+        assert await bench.waiting() == (29, 0)
+        bench.clock.advance(125_000)
+        for _ in range(TURNS_MAX):
+            if len(bench.delivered()) == 29:
+                break
+            await bench.waiting()
+        bodies = [body for body, _ in bench.delivered()]
+        assert len(bodies) == len(set(bodies)) == 29
+        assert min(ms for body, ms in bench.delivered() if body == b"m0") >= sent_ms + 120_000
+
+    with_broker(tmp_path, work)
+
+
+def test_a_start_of_the_broker_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def first(bench: Bench) -> None:
+        await bench.send(10, 5)
+        await bench.command("start", levels=[5], who="anna")
+        await bench.command("pause", levels=[5], cause="lunch", who="anna")
+
+    async def second(bench: Bench) -> None:
+        found = await bench.level(5)
+        assert (found["paused"], found["cause"], found["routed"]) == (True, "lunch", True)
+        await bench.send(1, 5, "new")
+        pending = await bench.waiting()
+        await bench.command("resume", who="anna")
+        found = await bench.until(5, "done")
+        assert found["cause"] == ""
+        assert await bench.waiting() == (0, 11)
+        assert sum(pending) == 11
+
+    clock = with_broker(tmp_path, first)
+    with_broker(tmp_path, second, clock)
+
+
+def test_a_start_that_ended_between_its_marks_goes_on(tmp_path: Path) -> None:
+    async def first(bench: Bench) -> None:
+        await bench.send(10, 5)
+        end = bench.broker.store.queue_bounds("SCHEDULE_TOPIC_XXXX", 4)[1]
+        mark = Route(migration="run-1", level=5, on=True, fence=end)
+        ownership.append(bench.broker.store, mark, bench.clock.now_ms())
+
+    async def second(bench: Bench) -> None:
+        found = await bench.until(5, "done")
+        assert (found["migration"], found["who"], found["moved"]) == ("run-1", "", 10)
+        told = [marked.mark for marked in ownership.read(bench.broker.store)]
+        assert told[1] == StateRecord(
+            migration="run-1", level=5, source="planned", target="routing", who="recovery"
+        )
+        await bench.send(1, 5, "new")
+        assert await bench.waiting() == (0, 11)
+
+    clock = with_broker(tmp_path, first)
+    with_broker(tmp_path, second, clock)
+
+
+def test_a_start_of_which_the_store_took_half_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(10, 5)
+        store, taken = bench.broker.store, []
+
+        def put(batch: Any) -> None:
+            taken.append(batch)
+            real(batch) if len(taken) == 1 else batch.refuse(0, 14, "disk is full")
+
+        real = store.put
+        with monkeypatch.context() as full:
+            full.setattr(store, "put", put)
+            assert "disk is full" in await bench.refused("start", levels=[5])
+        assert len(taken) > 1
+        for _ in range(20):  # as soon as there is room, and somebody looks
+            bench.clock.advance(1_000)
+            if (await bench.command("status"))["levels"]:
+                break
+        found = await bench.until(5, "done", step_ms=200)
+        assert found["moved"] == 10
+
+    with_broker(tmp_path, work)
+
+
+def test_rules_give_a_topic_another_delay(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.command("start", levels=[5], rules={"T": 1_000})
+        await bench.until(5, "done")
+        sent_ms = bench.clock.now_ms()
+        await bench.send(1, 5)
+        bench.clock.advance(1_000)
+        for _ in range(TURNS_MAX):
+            if bench.delivered():
+                break
+            await bench.waiting()
+        assert bench.delivered() == [(b"m0", sent_ms + 1_000)]
+
+    with_broker(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ({"action": "plan", "levels": [7]}, "no level 7 here; there are: 1, 2, 3, 4, 5"),
+        ({"action": "start", "levels": [0]}, "no level 0 here"),
+        ({"action": "start", "plan_id": "plan-x"}, "has no such plan"),
+        ({"action": "start", "plan_id": "../../etc/passwd"}, "has no such plan"),
+        ({"action": "pause", "levels": [3]}, "no level 3 here; there are: none"),
+        ({"action": "rollback", "levels": [3]}, "no level 3 here"),
+        ({"action": "fly"}, "must be one of plan, start"),
+        ({"action": "start", "levels": [3], "rules": {"T": -1}}, "is no delay"),
+        ({"action": "start", "speed": 3}, "is not the JSON of a migration request"),
+    ],
+)
+def test_wishes_that_are_refused(command: dict[str, Any], why: str, tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        assert why in await bench.refused(**command)
+        assert (await bench.command("status"))["levels"] == []
+
+    with_broker(tmp_path, work)
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
+def test_a_level_counts_where_a_message_names_a_time_too(name: str, tmp_path: Path) -> None:
+    async def send(bench: Bench, body: bytes) -> None:
+        answer = await bench.asker.send("T", body, **{"DELAY": "5", name: "7"})
+        assert answer.code == 0, answer.remark
+
+    async def work(bench: Bench) -> None:
+        sent_ms = bench.clock.now_ms()
+        await send(bench, b"before")
+        await bench.command("start", levels=[5])
+        await bench.until(5, "done", step_ms=1)
+        routed_ms = bench.clock.now_ms()
+        await send(bench, b"routed")
+        assert await bench.waiting() == (0, 2)
+        bench.clock.set_ms(sent_ms + 119_999)
+        for _ in range(100):
+            await bench.waiting()
+        assert bench.delivered() == []
+        bench.clock.set_ms(routed_ms + 120_000)
+        for _ in range(TURNS_MAX):
+            if len(bench.delivered()) == 2:
+                break
+            await bench.waiting()
+        assert sorted(body for body, _ in bench.delivered()) == [b"before", b"routed"]
+
+    with_broker(tmp_path, work)
+
+
+def test_nothing_moves_while_the_window_is_closed(tmp_path: Path) -> None:
+    """The clock begins at 22:13:20 UTC."""
+
+    async def work(bench: Bench) -> None:
+        await bench.send(10, 5)
+        await bench.command("start", levels=[5])
+        for _ in range(50):
+            bench.clock.advance(1_000)
+            found = await bench.level(5)
+        status = await bench.command("status")
+        assert (found["state"], found["moved"], status["window"]["open"]) == ("routing", 0, False)
+        assert status["window"]["changes_ms"] == 1_700_000_040_000
+        await bench.send(1, 5, "new")
+        assert await bench.waiting() == (10, 1)
+        done = await bench.until(5, "done", step_ms=1_000)
+        assert bench.clock.now_ms() >= 1_700_000_040_000
+        assert done["moved"] == 10
+
+    start = FakeClock(1_700_000_040_000 - 55_000)
+    with_broker(tmp_path, work, start, migrationWindow="22:14-23:00")
+
+
+def test_the_rate_is_kept_and_changes_while_it_runs(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(60, 5)
+        await bench.command("start", levels=[5])
+        await bench.until(5, "draining", step_ms=1)
+        start_ms = bench.clock.now_ms()
+        while (await bench.level(5))["moved"] < 30:
+            bench.clock.advance(50)
+        assert bench.clock.now_ms() - start_ms >= 2_000  # ten a second, a few at once
+        properties = dict(bench.broker.settings.properties) | {"migrationRate": "0"}
+        bench.broker.plugins.reconfigure(properties)
+        now_ms = bench.clock.now_ms()
+        await bench.until(5, "done", step_ms=10)
+        assert bench.clock.now_ms() - now_ms <= 1_000
+
+    with_broker(tmp_path, work, migrationRate="10")
+
+
+def test_levels_come_in_turn_between_pauses(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        for level in (4, 5):
+            await bench.send(20, level)
+        throttle = bench.service.throttle
+        throttle.batch = 1
+        await bench.command("start", levels=[4, 5])
+        bench.service.need()
+        throttle.observe(delivered(0))  # from now on each step has a pause behind it
+        assert throttle.pause_ms == PAUSE_FIRST_MS
+        seen = []
+        for _ in range(200):
+            bench.clock.advance(5)
+            moved = [(await bench.level(level))["moved"] for level in (4, 5)]
+            assert abs(moved[0] - moved[1]) <= 2, moved
+            seen.append(tuple(moved))
+        assert len(set(seen)) > 10
+
+    with_broker(tmp_path, work)
+
+
+def test_what_begins_again_begins_gently(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(20, 5)
+        throttle = bench.service.throttle
+        throttle.batch = 1
+        await bench.command("start", levels=[5])
+        await bench.until(5, "draining", step_ms=1)
+        await bench.command("pause", levels=[5])
+        throttle.observe(delivered(0))
+        throttle.pause_ms = 0
+        for _ in range(20):
+            bench.clock.advance(100)
+            await bench.level(5)
+        await bench.command("resume", levels=[5])
+        await bench.level(5)
+        assert throttle.pause_ms == PAUSE_FIRST_MS
+
+    with_broker(tmp_path, work)
+
+
+def test_a_level_rests_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("migration.steps.service.COUNT_UNITS", 1)
+
+    async def count_while_time_passes(bench: Bench) -> Any:
+        asked = asyncio.create_task(bench.command("verify", levels=[5]))
+        while not asked.done():
+            bench.clock.advance(10)
+            await asyncio.sleep(0)
+        return await asked
+
+    async def work(bench: Bench) -> None:
+        await bench.send(60, 5)
+        await bench.command("start", levels=[5])
+        await bench.until(5, "draining", step_ms=1)
+        seen = []
+        while (await bench.level(5))["state"] == "draining":
+            answer = await count_while_time_passes(bench)
+            assert answer["right"], answer
+            [found] = answer["verified"]
+            assert found["level_pending"] + found["timers_pending"] == 60
+            seen.append(found["handed"])
+            bench.clock.advance(100)
+        assert len(set(seen)) > 5
+        await bench.until(5, "done")
+
+    with_broker(tmp_path, work, migrationRate="20")
+
+
+def test_a_count_gives_way_to_deliveries_and_ends_with_the_broker(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(60, 5)
+        service = bench.service
+        service.need()
+        for _ in range(12):
+            service.throttle.took(1, bench.clock.now_ms(), bench.clock.now_ms())
+            service.throttle.observe(delivered(1_000))  # late, all of them
+        assert (service.piece(), service.throttle.pause_ms) == (BATCH_BUSY, PAUSE_MS_MAX)
+        began_ms = bench.clock.now_ms()
+
+        def pieces() -> Iterator[int]:
+            while True:
+                yield 1
+                done.append(bench.clock.now_ms() - began_ms)
+
+        done: list[int] = []
+        counting = asyncio.create_task(service.at_leisure(pieces()))
+        for _ in range(300):
+            bench.clock.advance(1)
+            await asyncio.sleep(0)
+        assert 2 <= len(done) <= 1 + 300 // PAUSE_MS_MAX, done
+        service.stop()
+        with pytest.raises(NoOwners, match="the broker stops"):
+            await counting
+
+    with_broker(tmp_path, work)
+
+
+def test_a_pause_does_not_wait_for_a_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = asyncio.Event()
+
+    async def work(bench: Bench) -> None:
+        await bench.send(10, 5)
+        await bench.command("start", levels=[5])
+        await bench.until(5, "draining", step_ms=1)
+        service = bench.broker.plugins.plugins["migration"]._running.service
+        real = service.verify
+
+        async def verify(level: int) -> Any:
+            await counted.wait()
+            return await real(level)
+
+        monkeypatch.setattr(service, "verify", verify)
+        asked = asyncio.create_task(bench.command("verify", levels=[5]))
+        assert (await bench.command("pause", cause="now"))["levels"] == [5]
+        assert not asked.done()
+        counted.set()
+        assert (await asked)["right"]
+
+    with_broker(tmp_path, work, migrationRate="1")
+
+
+def test_figures_for_metrics_and_broker_status(tmp_path: Path) -> None:
+    async def work(bench: Bench) -> None:
+        await bench.send(7, 5)
+        await bench.command("start", levels=[5])
+        await bench.until(5, "done")
+        await bench.send(2, 5)
+        registry = bench.broker._registry
+        level = {"level": "5"}
+        assert registry.get_sample_value("duemq_migration_moved_total", level) == 7
+        state = level | {"state": "done"}
+        assert registry.get_sample_value("duemq_migration_state", state) == 1
+        assert registry.get_sample_value("duemq_migration_routed_total") == 2
+        answer = await bench.asker.ask(VIEW_REQUEST, {"view": "migration.runtime"})
+        assert json.loads(bytes(answer.body)) == {"migration_5": "done,7,0"}
+
+    with_broker(tmp_path, work)
+
+
+def test_what_goes_back_waits_for_no_clock_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each timer that goes back takes memory until a checkpoint has it."""
+    monkeypatch.setattr("migration.steps.service.RETURNED_MAX", 5)
+    counts: list[int] = []
+    add = Claims.add_returned
+
+    def counted(claims: Claims, *arguments: Any) -> None:
+        add(claims, *arguments)
+        counts.append(claims.returned_count)
+
+    monkeypatch.setattr(Claims, "add_returned", counted)
+
+    async def work(bench: Bench) -> None:
+        await bench.send(60, 5)
+        await bench.command("start", levels=[5])
+        await bench.until(5, "done")
+        await bench.command("rollback")
+        back = await bench.until(5, "rolled_back", step_ms=5)
+        assert back["given_back"] == 60
+        assert await bench.waiting() == (60, 0)
+
+    with_broker(tmp_path, work, migrationRate="20")  # 5 at once, 20 until the next checkpoint
+    assert 5 <= max(counts) < 10

@@ -1,0 +1,134 @@
+"""Deliveries that no unit of their queue names are told, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reconciliation.audit.reachable import read_reach
+from reconciliation.scan.files import Root
+from reconciliation.scan.planning import OFFSET_MAX
+from reconciliation.scan.store_state import Reach
+from tests.golden_data import STORES, GoldenStore, golden_store
+from tests.reconciliation.test_bad_files import read
+from tests.timer_store.rig import TimerRig
+
+pytestmark = pytest.mark.finding("C2")
+COUNT = 30
+
+
+def filled(root: Path) -> TimerRig:
+    rig = TimerRig(root).open()
+    for n in range(COUNT):
+        rig.put(rig.clock.now_ms() + 100 * (n + 1), "TU"[n % 2], n % 4)
+    rig.put(rig.clock.now_ms() + 1_000_000)
+    rig.advance(10_000)
+    return rig
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    filled(tmp_path).close()
+    return tmp_path
+
+
+def away(root: Path) -> dict[str, int]:
+    """Return how many records of each topic no unit names."""
+    found: dict[str, int] = {}
+    for row in read(root, "messages", "topic", "queued"):
+        if row["queued"] is False:
+            found[row["topic"]] = found.get(row["topic"], 0) + 1
+    return found
+
+
+def zeros(folder: Path) -> None:
+    for path in folder.rglob("0*0"):
+        if path.is_file():
+            path.write_bytes(bytes(path.stat().st_size))
+
+
+def topics(root: Path, *names: str) -> None:
+    (root / "config").mkdir(exist_ok=True)
+    table = {"topicConfigTable": {name: {} for name in names}}
+    (root / "config/topics.json").write_text(json.dumps(table))
+
+
+@pytest.mark.parametrize("store", STORES, ids=str)
+def test_golden_stores_can_be_reached(store: GoldenStore) -> None:
+    root = golden_store(store.name)
+    assert away(root) == {}
+    looked = {row["queued"] for row in read(root, "messages", "queued")}
+    assert True in looked or store.name.endswith("running"), "all of that was within seconds"
+
+
+def test_a_store_of_ours_can_be_reached(store: Path) -> None:
+    assert away(store) == {}
+    assert [row["queued"] for row in read(store, "messages", "queued")].count(True) == 2 * COUNT + 1
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, zeros])
+@pytest.mark.parametrize("named", [True, False])
+def test_queues_that_are_gone(store: Path, damage: Callable[[Path], Any], named: bool) -> None:
+    if named:
+        topics(store, "T", "U")
+    damage(store / "consumequeue/T")
+    assert away(store) == {"T": COUNT // 2}
+
+
+def test_one_unit_that_names_another_record(store: Path) -> None:
+    path = next((store / "consumequeue/U/1").iterdir())
+    data = bytearray(path.read_bytes())
+    data[20:28] = data[0:8]
+    path.write_bytes(data)
+    assert away(store) == {"U": 1}
+
+
+def test_the_queue_of_what_is_pending(store: Path) -> None:
+    zeros(store / "consumequeue/rmq_sys_wheel_timer")
+    assert away(store) == {"rmq_sys_wheel_timer": COUNT + 1}
+
+
+def test_a_topic_that_was_deleted_has_no_queues(store: Path) -> None:
+    topics(store, "U")
+    shutil.rmtree(store / "consumequeue/T")
+    assert away(store) == {}
+
+
+def test_a_queue_that_was_made_anew(store: Path) -> None:
+    """The first unit of the new one points at a later record; what was before has none."""
+    shutil.rmtree(store / "consumequeue/T/2")
+    rig = TimerRig(store)
+    rig.clock.advance(20_000)
+    rig.open()
+    rig.close()
+    assert away(store) == {}, "a start has written the units anew"
+
+
+def test_queues_in_batches_are_left_alone(store: Path) -> None:
+    shutil.rmtree(store / "consumequeue/T")
+    (store / "batchconsumequeue/T").mkdir(parents=True)
+    assert away(store) == {}
+
+
+def test_what_queues_need_not_have_yet(tmp_path: Path) -> None:
+    rig = filled(tmp_path)
+    rig.kill()
+    zeros(tmp_path / "consumequeue/T")
+    assert away(tmp_path) == {}, "the mark does not say that they were on the disk"
+
+
+def test_how_far_apaches_queues_are(tmp_path: Path) -> None:
+    assert read_reach(Root(str(tmp_path))) == Reach()
+    root = tmp_path / "store"
+    shutil.copytree(golden_store("apache-5.3.3-killed"), root)
+    stopped = read_reach(Root(str(root)))
+    assert (stopped.end, stopped.until_ms > 1_700_000_000_000) == (0, True)
+    (root / "abort").unlink()
+    assert read_reach(Root(str(root))) == Reach(OFFSET_MAX)
+    (root / "consumequeue/CURRENT").write_text("MANIFEST")  # of RocksDB
+    assert read_reach(Root(str(root))) == Reach()

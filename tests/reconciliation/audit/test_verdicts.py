@@ -1,0 +1,208 @@
+"""Spark's verdicts are those of loops and dictionaries, on random stores and on Apache's.
+
+Everything that needs the Spark session stands here, so that only one is started.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame
+
+from reconciliation.audit.kept_promises import KEPT, WHOLE, audit_briefly
+from reconciliation.audit.summary import summarize, write_parquet
+from reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, AuditConfig, audit, look
+from reconciliation.jobs.jobs import forecast, lateness, repair
+from reconciliation.spark.data_source import FORMAT
+from reconciliation.spark.read import audit_stores, read_table
+from tests.golden_data import STORES, GoldenStore, golden_store, manifest_lines
+from tests.reconciliation.lean_rows import LeanTables
+from tests.reconciliation.log_help import LogWriter
+from tests.reconciliation.naive import naive_audit
+from tests.reconciliation.planted import Planted, plant
+from tests.reconciliation.random_lives import RandomStore
+
+pytestmark = pytest.mark.spark
+STORES_RANDOM = 400
+OTHER_LEVELS_MS = [(100,), (2_900, 3_100, 90_000)]
+Row = dict[str, Any]
+
+
+def verdicts_of(found: DataFrame) -> dict[tuple[str, int], str]:
+    rows = found.select("store", "root", "verdict").collect()
+    verdicts = {(row["store"], row["root"]): row["verdict"] for row in rows}
+    assert len(verdicts) == len(rows), "one row for each message"
+    return verdicts
+
+
+def test_random_stores_as_the_naive_audit(spark: Any, seed: int) -> None:
+    stores = [RandomStore(f"s{n}", seed + n) for n in range(STORES_RANDOM)]
+    messages = [row for store in stores for row in store.messages]
+    queues = [row for store in stores for row in store.queues]
+    cursors = [row for store in stores for row in store.cursors]
+    lean = LeanTables(messages, queues, cursors)
+    levels = {f"s{n}": OTHER_LEVELS_MS[n % 3] for n in range(STORES_RANDOM) if n % 3 < 2}
+    levels_of = {
+        of: [number for name, number in lean.numbers.items() if levels.get(name) is of]
+        for of in OTHER_LEVELS_MS
+    }
+    config = AuditConfig(late_ms=1_500, levels_of=levels_of)
+    found, _ = audit(*lean.frames(spark), config)
+    mine, expected = verdicts_of(found), naive_audit(messages, queues, cursors, config, levels)
+    wrong = {
+        k: (mine.get(k), expected.get(k)) for k in mine | expected if mine.get(k) != expected.get(k)
+    }
+    assert not wrong, f"--seed={seed}: {dict(list(wrong.items())[:5])}"
+    assert set(expected.values()) == set(VERDICTS), "every verdict occurs"
+
+
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
+@given(chance=st.randoms(use_true_random=False))
+def test_a_store_that_hypothesis_makes_as_the_naive_audit(
+    spark: Any, chance: random.Random
+) -> None:
+    """Fewer and smaller than the random ones, but what differs is made as small as can be."""
+    store = RandomStore("s", chance)
+    tables, config = (store.messages, store.queues, store.cursors), AuditConfig(late_ms=1_500)
+    if store.messages:
+        found, _ = audit(*LeanTables(*tables).frames(spark), config)
+        assert verdicts_of(found) == naive_audit(*tables, config)
+
+
+def plain_only(row: Row) -> bool:
+    """Tell whether a store with such records can be told of briefly."""
+    lean = LeanTables([row], [], []).messages[0]
+    return lean["role"] not in WHOLE
+
+
+def test_a_brief_audit_counts_as_the_whole_one(spark: Any, seed: int) -> None:
+    stores = [RandomStore(f"s{n}", seed + n) for n in range(STORES_RANDOM // 2)]
+    messages = [row for store in stores for row in store.messages if plain_only(row)]
+    names = {row["store"] for row in messages}
+    queues = [row for store in stores for row in store.queues if row["store"] in names]
+    cursors = [row for store in stores for row in store.cursors if row["store"] in names]
+    lean = LeanTables(messages, queues, cursors)
+    looked = look(*lean.frames(spark), AuditConfig(late_ms=1_500))
+    assert not looked.met & WHOLE
+    assert looked.events is not None, "something rare touches some"
+    brief = audit_briefly(looked, lean.tallies(spark))
+    assert {row["verdict"] for row in brief.kept} == set(KEPT)
+    whole = looked.tell(looked.histories(looked.plain), ids=False)
+    mine = summarize(brief.rest, looked.unread, kept=brief.kept)
+    expected = summarize(whole, looked.unread)
+    assert (mine.verdicts, mine.lateness_ms) == (expected.verdicts, expected.lateness_ms)
+    names = ("verdict", "store", "root", "why")
+    assert [[row[n] for n in names] for row in mine.offenders] == [
+        [row[n] for n in names] for row in expected.offenders
+    ]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    return plant(tmp_path_factory.mktemp("planted"))
+
+
+@pytest.fixture(scope="module")
+def audited(spark: Any, planted: Planted) -> tuple[DataFrame, DataFrame]:
+    """The audit of the planted faults and of Apache's stores, all at once."""
+    paths = [str(planted.root), *(str(golden_store(store.name)) for store in STORES)]
+    verdicts, unread = audit_stores(spark, paths)
+    return verdicts.persist(), unread
+
+
+@pytest.fixture(scope="module")
+def golden(audited: tuple[DataFrame, DataFrame], planted: Planted) -> list[Row]:
+    """The verdicts about all golden stores."""
+    rows = [row.asDict() for row in audited[0].collect()]
+    return [row for row in rows if row["store"] != str(planted.root)]
+
+
+@pytest.mark.parametrize("store", STORES, ids=str)
+def test_golden_stores_as_their_manifests(golden: list[Row], store: GoldenStore) -> None:
+    rows = [row for row in golden if row["store"] == str(golden_store(store.name))]
+    received = Counter(
+        (line["topic"], line["queue"], line["physOffset"])
+        for line in manifest_lines(store.version, "received")
+    )
+    delivered = [row for row in rows if row["deliveries"]]
+    assert {row["verdict"] for row in rows} <= CLEAN
+    for row in delivered:
+        if not row["topic"].startswith("%"):
+            assert received[row["topic"], row["queue_id"], row["delivered_phys"]] >= 1
+    recalled = {line["answer"] for line in manifest_lines(store.version, "recalled")}
+    cancelled = {row["unique_id"] for row in rows if row["verdict"] == "cancelled"}
+    assert cancelled == recalled
+
+
+def test_the_naive_audit_of_golden_stores(spark: Any, golden: list[Row]) -> None:
+    paths = [str(golden_store(store.name)) for store in STORES]
+    tables = [
+        [row.asDict() for row in read_table(spark, paths, table, columns).collect()]
+        for table, columns in (("messages", COLUMNS), ("consume_queue", ()), ("cursors", ()))
+    ]
+    expected = naive_audit(*tables, AuditConfig())
+    assert {(row["store"], row["root"]): row["verdict"] for row in golden} == expected
+
+
+def test_each_planted_fault_is_found_and_nothing_else(
+    audited: tuple[DataFrame, DataFrame], planted: Planted, spark: Any, tmp_path: Path
+) -> None:
+    mine = f"store = '{planted.root}'"
+    verdicts, unread = audited[0].where(mine), audited[1].where(mine)
+    found = {row["root"]: row["verdict"] for row in verdicts.collect()}
+    assert found == planted.verdicts
+    assert set(planted.verdicts.values()) == set(VERDICTS) - {"removed"}, "see test_removed"
+    places = unread.collect()
+    assert [row["phys_offset"] for row in places if row["damage"] != "pointer"] == planted.gaps
+    assert {row["file"][:8] for row in places if row["damage"] == "pointer"} == {"timerlog"}
+    summary = summarize(verdicts, unread)
+    assert summary.messages == len(planted.verdicts)
+    assert not summary.clean
+    assert not summary.complete
+    assert "ok" not in {row["verdict"] for row in summary.offenders}
+    write_parquet(verdicts.where("verdict = 'lost'"), str(tmp_path / "verdicts"))
+    lost = list(planted.verdicts.values()).count("lost")
+    assert spark.read.parquet(str(tmp_path / "verdicts")).count() == lost
+
+
+def test_jobs_beside_the_audit(spark: Any) -> None:
+    names = "topic string, level bigint, verdict string, due_ms bigint, delivered_ms bigint, "
+    names += "late_ms bigint, store string, leaf bigint, queue_id int, unique_id string, why string"
+    place = ("s", 7, 0, "u", "why")
+    rows = [
+        ("T", None, "pending", 60_000, None, None, *place),
+        ("T", None, "pending", 119_999, None, None, *place),
+        ("U", 3, "pending", 120_000, None, None, *place),
+        ("T", 3, "ok", 0, 10, 10, *place),
+        ("T", 3, "late", 0, 9_000, 9_000, *place),
+        ("T", None, "lost", 5, None, None, *place),
+    ]
+    verdicts = spark.createDataFrame(rows, names)
+    loads = [(r["from_ms"], r["topic"], r["messages"]) for r in forecast(verdicts).collect()]
+    assert loads == [(60_000, "T", 2), (120_000, "U", 1)]
+    (late,) = lateness(verdicts).collect()
+    assert (late["from_ms"], late["level"], late["messages"], late["max_ms"]) == (0, 3, 2, 9_000)
+    assert [row["phys_offset"] for row in repair(verdicts).collect()] == [7]
+
+
+def test_a_stream_goes_on_at_its_checkpoint(spark: Any, tmp_path: Path) -> None:
+    log, out = LogWriter(tmp_path / "store"), tmp_path / "out"
+    reader = spark.readStream.format(FORMAT).schema("phys_offset bigint, topic string")
+    for _ in range(2):
+        for _ in range(70):
+            log.add(b"x" * 300)
+        rows = reader.option("path", str(log.write())).load()
+        query = rows.writeStream.format("parquet").option("path", str(out))
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    found = [row["phys_offset"] for row in spark.read.parquet(str(out)).collect()]
+    assert sorted(found) == [at for at, _ in log.places]

@@ -1,0 +1,102 @@
+"""A row for each audit, on both databases; beside a store only if it is one of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from message_store.ledger.engine import default_url
+from message_store.ledger.errors import LedgerNewer, LedgerOfAnotherStore, LedgerUnavailable
+from message_store.ledger.identity import store_id
+from message_store.ledger.models import VERSION_TABLE
+from message_store.ledger.schema import newest
+from migration.ledger.store import Ledger
+from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord, Place, new_audit_id, place_of
+from tests.migration.ledger.conftest import NOW_MS, postgres, url  # noqa: F401
+
+RECORD = AuditRecord(
+    audit_id="audit-1", started_ms=5, ended_ms=9, made_by="cron", stores=("/s", "s3://ü"),
+    exit_code=1, complete=False, late_limit_ms=2_000, late_p50_ms=1, late_p99_ms=7,
+    late_max_ms=None, unread=2, why="", verdicts={"ok": 1 << 40, "lost": 1},
+)  # fmt: skip
+
+
+def opened(url: str) -> AuditLedger:  # noqa: F811
+    return AuditLedger.at(Place(url=url, store_id="s-1", stores=("/s",)), NOW_MS)
+
+
+def test_what_is_written_is_read(url: str) -> None:  # noqa: F811
+    ledger = opened(url)
+    ledger.write(RECORD)
+    later = AuditRecord(audit_id="audit-2", started_ms=6, ended_ms=6, exit_code=2, why="no Java\0")
+    ledger.write(later)
+    found = AuditLedger.open_existing(url).audits()
+    assert found[1] == RECORD
+    assert (found[0].audit_id, found[0].why, found[0].messages) == ("audit-2", "no Java�", 0)
+    assert [record.audit_id for record in ledger.audits(count_max=1)] == ["audit-2"]
+
+
+def test_an_audit_written_again_replaces_itself(url: str) -> None:  # noqa: F811
+    ledger = opened(url)
+    ledger.write(RECORD)
+    again = AuditRecord(audit_id="audit-1", started_ms=5, ended_ms=10, verdicts={"ok": 3})
+    ledger.write(again)
+    assert ledger.audits() == [again]
+
+
+def test_migrations_and_audits_share_one_ledger(url: str) -> None:  # noqa: F811
+    opened(url).write(RECORD)
+    mine = Ledger.open(url, store_id="s-1", store_path="/s", now_ms=NOW_MS)
+    assert mine.migrations() == []
+    assert opened(url).audits() == [RECORD]
+
+
+def test_a_newer_ledger_and_that_of_another_store_are_refused(tmp_path: Path) -> None:
+    where = f"sqlite:///{tmp_path / 'l.sqlite'}"
+    opened(where)
+    with pytest.raises(LedgerOfAnotherStore, match="belongs to store s-1"):
+        AuditLedger.at(Place(url=where, store_id="s-2", stores=("/t",)), NOW_MS)
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "l.sqlite") as connection:
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+    connection.close()
+    with pytest.raises(LedgerNewer, match=f"schema is 9999; .* knows up to {newest()}"):
+        opened(where)
+
+
+def test_there_is_none_to_read(tmp_path: Path) -> None:
+    with pytest.raises(LedgerUnavailable, match="The first audit of a store makes it"):
+        AuditLedger.open_existing(default_url(tmp_path))
+
+
+def test_the_ledger_lies_beside_a_store_of_ours_only(tmp_path: Path) -> None:
+    apache, ours = tmp_path / "apache", tmp_path / "ours"
+    name = store_id(ours / "config")
+    mine = Place(url=default_url(ours), store_id=name, stores=(str(ours),))
+    assert place_of([str(ours)]) == mine
+    assert place_of([str(apache)]) is None
+    assert place_of([str(ours), str(apache)]) is None
+    assert place_of(["s3://bucket/store"]) is None
+    assert not apache.exists()
+
+
+def test_a_named_ledger_belongs_to_the_stores_in_any_order(tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    name = store_id(ours / "config")
+
+    def whose(*stores: str) -> str:
+        place = place_of(stores, "sqlite:////l")
+        assert place is not None
+        return place.store_id
+
+    assert whose(str(ours)) == name
+    assert whose("/a", "/b") == whose("/b", "/a") != whose("/a")
+    assert len(whose("/a", "/b")) <= 64
+
+
+def test_ids_sort_by_time() -> None:
+    ids = [new_audit_id(ms, b"\x12\x34") for ms in (NOW_MS, NOW_MS + 1_000, NOW_MS + 10**9)]
+    assert ids == sorted(ids)
+    assert ids[0].endswith("-1234")

@@ -1,0 +1,208 @@
+"""An audit in a process of its own: what it is told, what it tells, and that it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from message_store.errors import UsageError
+from reconciliation.config import ReconcileConfig
+from reconciliation.jobs.child_process import (
+    COULD_NOT_RUN,
+    Result,
+    command_of,
+    result_of,
+    run,
+    without_password,
+)
+from reconciliation.scan.levels import levels_ms_of
+from reconciliation.submit import main, parser
+
+TOLD = {"exit_code": 1, "audit_id": "a", "verdicts": {"lost": 2}, "complete": True, "more": [1]}
+LONG_S = 600.0
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+def test_the_command_is_one_that_the_program_understands() -> None:
+    config = ReconcileConfig(report="/r.html", ledger_url="sqlite:////l", cores=3, late_ms=7)
+    words = command_of(config, "/store", "1s 2h")
+    given = parser().parse_args(words[words.index("reconciliation.submit") + 1 :])
+    assert given.idle
+    assert given.with_parent
+    assert (given.stores, given.cores, given.late) == (["/store"], 3, 7)
+    assert (given.levels, str(given.report), given.ledger) == ("1s 2h", "/r.html", "sqlite:////l")
+    bare = parser().parse_args(["/store"])
+    assert not bare.idle
+    assert bare.cores == 0
+
+
+@pytest.mark.finding("E11")
+@pytest.mark.parametrize(
+    ("url", "shown", "password"),
+    [
+        ("postgresql://u:p4%40ss@db:5432/x?a=b", "postgresql://u@db:5432/x?a=b", "p4@ss"),
+        ("postgresql+psycopg://u:p4ss@db/x", "postgresql+psycopg://u@db/x", "p4ss"),
+        ("postgresql://u@db/x", "postgresql://u@db/x", None),
+        ("sqlite:////l", "sqlite:////l", None),
+        ("no url", "no url", None),
+    ],
+)
+def test_a_command_line_shows_no_password(url: str, shown: str, password: str | None) -> None:
+    words = command_of(ReconcileConfig(ledger_url=url), "/store", "")
+    bare, environment = without_password(words)
+    assert bare == [shown if word == url else word for word in words]
+    assert environment == ({} if password is None else {"PGPASSWORD": password})
+
+
+@pytest.mark.parametrize(
+    ("text", "delays"), [("1s 5m", (1_000, 300_000)), ("", ()), ("2h 1d", (7_200_000, 86_400_000))]
+)
+def test_levels_are_those_of_the_broker(text: str, delays: tuple[int, ...]) -> None:
+    assert levels_ms_of(text) == delays
+
+
+@pytest.mark.parametrize("text", ["5", "s", "1s 5x", "-1s"])
+def test_what_are_no_levels(text: str) -> None:
+    with pytest.raises(UsageError, match="are no levels"):
+        levels_ms_of(text)
+
+
+def test_the_result_is_what_it_printed() -> None:
+    program = f"print('noise'); print({json.dumps(TOLD)!r}); raise SystemExit(1)"
+    found = asyncio.run(run(python(program), seconds_max=LONG_S))
+    assert found == Result(exit_code=1, audit_id="a", complete=True, verdicts={"lost": 2})
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("raise SystemExit('no room')", "ended with code 1 and told nothing: no room"),
+        ("import os; os.kill(os.getpid(), 9)", "ended with code -9"),
+        ("print('{')", "ended with code 0 and told nothing: no words at all"),
+        ("print('[]')", "told nothing"),
+    ],
+)
+def test_one_that_tells_nothing_could_not_run(program: str, why: str) -> None:
+    found = asyncio.run(run(python(program), seconds_max=LONG_S))
+    assert found.exit_code == COULD_NOT_RUN
+    assert why in found.why
+
+
+def test_what_cannot_be_started_could_not_run() -> None:
+    found = asyncio.run(run(["/nowhere/python"], seconds_max=1))
+    assert (found.exit_code, "cannot be started" in found.why) == (COULD_NOT_RUN, True)
+
+
+def test_what_it_says_has_a_bound() -> None:
+    program = f"print('x' * 3_000_000); print({json.dumps(TOLD)!r})"
+    assert asyncio.run(run(python(program), seconds_max=LONG_S)).verdicts == {"lost": 2}
+    assert len(result_of(1, b"", b"y" * 10_000_000).why) < 2_000
+
+
+NEST = """
+import os, subprocess, sys
+from pathlib import Path
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+Path(sys.argv[1]).write_text(str(child.pid))
+print("here", flush=True)
+child.wait()
+"""
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+def test_one_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    command = [*python(NEST), str(note)]
+    found = asyncio.run(run(command, seconds_max=3))
+    assert found.exit_code == COULD_NOT_RUN
+    assert "longer than 0.05 minutes" in found.why
+    assert is_gone(int(note.read_text()))
+
+
+def test_a_broker_that_ends_takes_it_along(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+
+    async def ended() -> None:
+        task = asyncio.create_task(run([*python(NEST), str(note)], seconds_max=LONG_S))
+        while not note.exists() or not note.read_text():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(ended())
+    assert is_gone(int(note.read_text()))
+
+
+PRIORITY = """
+import json, os
+from reconciliation.submit import give_way
+give_way()
+verdicts = {"nice": os.nice(0), "policy": os.sched_getscheduler(0)}
+print(json.dumps({"exit_code": 0, "verdicts": verdicts}))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux only")
+def test_it_takes_what_others_leave() -> None:
+    found = asyncio.run(run(python(PRIORITY), seconds_max=LONG_S))
+    assert found.verdicts == {"nice": 19, "policy": os.SCHED_IDLE}
+
+
+PARENT = """
+import sys
+from reconciliation.submit import end_with_parent
+end_with_parent()
+print("here", flush=True)
+import threading
+threading.Event().wait()
+"""
+
+
+def test_it_ends_when_nobody_holds_its_input() -> None:
+    import subprocess
+
+    process = subprocess.Popen(
+        python(PARENT), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == b"here\n"
+    process.stdin.close()
+    assert process.wait(timeout=60) == -9
+    process.stdout.close()
+
+
+def test_a_program_that_cannot_run_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = f"sqlite:///{tmp_path / 'l.sqlite'}"
+    assert main([str(tmp_path), "--ledger", ledger, "--made-by", "me"]) == COULD_NOT_RUN
+    told = json.loads(capsys.readouterr().out)
+    assert told["exit_code"] == COULD_NOT_RUN
+    assert "is no store" in told["why"]
+    from reconciliation.jobs.audit_ledger import AuditLedger
+
+    [record] = AuditLedger.open_existing(ledger).audits()
+    assert (record.exit_code, record.made_by, record.why) == (COULD_NOT_RUN, "me", told["why"])
+    assert record.audit_id == told["audit_id"]
+
+
+def test_a_ledger_that_was_named_must_be_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["/s", "--ledger", "mysql://x/y"]) == COULD_NOT_RUN
+    assert "such a database is not served" in json.loads(capsys.readouterr().out)["why"]

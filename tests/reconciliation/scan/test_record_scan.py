@@ -1,0 +1,152 @@
+"""Records belong to the segment that they begin in, whatever bodies look like."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reconciliation.scan import record_scan
+from reconciliation.scan.files import Root
+from reconciliation.scan.planning import Finding, log_segments, plan_log
+from reconciliation.scan.record_scan import Walk
+from tests.reconciliation.log_help import FILE_BYTES, LogWriter, record_at
+
+BODY_BYTES_MAX = 400
+NEAR = 2_048  # the largest record of these logs, in place of 4 MiB
+
+
+@pytest.fixture(autouse=True)
+def _small_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_scan, "RECORD_BYTES_MAX", NEAR)
+
+
+def read(root: Path, bytes_max: int) -> tuple[list[tuple[int, int]], list[Finding]]:
+    """Return (offset, size) of the records of all segments, and what was found."""
+    store = Root(str(root))
+    places: list[tuple[int, int]] = []
+    plan = plan_log("s", store)
+    findings = list(plan.findings)
+    for segment in log_segments("s", store, plan, bytes_max=bytes_max):
+        walk = Walk(segment)
+        assert walk.open()
+        for rows in walk.chunks():
+            first, end = segment.base + segment.start, segment.base + segment.end
+            assert ((rows["phys_offset"] >= first) & (rows["phys_offset"] < end)).all()
+            places += zip(rows["phys_offset"].tolist(), rows["record_size"].tolist(), strict=True)
+        findings += walk.findings
+    return places, findings
+
+
+messages = st.lists(
+    st.tuples(st.integers(0, BODY_BYTES_MAX), st.integers(0, 3)), min_size=1, max_size=60
+)
+
+
+@settings(max_examples=60)
+@given(messages=messages, bytes_max=st.integers(91, 6_000))
+def test_segments_give_each_record_once(messages: list[tuple[int, int]], bytes_max: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = LogWriter(Path(folder))
+        for size, plant in messages:
+            log.add(b"x" * size, plant=plant)
+        assert read(log.write(), bytes_max) == (log.places, [])
+
+
+def test_a_segment_that_begins_in_a_body_full_of_records_passes_them(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path)
+    for _ in range(20):
+        log.add(b"", plant=8)
+    for bytes_max in range(100, 1_000, 37):
+        assert read(log.write(), bytes_max) == (log.places, [])
+
+
+def test_a_chain_of_made_up_records_through_bodies_is_found_at_the_seam(tmp_path: Path) -> None:
+    """Each made-up record ends in the next body, where another one begins: they can be followed."""
+    log = LogWriter(tmp_path, file_bytes=1 << 20)
+    sizes = [1_500] * 40
+    offset, starts = 0, []
+    for size in sizes:
+        starts.append(offset + 88 + 10)
+        offset += 91 + 1 + size
+    for at, size in enumerate(sizes):
+        begin, room = starts[at], size - 10
+        until = starts[at + 1] if at + 1 < len(starts) else begin + 200
+        head = record_at(begin, b"", topic="F")[:88]
+        tail = b"\x01F\x00\x00"
+        length = until - begin
+        fake = bytearray(head.ljust(room, b"."))
+        fake[:4] = length.to_bytes(4, "big")
+        fake[84:88] = (length - 88 - len(tail)).to_bytes(4, "big")
+        body = bytearray((b"." * 10 + bytes(fake))[:size].ljust(size, b"."))
+        if at:
+            body[10 - len(tail) : 10] = tail
+        log.add(bytes(body))
+    places, findings = read(log.write(), 300)
+    assert [f.kind for f in findings].count("seam") >= 1
+    assert [place for place in places if place in log.places] != []
+
+
+@pytest.mark.parametrize("bytes_max", [400, 3_000, FILE_BYTES])
+@pytest.mark.parametrize(("at", "data"), [(0, b"\xff"), (4, bytes(4)), (30, b"\x01\x02")])
+def test_damage_is_told_with_its_place_and_the_walk_goes_on(
+    tmp_path: Path, at: int, data: bytes, bytes_max: int
+) -> None:
+    log = LogWriter(tmp_path)
+    for _ in range(80):
+        log.add(b"y" * 200)
+    hurt, size = log.places[30]
+    log.data[hurt + at : hurt + at + len(data)] = data
+    places, findings = read(log.write(), bytes_max)
+    assert places == log.places[:30] + log.places[31:]
+    told = {(f.base + f.offset, f.size) for f in findings}
+    assert (hurt, size) in told or {f.kind for f in findings} == {"seam"}
+    assert findings
+
+
+def test_a_missing_file_and_a_stray_one_are_told(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path)
+    for _ in range(200):
+        log.add(b"z" * 300)
+    folder = log.write() / "commitlog"
+    (folder / f"{FILE_BYTES:020d}").unlink()
+    (folder / "notes.txt").write_text("?")
+    places, findings = read(tmp_path, FILE_BYTES)
+    assert {f.kind for f in findings} == {"missing-file", "stray-file"}
+    assert places == [p for p in log.places if p[0] // FILE_BYTES != 1]
+
+
+def test_old_bytes_behind_the_end_are_no_records(tmp_path: Path) -> None:
+    log = LogWriter(tmp_path)
+    for _ in range(10):
+        log.add(b"new" * 30)
+    end, old = len(log.data), record_at(len(log.data) + 64, b"old", number=-5)
+    log.data += b"\xee" * 64 + old
+    log.write()
+    assert plan_log("s", Root(str(tmp_path))).end == end
+    assert read(tmp_path, 500) == (log.places, [])
+
+
+def test_an_unreadable_file_is_told_and_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogWriter(tmp_path)
+    for _ in range(120):
+        log.add(b"z" * 300)
+    log.write()
+    read_file = Root.read
+
+    def refuse(self: Root, path: str, start: int, end: int) -> object:
+        if path.endswith(f"{FILE_BYTES:020d}"):
+            raise OSError("input/output error")
+        return read_file(self, path, start, end)
+
+    monkeypatch.setattr(Root, "read", refuse)
+    store = Root(str(tmp_path))
+    plan = plan_log("s", store)
+    walks = [Walk(s) for s in log_segments("s", store, plan, bytes_max=FILE_BYTES)]
+    assert [walk.open() for walk in walks].count(False) == 1
+    assert [f.kind for walk in walks for f in walk.findings] == ["unreadable"]

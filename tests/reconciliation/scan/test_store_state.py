@@ -1,0 +1,187 @@
+"""What a store says of itself: who holds a level's message, and whether its time went by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from reconciliation.audit.unit_times import NONE, UnitTimes
+from reconciliation.scan.files import Root
+from reconciliation.scan.planning import plan_log
+from reconciliation.scan.store_state import AHEAD, PASSED, UNKNOWN, Owned, Standing, read_standing
+from reconciliation.scan.tables import ROLE_LEVEL, ROLE_TIMER, TABLES
+from reconciliation.spark.data_source import StoreReader, wanted_of
+from tests.migration.rig import MigrationRig
+
+HOUR_MS = 3_600_000
+LEVEL, QUEUE = 4, 3  # "1m"
+BLOCKED_MS = 5_000
+
+
+def read(root: Path, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
+    """Return rows as Spark would get them."""
+    names = list(columns) or [name for name, _ in TABLES[table]]
+    reader = StoreReader(wanted_of({"path": str(root), "table": table} | options), names)
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return pa.Table.from_batches(batches).to_pylist() if batches else []
+
+
+def passed(root: Path) -> list[int | None]:
+    """Return what is said of the level's messages, in the order of their queue."""
+    rows = read(root, "messages", "role", "queue_offset", "queue_id", "passed")
+    mine = [row for row in rows if row["role"] == ROLE_LEVEL and row["queue_id"] == QUEUE]
+    return [row["passed"] for row in sorted(mine, key=lambda row: row["queue_offset"])]
+
+
+def rig_with(root: Path, count: int) -> MigrationRig:
+    rig = MigrationRig(root).open()
+    for n in range(count):
+        rig.send([(LEVEL, "T", 0, b"body")], UNIQ_KEY=f"key-{n}")
+    return rig
+
+
+def test_a_level_has_passed_what_it_delivered(tmp_path: Path) -> None:
+    rig = rig_with(tmp_path, 3)
+    rig.advance(61_000)
+    rig.send([(LEVEL, "T", 0, b"later")] * 2)
+    rig.close()
+    assert passed(tmp_path) == [1, 1, 1, 0, 0]
+
+
+def test_without_a_number_nobody_says(tmp_path: Path) -> None:
+    rig = rig_with(tmp_path, 2)
+    rig.close()
+    for path in (tmp_path / "config").glob("delayOffset.json*"):
+        path.unlink()
+    assert passed(tmp_path) == [None, None]
+
+
+def test_what_the_timers_own_is_not_passed_by_the_levels_number(tmp_path: Path) -> None:
+    rig = rig_with(tmp_path, 6)
+    assert rig.drain.step(LEVEL, 4, migration="run").moved == 4
+    rig.work()
+    rig.close()
+    assert passed(tmp_path) == [0] * 6
+
+
+def test_what_the_timers_took_over_late_still_waits(tmp_path: Path) -> None:
+    """Handed over when it was overdue: its own slot is long gone, it waits in one of now."""
+    rig = rig_with(tmp_path, 4)
+    rig.work()
+    rig.close()
+    now_ms = rig.clock.now_ms() + HOUR_MS
+    owned = {QUEUE: (Owned(0, 4, True),)}
+    due_ms = np.full(4, now_ms - HOUR_MS + 60_000)
+    offsets, at = np.arange(4), np.arange(4) * 100
+    for read_ms, late, told in (
+        (None, [], [UNKNOWN] * 4),
+        (now_ms, [100, 300], [PASSED, AHEAD, PASSED, AHEAD]),
+        (int(due_ms[0]) - 1, [], [AHEAD] * 4),
+        (int(due_ms[0]), [], [PASSED] * 4),
+    ):
+        standing = Standing(0, {QUEUE: ((0, 4),)}, owned, {}, read_ms, 0, np.array(late, int))
+        assert standing.of_level(QUEUE, offsets, due_ms, at).tolist() == told
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_timers_put_while_the_timers_were_behind_still_wait(tmp_path: Path, taken: bool) -> None:
+    """The slot of their time is delivered when they are taken in: they wait in the one of now."""
+    rig = MigrationRig(tmp_path, stop_enqueue=not taken).open()
+    rig.send([(0, "T", 0, b"first")], TIMER_DELAY_MS="900000")
+    rig.work()
+    rig.advance(BLOCKED_MS)
+    stored_ms = rig.clock.now_ms()
+    rig.clock.set_ms(stored_ms - BLOCKED_MS)  # what is sent now was stored while nothing was done
+    rig.send([(0, "T", 0, b"late")] * 3, TIMER_DELAY_MS="30")
+    rig.clock.set_ms(stored_ms)
+    assert rig.persist_timers(last=True)
+    rig.kill()
+    rows = read(tmp_path, "messages", "role", "passed", "out_ms")
+    read_ms = rig.timers.position.read_ms
+    told = [(row["out_ms"] < read_ms, row["passed"]) for row in rows if row["role"] == ROLE_TIMER]
+    assert told == [(False, 0), *[(True, 0)] * 3]
+
+
+def test_timers_that_left_the_timer_log_are_passed(tmp_path: Path) -> None:
+    """As with an Apache broker that put the read time on disk before the messages."""
+    rig = MigrationRig(tmp_path).open()
+    rig.send([(0, "T", 0, b"body")] * 2, TIMER_DELAY_MS="30")
+    rig.work()
+    rig.advance(BLOCKED_MS)
+    rig.close()
+    rows = read(tmp_path, "messages", "role", "passed")
+    assert [row["passed"] for row in rows if row["role"] == ROLE_TIMER] == [1, 1]
+
+
+def test_what_was_given_back_waits_with_its_level_again(tmp_path: Path) -> None:
+    rig = rig_with(tmp_path, 6)
+    assert rig.drain.step(LEVEL, 4, migration="run").moved == 4
+    rig.work()
+    assert rig.persist_levels()  # knows of the handover, and not of what comes now
+    before = (tmp_path / "config" / "delayOffset.json").read_bytes()
+    rig.giveback.step(LEVEL, 100, migration="run")
+    rig.work()
+    rig.close()
+    (tmp_path / "config" / "delayOffset.json").write_bytes(before)
+    root = Root(str(tmp_path))
+    standing, findings = read_standing(0, root, plan_log(root.url, root))
+    assert not findings
+    assert not any(standing.owned.values())
+    assert passed(tmp_path) == [0] * 6
+
+
+@pytest.mark.parametrize("name", ["delayOffset.json", "duemq.timers.json"])
+def test_a_file_that_is_no_json_is_a_finding(tmp_path: Path, name: str) -> None:
+    rig = rig_with(tmp_path, 1)
+    rig.close()
+    for path in (tmp_path / "config").glob(f"{name}*"):
+        path.write_text("{ no")
+    told = [row for row in read(tmp_path, "findings") if row["file"].endswith(name)]
+    assert [row["kind"] for row in told] == ["unreadable"]
+
+
+def test_units_say_when_their_records_are_due(tmp_path: Path) -> None:
+    rig = rig_with(tmp_path, 3)
+    promised = [row["due_ms"] for row in read(tmp_path, "schedule")]
+    rig.close()
+    rows = read(tmp_path, "messages", "role", "unit_ms", "queue_offset", "phys_offset")
+    assert [row["unit_ms"] for row in rows if row["role"] == ROLE_LEVEL] == promised
+    times = UnitTimes(Root(str(tmp_path)), "SCHEDULE_TOPIC_XXXX")
+    queues, offsets = np.array([QUEUE, QUEUE, 9]), np.array([0, 99, 0])
+    at = np.array([rows[0]["phys_offset"]] * 3)
+    assert times.find(queues, offsets, at).tolist() == [promised[0], NONE, NONE]
+    assert times.find(queues[:1], offsets[:1], at[:1] + 1).tolist() == [NONE], "another record"
+
+
+def test_a_unit_without_a_record_is_told(tmp_path: Path) -> None:
+    rig = rig_with(tmp_path, 3)
+    rig.close()
+    units = read(tmp_path, "schedule")
+    log = sorted((tmp_path / "commitlog").iterdir())[0]
+    data = bytearray(log.read_bytes())
+    data[units[1]["phys_offset"] + 4] ^= 0xFF  # its magic
+    log.write_bytes(bytes(data))
+    rows = read(tmp_path, "consume_queue", topics="SCHEDULE_TOPIC_XXXX")
+    assert [row["found"] for row in rows] == [True, False, True]
+
+
+def test_a_queue_that_cannot_be_read_is_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = rig_with(tmp_path, 3)
+    rig.close()
+    read_file = Root.read
+
+    def refuse(self: Root, path: str, start: int, end: int) -> Any:
+        if path.startswith("consumequeue/SCHEDULE_TOPIC_XXXX"):
+            raise OSError("input/output error")
+        return read_file(self, path, start, end)
+
+    monkeypatch.setattr(Root, "read", refuse)
+    (row,) = read(tmp_path, "consume_queue", topics="SCHEDULE_TOPIC_XXXX")
+    assert (row["damage"], row["queue_offset"], row["phys_offset"]) == ("unreadable", 0, None)
+    assert read(tmp_path, "messages", "unit_ms", roles=str(ROLE_LEVEL)) == [{"unit_ms": None}] * 3

@@ -1,0 +1,117 @@
+"""The put hook on batches."""
+
+from __future__ import annotations
+
+import pytest
+
+from message_store import layout
+from message_store.log.batch import PutBatch
+from message_store.queues.topic_table import TopicTable
+from schedule_service.levels import LevelHistory, Promise
+from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
+from schedule_service.put_hook import STALE_PROPERTIES, LevelHook
+from tests.store_help import LOOPBACK
+
+
+@pytest.fixture
+def topics():
+    return TopicTable()
+
+
+@pytest.fixture
+def hook(topics):
+    return LevelHook(topics, LevelHistory([Promise(0, "1s 5s")]))
+
+
+def batch_of(topics, properties, topic="T", queue_id=3, sys_flag=0):
+    batch = PutBatch(4, 1)
+    text = b"".join(f"{k}\x01{v}\x02".encode() for k, v in properties)
+    batch.add(
+        topic_index=topics.add(topic), queue_id=queue_id, body=b"b", properties=text,
+        born_ms=1, born_host=LOOPBACK, store_host=LOOPBACK, sys_flag=sys_flag,
+    )  # fmt: skip
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("level", "held", "delay_ms"),
+    [("1", 1, 1_000), ("2", 2, 5_000), ("3", 2, 5_000), ("2147483647", 2, 5_000), ("+1", 1, 1_000)],
+)
+@pytest.mark.parametrize("sys_flag", [0, 1, 8])
+def test_a_level_goes_to_the_schedule_topic(topics, hook, level, held, delay_ms, sys_flag):
+    batch = batch_of(topics, [("KEYS", "k"), ("DELAY", level)], sys_flag=sys_flag)
+    hook(batch, 5)
+    row = batch.rows[0]
+    assert topics.name(int(row["topic_index"])) == SCHEDULE_TOPIC
+    assert topics.name(int(row["real_topic_index"])) == "T"
+    assert (row["queue_id"], row["real_queue_id"], row["due_delay_ms"]) == (held - 1, 3, delay_ms)
+    wanted = str(held) if int(level) > 2 else level
+    assert batch.properties(0) == {"KEYS": "k", "DELAY": wanted}
+
+
+@pytest.mark.parametrize(
+    ("properties", "topic", "sys_flag"),
+    [
+        ([], "T", 0),
+        ([("DELAY", "0")], "T", 0),
+        ([("DELAY", "-1")], "T", 0),
+        ([("TIMER_DELAY_SEC", "5")], "T", 0),
+        ([("DELAY", "1")], "T", layout.SYS_PREPARED),
+        ([("DELAY", "1")], "T", layout.SYS_ROLLBACK),
+        ([("DELAY", "1")], HALF_TOPIC, 0),
+    ],
+)
+def test_others_stay_where_they_are(topics, hook, properties, topic, sys_flag):
+    batch = batch_of(topics, properties, topic, sys_flag=sys_flag)
+    hook(batch, 5)
+    row = batch.rows[0]
+    assert topics.name(int(row["topic_index"])) == topic
+    assert (row["real_topic_index"], row["due_delay_ms"], row["status"]) == (-1, -1, 0)
+    assert batch.properties(0) == dict(properties)
+
+
+@pytest.mark.parametrize("level", ["abc", "1.5", "0x1", "99999999999", "1 "])
+def test_a_level_that_is_no_number_is_refused(topics, hook, level):
+    batch = batch_of(topics, [("DELAY", level)])
+    hook(batch, 5)
+    assert batch.rows[0]["status"] == 13
+    assert repr(level) in batch.remarks[0]
+    assert "1 to 2" in batch.remarks[0]
+
+
+@pytest.mark.parametrize("name", STALE_PROPERTIES)
+def test_a_level_wins_over_timers_and_an_earlier_life(topics, hook, name):
+    batch = batch_of(topics, [("TAGS", "A"), (name, "7"), ("DELAY", "2")])
+    hook(batch, 5)
+    assert batch.properties(0) == {"TAGS": "A", "DELAY": "2"}
+    row = batch.rows[0]
+    assert topics.name(int(row["topic_index"])) == SCHEDULE_TOPIC
+    assert (row["timer_kind"], row["tags_hash"]) == (layout.TIMER_NONE, 65)
+
+
+def test_a_scheduled_record_is_not_scheduled_again(topics, hook):
+    pairs = [("DELAY", "2"), ("REAL_TOPIC", "T"), ("REAL_QID", "0")]
+    batch = batch_of(topics, pairs, SCHEDULE_TOPIC, queue_id=1)
+    hook(batch, 5)
+    row = batch.rows[0]
+    assert (row["real_topic_index"], row["queue_id"], row["due_delay_ms"]) == (-1, 1, 5_000)
+    assert batch.properties(0) == dict(pairs)
+
+
+def test_a_row_refused_before_is_left_alone(topics, hook):
+    batch = batch_of(topics, [("DELAY", "x")])
+    batch.refuse(0, 16, "no permission")
+    hook(batch, 5)
+    assert (int(batch.rows[0]["status"]), batch.remarks) == (16, {0: "no permission"})
+
+
+def test_a_batch_larger_than_any_before(topics, hook):
+    batch = PutBatch(8, 1)
+    for _ in range(3_000):
+        batch.add(
+            topic_index=topics.add("T"), queue_id=0, body=b"", properties=b"DELAY\x019\x02",
+            born_ms=1, born_host=LOOPBACK, store_host=LOOPBACK,
+        )  # fmt: skip
+    hook(batch, 5)
+    assert (batch.filled["due_delay_ms"] == 5_000).all()
+    assert batch.properties(2_999) == {"DELAY": "2"}

@@ -1,0 +1,321 @@
+"""Log and wheel made to fit again: after our crashes, after Apache's, after damage."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.golden_data import golden_store
+from tests.timer_store.kernels.naive_units import LAP, Model, columns, staged
+from tests.timer_store.log.test_units import batches, fill, same_slots
+from tests.timer_store.units_help import (
+    FILE_BYTES,
+    NOW_MS,
+    open_units,
+    same_log,
+    same_wheel,
+    temporary_units,
+    timed,
+    timer,
+)
+from timer_store.log.units import TimerUnits
+
+GOLDEN = ["apache-5.3.3-clean", "apache-5.3.3-killed"]
+SECOND = 1_000
+skips = st.sets(st.integers(0, 40).map(lambda n: n * 100))
+
+
+def offsets(skip) -> np.ndarray:
+    return np.array(sorted(skip), np.int64)
+
+
+def spread(units: TimerUnits, count: int = 120) -> Model:
+    """Add timers to six slots, over three files."""
+    return fill(units, [[timer(NOW_MS + 1 + n % 6 * SECOND, n * 100) for n in range(count)]])
+
+
+def slot_bytes(units: TimerUnits, time_ms: int) -> np.ndarray:
+    at = units.wheel.tick(time_ms) % LAP * 32
+    return units.wheel.data[at : at + 32]
+
+
+# -- repair -------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=50)
+@given(batches, st.data(), skips)
+def test_after_a_crash_slots_step_back_to_the_snapshot(made, data, skip):
+    with temporary_units() as units:
+        model = fill(units, made)
+        ends = [0, model.end, *(pos for pos in model.units), *(pos + 52 for pos in model.units)]
+        cut = data.draw(st.sampled_from(sorted(set(ends))))
+        assert units.repair(cut, skip=offsets(skip)) == []
+        model.cut(cut, skip)
+        same_log(units, model)
+        same_wheel(units, model)
+        same_slots(units, model)
+
+
+def test_every_mix_of_old_and_new_slots_is_repaired(tmp_path):
+    """The wheel's file is slots of the snapshot and slots of the next one, in any mix."""
+    units = open_units(tmp_path)
+    model = spread(units, 60)
+    cut, old = units.log.end, units.wheel.data.copy()
+    fill_more = timed([timer(NOW_MS + 1 + n % 9 * SECOND, 10_000 + n) for n in range(60)])
+    units.add(fill_more, write_ms=NOW_MS, read_ms=NOW_MS)
+    for n in (0, 3, 4, 7):
+        slot = slot_bytes(units, NOW_MS + n * SECOND)
+        at = units.wheel.tick(NOW_MS + n * SECOND) % LAP * 32
+        slot[:] = old[at : at + 32]
+    assert units.repair(cut) == []
+    same_log(units, model)
+    same_wheel(units, model)
+
+
+def test_a_slot_that_points_behind_the_log_is_told(tmp_path):
+    units = open_units(tmp_path)
+    spread(units, 12)
+    slot_bytes(units, NOW_MS)[16:24] = np.frombuffer((99 * FILE_BYTES).to_bytes(8, "big"), np.uint8)
+    (found,) = units.repair(units.log.end)
+    assert f"slot {NOW_MS} points here, but no unit can lie there" in str(found)
+    assert "linked again from the timer log" in found.remedy
+
+
+def test_slots_are_counted_again(tmp_path):
+    units = open_units(tmp_path)
+    units.add(
+        timed([timer(NOW_MS + 1 + n % 2 * SECOND, n * 100) for n in range(8)]),
+        write_ms=NOW_MS,
+        read_ms=NOW_MS,
+    )
+    units.bury(np.array([0, 52]))
+    assert (units.wheel.num(NOW_MS), units.wheel.num(NOW_MS + SECOND)) == (4, 4)
+    times = np.array([NOW_MS, NOW_MS + 5, NOW_MS + SECOND, NOW_MS + 77 * SECOND])
+    units.recount(times, skip=np.array([200]))
+    assert (units.wheel.num(NOW_MS), units.wheel.num(NOW_MS + SECOND)) == (2, 3)
+    assert units.read_slot(NOW_MS).rows["phys_offset"].tolist() == [200, 400, 600]
+
+
+def test_discount_and_bury_are_the_halves_of_settle(tmp_path):
+    units = open_units(tmp_path)
+    model = spread(units, 20)
+    places = np.array(sorted(model.units)[3:9])
+    units.discount(places)
+    assert units.read_slot(NOW_MS).rows.size == 4
+    assert units.wheel.total(NOW_MS) == 14
+    units.bury(places)
+    model.settle(places.tolist())
+    same_log(units, model)
+    same_wheel(units, model)
+
+
+# -- check and relink ---------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=50)
+@given(batches, st.data(), skips)
+def test_relink_makes_the_wheel_from_the_log(made, data, skip):
+    with temporary_units() as units:
+        model = fill(units, made)
+        settled = data.draw(st.lists(st.sampled_from(sorted(model.units) or [0]), max_size=5))
+        if model.units and settled:
+            units.settle(np.array(settled))
+            model.settle(settled)
+        wrong = data.draw(st.lists(st.sampled_from(sorted(model.units) or [0]), max_size=5))
+        if model.units and wrong:  # pointers that lead anywhere
+            places = np.unique(wrong)
+            values = [data.draw(st.integers(-1, int(pos) - 1)) for pos in places]
+            units.log.patch(places, "prev_pos", np.array(values, np.int64))
+        from_ms = NOW_MS + data.draw(st.integers(0, 3)) * SECOND
+        seen = []
+        found = units.relink(from_ms, skip=offsets(skip), progress=lambda *at: seen.append(at))
+        assert found.units == len(model.units)
+        assert not found.too_far.size
+        assert not found.damaged.size
+        assert seen[-1] == (len(model.units),) * 2 if model.units else not seen
+        model.slots.clear()
+        ticks = {unit.slot_ms // SECOND for unit in model.units.values()}
+        for tick in ticks:
+            if tick >= from_ms // SECOND:
+                model.hang(tick, skip)
+        same_wheel(units, model)
+        for tick in sorted(ticks):
+            if tick >= from_ms // SECOND:
+                got = units.read_slot(tick * SECOND)
+                assert got.broken is None
+                both = sorted(columns(got.rows) + columns(got.markers), key=lambda row: row[2])
+                assert both == [staged(*item, SECOND) for item in model.waiting(tick)]
+
+
+def test_a_wheel_ahead_of_the_log_is_noticed_and_made_anew(tmp_path):
+    """T13: a power cut with the wheel flushed ahead of the log."""
+    units = open_units(tmp_path)
+    model = spread(units, 30)
+    assert units.check(NOW_MS) == []
+    units.log.truncate(20 * 52)
+    faults = units.check(NOW_MS)
+    assert len(faults) == 6
+    assert "no unit can lie there" in str(faults[0])
+    units.relink(NOW_MS)
+    model.cut(20 * 52)
+    same_wheel(units, model)
+    assert units.check(NOW_MS) == []
+
+
+def test_a_chain_that_leads_into_another_slot_is_told_and_corrected(tmp_path):
+    """T13: new units chained to a position that other slots used later."""
+    units = open_units(tmp_path)
+    model = spread(units, 30)
+    head = units.wheel.slot(NOW_MS).last_pos
+    units.log.patch(np.array([head]), "prev_pos", np.array([head - 52]))
+    found = units.read_slot(NOW_MS)
+    assert found.broken is not None
+    assert "the unit belongs to another slot" in str(found.broken)
+    assert found.broken.offset == head - 52
+    assert found.rows.size == 1  # what came before is given
+    assert units.read_slot_part(NOW_MS, 1).broken is not None
+    assert units.relink(NOW_MS).corrected == 1
+    same_log(units, model)
+    same_slots(units, model)
+
+
+def test_a_circle_ends(tmp_path):
+    units = open_units(tmp_path)
+    spread(units, 30)
+    slot = units.wheel.slot(NOW_MS)
+    units.log.patch(np.array([slot.first_pos]), "prev_pos", np.array([slot.last_pos]))
+    found = units.read_slot(NOW_MS)
+    assert "the unit points forward" in str(found.broken)
+    assert found.rows.size == 4
+
+
+def test_damage_in_the_middle_of_the_log_costs_only_itself(tmp_path):
+    """T15: a gap in the chain."""
+    units = open_units(tmp_path)
+    model = spread(units, 120)
+    bad = sorted(model.units)[60]
+    file = units.log.files[1]
+    file.write(bad - file.base, b"\0" * 52)
+    tick = model.units.pop(bad).slot_ms // SECOND
+    assert units.read_slot(tick * SECOND).broken is not None
+    found = units.relink(NOW_MS)
+    assert found.damaged.tolist() == [bad]
+    assert found.corrected == 1
+    assert units.read_slot(tick * SECOND).rows["pos"].tolist() == [
+        pos for pos, _ in model.in_slot(tick)
+    ]
+    assert np.concatenate(list(units.scan()))["pos"].tolist() == sorted(model.units)
+
+
+def test_stale_units_behind_a_cut_are_never_linked(tmp_path):
+    """T14: what was cut off reads as zeros, so nobody takes it for the newest units."""
+    units = open_units(tmp_path)
+    spread(units, 60)
+    units.repair(10 * 52)
+    units.add(timed([timer(NOW_MS + 1, 9)]), write_ms=NOW_MS, read_ms=NOW_MS)
+    assert units.log.find_end(0) == 11 * 52
+
+
+def test_another_precision_moves_units_into_other_slots(tmp_path):
+    """T20: timerPrecisionMs was changed."""
+    units = open_units(tmp_path)
+    spread(units, 30)
+    far_ms = NOW_MS + 6 * 86_400_000
+    units.add(timed([timer(far_ms, 99_900)]), write_ms=NOW_MS, read_ms=NOW_MS)
+    end = units.log.end
+    units.close()
+    units = open_units(tmp_path, precision_ms=100)
+    units.log.truncate(end)
+    found = units.relink(NOW_MS)
+    assert found.too_far.tolist() == [end - 52]  # a lap is 33.6 hours now
+    assert units.read_slot(NOW_MS + 3 * SECOND).rows.size == 5
+    assert units.read_slot(NOW_MS + 3 * SECOND + 100).rows.size == 0
+    assert units.wheel.total(NOW_MS) == 30
+
+
+def test_slots_of_removed_files_count_only_if_something_waits(tmp_path):
+    units = open_units(tmp_path)
+    units.add(timed([timer(NOW_MS + 1, n) for n in range(49)]), write_ms=NOW_MS, read_ms=NOW_MS)
+    later = [timer(NOW_MS + 9_001, n) for n in range(100, 110)]
+    units.add(timed(later), write_ms=NOW_MS, read_ms=NOW_MS)
+    units.log.remove_first()
+    assert len(units.check(NOW_MS)) == 1
+    units.recount(np.array([NOW_MS]))
+    assert units.check(NOW_MS) == []
+    assert units.read_slot(NOW_MS).rows.size == 0
+
+
+def test_clearing_starts_over(tmp_path):
+    units = open_units(tmp_path)
+    spread(units, 120)
+    units.clear()
+    assert (units.log.end, units.log.files) == (0, [])
+    assert units.wheel.total(NOW_MS) == 0
+    spread(units, 6)
+    assert units.wheel.total(NOW_MS) == 6
+
+
+# -- Apache's stores ----------------------------------------------------------------------------
+
+
+@pytest.fixture(params=GOLDEN)
+def apache(request, tmp_path: Path):
+    """Open a copy of Apache's timer log and wheel."""
+    source = golden_store(request.param)
+    shutil.copytree(source / "timerlog", tmp_path / "timerlog")
+    shutil.copyfile(source / "timerwheel", tmp_path / "timerwheel")
+    units = open_units(tmp_path)
+    units.log.truncate(units.log.find_end(0))
+    yield units
+    units.close()
+
+
+APACHE_READ_MS = 1_795_225_834_000
+
+
+def test_apache_s_chains_resolve(apache):
+    assert apache.check(APACHE_READ_MS) == []
+    rows = np.concatenate(list(apache.scan()))
+    assert rows.size == 32
+    found = []
+    for slot in apache.wheel.live(APACHE_READ_MS):
+        slot_ms = int(slot["tick"]) * SECOND
+        read = apache.read_slot(slot_ms)
+        assert read.broken is None
+        found += read.rows["pos"].tolist() + read.markers["pos"].tolist()
+        assert (read.rows["due_ms"][read.rows["magic"] == 1] == slot_ms + SECOND).all()
+        assert (read.rows["due_ms"][read.rows["magic"] == 3] == 0).all()  # ask the record
+        waiting = read.rows.size - read.markers.size
+        assert slot["num"] == waiting
+    assert sorted(found) == rows["pos"].tolist()
+    assert sum((rows["magic"] & 4) > 0) == 3
+    assert sum((rows["magic"] & 2) > 0) == 8
+
+
+def test_apache_s_units_are_found_by_their_records(apache):
+    rows = np.concatenate(list(apache.scan()))
+    assert apache.find(rows["phys_offset"], rows["slot_ms"]).tolist() == rows["pos"].tolist()
+    assert (apache.find(rows["phys_offset"], rows["slot_ms"] + SECOND) == -1).all()
+
+
+def test_apache_s_wheel_is_made_anew_from_its_log(apache):
+    before = apache.wheel.live(APACHE_READ_MS).copy()
+    found = apache.relink(APACHE_READ_MS)
+    assert (found.units, found.corrected, found.damaged.size) == (32, 0, 0)
+    after = apache.wheel.live(APACHE_READ_MS)
+    for column in ("tick", "first_pos", "last_pos"):
+        assert after[column].tolist() == before[column].tolist()
+    assert after["num"].sum() == 29  # markers do not count
+
+
+def test_ours_go_on_behind_apache_s(apache):
+    rows = timed([timer(APACHE_READ_MS + 3_600_000 - 2_000 + 1, 70_000)])
+    slot_ms = int(rows["slot_ms"][0])
+    before = apache.read_slot(slot_ms).rows.size
+    assert apache.add(rows, write_ms=APACHE_READ_MS, read_ms=APACHE_READ_MS) == 1
+    assert apache.read_slot(slot_ms).rows.size == before + 1

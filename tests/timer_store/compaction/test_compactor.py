@@ -1,0 +1,328 @@
+"""Under disk pressure what waits in old log files is copied forward, and the files go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from delivery.pending import Verdict
+from delivery.plugin import Recalled
+from message_store.verify import verify_store
+from tests.at_once import Synchronous
+from tests.timer_store.compaction_help import DAY_MS, FILE_BYTES, FullDisk, PinningRig
+from timer_store.compaction.compactor import PAUSE_MS
+from timer_store.compaction.plan import Waits
+from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.pending.lookup import PendingTimers
+from timer_store.pending.recalls import TimerRecalls
+from timer_store.verify import TIMERS
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    return FullDisk(monkeypatch)
+
+
+@pytest.fixture
+def rig(tmp_path: Path, disk: FullDisk):
+    rig = PinningRig(tmp_path, disk)
+    rig.open()
+    yield rig
+    if rig.is_open:
+        rig.close()
+
+
+def sparse(rig: PinningRig, files: int = 4, delay_ms: int = DAY_MS) -> list[int]:
+    """Write files in each of which a few timers wait; return when they are due."""
+    due = [rig.clock.now_ms() + delay_ms + n for n in range(3 * files)]
+    for at in range(files):
+        for n in range(3):
+            due_ms = due[3 * at + n]
+            rig.put(due_ms, "TU"[n % 2], body=b"%d" % due_ms, UNIQ_KEY=f"K{3 * at + n}", KEYS="k")
+            rig.fill(1 / 3)
+    rig.fill(1)
+    return due
+
+
+def arrived(rig: PinningRig) -> list[tuple[int, int]]:
+    """Return (promised, stored) of what has come to T and U."""
+    records = [r for r in (*rig.delivered(), *rig.delivered("U")) if r.body[:1] != b"x"]
+    return sorted((int(record.body), record.store_ms) for record in records)
+
+
+def test_survivors_are_copied_the_files_go_and_each_comes_once_at_its_time(rig, disk):
+    due = sparse(rig)
+    assert rig.clean() == 0
+    disk.percent = 86
+    assert rig.clean() == 0
+    pending = rig.timers.books.by_topic()
+    rig.compact()
+    compaction = rig.timers.compaction
+    assert compaction.copied == len(due)
+    assert compaction.waits == Waits.NOTHING
+    assert rig.timers.books.by_topic() == pending
+    assert rig.clean() == 0, "the copies are in no checkpoint yet"
+    assert rig.persist()
+    assert rig.clean() >= 4
+    assert compaction.freed_bytes >= 4 * FILE_BYTES
+    assert rig.timers.books.first_file == rig.store.min_offset
+    copies = rig.delivered(TIMER_TOPIC, TIMER_QUEUE)[-len(due) :]
+    assert {copy.properties["TIMER_ROLL_TIMES"] for copy in copies} == {"1"}
+    rig.advance(DAY_MS - (rig.clock.now_ms() + DAY_MS - due[0]) - 1)
+    assert arrived(rig) == []
+    rig.advance(DAY_MS)
+    assert arrived(rig) == [(due_ms, due_ms) for due_ms in due]
+    assert rig.timers.books.total == 0
+
+
+def test_no_more_than_the_pressure_asks_for(rig, disk):
+    sparse(rig, files=6)
+    in_first = rig.timers.books.by_file()[0]
+    disk.percent = 85.05  # half a file too much
+    rig.compact()
+    assert rig.timers.compaction.copied == in_first
+    disk.percent = 50
+    rig.compact()
+    assert rig.timers.compaction.copied == in_first
+
+
+def test_it_stops_when_the_pressure_is_gone(rig, disk):
+    sparse(rig, files=6)
+    disk.percent = 88
+    rig.timers.compaction.look()
+    while not rig.timers.compaction.copied:
+        rig.advance(5)
+    disk.percent = 50
+    rig.advance(5_000)
+    assert not rig.timers.compaction.running
+    assert rig.timers.compaction.why == ""
+
+
+@pytest.mark.parametrize(
+    ("percent", "ratio", "waits"),
+    [(86, 10, Waits.TOO_FULL), (89.99, 50, Waits.NO_ROOM), (84, 50, Waits.NOTHING)],
+)
+def test_what_gains_nothing_or_has_no_room_stays(rig, disk, percent, ratio, waits, caplog):
+    for _ in range(4):
+        rig.put_many([(rig.clock.now_ms() + DAY_MS, "T", 0, b"y" * 900)] * 5)
+        rig.fill(0.6)
+    rig.timers.reconfigure(replace(rig.config, compact_percent=ratio))
+    disk.percent = percent
+    rig.compact()
+    compaction = rig.timers.compaction
+    assert (compaction.copied, compaction.waits) == (0, waits)
+    assert ("old log files stay" in caplog.text) == bool(waits)
+    assert (compaction.why in caplog.text) == bool(compaction.why or not caplog.text)
+
+
+def test_ratio_0_copies_nothing(rig, disk):
+    sparse(rig)
+    rig.timers.reconfigure(replace(rig.config, compact_percent=0))
+    disk.percent = 88
+    rig.compact()
+    assert rig.timers.compaction.copied == 0
+
+
+def test_files_that_others_need_are_left(rig, disk):
+    sparse(rig)
+    other = rig.store.log.files[1].base + 5
+    rig.store.retention.add_pin(lambda: other, owner="levels")
+    in_first = rig.timers.books.by_file()[0]
+    disk.percent = 88
+    rig.compact()
+    compaction = rig.timers.compaction
+    assert compaction.copied == in_first
+    assert compaction.waits == Waits.OTHERS
+    assert rig.timers.first_needed == rig.store.log.files[1].base
+
+
+def test_nothing_is_copied_that_cannot_be_stored_or_taken_in(rig, disk):
+    sparse(rig)
+    disk.percent = 88
+    compaction = rig.timers.compaction
+    compaction.look()
+    disk.percent = 91
+    rig.store.check_disk()
+    rig.advance(3_000)
+    assert (compaction.copied, compaction.waits) == (0, Waits.REFUSED)
+    disk.percent = 88
+    rig.store.check_disk()
+    rig.timers.reconfigure(replace(rig.config, stop_enqueue=True))
+    rig.advance(3_000)
+    assert (compaction.copied, compaction.waits) == (0, Waits.BEHIND)
+    rig.timers.reconfigure(rig.config)
+    rig.advance(3_000)
+    assert (compaction.copied, compaction.waits) == (12, Waits.NOTHING)
+
+
+def test_due_timers_go_first(rig, disk):
+    """As long as more is due than one batch has, nothing is copied; then it is, between batches."""
+    sparse(rig)
+    disk.percent = 88
+    compaction = rig.timers.compaction
+    rig.timers.reconfigure(replace(rig.config, batch_records_max=2))
+    rig.put_many([(rig.clock.now_ms() + 1, "T", 0, b"x")] * 20)
+    compaction.look()
+    rig.clock.advance(5)
+    assert rig.timers.turn(rig.clock.now_ms())
+    while rig.timers.delivery.is_due(rig.clock.now_ms()):
+        assert compaction.moment_ms == 0, "no piece yet"
+        assert rig.timers.turn(rig.clock.now_ms())
+    assert len(rig.bodies()) == 20
+    for _ in range(20):
+        rig.put(rig.clock.now_ms() + 1)
+        rig.clock.advance(PAUSE_MS)
+        assert rig.timers.turn(rig.clock.now_ms())
+    assert compaction.copied == 12
+
+
+@pytest.mark.parametrize("roll_mode", ["index", "message"])
+def test_far_timers_are_copied_and_roll_on(tmp_path, disk, roll_mode):
+    rig = PinningRig(tmp_path, disk, roll_window_slots=3_600, roll_mode=roll_mode)
+    rig.open()
+    due = sparse(rig)
+    rig.advance(2 * 3_600_000)
+    disk.percent = 88
+    rig.compact()
+    rig.persist()
+    assert rig.clean() >= 4
+    rig.kill()
+    rig.open()
+    rig.advance(DAY_MS)
+    assert arrived(rig) == [(due_ms, due_ms) for due_ms in due]
+    rig.close()
+
+
+# -- what moved is still there --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["cancel", "move", "fire"])
+@pytest.mark.parametrize("how", ["offset", "unique", "key", "topic"])
+def test_a_copy_is_found_and_decided_on_as_its_original(rig, disk, how, action):
+    due = sparse(rig)
+    first = [record.phys_offset for record in rig.delivered(TIMER_TOPIC, TIMER_QUEUE)]
+    disk.percent = 88
+    rig.compact()
+    waiting = Synchronous(PendingTimers(rig.timers))
+    found = {
+        "offset": lambda: waiting.by_offset(np.array(first, np.int64)),
+        "unique": lambda: waiting.by_key("", [f"K{n}" for n in range(12)], unique=True),
+        "key": lambda: waiting.by_key("", ["k"], unique=False),
+        "topic": lambda: next(iter(waiting.by_topic("T", 0, 1 << 60))),
+    }[how]()
+    mine = sorted(found.due_ms.tolist())
+    assert mine == (due if how != "topic" else [d for n, d in enumerate(due) if n % 3 % 2 == 0])
+    due_ms = np.full(found.offsets.size, due[-1] + 60_000)
+    decided = {
+        "cancel": lambda: waiting.cancel(found.offsets),
+        "move": lambda: waiting.move(found.offsets, due_ms, lambda *_: None),
+        "fire": lambda: waiting.fire(found.offsets),
+    }[action]()
+    assert (decided.verdicts == Verdict.DONE).all()
+    rest = [d for d in due if d not in mine]
+    rig.persist()
+    rig.kill()
+    rig.open()
+    fired = [d for d, _ in arrived(rig)]
+    assert fired == (mine if action == "fire" else [])
+    rig.advance(DAY_MS + 1_000)
+    assert [d for d, _ in arrived(rig)] == (due if action == "fire" else rest)
+    rig.advance(60_000)
+    assert [d for d, _ in arrived(rig)] == (rest if action == "cancel" else due)
+
+
+def test_a_copy_is_recalled_by_its_handle(rig, disk):
+    due = sparse(rig)
+    disk.percent = 88
+    rig.compact()
+    rig.persist()
+    rig.clean()
+    out_ms = (due[0] - 1) // 1_000 * 1_000
+    recalls = TimerRecalls(lambda: rig.timers)
+    assert asyncio.run(recalls.recall("T", out_ms + 1, "K0")) == Recalled.DONE
+    rig.advance(2 * DAY_MS)
+    assert [d for d, _ in arrived(rig)] == due[1:]
+
+
+def test_a_timer_that_cannot_be_copied_keeps_its_file(rig, disk):
+    due_ms = rig.clock.now_ms() + DAY_MS
+    batch = rig.put(due_ms, body=b"torn")
+    rig.put(due_ms, body=b"plain")
+    rig.fill(4)
+    damage(rig, int(batch.rows[0]["phys_offset"]), b"torn")
+    disk.percent = 88
+    rig.compact()
+    compaction = rig.timers.compaction
+    assert (compaction.copied, compaction.waits) == (1, Waits.LEFT)
+    assert "1 timers in log files from 0 on" in compaction.why
+    rig.timers.compaction.look()
+    assert not compaction.running, "not again at once"
+    rig.clock.advance(60_001)
+    assert compaction.look()
+    rig.advance(DAY_MS)
+    assert rig.bodies() == [b"plain"]
+    assert sum(rig.timers.stats.quarantined.values()) == 1
+
+
+def damage(rig: PinningRig, offset: int, text: bytes) -> None:
+    """Change a byte of a body in the log."""
+    file = rig.store.log.file_of(offset)
+    at = bytes(file.data).index(text, offset - file.base)
+    file.write(at, b"X")
+
+
+# -- by hand --------------------------------------------------------------------------------------
+
+
+def age(rig: PinningRig, hours: int) -> None:
+    """Make the first three files so old."""
+    then_s = rig.clock.now_ms() / 1_000 - hours * 3_600
+    for at, file in enumerate(rig.store.log.files):
+        when_s = then_s if at < 3 else rig.clock.now_ms() / 1_000
+        os.utime(file.path, (when_s, when_s))
+
+
+def test_by_hand_expired_files_are_made_free_and_go_at_any_hour(rig, disk):
+    due = sparse(rig)
+    age(rig, 71)
+    rig.compact(by_hand=True)
+    assert rig.timers.compaction.copied == 0
+    age(rig, 73)
+    end = rig.store.log.files[2].base + FILE_BYTES
+    rig.compact(by_hand=True)
+    by_file = rig.timers.books.by_file()
+    assert min(by_file) >= end
+    assert rig.clean() == 0
+    assert rig.persist()
+    assert rig.clean() == 3
+    rig.advance(2 * DAY_MS)
+    assert arrived(rig) == [(due_ms, due_ms) for due_ms in due]
+
+
+# -- and afterwards -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_store_without_its_old_files_is_sound(rig, disk, end):
+    due = sparse(rig)
+    rig.put_many([(rig.clock.now_ms() + 1_000, "T", 0, b"x")] * 200)  # files of the timer log
+    rig.advance(40_000)
+    disk.percent = 88
+    rig.compact()
+    rig.persist(last=True)
+    assert rig.clean() >= 4
+    rig.advance(31_000)
+    rig.persist(last=True)
+    assert rig.timers.log_cleaning.removed_files > 0
+    getattr(rig, end)()
+    report = verify_store(rig.root, parts=[TIMERS])
+    assert [f for f in report.findings if f.severity == "error"] == []
+    rig.open()
+    assert rig.notices == []
+    rig.advance(2 * DAY_MS)
+    assert arrived(rig) == [(due_ms, due_ms) for due_ms in due]

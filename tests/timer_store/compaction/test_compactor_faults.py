@@ -1,0 +1,256 @@
+"""Compaction and death: at every write, torn, with power cuts; nothing lost, doubled, early.
+
+The model: what became of each message, and how far the log was then. A power cut takes the end of
+the log, and the model forgets what happened behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from delivery.pending import Verdict
+from tests.at_once import Synchronous
+from tests.simulation.model import log_records
+from tests.timer_store.compaction_help import FullDisk, PinningRig
+from tests.timer_store.faults import Death
+from tests.timer_store.test_model import Life
+from timer_store.names import TIMER_TOPIC
+from timer_store.pending.lookup import PendingTimers
+
+GONE = -1
+SPAN_MS = 600_000  # ten roll windows
+
+
+class World:
+    """A store that lives and dies, and what must be in it."""
+
+    def __init__(self, seed: int, percent: float = 88.0) -> None:
+        patch = pytest.MonkeyPatch()
+        self.full = FullDisk(patch)
+        self.percent = percent
+        self.life = Life(seed, 30, lambda root, clock, **c: PinningRig(root, self.full, clock, **c))
+        self.undo, self.putting = patch.undo, 0
+        self.fates: list[list[tuple[int, int]]] = []  # by message: (log end, due time or GONE)
+        self.arrived: dict[int, tuple[int, int]] = {}  # log offset: number, store time
+
+    @property
+    def rig(self) -> Any:
+        return self.life.rig
+
+    def end(self) -> None:
+        self.life.end()
+        self.undo()
+
+    # -- deeds ----------------------------------------------------------------------------------
+
+    def put(self, delays: list[int]) -> None:
+        for delay_ms in delays:
+            due_ms, number = self.rig.clock.now_ms() + delay_ms, len(self.fates)
+            self.putting = due_ms
+            body = b"<%d %s>" % (number, b"x" * (number % 5 * 100))
+            batch = self.rig.put(due_ms, "TU"[number % 2], body=body, UNIQ_KEY=f"K{number}")
+            assert batch.rows[0]["status"] == 0
+            self.fates.append([(self.rig.store.max_offset, due_ms)])
+
+    def fill(self) -> None:
+        self.rig.fill(1)
+
+    def compact(self) -> None:
+        self.full.percent = self.percent
+        try:
+            self.rig.compact()
+        finally:
+            self.full.percent = 50.0
+
+    def persist(self) -> None:
+        self.rig.persist()
+
+    def clean(self) -> None:
+        self.full.percent = 88.0
+        try:
+            self.rig.clean()
+        finally:
+            self.full.percent = 50.0
+
+    def advance(self, step_ms: int) -> None:
+        self.rig.advance(step_ms)
+
+    def decide(self, picks: list[int], delay_ms: int) -> None:
+        """Cancel some (delay 0), or move them."""
+        due_ms = self.rig.clock.now_ms() + delay_ms if delay_ms else GONE
+        known = [n for n, fates in enumerate(self.fates) if fates]
+        waiting = Synchronous(PendingTimers(self.rig.timers))
+        for number in {known[pick % len(known)] for pick in picks} if known else ():
+            found = waiting.by_key("", [f"K{number}"], unique=True)
+            waits = self.fates[number][-1][1] != GONE and number not in self.came()
+            assert found.offsets.size == waits
+            if not waits:
+                continue
+            if delay_ms:
+                decided = waiting.move(found.offsets, np.array([due_ms]), lambda *_: None)
+            else:
+                decided = waiting.cancel(found.offsets)
+            assert decided.verdicts.tolist() == [Verdict.DONE]
+            self.fates[number].append((decided.log_end, due_ms))
+        self.rig.work()
+
+    def die(self, cut: bool) -> None:
+        log_end = self.life.die(cut=cut)
+        if cut:
+            self.fates = [[f for f in fates if f[0] <= log_end] for fates in self.fates]
+            self.arrived = {at: who for at, who in self.arrived.items() if at < log_end}
+        self.reopen()
+
+    def reopen(self) -> None:
+        self.rig.is_open = True
+        self.life.disk.spared = ("commitlog/",)
+        self.rig.open()
+        self.life.disk.spared = ()
+        for record in log_records(self.rig.store):  # was it stored, what death interrupted?
+            if record.body.startswith(b"<%d " % len(self.fates)):
+                end = record.phys_offset + record.total_size
+                self.fates.append([(end, self.putting)])
+
+    @contextmanager
+    def mortal(self, steps: int, torn: int, cut: bool) -> Any:
+        """Die after so many steps; live on after the block in any case."""
+        disk = self.life.disk
+        disk.left, disk.torn = steps, torn
+        try:
+            yield
+        except Death:
+            self.see()
+            self.die(cut)
+        finally:
+            disk.left = None
+
+    # -- what must hold -------------------------------------------------------------------------
+
+    def see(self) -> None:
+        """Note what has arrived; files may go later."""
+        for record in log_records(self.rig.store):
+            if record.body.startswith(b"<") and record.topic != TIMER_TOPIC:
+                self.arrived[record.phys_offset] = number_of(record), record.store_ms
+
+    def came(self) -> set[int]:
+        self.see()
+        return {number for number, _ in self.arrived.values()}
+
+    def check(self) -> None:
+        came, now_ms = self.came(), self.rig.clock.now_ms()
+        counts = Counter(number for number, _ in self.arrived.values())
+        assert [n for n, count in counts.items() if count > 1] == [], "twice"
+        due = {n: fates[-1][1] for n, fates in enumerate(self.fates) if fates}
+        for number, store_ms in self.arrived.values():
+            assert due[number] != GONE, "cancelled, and it came"
+            assert store_ms >= due[number], "early"
+        waiting = {n for n, due_ms in due.items() if due_ms != GONE and n not in came}
+        assert [n for n in waiting if due[n] <= now_ms] == [], "missing"
+        self.check_books(waiting)
+
+    def check_books(self, waiting: set[int]) -> None:
+        timers = self.rig.timers
+        mine = (r for r in log_records(self.rig.store) if r.topic == TIMER_TOPIC)
+        newest = {number_of(r): r.phys_offset for r in mine if r.body.startswith(b"<")}
+        assert waiting <= newest.keys(), "lost"
+        size = timers.store.log.file_bytes
+        assert timers.books.total == len(waiting)
+        assert timers.books.by_file() == Counter(newest[n] // size * size for n in waiting)
+        if waiting:
+            assert timers.first_pending_offset <= min(newest[n] for n in waiting)
+
+
+def number_of(record: Any) -> int:
+    return int(record.body[1:].split(b" ")[0])
+
+
+# -- every write ----------------------------------------------------------------------------------
+
+
+def scenario(world: World) -> None:
+    """Checkpoints before and behind, retention, a second round over copies of copies."""
+    for _ in range(2):
+        world.compact()
+        world.persist()
+        world.clean()
+        world.put([2 * SPAN_MS, 3 * SPAN_MS + 5])
+        world.fill()
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["kill", "power"])
+@pytest.mark.parametrize("torn", [0, 60])
+def test_death_at_every_write(torn, cut):
+    every = int(os.environ.get("COMPACT_EVERY", "8"))
+    steps, done = torn % every, False
+    while not done:
+        world = World(steps)
+        try:
+            world.put([SPAN_MS, 2 * SPAN_MS + 1, 90_000])
+            world.fill()
+            world.put([SPAN_MS + 7, 6 * SPAN_MS])
+            world.fill()
+            world.persist()
+            done = True
+            with world.mortal(steps, torn, cut):
+                done = False
+                scenario(world)
+                done = True
+            world.check()
+            scenario(world)
+            world.check()
+            assert world.rig.timers.compaction.copied > 0
+            world.advance(8 * SPAN_MS)
+            world.check()
+            assert world.rig.timers.books.total == 0
+        finally:
+            world.end()
+        steps += every
+    assert steps > 50
+
+
+# -- any order ------------------------------------------------------------------------------------
+
+DELAYS = st.sampled_from([1, 99, 100, 101, 5_000, 59_999, 60_000, 61_000, SPAN_MS, 6 * SPAN_MS])
+PICKS = st.lists(st.integers(0, 1 << 20), min_size=1, max_size=4)
+DEEDS = st.one_of(
+    st.tuples(st.just("put"), st.lists(DELAYS, min_size=1, max_size=6)),
+    st.tuples(st.just("advance"), DELAYS),
+    st.tuples(st.just("decide"), PICKS, st.sampled_from([0, 500, SPAN_MS])),
+    st.tuples(st.sampled_from(["fill", "fill", "compact", "compact", "persist", "clean"])),
+    st.tuples(st.just("die"), st.booleans()),
+)
+DEATHS = st.tuples(st.integers(0, 12), st.sampled_from([0, 52, 60, 700]), st.booleans())
+ACTS = st.lists(st.tuples(DEEDS, st.none() | DEATHS), max_size=25)
+
+
+@settings(
+    max_examples=int(os.environ.get("COMPACT_MODELS", "20")),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+@given(seed=st.integers(0, 1 << 32), acts=ACTS)
+def test_any_order_of_deeds_and_deaths(seed, acts):
+    world = World(seed)
+    try:
+        for (name, *words), death in acts:
+            deed = partial(getattr(world, name), *words)
+            if death is None or name not in ("compact", "persist", "clean", "advance"):
+                deed()
+            else:
+                with world.mortal(*death):
+                    deed()
+            world.check()
+        world.advance(20 * SPAN_MS)
+        world.check()
+        assert world.rig.timers.books.total == 0
+    finally:
+        world.end()

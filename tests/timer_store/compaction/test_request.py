@@ -1,0 +1,112 @@
+"""Compaction by hand: what is answered, dry and in earnest; what is illegal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from delivery.plugin import Request
+from message_store.errors import RequestError
+from tests.timer_store.compaction_help import DAY_MS, FILE_BYTES, FullDisk, PinningRig
+from timer_store.collector import StoreCollector
+from timer_store.compaction.request import (
+    COMPACT_TIMERS,
+    NOTHING_EXPIRED,
+    NOTHING_NEEDED,
+    answer_compact,
+)
+from timer_store.views import summary
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    return FullDisk(monkeypatch)
+
+
+@pytest.fixture
+def rig(tmp_path: Path, disk: FullDisk):
+    rig = PinningRig(tmp_path, disk)
+    rig.open()
+    yield rig
+    rig.close()
+
+
+def ask(rig: PinningRig, body: bytes = b"") -> dict[str, Any]:
+    request = Request(COMPACT_TIMERS, {}, body)
+    found: dict[str, Any] = json.loads(asyncio.run(answer_compact(rig.timers, request)).body)
+    return found
+
+
+def age(rig: PinningRig) -> None:
+    for file in rig.store.log.files[:-1]:
+        os.utime(file.path, (0, 0))
+
+
+def one_waits(rig: PinningRig) -> int:
+    """Have one timer wait in the first file; return the size of its record."""
+    batch = rig.put(rig.clock.now_ms() + DAY_MS)
+    rig.fill(3)
+    return int(batch.rows[0]["record_size"])
+
+
+def test_a_dry_run_says_what_the_real_one_does(rig):
+    size = one_waits(rig)
+    assert ask(rig)["why"] == NOTHING_EXPIRED
+    age(rig)
+    end = rig.store.log.files[-1].base
+    gain = {"messages": 1, "bytes": size, "frees": end, "until": end}
+    rest = {"running": False, "waits": "", "why": ""}
+    assert ask(rig, b'{"dry_run": true}') == gain | rest | {"dry_run": True, "started": False}
+    assert not rig.timers.compaction.running
+    assert ask(rig) == gain | rest | {"dry_run": False, "started": True}
+    again = ask(rig)
+    assert (again["running"], again["started"]) == (True, False)
+    rig.advance(1_000)
+    assert ask(rig)["why"] == NOTHING_NEEDED
+    rig.persist()
+    assert rig.clean() == end // FILE_BYTES >= 2
+
+
+def test_no_room_is_answered(rig, disk):
+    one_waits(rig)
+    age(rig)
+    disk.percent = 89.999
+    found = ask(rig)
+    assert (found["started"], found["waits"]) == (False, "no_room")
+    assert "make room" in found["why"]
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"dry": true}', b'{"dry_run": 1}'])
+def test_what_cannot_be_understood(rig, body):
+    with pytest.raises(RequestError):
+        ask(rig, body)
+
+
+def test_figures_and_summary_tell_it(rig, disk):
+    size = one_waits(rig)
+    registry = CollectorRegistry()
+    registry.register(StoreCollector(rig.timers))
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"duemq_timer_{name}", labels)
+
+    disk.percent = 89.999
+    rig.compact()
+    assert value("compaction_waits", why="no_room") == 1
+    assert value("compaction_waits", why="too_full") == 0
+    assert summary(rig.timers)["compaction"]["waits"] == "no_room"
+    rig.clock.advance(60_001)
+    disk.percent = 86
+    rig.compact()
+    assert value("compaction_waits", why="no_room") == 0
+    assert value("copied_total") == 1
+    assert value("copied_bytes_total") == size
+    assert value("freed_bytes_total") >= FILE_BYTES
+    told = summary(rig.timers)["compaction"]
+    assert (told["copied"], told["running"], told["why"]) == (1, False, "")

@@ -1,0 +1,344 @@
+"""Due timers reach their topics once, in order; nothing is lost and nothing stands in the way."""
+
+from __future__ import annotations
+
+import errno
+
+import numpy as np
+import pytest
+
+from delivery.quarantine import QUARANTINE_TOPIC
+from delivery.redirected import HALF_TOPIC
+from message_store.log.batch import PutBatch
+from tests.store_help import add_message, put_one
+from tests.timer_store.delivery_help import (
+    WRITE_MS,
+    bodies,
+    held,
+    open_timer_store,
+    records,
+    timer_topics,
+)
+from timer_store import layout
+from timer_store.dequeue.deliverer import NOT_PUT, TimerDeliverer
+from timer_store.names import TIMER_TOPIC
+
+
+@pytest.fixture
+def store(tmp_path):
+    with open_timer_store(tmp_path, commitlog_file_bytes=1 << 20) as store:
+        timer_topics(store, "T", "U")
+        yield store
+
+
+def deliver_batch(store, rows):
+    return TimerDeliverer(store).deliver_batch(rows, store.clock.now_ms())
+
+
+def fail_writes(monkeypatch, store, *, after=0):
+    """Have the disk refuse every append after the next `after`."""
+    left = [after]
+    write = type(store.log.files[0]).write
+
+    def failing(self, pos, data):
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, "no space left")
+        left[0] -= 1
+        write(self, pos, data)
+
+    monkeypatch.setattr(type(store.log.files[0]), "write", failing)
+
+
+def recover(monkeypatch, store):
+    monkeypatch.undo()
+    monkeypatch.setattr(type(store), "disk_used_ratio", 0.1)
+    store.check_disk()
+
+
+def test_a_delivery_is_what_apache_makes_of_a_timer(store):
+    body = b"hello" * 30
+    rows = held(store, body, queue_id=2, TAGS="A", KEYS="k", UNIQ_KEY="u", WAIT="true")
+    store.clock.advance(7)
+    trip = deliver_batch(store, rows)
+    assert (trip.done, trip.delivered, trip.lost, trip.refusal, trip.parked) == (1, 1, 0, "", [])
+    assert trip.store_ms.tolist() == [store.clock.now_ms()]
+    assert trip.topic_index.tolist() == [store.topics.find("T")]
+    (got,) = records(store, "T", 2)
+    before = store.read_record(int(rows[0]["phys_offset"]))
+    assert got.body == body
+    assert got.properties == before.properties | {
+        "TIMER_ENQUEUE_MS": str(WRITE_MS),
+        "TIMER_DEQUEUE_MS": str(store.clock.now_ms()),
+    }
+    assert got.prepared_offset == -(before.phys_offset + 1)
+    for name in ("born_ms", "born_host", "store_host", "flag", "sys_flag", "reconsume_times"):
+        assert getattr(got, name) == getattr(before, name)
+    (unit,) = store.units("T", 2, 0, 9)
+    assert unit["tags_code"] == ord("A")
+
+
+def test_one_that_never_entered_the_wheel(store):
+    rows = held(store, b"body")
+    rows["write_ms"] = 2**63 - 1
+    deliver_batch(store, rows)
+    assert records(store)[0].properties["TIMER_ENQUEUE_MS"] == "9223372036854775807"
+
+
+def test_order_is_kept_across_kernel_plain_way_quarantine_and_loss(store):
+    good = held(store, *[b"%02d" % n for n in range(20)])
+    bad = held(store, b"bad", topic="nowhere")
+    odd = held(store, b"odd", TIMER_ENQUEUE_MS="1", **{"__CRC32#": "1"})
+    rows = np.concatenate([good[:7], bad, good[7:9], odd, good[9:]])
+    rows[3]["phys_offset"] += 1
+    trip = deliver_batch(store, rows)
+    assert (trip.done, trip.delivered, len(trip.parked)) == (22, 20, 2)
+    wanted = [b"%02d" % n for n in range(20) if n != 3]
+    assert bodies(store) == [*wanted[:8], b"odd", *wanted[8:]]
+    assert np.flatnonzero(trip.store_ms == NOT_PUT).tolist() == [3, 7]
+    assert [item.reason for item in trip.parked] == ["unreadable", "topic_missing"]
+    assert (
+        trip.topic_index.tolist()
+        == [store.topics.find("T")] * 7 + [-1] + [store.topics.find("T")] * 14
+    )
+
+
+@pytest.mark.parametrize(
+    ("properties", "reason"),
+    [
+        ({"REAL_TOPIC": "nowhere"}, "topic_missing"),
+        ({"REAL_TOPIC": HALF_TOPIC}, "half_message"),
+        ({"REAL_QID": "x"}, "no_target"),
+        ({"REAL_TOPIC": TIMER_TOPIC}, "no_target"),
+        ({"TIMER_DEL_UNIQKEY": "T+k"}, "wrong_record"),
+    ],
+)
+def test_what_cannot_be_delivered_is_kept_with_its_reason_and_blocks_nothing(
+    store, properties, reason
+):
+    """T4, T7, T8: never dropped, never in the way."""
+    bad = held(store, b"bad", KEYS="k", UNIQ_KEY="u", **properties)
+    trip = deliver_batch(store, np.concatenate([bad, held(store, b"good")]))
+    assert (trip.done, trip.delivered) == (2, 1)
+    assert bodies(store) == [b"good"]
+    (kept,) = records(store, QUARANTINE_TOPIC)
+    assert kept.prepared_offset == -(int(bad[0]["phys_offset"]) + 1)
+    found = kept.properties
+    assert (found["DUEMQ_REASON"], found["KEYS"], found["UNIQ_KEY"]) == (reason, "k", "u")
+    assert found["DUEMQ_DUE_MS"] == str(int(bad[0]["due_ms"]))
+    assert found["DUEMQ_QUEUE_OFFSET"] == "0"
+    assert "DUEMQ_LEVEL" not in found
+    size = int(bad[0]["record_size"])
+    assert kept.body == bytes(store.record_bytes(int(bad[0]["phys_offset"]), size))
+
+
+def test_a_topic_that_was_deleted_is_missing(store):
+    rows = held(store, b"bad")
+    store.topics.set_routing("T", write_queues=0, read_queues=0, perm=0)
+    trip = deliver_batch(store, rows)
+    assert [item.reason for item in trip.parked] == ["topic_missing"]
+    assert trip.topic_index.tolist() == [store.topics.find("T")]
+
+
+def test_a_unit_that_points_at_a_delivered_message_does_not_deliver_it_again(store):
+    """T8: its text still has REAL_TOPIC and REAL_QID."""
+    rows = held(store, b"once")
+    deliver_batch(store, rows)
+    (got,) = records(store)
+    rows["phys_offset"], rows["record_size"] = got.phys_offset, got.total_size
+    trip = deliver_batch(store, rows)
+    assert [item.reason for item in trip.parked] == ["wrong_record"]
+    assert bodies(store) == [b"once"]
+
+
+def test_a_full_disk_loses_nothing(store, monkeypatch):
+    """T3: Apache gives up after three attempts in a second."""
+    rows = held(store, b"0", b"1", b"2")
+    fail_writes(monkeypatch, store)
+    deliverer = TimerDeliverer(store)
+    for _ in range(5):
+        trip = deliverer.deliver_batch(rows, store.clock.now_ms())
+        assert (trip.done, trip.delivered) == (0, 0)
+        assert "disk is full" in trip.refusal
+    recover(monkeypatch, store)
+    trip = deliverer.deliver_batch(rows, store.clock.now_ms())
+    assert (trip.done, trip.refusal) == (3, "")
+    assert bodies(store) == [b"0", b"1", b"2"]
+
+
+def test_a_disk_that_fills_in_the_middle_of_a_batch(tmp_path, monkeypatch):
+    with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
+        timer_topics(store, "T")
+        rows = held(store, *[b"%02d" % n + bytes(3_000) for n in range(30)])
+        rows = np.concatenate([rows[:4], held(store, b"bad", topic="nowhere"), rows[4:]])
+        deliverer = TimerDeliverer(store)
+        fail_writes(monkeypatch, store, after=2)  # the rest of a file, and its blank
+        trip = deliverer.deliver_batch(rows, store.clock.now_ms())
+        done = trip.done
+        assert 0 < done < rows.size
+        assert trip.refusal
+        assert trip.delivered + len(trip.parked) == done
+        recover(monkeypatch, store)
+        trip = deliverer.deliver_batch(rows[done:], store.clock.now_ms())
+        assert trip.done == rows.size - done
+        assert [body[:2] for body in bodies(store)] == [b"%02d" % n for n in range(30)]
+        assert len(records(store, QUARANTINE_TOPIC)) == 1
+
+
+def test_an_undeliverable_timer_waits_too_while_the_disk_is_full(store, monkeypatch):
+    rows = np.concatenate([held(store, b"bad", topic="nowhere"), held(store, b"good")])
+    fail_writes(monkeypatch, store)
+    trip = deliver_batch(store, rows)
+    assert (trip.done, trip.parked) == (0, [])
+    recover(monkeypatch, store)
+    assert deliver_batch(store, rows).done == 2
+    assert len(records(store, QUARANTINE_TOPIC)) == 1
+
+
+def test_what_retention_removed_is_counted_as_lost(tmp_path):
+    """T7: not silently."""
+    with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
+        timer_topics(store, "T")
+        rows = held(store, *[b"%02d" % n + bytes(3_000) for n in range(40)])
+        store.log.remove_first()
+        gone = int((rows["phys_offset"] < store.log.min_offset).sum())
+        trip = deliver_batch(store, rows)
+        assert (trip.done, trip.lost, trip.delivered) == (40, gone, 40 - gone)
+        assert (trip.store_ms[:gone] == NOT_PUT).all()
+        assert (trip.topic_index == store.topics.find("T")).all()
+        assert [body[:2] for body in bodies(store)] == [b"%02d" % n for n in range(gone, 40)]
+
+
+LONG = "x" * 250
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_a_record_that_is_too_long_under_its_own_topic_goes_to_quarantine(tmp_path, where):
+    """T4: a file's worth of record; the real topic's name is longer than the timer topic's."""
+    with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
+        timer_topics(store, "T", LONG)
+        long = held(store, bytes(65_050), topic=LONG)
+        rows = held(store, b"0", b"1")
+        rows = np.concatenate([rows[:where], long, rows[where:]])
+        trip = deliver_batch(store, rows)
+        assert (trip.done, trip.delivered) == (3, 2)
+        assert bodies(store) == [b"0", b"1"]
+        (kept,) = records(store, QUARANTINE_TOPIC)
+        assert kept.properties["DUEMQ_REASON"] == "illegal"
+        assert kept.body == b""  # the log still has it, at DUEMQ_PHYS_OFFSET
+
+
+def test_long_records_that_fit_are_delivered_in_order(tmp_path):
+    with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
+        timer_topics(store, "T")
+        rows = held(store, b"0", bytes(50_000), b"1", bytes(60_000), b"2")
+        trip = deliver_batch(store, rows)
+        assert (trip.done, trip.delivered) == (5, 5)
+        assert [len(body) for body in bodies(store)] == [1, 50_000, 1, 60_000, 1]
+
+
+def test_properties_at_their_limit_are_delivered_without_the_marks(store):
+    """T4: what delivery adds is left out, not the message."""
+    rows = held(store, b"body", KEYS="k" * 32_650)
+    trip = deliver_batch(store, rows)
+    assert (trip.delivered, trip.parked) == (1, [])
+    assert "TIMER_DEQUEUE_MS" not in records(store)[0].properties
+
+
+def test_long_lost_and_broken_alone(tmp_path, monkeypatch):
+    with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
+        timer_topics(store, "T")
+        rows = held(store, bytes(60_000), bytes(60_001), bytes(60_002))
+        rows[1]["phys_offset"] += 1
+        store.log.remove_first()
+        fail_writes(monkeypatch, store)
+        trip = deliver_batch(store, rows)
+        assert (trip.done, trip.lost) == (1, 1)
+        assert trip.refusal
+        recover(monkeypatch, store)
+        trip = deliver_batch(store, rows[1:])
+        assert [item.reason for item in trip.parked] == ["unreadable"]
+        assert [len(body) for body in bodies(store)] == [60_002]
+
+
+@pytest.mark.parametrize("size", [-1, 0, 2**31 - 1])
+def test_a_forged_size_needs_no_memory(store, size):
+    rows = held(store, b"0", b"1")
+    rows[0]["record_size"] = size
+    trip = deliver_batch(store, rows)
+    assert trip.done == 2
+    assert bodies(store) == [b"1"]
+    assert [item.reason for item in trip.parked] == ["unreadable"]
+
+
+def test_no_timers_are_no_trip(store):
+    trip = deliver_batch(store, np.zeros(0, layout.STAGED))
+    assert (trip.done, trip.store_ms.size, trip.refusal) == (0, 0, "")
+
+
+# -- message mode ---------------------------------------------------------------------------------
+
+
+def test_rolled_timers_are_written_again(store):
+    rows = held(store, b"0", b"1", delay_ms=10_000_000)
+    deliverer = TimerDeliverer(store)
+    trip = deliverer.roll(rows, store.clock.now_ms())
+    assert (trip.done, trip.delivered) == (2, 2)
+    assert trip.topic_index.tolist() == [store.topics.find("T")] * 2
+    copies = records(store, TIMER_TOPIC)[2:]
+    assert [copy.body for copy in copies] == [b"0", b"1"]
+    assert {copy.properties["DUEMQ_DUE_MS"] for copy in copies} == {str(int(rows[0]["due_ms"]))}
+    assert [copy.prepared_offset for copy in copies] == [
+        -(int(row["phys_offset"]) + 1) for row in rows
+    ]
+
+
+def test_what_cannot_be_rolled(store, monkeypatch):
+    rows = held(store, b"0", b"1", b"2")
+    rows[1]["phys_offset"] += 1
+    deliverer = TimerDeliverer(store)
+    fail_writes(monkeypatch, store, after=1)
+    trip = deliverer.roll(rows, store.clock.now_ms())
+    assert (trip.done, trip.delivered) == (1, 1)
+    assert trip.refusal
+    recover(monkeypatch, store)
+    trip = deliverer.roll(rows[1:], store.clock.now_ms())
+    assert (trip.done, trip.delivered, len(trip.parked)) == (2, 1, 1)
+
+
+def test_rolling_what_is_gone_or_as_long_as_can_be(tmp_path):
+    with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
+        timer_topics(store, "T")
+        rows = held(store, bytes(60_000), bytes(65_265))
+        store.log.remove_first()
+        trip = TimerDeliverer(store).roll(rows, store.clock.now_ms())
+        assert (trip.done, trip.lost, len(trip.parked)) == (2, 1, 1)
+        assert trip.parked[0].reason == "illegal"
+
+
+# -- no timers at all -----------------------------------------------------------------------------
+
+
+def test_broken_records_of_the_timer_queue_are_parked(store, monkeypatch):
+    batch = PutBatch(4, 1)
+    for pairs in ({"REAL_TOPIC": "T", "REAL_QID": "0"}, {"TIMER_OUT_MS": "5"}):
+        add_message(store, batch, TIMER_TOPIC, 0, properties=pairs)
+    store.put(batch)
+    rows = np.zeros(2, layout.TIMED)
+    for row, put in zip(rows, batch.filled, strict=True):
+        row["phys_offset"], row["record_size"] = put["phys_offset"], put["record_size"]
+    deliverer = TimerDeliverer(store)
+    fail_writes(monkeypatch, store, after=1)
+    assert deliverer.park_broken(rows, store.clock.now_ms()) == 1
+    recover(monkeypatch, store)
+    assert deliverer.park_broken(rows[1:], store.clock.now_ms()) == 1
+    kept = records(store, QUARANTINE_TOPIC)
+    assert [record.properties["DUEMQ_REASON"] for record in kept] == ["no_time", "no_target"]
+    assert [record.prepared_offset for record in kept] == [
+        -(int(row["phys_offset"]) + 1) for row in rows
+    ]
+
+
+def test_the_log_end_is_where_the_next_record_comes(store):
+    deliverer = TimerDeliverer(store)
+    put = put_one(store, "T")
+    assert deliverer.log_end == put["phys_offset"] + put["record_size"]

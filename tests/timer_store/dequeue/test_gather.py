@@ -1,0 +1,328 @@
+"""Records of due timers become messages: the kernel and the plain way do the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delivery.redirected import HALF_TOPIC, without
+from message_store import layout as store_layout
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
+from message_store.text import java_hash
+from tests.store_help import add_message, put_one
+from tests.timer_store.delivery_help import WRITE_MS, held, open_timer_store, staged, timer_topics
+from timer_store import layout
+from timer_store.dequeue.gather import Gatherer
+from timer_store.dequeue.original_properties import DROPPED
+from timer_store.kernels import gather as kernels
+from timer_store.layout import FROM_LEVEL, FROM_ROUTE, FROM_TIMER
+from timer_store.names import TIMER_TOPIC
+
+NOW_MS = 1_700_000_000_000
+TARGETS = ["T", "%RETRY%group", "é-topic", "gone", "U", HALF_TOPIC, TIMER_TOPIC]
+QUEUE_IDS = ["0", "3", "+2", "-1", "x", "65535", "65536", "99999999999"]
+TIMES = ["1000", "999000", "1000000", "1000500", "x", "-5", "+1000", "9" * 18, "9" * 19]
+HOSTS = [(b"\x7f\0\0\1", 10911), (bytes(range(16)), 65_535)]
+known = st.fixed_dictionaries(
+    {"REAL_TOPIC": st.sampled_from(["T", "T", *TARGETS]), "REAL_QID": st.sampled_from(QUEUE_IDS)},
+    optional={
+        "TAGS": st.sampled_from(["TagA", "ü"]),
+        "KEYS": st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=9),
+        "WAIT": st.just("true"),
+        "TIMER_OUT_MS": st.sampled_from(["1000", "999000", *TIMES]),
+        "TIMER_DELIVER_MS": st.sampled_from(TIMES),
+        "TIMER_DELAY_MS": st.sampled_from(["5", "x", "1000"]),
+        "TIMER_DELAY_SEC": st.sampled_from(["0", "1"]),
+        "TIMER_ROLL_TIMES": st.just("2"),
+        "TIMER_ENQUEUE_MS": st.sampled_from(["5", "9223372036854775807"]),
+        "TIMER_DEQUEUE_MS": st.just("7"),
+        "TIMER_DEL_UNIQKEY": st.just("T+k"),
+        "TIMER_DEL": st.just("x"),
+        "TIMER_ENQUEUE_MSX": st.just("x"),
+        "DUEMQ_DUE_MS": st.sampled_from(TIMES),
+        "__CRC32#": st.sampled_from(["8784913581", "1"]),
+        "__CRC32": st.just("1"),
+    },
+)
+usual = st.builds(
+    lambda extra: {"REAL_TOPIC": "T", "REAL_QID": "1", "TIMER_OUT_MS": "999000"} | extra,
+    st.fixed_dictionaries({}, optional={"TAGS": st.just("A"), "TIMER_ENQUEUE_MS": st.just("5")}),
+)
+message = st.tuples(
+    st.binary(max_size=40),
+    st.one_of(usual, known),
+    st.sampled_from(HOSTS),
+    st.sampled_from(HOSTS),
+    st.booleans(),
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    root = tmp_path_factory.mktemp("store")
+    with open_timer_store(root, commitlog_file_bytes=1 << 22) as store:
+        timer_topics(store, *TARGETS[:3])
+        for name in ("U", "other"):
+            store.topics.add(name)
+        yield store
+
+
+def put_timers(store, messages):
+    """Append what may be timers; return STAGED rows, due at 1,000,000 ms."""
+    batch = PutBatch(8, 1)
+    for body, pairs, born, stored, trailing in messages:
+        text = encode_properties(pairs)
+        batch.add(
+            topic_index=store.topics.add(TIMER_TOPIC), queue_id=0, body=body,
+            properties=text if trailing else text.removesuffix(b"\x02"), born_ms=len(body),
+            born_host=born, store_host=stored, flag=7, sys_flag=1, reconsume_times=3,
+        )  # fmt: skip
+    store.put(batch)
+    return staged(batch.filled, 1_000_000)
+
+
+def gathered(store, rows, batch=None):
+    """Return the load after kernel and plain way, and which rows the kernel made."""
+    gatherer, batch = Gatherer(store), batch or PutBatch(1, 1)
+    load = gatherer.plan(rows, batch, NOW_MS)
+    load.read()
+    made = load.is_malformed == 0
+    gatherer.finish(load)
+    return load, made
+
+
+def compare(batch, at, plain):
+    """The kernel's row and the plain way's are the same, but for places in the staging buffer."""
+    for name in sorted(set(store_layout.PUT.names) - {"body_pos", "prop_pos", "uniq_pos"}):
+        assert batch.rows[at][name] == plain.rows[0][name], name
+    assert batch.body(at) == plain.body(0)
+    assert batch.property_text(at) == plain.property_text(0)
+
+
+@given(st.lists(message, min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_the_kernel_does_what_the_plain_way_does(store, messages, shuffle):
+    rows = put_timers(store, messages)
+    order = list(range(rows.size))
+    shuffle.shuffle(order)
+    rows = rows[order]
+    load, made = gathered(store, rows)
+    gatherer, plain = Gatherer(store), PutBatch(1, 1)
+    for at in range(rows.size):
+        plain.clear()
+        item = gatherer.build(plain, rows[at], NOW_MS)
+        assert (item is None) == bool(made[at])
+        assert (item is None) == (at not in load.parked)
+        if item is None:
+            compare(load.batch, at, plain)
+            assert load.batch.rows[at]["prepared_offset"] == -(rows[at]["phys_offset"] + 1)
+            assert load.batch.rows[at]["enqueue_ms"] == WRITE_MS
+            assert load.batch.rows[at]["dequeue_ms"] == NOW_MS
+        else:
+            assert load.parked[at].reason == item.reason
+            assert load.batch.properties(at)["DUEMQ_REASON"] == item.reason
+            assert load.batch.body(at) == item.data
+
+
+def test_old_marks_of_a_delivery_are_dropped_and_everything_else_stays(store):
+    pairs = {
+        "TIMER_ENQUEUE_MS": "1", "REAL_TOPIC": "T", "TIMER_ROLL_TIMES": "3", "REAL_QID": "1",
+        "TIMER_DEQUEUE_MS": "2", "TIMER_OUT_MS": "999000", "UNIQ_KEY": "k",
+        "__CRC32#": "8784913581",
+    }  # fmt: skip
+    rows = put_timers(store, [(b"body", pairs, HOSTS[0], HOSTS[1], True)])
+    load, made = gathered(store, rows)
+    assert made.all()
+    kept = {k: v for k, v in pairs.items() if k not in ("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS")}
+    del kept["__CRC32#"]
+    assert load.batch.property_text(0) == encode_properties(kept)
+
+
+@pytest.mark.parametrize(
+    ("due_ms", "properties", "reason"),
+    [
+        (1_000_000, {"TIMER_DELIVER_MS": "1000000"}, None),
+        (999_999, {"TIMER_DELIVER_MS": "1000000"}, "wrong_record"),
+        (1_000_000, {"DUEMQ_DUE_MS": "1000001"}, "wrong_record"),
+        (999_001, {}, None),
+        (999_000, {}, "wrong_record"),
+        (10**15, {"TIMER_DELAY_MS": "5"}, None),
+        (1_000_000, {"TIMER_DELAY_MS": "5"}, "wrong_record"),  # it was stored in 2023
+        (1_000_000, {"TIMER_OUT_MS": ""}, "no_time"),
+        (1_000_000, {"TIMER_DEL_UNIQKEY": "T+k"}, "wrong_record"),
+        (1_000_000, {"REAL_TOPIC": "other"}, "topic_missing"),
+        (1_000_000, {"REAL_TOPIC": TIMER_TOPIC}, "no_target"),
+        (1_000_000, {"REAL_TOPIC": HALF_TOPIC}, "half_message"),
+        (1_000_000, {"REAL_QID": "-1"}, "no_target"),
+    ],
+)
+def test_a_record_must_be_the_one_that_was_promised(store, due_ms, properties, reason):
+    """T8: an offset that another record has now is never delivered early, or as something else."""
+    base = {"TIMER_DELIVER_MS": "", "TIMER_OUT_MS": "999000"}
+    row = held(store, b"body", due_ms=1_000_000, **(base | properties))
+    row["due_ms"] = due_ms
+    load, made = gathered(store, row)
+    assert made.all() == (reason is None)
+    assert [item.reason for item in load.parked.values()] == ([reason] if reason else [])
+
+
+def test_what_somebody_fires_may_be_early(store):
+    row = held(store, b"body", due_ms=NOW_MS + 10**6)
+    row["due_ms"] = NOW_MS
+    assert not gathered(store, row)[1].any()
+    row["state"] = layout.STAGED_FIRED
+    load, made = gathered(store, row)
+    assert made.all()
+    assert not load.parked
+
+
+@pytest.mark.parametrize(
+    ("shift", "growth"), [(1, 0), (0, 1), (0, -1), (10**9, 0), (0, 10**6), (0, -(10**6))]
+)
+def test_a_unit_that_points_elsewhere_is_not_believed(store, shift, growth):
+    row = held(store, b"body", due_ms=1_000_000)
+    row["phys_offset"] += shift
+    row["record_size"] += growth
+    load, made = gathered(store, row)
+    assert not made.any()
+    assert load.parked[0].reason == "unreadable"
+
+
+@pytest.mark.parametrize("topic", ["T", TIMER_TOPIC])
+def test_a_record_of_another_queue_is_not_delivered(store, topic):
+    pairs = {"REAL_TOPIC": "T", "REAL_QID": "0", "TIMER_OUT_MS": "999000"}
+    put = put_one(store, topic, 1, properties=pairs)
+    load, _ = gathered(store, staged(np.array([put]), 1_000_000))
+    assert load.parked[0].reason == "wrong_record"
+    assert f"{topic} queue 1" in load.parked[0].detail
+
+
+@pytest.mark.parametrize("position", range(0, 210))
+def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
+    """Whatever byte is damaged: the kernel never reads past the record, nor a wrong body."""
+    row = held(store, b"hello", due_ms=1_000_000, TAGS="A")
+    start, size = int(row["phys_offset"][0]), int(row["record_size"][0])
+    data = store.log.view(start, size).copy()
+    data[position % size] ^= 0x41
+    rows, staging = np.zeros(1, store_layout.PUT), np.full(size, 0xEE, np.uint8)
+    is_malformed = np.zeros(1, np.uint8)
+    ids = np.array([store.topics.find(TIMER_TOPIC), -1, 1, NOW_MS, 0, -1], np.int64)
+    scratch = kernels.Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
+    into = kernels.Into(rows, staging, is_malformed)
+    order = np.zeros(1, np.int32)
+    arrays = store.topics.arrays
+    end = kernels.gather(data, (start, size), row, order, arrays, ids, scratch, into)
+    if not is_malformed[0]:
+        out = rows[0]
+        assert staging[out["body_pos"] :][: out["body_len"]].tobytes() == b"hello"
+        assert out["prop_pos"] + out["prop_len"] == end <= size
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [b"", b"a", b"TIMER_ENQUEUE_MS\x015", b"TIMER_DEQUEUE_MS\x01", b"__CRC32#\x011",
+             b"TIMER_ENQUEUE_MS", b"TIMER_ENQUEUE_MT\x011", b"__CRC32#", b"TIMER_OUT_MS\x017",
+             b"DUEMQ_DUE_MS\x018", b"TIMER_ROLL_TIMES\x012", b"DELAy\x013", b"TIMER_OUT_MS"]
+        ),
+        max_size=6,
+        unique=True,
+    ),
+    st.sampled_from([FROM_TIMER, FROM_LEVEL, FROM_ROUTE]),
+)  # fmt: skip
+def test_copy_kept(entries, kind):
+    text = b"\x02".join(entries)
+    data, out = np.frombuffer(text + b"TIMER", np.uint8), np.zeros(300, np.uint8)
+    name_pos = text.rfind(b"DELAy\x01") + 4 if b"DELAy\x01" in text and kind else -1
+    end = kernels.copy_kept(data, 0, len(text), kind, name_pos, out, 3)
+    wanted = without(text, *DROPPED[kind])
+    assert out[3:end].tobytes() == (wanted.replace(b"DELAy", b"DELAY") if kind else wanted)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 13, 14]), st.integers(0, 9)), max_size=9))
+def test_outcome(values):
+    rows = np.zeros(len(values), store_layout.PUT)
+    for row, (status, number) in zip(rows, values, strict=True):
+        row["status"], row["store_ms"], row["topic_index"] = status, number, number + 1
+    store_ms, topic_index = np.zeros(9, np.int64), np.zeros(9, np.int32)
+    done, illegal = kernels.outcome(rows, len(values), store_ms, topic_index)
+    refused = [at for at, (status, _) in enumerate(values) if status > 1]
+    assert done == min(refused, default=len(values))
+    assert illegal == sum(status == 13 for status, _ in values)
+    assert store_ms[:done].tolist() == [number for _, number in values[:done]]
+    assert topic_index[:done].tolist() == [number + 1 for _, number in values[:done]]
+
+
+def test_timers_of_several_log_files_in_any_order(tmp_path):
+    with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
+        timer_topics(store, "T", "U")
+        rows = held(store, *[b"%03d" % n + bytes(2_000) for n in range(100)])
+        assert len(store.log.files) > 3
+        order = np.random.default_rng(5).permutation(rows.size)
+        load, made = gathered(store, rows[order])
+        assert made.all()
+        assert [load.batch.body(n)[:3] for n in range(100)] == [b"%03d" % n for n in order]
+        store.put(load.batch)
+        first = store.read_record(int(load.batch.rows[0]["phys_offset"]))
+        assert first.body[:3] == b"%03d" % order[0]
+        assert first.properties["TIMER_ENQUEUE_MS"] == str(WRITE_MS)
+        assert first.properties["TIMER_DEQUEUE_MS"] == str(NOW_MS)
+
+
+def test_a_record_that_retention_removed_is_lost_and_makes_no_row(tmp_path):
+    with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
+        timer_topics(store, "T")
+        rows = held(store, *[bytes(2_000)] * 60)
+        store.log.remove_first()
+        load, _ = gathered(store, rows)
+        gone = int((rows["phys_offset"] < store.log.min_offset).sum())
+        assert load.lost == list(range(gone))
+        assert (load.batch.filled["status"][:gone] == kernels.SKIPPED).all()
+        assert not load.batch.filled["status"][gone:].any()
+
+
+def test_a_roll_keeps_everything_and_says_when_it_is_due(store):
+    row = held(
+        store, b"body", due_ms=5_000_500, TIMER_ENQUEUE_MS="1", UNIQ_KEY="k",
+        TIMER_DELIVER_MS="", TIMER_DELAY_MS="7",
+    )  # fmt: skip
+    gatherer, batch = Gatherer(store), PutBatch(1, 1)
+    assert gatherer.roll(batch, row[0], NOW_MS) is None
+    out = batch.rows[0]
+    assert store.topics.name(int(out["topic_index"])) == TIMER_TOPIC
+    assert (out["queue_id"], out["due_ms"], out["enqueue_ms"]) == (0, 5_000_500, WRITE_MS)
+    assert out["prepared_offset"] == -(int(row[0]["phys_offset"]) + 1)
+    assert batch.properties(0) == {
+        "TIMER_OUT_MS": "5000000", "REAL_TOPIC": "T", "REAL_QID": "0", "UNIQ_KEY": "k",
+        "TIMER_DELAY_MS": "7", "TIMER_ROLL_TIMES": "1",
+    }  # fmt: skip
+    store.put(batch)
+    again = staged(batch.filled, 5_000_500)
+    batch.clear()
+    assert gatherer.roll(batch, again[0], NOW_MS) is None
+    assert batch.properties(0)["TIMER_ROLL_TIMES"] == "2"
+    assert "DUEMQ_DUE_MS" not in batch.properties(0)  # the encoder writes it from the column
+
+
+def test_topics_are_found_by_their_hash(store):
+    gatherer = Gatherer(store)
+    assert gatherer.topic_of_hash(java_hash("T")) == store.topics.find("T")
+    assert gatherer.topic_of_hash(12_345) == -1
+    new = store.topics.add("made later")
+    assert gatherer.topic_of_hash(java_hash("made later")) == new
+
+
+def test_broken_records_say_what_is_wrong(store):
+    batch = PutBatch(4, 1)
+    for pairs in ({"REAL_TOPIC": "T", "REAL_QID": "0"}, {"TIMER_OUT_MS": "5"}):
+        add_message(store, batch, TIMER_TOPIC, 0, properties=pairs)
+    store.put(batch)
+    rows = np.zeros(3, layout.TIMED)
+    for row, put in zip(rows, batch.filled, strict=False):
+        row["phys_offset"], row["record_size"] = put["phys_offset"], put["record_size"]
+    rows[2]["phys_offset"] = 10**12
+    items = [Gatherer(store).broken(row) for row in rows]
+    assert [item.reason for item in items] == ["no_time", "no_target", "unreadable"]
+    assert all(item.due_ms == -1 and item.level == 0 for item in items)

@@ -1,0 +1,146 @@
+"""What Apache's broker left is told apart, whatever it had done, whichever of its files is lost.
+
+A small stand-in for Apache writes records as 5.3.3 does: timers, copies that rolled, delivered
+copies, markers; and timercheck and timer log. A list says what waits.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from message_store.clock import FakeClock
+from message_store.log.batch import PutBatch
+from tests.store_help import add_message
+from tests.timer_store.rig import TimerRig
+from timer_store.checkpoint.snapshot import Check, write_check
+from timer_store.enqueue.due_time import out_ms_of
+from timer_store.layout import TIMED
+from timer_store.log.timer_log import TimerLog
+from timer_store.log.units import TimerUnits
+from timer_store.log.wheel import TimerWheel
+from timer_store.names import TIMER_TOPIC
+
+P = 1_000
+FATES = ["waits", "delivered", "in_hand", "rolled", "rolled_done", "cancelled", "new", "new_done"]
+LOST = ["nothing", "timercheck", "timerlog", "timerwheel", "all"]
+
+
+class FakeApache:
+    """Writes what a 5.3.3 broker would have written up to now."""
+
+    def __init__(self, rig, now_ms):
+        self.rig, self.now_ms = rig, now_ms
+        self.slot_ms = now_ms - now_ms % P - 2 * P  # the slot in hand
+        self.units, self.committed = [], 0
+
+    def put(self, topic, body, properties):
+        batch = PutBatch(1, 1)
+        add_message(self.rig.store, batch, topic, 0, body, properties=properties)
+        batch.rows[0]["born_ms"] = 1_600_000_000_000
+        self.rig.store.put(batch)
+        return batch.rows[0].copy()
+
+    def timer(self, body, due_ms, **more):
+        out_ms = out_ms_of(due_ms, P)
+        properties = {"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": f"U-{body.decode()}"}
+        properties |= {"TIMER_OUT_MS": str(out_ms), "REAL_TOPIC": "T", "REAL_QID": "0"} | more
+        row = self.put(TIMER_TOPIC, body, properties)
+        self.units.append((row, out_ms))
+        return properties
+
+    def deliver(self, body, properties):
+        self.put("T", body, properties | {"TIMER_ENQUEUE_MS": "1", "TIMER_DEQUEUE_MS": "2"})
+
+    def write_files(self):
+        root = self.rig.root
+        log = TimerLog(root / "timerlog", 2_600)
+        log.load()
+        log.end = 0
+        units = TimerUnits(log, TimerWheel(root / "timerwheel", P))
+        for row, out_ms in self.units[: self.committed]:
+            timed = np.zeros(1, TIMED)
+            timed["phys_offset"], timed["record_size"] = row["phys_offset"], row["record_size"]
+            timed["slot_ms"], timed["topic_hash"] = out_ms, 84
+            units.add(timed, write_ms=self.slot_ms, read_ms=self.slot_ms - 100 * P)
+        units.wheel.write(units.wheel.capture())
+        check = Check(self.slot_ms, log.end, self.committed, self.committed)
+        units.close()
+        write_check(root / "config" / "timercheck", check)
+
+
+def tell_fate(apache, fate, body, rng):
+    """Have a timer end up so; return its due time if it waits."""
+    after_ms = apache.slot_ms + rng.randrange(5_000, 500_000)
+    past_ms = apache.slot_ms - rng.randrange(1_000, 50_000)
+    if fate in ("delivered", "rolled_done"):
+        properties = apache.timer(body, past_ms)
+        if fate == "rolled_done":
+            properties = apache.timer(body, past_ms, TIMER_ROLL_TIMES="1")
+        apache.deliver(body, properties)
+        return None
+    if fate == "in_hand":
+        apache.deliver(body, apache.timer(body, apache.slot_ms + rng.randrange(1, P)))
+        return None
+    properties = apache.timer(body, after_ms)
+    if fate == "rolled":
+        apache.timer(body, after_ms, TIMER_ROLL_TIMES="1")
+        apache.timer(body, after_ms, TIMER_ROLL_TIMES="2")
+    if fate == "cancelled":
+        key = properties["UNIQ_KEY"]
+        apache.timer(b"0", after_ms, UNIQ_KEY=key, TIMER_DEL_UNIQKEY=f"T+{key}")
+        return None
+    return after_ms
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_waits_is_told_apart(seed, lost, tmp_path):
+    rng = random.Random(seed)
+    rig = TimerRig(tmp_path, FakeClock()).open()
+    rig.timers.reconfigure(TimerRig(tmp_path, rig.clock, stop_enqueue=True).config)
+    now_ms = rig.clock.now_ms()
+    apache = FakeApache(rig, now_ms)
+    waits = {}
+    fates = [rng.choice(FATES[:6]) for _ in range(60)]
+    for number, fate in enumerate([*fates, *(FATES[6:] * 5)]):
+        body = b"%d" % number
+        if fate not in FATES[6:]:
+            apache.committed = -1
+            due_ms = tell_fate(apache, fate, body, rng)
+            if due_ms is not None:
+                waits[body] = due_ms
+            continue
+        if apache.committed < 0:
+            apache.committed = len(apache.units)
+        properties = apache.timer(body, now_ms + 3_000)
+        if fate == "new":  # not taken in yet
+            waits[body] = now_ms + 3_000
+        else:  # its delivery was not noted
+            apache.deliver(body, properties)
+    before = len(rig.delivered())
+    rig.kill()
+    for path in [*(tmp_path / "timerlog").iterdir(), tmp_path / "timerwheel"]:
+        path.unlink()
+    for path in (tmp_path / "config").glob("*imer*"):
+        path.unlink()
+    apache.write_files()
+    if lost in ("timercheck", "all"):
+        (tmp_path / "config" / "timercheck").unlink()
+    if lost in ("timerlog", "all"):
+        for path in (tmp_path / "timerlog").iterdir():
+            path.unlink()
+    if lost in ("timerwheel", "all"):
+        (tmp_path / "timerwheel").write_bytes(b"no wheel")
+    rig.config = TimerRig(tmp_path).config
+    rig.open()
+    assert rig.timers.books.total == len(waits)
+    rig.kill()
+    rig.open()
+    rig.advance(600_000)
+    came = {record.body: record.store_ms for record in rig.delivered()[before:]}
+    assert came == waits
+    assert len(rig.delivered()) == before + len(waits)
+    rig.close()

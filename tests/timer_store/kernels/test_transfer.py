@@ -1,0 +1,135 @@
+"""Level records become timers: the compiled reading against a plain one, and the one byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delivery.redirected import renamed
+from message_store.text import java_hash
+from tests.store_help import open_store, put_one
+from timer_store import layout
+from timer_store.dequeue.original_properties import kind_of
+from timer_store.enqueue.level_records import LevelRecords, due_times
+from timer_store.layout import FROM_LEVEL, FROM_ROUTE, FROM_TIMER, LOWER_Y, UPPER_Y
+from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
+
+LEVEL = 3
+TEXTS: dict[str, tuple[dict[str, str], bool]] = {
+    "plain": ({"DELAY": "3"}, True),
+    "with others": ({"A": "b", "DELAY": "3", "KEYS": "DELAY"}, True),
+    "both names": ({"DELAY": "3", "DELAy": "x"}, False),
+    "none": ({"KEYS": "k"}, False),
+    "a CRC of its properties": ({"DELAY": "3", "__CRC32#": "0123456789"}, False),
+}
+
+
+@pytest.mark.parametrize(("text", "renames"), TEXTS.values(), ids=TEXTS)
+def test_one_byte_over_and_back(text: dict[str, str], renames: bool, tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        held = text | {"REAL_TOPIC": "Real", "REAL_QID": "2"}
+        row = put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"body", properties=held)
+        before = store.read_record(int(row["phys_offset"])).property_text
+        records = LevelRecords(store)
+        [timed], following = records.read(LEVEL, 0, 1, {0: 777}, name=LOWER_Y)
+        assert following == 1
+        assert (timed["due_ms"], timed["kind"]) == (777, layout.TIMED_PLAIN)
+        assert (timed["phys_offset"], timed["record_size"]) == (
+            row["phys_offset"],
+            row["record_size"],
+        )
+        assert timed["topic_hash"] == java_hash("Real")
+        assert timed["topic_index"] == store.topics.find("Real")
+        over = store.read_record(int(row["phys_offset"])).property_text
+        assert over == (before.replace(b"DELAY\x013", b"DELAy\x013", 1) if renames else before)
+        assert records.unnamed == records.fixed == (not renames)
+        records.read(LEVEL, 0, 1, {})
+        assert (records.unnamed, records.fixed) == ((0, 0) if renames else (1, 2))
+        records.read(LEVEL, 0, 1, {}, name=UPPER_Y)
+        assert store.read_record(int(row["phys_offset"])).property_text == before
+
+
+@pytest.mark.parametrize(("text", "renames"), TEXTS.values(), ids=TEXTS)
+def test_what_was_read_is_renamed_by_place(
+    text: dict[str, str], renames: bool, tmp_path: Path
+) -> None:
+    """In two log files, a record without the name between those with one."""
+    with open_store(tmp_path, commitlog_file_bytes=4_096) as store:
+        held = {"REAL_TOPIC": "Real", "REAL_QID": "2"}
+        texts = [text, {"DELAY": "9"}] * 12
+        rows = [
+            put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"b" * 200, properties=held | each)
+            for each in texts
+        ]
+        assert len(store.log.files) > 1
+        before = [store.read_record(int(row["phys_offset"])).property_text for row in rows]
+        records, names, at = LevelRecords(store), [], 0
+        found = []
+        while at < len(rows):
+            timed, at = records.read(LEVEL, at, len(rows), {}, names=names)
+            found.append(timed)
+        records.rename(np.concatenate(found), np.concatenate(names), LOWER_Y)
+        after = [store.read_record(int(row["phys_offset"])).property_text for row in rows]
+        changed = [
+            old.replace(b"DELAY\x01", b"DELAy\x01", 1) if renames or n % 2 else old
+            for n, old in enumerate(before)
+        ]
+        assert after == changed
+        assert records.unnamed == (0 if renames else 12)
+
+
+def test_what_cannot_be_read_is_a_timer_without_a_topic(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"body", properties={"DELAY": "3"})
+        row = put_one(store, SCHEDULE_TOPIC, LEVEL - 1, b"body", properties={"DELAY": "3"})
+        file = store.log.files[0]
+        file.write(int(row["phys_offset"]) + 4, b"\0\0\0\0")  # its magic
+        rows, _ = LevelRecords(store).read(LEVEL, 0, 2, {})
+        assert rows["topic_index"].tolist() == [-1, -1]
+        assert rows["kind"].tolist() == [layout.TIMED_PLAIN] * 2
+
+
+@given(st.lists(st.integers(-(1 << 62), 1 << 62), max_size=9), st.integers(0, 8), st.integers())
+def test_due_times_are_times_that_timers_know(codes: list[int], at: int, promised: int) -> None:
+    units: Any = np.zeros(len(codes), [("tags_code", "i8")])
+    units["tags_code"] = codes
+    promised = max(min(promised, 1 << 62), -(1 << 62))
+    wanted = [promised if number == at else code for number, code in enumerate(codes)]
+    found = due_times(units, 100, {100 + at: promised}).tolist()
+    assert found == [min(max(due_ms, 1), layout.DUE_MS_MAX) for due_ms in wanted]
+
+
+names = st.sampled_from(
+    [b"DELAY\x013", b"DELAy\x013", b"DELAY\x01", b"DELAYS\x011", b"A\x01b", b""]
+)
+
+
+@given(st.lists(names, max_size=5))
+def test_renamed_touches_the_only_one(entries: list[bytes]) -> None:
+    text = b"\x02".join(entries)
+    both = [entry for entry in entries if entry in (b"DELAY\x013", b"DELAy\x013")]
+    wanted = text.replace(b"DELAy\x013", b"DELAY\x013") if len(both) == 1 else text
+    assert renamed(text, b"DELAy", b"DELAY") == wanted
+
+
+@pytest.mark.parametrize(
+    ("topic", "text", "kind"),
+    [
+        (SCHEDULE_TOPIC, {"DELAY": "3"}, FROM_LEVEL),
+        (TIMER_TOPIC, {"DELAy": "3", "TIMER_OUT_MS": "1", "DUEMQ_DUE_MS": "2"}, FROM_ROUTE),
+        (TIMER_TOPIC, {"DELAy": "3", "TIMER_OUT_MS": "1"}, FROM_TIMER),
+        (TIMER_TOPIC, {"DELAy": "3", "TIMER_DELAY_MS": "1", "DUEMQ_DUE_MS": "2"}, FROM_TIMER),
+        (TIMER_TOPIC, {"TIMER_OUT_MS": "1", "DUEMQ_DUE_MS": "2"}, FROM_TIMER),
+    ],
+)
+def test_what_a_record_was_born_as(
+    topic: str, text: dict[str, str], kind: int, tmp_path: Path
+) -> None:
+    with open_store(tmp_path) as store:
+        row = put_one(store, topic, properties=text)
+        assert kind_of(store.read_record(int(row["phys_offset"]))) == kind

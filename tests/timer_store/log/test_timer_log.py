@@ -1,0 +1,340 @@
+"""The timer log's files: Apache's, ours, cut ones, on a disk that refuses."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from message_store.errors import ConfigError, CorruptStore
+from tests.golden_data import golden_store
+from tests.timer_store.kernels.naive_units import Unit, unpack
+from tests.timer_store.units_help import FILE_BYTES, NOW_MS
+from timer_store.layout import MAGIC_DELETE
+from timer_store.log.timer_log import FILE_BYTES_DEFAULT, TimerLog
+
+GOLDEN = ["apache-5.3.3-clean", "apache-5.3.3-killed"]
+FILE_UNITS = 49
+WIDTH = 52
+
+
+def unit(n: int, prev_pos: int = -1) -> Unit:
+    return Unit(prev_pos, 1, NOW_MS, 5_000, n * 100, 300, 7, NOW_MS + 5_001)
+
+
+def block(first: int, count: int) -> memoryview:
+    return memoryview(b"".join(unit(n).pack() for n in range(first, first + count)))
+
+
+def open_log(tmp_path, file_bytes: int = FILE_BYTES) -> TimerLog:
+    log = TimerLog(tmp_path / "timerlog", file_bytes)
+    log.load()
+    return log
+
+
+def write_units(log: TimerLog, count: int, first: int = 0) -> None:
+    """Append units one after the other, closing files as they fill up."""
+    for n in range(first, first + count):
+        if not log.room():
+            log.close_file()
+        log.append(block(n, 1))
+
+
+# -- layout -------------------------------------------------------------------------------------
+
+
+def test_the_unit_of_the_specification():
+    text = """
+        00 00 00 34  ff ff ff ff ff ff ff ff  00 00 00 01  00 00 01 8b cf e5 6b e8  00 01 82 b8
+        00 00 00 00 00 00 10 00  00 00 01 2c  00 00 0a 5d  00 00 00 00 00 00 00 00
+    """
+    data = bytes.fromhex(text)
+    found = unpack(data)
+    assert found == Unit(-1, 1, 1_700_000_001_000, 98_999 + 1, 4_096, 300, 2_653, 0)
+    assert found.slot_ms == 1_700_000_100_000
+    assert found.pack() == data
+
+
+def test_a_default_file_has_apache_s_number_of_units_and_its_blank(tmp_path):
+    log = open_log(tmp_path, FILE_BYTES_DEFAULT)
+    assert log.units_per_file == log.room() == 2_016_492
+    log.append(block(0, 1))
+    log.end = 104_857_532  # where the last unit of a file lies
+    assert log.room() == 1
+    log.append(block(1, 1))
+    assert log.room() == 0
+    log.close_file()
+    wanted = bytes.fromhex("00000010 0000000000000000 cbd43194")
+    assert log.files[0].data[104_857_584:].tobytes() == wanted
+    assert log.end == log.file_bytes
+
+
+@pytest.mark.parametrize("store", GOLDEN)
+def test_apache_s_log_there_and_back(store):
+    log = TimerLog(golden_store(store) / "timerlog", FILE_BYTES)
+    log.load()
+    data = log.files[0].data.tobytes()
+    assert log.find_end(0) == 32 * WIDTH == 1_664  # timercheck says the same
+    packed = b"".join(unpack(data, n * WIDTH).pack() for n in range(32))
+    assert packed == data[:1_664]
+    log.close()
+
+
+@pytest.mark.parametrize("file_bytes", [0, 67, 1 << 31])
+def test_sizes_that_cannot_be(tmp_path, file_bytes):
+    with pytest.raises(ConfigError, match="mappedFileSizeTimerLog"):
+        TimerLog(tmp_path, file_bytes)
+
+
+# -- append, load, find the end -----------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=30)
+@given(count=st.integers(0, 160), file_bytes=st.sampled_from([68, 120, 171, FILE_BYTES]))
+def test_units_are_found_again(tmp_path_factory, count, file_bytes):
+    root = tmp_path_factory.mktemp("log")
+    log = open_log(root, file_bytes)
+    write_units(log, count)
+    end = log.end
+    assert log.find_end(0) == end
+    log.close()
+    log = open_log(root, file_bytes)
+    assert log.end % file_bytes == 0
+    assert log.find_end(0) == end or (count and not log.end - end)
+    log.truncate(end)
+    write_units(log, 3, count)
+    per_file = (file_bytes - 16) // WIDTH
+    for n in range(count + 3):
+        pos = n // per_file * file_bytes + n % per_file * WIDTH
+        assert log.unit(pos)["phys_offset"] == n * 100
+    log.close()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_end_of_a_full_file(tmp_path, closed):
+    log = open_log(tmp_path)
+    write_units(log, FILE_UNITS)
+    if closed:
+        log.close_file()
+    wanted = FILE_BYTES if closed else FILE_UNITS * WIDTH
+    assert log.find_end(0) == wanted == log.end
+
+
+@pytest.mark.parametrize(("pos", "why"), [(0, "starts at"), (5_300, "ends at"), (2_613, "no unit")])
+def test_positions_without_a_unit(tmp_path, pos, why):
+    log = open_log(tmp_path)
+    write_units(log, FILE_UNITS + 3)
+    log.remove_first()
+    with pytest.raises(CorruptStore, match=why) as raised:
+        log.unit(pos)
+    assert "next start" in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "why"),
+    [
+        ("00000000000000002600", 2_601, "mappedFileSizeTimerLog says 2600"),
+        ("00000000000000005200", 2_600, "starts at 2600"),
+        ("0000000000000002600", 2_600, "20 digits"),
+        ("0000000000000000260x", 2_600, "20 digits"),
+        ("00000000000000002601", 2_600, "starts at 2600"),
+    ],
+)
+def test_strange_files_are_refused_by_name(tmp_path, name, size, why):
+    log = open_log(tmp_path)
+    write_units(log, 1)
+    log.close()
+    (tmp_path / "timerlog" / name).write_bytes(b"\0" * size)
+    with pytest.raises(CorruptStore, match=why):
+        open_log(tmp_path)
+
+
+def test_an_empty_last_file_and_directories_are_passed_over(tmp_path):
+    log = open_log(tmp_path)
+    write_units(log, 1)
+    log.close()
+    (tmp_path / "timerlog" / "00000000000000002600").touch()
+    (tmp_path / "timerlog" / "backup").mkdir()
+    assert [file.base for file in open_log(tmp_path).files] == [0]
+    assert not (tmp_path / "timerlog" / "00000000000000002600").exists()
+
+
+# -- truncate, remove, patch --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [0, 52, 2_548, 2_600, 2_652, 5_200, 5_252])
+def test_what_was_cut_off_reads_as_zeros_and_never_comes_back(tmp_path, end):
+    log = open_log(tmp_path)
+    write_units(log, 2 * FILE_UNITS + 9)
+    log.truncate(end)
+    assert log.end == end
+    assert all(not file.data[max(end - file.base, 0) :].any() for file in log.files)
+    assert log.find_end(0) in (end, end - end % FILE_BYTES)
+    names = sorted(os.listdir(tmp_path / "timerlog"))
+    assert names == [f"{base:020d}" for base in range(0, end, FILE_BYTES)]
+    write_units(log, 1, 999)
+    assert log.unit(end if end % FILE_BYTES <= 2_496 else 2_600)["phys_offset"] == 99_900
+
+
+def test_the_oldest_file_goes(tmp_path):
+    log = open_log(tmp_path)
+    write_units(log, 2 * FILE_UNITS)
+    log.remove_first()
+    assert log.min_pos == FILE_BYTES
+    assert log.index_of(10) == -1
+    log.close()
+    log = open_log(tmp_path)
+    assert log.min_pos == FILE_BYTES
+    log.truncate(log.min_pos)
+    assert (log.min_pos, log.end) == (FILE_BYTES, FILE_BYTES)
+    write_units(log, 1)
+    assert log.unit(FILE_BYTES)["phys_offset"] == 0
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sets(st.integers(0, 119), min_size=1), st.sampled_from(["due_ms", "prev_pos"]))
+def test_patched_numbers(tmp_path_factory, which, column):
+    log = open_log(tmp_path_factory.mktemp("log"))
+    write_units(log, 120)
+    places = [n // FILE_UNITS * FILE_BYTES + n % FILE_UNITS * WIDTH for n in range(120)]
+    positions = np.array([places[n] for n in sorted(which)])
+    log.patch(positions, column, -1 - positions)
+    for n, pos in enumerate(places):
+        found = log.unit(pos) if column == "due_ms" or n not in which else None
+        if found is not None:
+            assert found["phys_offset"] == n * 100
+            assert found[column] == (-1 - pos if n in which else unit(n).__dict__[column])
+        else:
+            at = pos % FILE_BYTES + 4
+            data = log.files[pos // FILE_BYTES].data[at : at + 8].tobytes()
+            assert int.from_bytes(data, "big", signed=True) == -1 - pos
+    log.close()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sets(st.integers(0, 119)), st.sampled_from([1, 7, 8_192]))
+def test_buried_units(tmp_path_factory, which, at_once):
+    log = open_log(tmp_path_factory.mktemp("log"))
+    write_units(log, 120)
+    places = [n // FILE_UNITS * FILE_BYTES + n % FILE_UNITS * WIDTH for n in range(120)]
+    positions = np.array([places[n] for n in sorted(which)], np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("timer_store.log.timer_log.BURY_UNITS", at_once)
+        log.bury(positions, -5 - positions)
+    for n, pos in enumerate(places):
+        found, was = log.unit(pos), unit(n)
+        buried = n in which
+        assert found["magic"] == (MAGIC_DELETE if buried else was.magic)
+        assert found["due_ms"] == (-5 - pos if buried else was.due_ms)
+        assert found["phys_offset"] == n * 100
+    log.close()
+
+
+# -- to the disk --------------------------------------------------------------------------------
+
+
+def synced(monkeypatch) -> list[int]:
+    """Note the inodes of files that are synced."""
+    found: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", lambda fd: found.append(os.fstat(fd).st_ino))
+    return found
+
+
+def inodes(log: TimerLog) -> list[int]:
+    return [os.fstat(file.fd).st_ino for file in log.files]
+
+
+def test_only_changed_files_up_to_a_position_are_synced(tmp_path, monkeypatch):
+    log, found = open_log(tmp_path), synced(monkeypatch)
+    write_units(log, 2 * FILE_UNITS + 1)
+    first, second, third = inodes(log)
+    log.sync(FILE_BYTES)
+    assert found == [first]
+    log.sync()
+    assert found == [first, second, third]
+    log.sync()
+    assert len(found) == 3
+    log.patch(np.array([FILE_BYTES]), "due_ms", np.array([-5]))
+    log.sync()
+    assert found[3:] == [second]
+
+
+def test_what_a_killed_process_may_not_have_waited_for_is_synced(tmp_path, monkeypatch):
+    log = open_log(tmp_path)
+    write_units(log, FILE_UNITS + 1)
+    log.close()
+    log, found = open_log(tmp_path), synced(monkeypatch)
+    log.sync()
+    assert found == inodes(log)
+    log.sync()
+    assert found == inodes(log), "once"
+
+
+@pytest.mark.finding("A8")
+def test_a_sync_that_failed_never_succeeds_until_the_log_is_opened_again(tmp_path, monkeypatch):
+    log = open_log(tmp_path)
+    write_units(log, FILE_UNITS + 1)
+
+    def refuse(fd):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", refuse)
+        with pytest.raises(OSError, match="Input/output"):
+            log.sync()
+    found = synced(monkeypatch)
+    with pytest.raises(OSError, match="a sync has failed before"):
+        log.sync()
+    assert found == []
+    log.close()
+    log = open_log(tmp_path)
+    log.sync()
+    assert found == inodes(log)
+
+
+def test_a_thread_syncs_while_units_are_appended(tmp_path):
+    log, done = open_log(tmp_path), threading.Event()
+    failures = []
+
+    def sync() -> None:
+        try:
+            while not done.is_set():
+                log.sync()
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=sync)
+    thread.start()
+    write_units(log, 10 * FILE_UNITS)
+    done.set()
+    thread.join()
+    assert not failures
+
+
+def test_a_file_that_cannot_be_made_leaves_the_log_as_it_was(tmp_path, monkeypatch):
+    log = open_log(tmp_path)
+    write_units(log, FILE_UNITS)
+    log.close_file()
+
+    def no_room(fd, size):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", no_room)
+        with pytest.raises(OSError, match="No space"):
+            log.append(block(0, 1))
+    assert (log.end, len(log.files)) == (FILE_BYTES, 1)
+    assert len(os.listdir(tmp_path / "timerlog")) == 1
+    log.append(block(5, 1))
+    assert log.unit(FILE_BYTES)["phys_offset"] == 500
+
+
+def test_pages_are_given_back_and_read_again(tmp_path):
+    log = open_log(tmp_path)
+    write_units(log, 60)
+    log.release()
+    assert log.unit(FILE_BYTES)["phys_offset"] == FILE_UNITS * 100

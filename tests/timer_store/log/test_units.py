@@ -1,0 +1,338 @@
+"""Timer log and wheel together, against a list of units."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from message_store.errors import CorruptStore
+from tests.timer_store.kernels.naive_units import (
+    LAP,
+    Model,
+    Timer,
+    columns,
+    is_plain_marker,
+    staged,
+    unpack,
+)
+from tests.timer_store.units_help import (
+    FILE_BYTES,
+    NOW_MS,
+    open_units,
+    same_log,
+    same_wheel,
+    temporary_units,
+    timed,
+    timer,
+)
+from timer_store.layout import MAGIC_DELETE, MAGIC_ROLL, TIMED_BROKEN, TIMED_MARKER, TIMED_PLAIN
+from timer_store.log.units import TimerUnits
+
+SECOND = 1_000
+
+
+@st.composite
+def timers(draw):
+    """A timer around now: overdue, in one of few slots, or waiting for a roll."""
+    record = draw(st.integers(0, 40))
+    due_ms = NOW_MS - 3 * SECOND + record * 7_919 % (11 * SECOND)  # a record has one due time
+    slot_ms = due_ms - 1 - draw(st.sampled_from([0, 0, 0, SECOND, 5 * SECOND]))
+    kind = draw(st.sampled_from([TIMED_PLAIN] * 6 + [TIMED_MARKER, TIMED_BROKEN]))
+    phys_offset = record * 100 + (kind == TIMED_MARKER)
+    return Timer(due_ms, slot_ms, phys_offset, 91 + record, kind=kind)
+
+
+batches = st.lists(st.lists(timers(), max_size=60), max_size=5)
+
+
+def fill(units: TimerUnits, made) -> Model:
+    """Add some batches; return the model of them."""
+    model = Model(units.precision_ms, FILE_BYTES)
+    for batch in made:
+        taken = units.add(timed(batch), write_ms=NOW_MS + 345, read_ms=NOW_MS)
+        assert taken == model.add(batch, NOW_MS + 345, NOW_MS) == len(batch)
+    return model
+
+
+def ticks_of(model: Model) -> list[int]:
+    return sorted({unit.slot_ms // model.precision_ms for unit in model.units.values()})
+
+
+def same_slots(units: TimerUnits, model: Model, skip=()) -> None:
+    """Assert that every slot reads as the model's, as a whole and in parts."""
+    skipped = np.array(sorted(skip), np.int64)
+    for tick in ticks_of(model):
+        found = units.read_slot(tick * model.precision_ms, skip=skipped)
+        wanted = model.waiting(tick, skip)
+        plain = [staged(*item, model.precision_ms) for item in wanted if not_marker(item)]
+        assert columns(found.rows) == plain
+        assert columns(found.markers) == [
+            staged(*item, model.precision_ms) for item in wanted if not not_marker(item)
+        ]
+        assert found.complete
+        assert found.broken is None
+
+
+def not_marker(item) -> bool:
+    return not is_plain_marker(item[1])
+
+
+# -- add ----------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=50)
+@given(batches, st.sampled_from([100, 200, 500, 1_000]))
+def test_log_and_wheel_are_those_of_the_model(made, precision_ms):
+    with temporary_units(precision_ms=precision_ms) as units:
+        model = fill(units, made)
+        same_log(units, model)
+        same_wheel(units, model)
+        same_slots(units, model)
+
+
+@pytest.mark.parametrize(
+    ("due", "slot", "magic", "slot_ms"),
+    [
+        (NOW_MS + 5_000, NOW_MS + 4_999, 1, NOW_MS + 4_999),
+        (NOW_MS + 9_000, NOW_MS + 4_999, 1 | MAGIC_ROLL, NOW_MS + 4_999),
+        (NOW_MS + 4_500, NOW_MS + 4_000, 1, NOW_MS + 4_000),  # the same slot: no roll
+        (NOW_MS - 5_000, NOW_MS - 5_001, 1, NOW_MS),  # overdue: the slot that is read
+        (NOW_MS + 9_000, NOW_MS - 5_001, 1 | MAGIC_ROLL, NOW_MS),  # its roll time has passed
+        (NOW_MS - 90 * 86_400_000, 5_000, 1, NOW_MS),
+    ],
+    ids=["own slot", "rolls", "inside the slot", "overdue", "roll time passed", "months overdue"],
+)
+def test_which_slot_and_magic(tmp_path, due, slot, magic, slot_ms):
+    units = open_units(tmp_path)
+    assert units.add(timed([Timer(due, slot, 77)]), write_ms=NOW_MS, read_ms=NOW_MS) == 1
+    unit = units.log.unit(0)
+    assert (unit["magic"], unit["slot_ms"], unit["due_ms"]) == (magic, slot_ms, due)
+    assert units.read_slot(slot_ms).rows["due_ms"].tolist() == [due]
+
+
+def test_after_an_outage_of_months_a_unit_still_names_its_slot(tmp_path):
+    units = open_units(tmp_path)
+    later_ms = NOW_MS + 90 * 86_400_000
+    assert units.add(timed([timer(NOW_MS + 1, 0)]), write_ms=later_ms, read_ms=NOW_MS) == 1
+    assert units.log.unit(0)["slot_ms"] == NOW_MS
+    assert units.read_slot(NOW_MS).broken is None
+
+
+def test_markers_count_in_no_slot(tmp_path):
+    units = open_units(tmp_path)
+    rows = timed([timer(NOW_MS + 1, 0), timer(NOW_MS + 2, 9, kind=TIMED_MARKER)])
+    units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)
+    assert units.wheel.num(NOW_MS) == 1
+    found = units.read_slot(NOW_MS)
+    assert (found.rows["phys_offset"].tolist(), found.markers["phys_offset"].tolist()) == ([0], [9])
+    assert units.log.unit(52)["magic"] == 1 | MAGIC_DELETE
+
+
+def test_a_slot_that_an_older_lap_needs_holds_what_comes(tmp_path):
+    units = open_units(tmp_path)
+    lap_ms = LAP * SECOND
+    units.add(timed([timer(NOW_MS + 5_001, 0)]), write_ms=NOW_MS, read_ms=NOW_MS)
+    rows = timed([timer(NOW_MS + 1, 1), timer(NOW_MS + 5_002 + lap_ms, 2), timer(NOW_MS + 1, 3)])
+    assert units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS) == 1
+    assert units.add(rows[1:], write_ms=NOW_MS, read_ms=NOW_MS) == 0
+    read_ms = NOW_MS + 5_000  # that slot is read now
+    assert units.add(rows[1:], write_ms=NOW_MS, read_ms=read_ms) == 0
+    assert units.log.end == 2 * 52
+    read_ms += SECOND
+    assert units.add(rows[1:], write_ms=NOW_MS, read_ms=read_ms) == 2
+    assert units.log.unit(2 * 52)["prev_pos"] == -1
+    assert units.read_slot(NOW_MS + 5_001).rows.size == 0
+    assert units.read_slot(NOW_MS + 5_001 + lap_ms).rows["phys_offset"].tolist() == [2]
+
+
+def test_what_is_a_lap_ahead_waits_though_its_slot_is_free(tmp_path):
+    units = open_units(tmp_path)
+    far = timer(NOW_MS + LAP * SECOND + 1, 0)
+    assert units.add(timed([far]), write_ms=NOW_MS, read_ms=NOW_MS) == 0
+    assert units.add(timed([far]), write_ms=NOW_MS, read_ms=NOW_MS + SECOND) == 1
+
+
+@pytest.mark.parametrize("written", [0, 1, 51, 52, 200])
+def test_a_full_disk_leaves_log_and_wheel_as_they_were(tmp_path, monkeypatch, written):
+    units = open_units(tmp_path)
+    model = fill(units, [[timer(NOW_MS + 1, 0), timer(NOW_MS + 3_001, 1)]])
+    before = units.wheel.data.tobytes()
+
+    def no_room(self, pos, data):
+        self_write(self, pos, bytes(data)[:written])
+        raise OSError(28, "No space left on device")
+
+    file_class = type(units.log.files[0])
+    self_write = file_class.write
+    more = timed([timer(NOW_MS + 1, n) for n in range(2, 5)] + [timer(NOW_MS + 9_001, 5)])
+    with monkeypatch.context() as patch:
+        patch.setattr(file_class, "write", no_room)
+        with pytest.raises(OSError, match="No space"):
+            units.add(more, write_ms=NOW_MS, read_ms=NOW_MS)
+    assert units.wheel.data.tobytes() == before
+    assert units.log.end == model.end
+    assert units.add(more, write_ms=NOW_MS, read_ms=NOW_MS) == 4
+    assert units.read_slot(NOW_MS).rows["phys_offset"].tolist() == [0, 2, 3, 4]
+
+
+def test_a_disk_that_fills_up_between_two_files_takes_what_fits(tmp_path, monkeypatch):
+    units = open_units(tmp_path)
+    rows = timed([timer(NOW_MS + 1, n) for n in range(60)])
+    file_class = type(open_units(tmp_path / "other").log)
+
+    def no_room(self):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_class, "close_file", no_room)
+        assert units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS) == 49
+        with pytest.raises(OSError, match="No space"):
+            units.add(rows[49:], write_ms=NOW_MS, read_ms=NOW_MS)
+    assert units.add(rows[49:], write_ms=NOW_MS, read_ms=NOW_MS) == 11
+    assert units.read_slot(NOW_MS).rows["phys_offset"].tolist() == list(range(60))
+
+
+# -- read ---------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=50)
+@given(batches, st.sets(st.integers(0, 40).map(lambda n: n * 100)))
+def test_settled_timers_and_second_units_are_left_out(made, skip):
+    with temporary_units() as units:
+        same_slots(units, fill(units, made), skip=skip)
+
+
+@settings(deadline=None, max_examples=50)
+@given(batches, st.integers(1, 20), st.data())
+def test_a_slot_in_parts_is_the_slot_in_due_order(made, count_max, data):
+    with temporary_units() as units:
+        model = fill(units, made)
+        positions = data.draw(st.lists(st.sampled_from(sorted(model.units) or [0]), max_size=9))
+        if model.units and positions:
+            units.settle(np.array(positions))
+            model.settle(positions)
+        skip = np.array(sorted(data.draw(st.sets(st.integers(0, 9)))), np.int64) * 100
+        for tick in ticks_of(model):
+            wanted = [item for item in model.waiting(tick, skip.tolist()) if not_marker(item)]
+            parts = read_in_parts(units, tick * SECOND, count_max, skip)
+            found = [(int(row["due_ms"]), int(row["phys_offset"])) for row in parts]
+            assert found == sorted((unit.due_ms, unit.phys_offset) for _, unit in wanted)
+
+
+def read_in_parts(units: TimerUnits, slot_ms: int, count_max: int, skip):
+    rows, after = [], None
+    while True:
+        part = units.read_slot_part(slot_ms, count_max, after=after, skip=skip)
+        assert part.rows.size <= count_max
+        rows += sorted(part.rows, key=lambda row: (int(row["due_ms"]), int(row["phys_offset"])))
+        if part.complete:
+            return rows
+        after = int(part.rows[-1]["due_ms"]), int(part.rows[-1]["phys_offset"])
+
+
+def test_apache_s_units_are_not_due_before_their_slot_ends(tmp_path):
+    units = open_units(tmp_path)
+    units.add(timed([timer(NOW_MS + 1, 0)]), write_ms=NOW_MS, read_ms=NOW_MS)
+    units.log.patch(np.array([0]), "due_ms", np.array([0]))
+    assert units.read_slot(NOW_MS).rows["due_ms"].tolist() == [NOW_MS + SECOND]
+    units.set_due(np.array([0]), np.array([NOW_MS + 7]))
+    assert units.read_slot(NOW_MS).rows["due_ms"].tolist() == [NOW_MS + 7]
+
+
+def test_scan_gives_every_unit_as_columns(tmp_path):
+    units = open_units(tmp_path)
+    model = fill(units, [[timer(NOW_MS + 1 + n * 100, n) for n in range(120)]])
+    rows = np.concatenate(list(units.scan()))
+    assert rows["pos"].tolist() == sorted(model.units)
+    assert rows["phys_offset"].tolist() == list(range(120))
+    assert rows["slot_ms"].tolist() == [unit.slot_ms for _, unit in sorted(model.units.items())]
+    later = np.concatenate(list(units.scan(FILE_BYTES, 2 * FILE_BYTES)))
+    assert later["phys_offset"].tolist() == list(range(49, 98))
+    assert units.read(rows["pos"][::-7])["phys_offset"].tolist() == list(range(119, -1, -7))
+
+
+def test_a_full_file_ends_with_a_row_that_has_no_unit(tmp_path):
+    units = open_units(tmp_path)
+    rows = [timer(NOW_MS + 1, n) for n in range(49)]
+    model = fill(units, [[*rows, Timer(NOW_MS + 1, NOW_MS, 7, kind=TIMED_BROKEN)]])
+    assert units.log.end == FILE_BYTES
+    same_log(units, model)
+
+
+# -- single timers ------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=50)
+@given(batches, st.data())
+def test_units_are_found_and_settled(made, data):
+    with temporary_units() as units:
+        model = fill(units, made)
+        for _ in range(3):
+            asked = data.draw(
+                st.lists(st.tuples(st.integers(0, 41), st.integers(-1, 9)), max_size=30)
+            )
+            phys = np.array([n * 100 for n, _ in asked], np.int64)
+            slots = np.array([NOW_MS + n * SECOND + 321 for _, n in asked], np.int64)
+            found = units.find(phys, slots)
+            for position, offset, slot_ms in zip(
+                found.tolist(), phys.tolist(), slots.tolist(), strict=True
+            ):
+                places = {
+                    pos
+                    for pos, unit in model.in_slot(slot_ms // SECOND)
+                    if unit.phys_offset == offset and unit.due_ms >= 0
+                }
+                assert position in (places or {-1})
+            hits = found[found >= 0]
+            copied = data.draw(st.booleans())
+            assert units.settle(hits, copied=copied) == model.settle(hits.tolist(), copied=copied)
+            same_log(units, model)
+            same_wheel(units, model)
+        same_slots(units, model)
+
+
+def test_a_copied_unit_stands_for_the_one_it_was_copied_from(tmp_path):
+    units = open_units(tmp_path)
+    rows = timed([timer(NOW_MS + 1, 100), timer(NOW_MS + 2, 200)])
+    units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)
+    units.add(rows[:1], write_ms=NOW_MS, read_ms=NOW_MS)
+    assert units.wheel.num(NOW_MS) == 3
+    assert units.read_slot(NOW_MS).rows["pos"].tolist() == [0, 52]
+    assert units.settle(np.array([0]), copied=True) == 1
+    assert units.read_slot(NOW_MS).rows["pos"].tolist() == [52, 104]
+    assert units.wheel.num(NOW_MS) == 2
+    assert units.find(np.array([100]), NOW_MS).tolist() == [104]
+
+
+def test_one_settled_unit_settles_all_of_its_record(tmp_path):
+    units = open_units(tmp_path)
+    rows = timed([timer(NOW_MS + 1, 100), timer(NOW_MS + 2, 200), timer(NOW_MS + 1, 100)])
+    units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)
+    for pos in (0, 104):
+        assert units.settle(np.array([pos])) == 1
+        assert units.read_slot(NOW_MS).rows["phys_offset"].tolist() == [200]
+        assert read_in_parts(units, NOW_MS, 1, np.empty(0, np.int64))[0]["phys_offset"] == 200
+
+
+def test_what_is_no_unit_cannot_be_settled(tmp_path):
+    units = open_units(tmp_path)
+    units.add(timed([timer(NOW_MS + 1, 0)]), write_ms=NOW_MS, read_ms=NOW_MS)
+    for pos in (13, 52, 5 * FILE_BYTES):
+        with pytest.raises(CorruptStore, match="there is no unit"):
+            units.settle(np.array([0, pos]))
+    assert units.wheel.num(NOW_MS) == 1
+    assert unpack(units.log.files[0].data.tobytes()).due_ms == NOW_MS + 1
+
+
+def test_units_of_removed_files_are_gone_without_a_fault(tmp_path):
+    units = open_units(tmp_path)
+    rows = timed([timer(NOW_MS + 1, n) for n in range(100)])
+    units.add(rows, write_ms=NOW_MS, read_ms=NOW_MS)
+    units.log.remove_first()
+    found = units.read_slot(NOW_MS)
+    assert found.rows["phys_offset"].tolist() == list(range(49, 100))
+    assert found.broken is None
+    assert units.find(np.array([3, 60]), NOW_MS).tolist() == [-1, FILE_BYTES + 11 * 52]
+    assert units.settle(np.array([0, FILE_BYTES])) == 1

@@ -1,0 +1,228 @@
+"""The wheel: laps, what changed, the file behind it."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from message_store.errors import CorruptStore
+from tests.golden_data import golden_store
+from tests.timer_store.units_help import NOW_MS
+from timer_store import layout
+from timer_store.kernels.wheel import PAGE_BYTES, put_slot
+from timer_store.layout import WHEEL_BYTES, WHEEL_SLOTS
+from timer_store.log.wheel import NO_UNITS, Slot, TimerWheel
+
+SECOND = 1_000
+LAP_MS = WHEEL_SLOTS * SECOND
+GOLDEN = ["apache-5.3.3-clean", "apache-5.3.3-killed"]
+
+
+@pytest.fixture
+def wheel(tmp_path):
+    wheel = TimerWheel(tmp_path / "timerwheel", SECOND)
+    yield wheel
+    wheel.close()
+
+
+def put(wheel: TimerWheel, time_ms: int, first: int = 0, last: int = 0, num: int = 1) -> None:
+    tick = wheel.tick(time_ms)
+    at = tick % WHEEL_SLOTS * 32
+    put_slot(wheel.data, wheel.pages, at, tick, first, last, num)
+
+
+def test_the_slot_of_the_specification(wheel):
+    put(wheel, 1_700_000_100_000)
+    wheel.write(wheel.capture())
+    data = wheel.path.read_bytes()[16_387_200:16_387_232]
+    assert data == bytes.fromhex("000000006553f164" + "00" * 16 + "00000001" + "00000000")
+
+
+@pytest.mark.parametrize("precision_ms", [100, 200, 500, 1_000])
+def test_a_slot_holds_the_times_of_one_tick_of_one_lap(tmp_path, precision_ms):
+    wheel = TimerWheel(tmp_path / "timerwheel", precision_ms)
+    put(wheel, NOW_MS, 52, 104, 2)
+    slot = Slot(NOW_MS // precision_ms, 52, 104, 2, 0)
+    lap_ms = WHEEL_SLOTS * precision_ms
+    for time_ms, found in [
+        (NOW_MS, slot),
+        (NOW_MS + precision_ms - 1, slot),
+        (NOW_MS - 1, NO_UNITS),
+        (NOW_MS + precision_ms, NO_UNITS),
+        (NOW_MS + lap_ms, NO_UNITS),
+        (NOW_MS - lap_ms, NO_UNITS),
+        (0, NO_UNITS),
+    ]:
+        assert wheel.slot(time_ms) == found
+        assert wheel.num(time_ms) == found.num
+    wheel.close()
+
+
+@pytest.mark.parametrize("store", GOLDEN)
+def test_apache_s_wheel(store):
+    wheel = TimerWheel(golden_store(store) / "timerwheel", SECOND)
+    live = wheel.live(0)
+    raw = np.frombuffer((golden_store(store) / "timerwheel").read_bytes(), layout.TIMER_SLOT)
+    wanted = raw[raw["tick"] > 0]
+    order = np.argsort(wanted["tick"])
+    first_ms = int(wanted["tick"].min()) * SECOND
+    live = wheel.live(first_ms)
+    assert live.tolist() == wanted[order].tolist()
+    assert live.size == 19
+    assert wheel.slot(1_795_312_232_500) == Slot(1_795_312_232, 884, 1_456, 9, 0)
+    assert wheel.slot(1_795_229_432_000).num == -1  # one timer, two that cancel
+    assert wheel.num(1_795_229_432_000) == 0
+    assert not wheel.capture().pages.size
+    wheel.close()
+
+
+def test_a_wheel_of_another_size_says_what_to_do(tmp_path):
+    path = tmp_path / "timerwheel"
+    path.write_bytes(b"\0" * (WHEEL_BYTES // 2))
+    with pytest.raises(CorruptStore, match="it has 19353600 bytes; a wheel has 38707200") as raised:
+        TimerWheel(path, SECOND)
+    assert "built again from the timer log" in raised.value.remedy
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_missing_wheel_is_made_of_holes(tmp_path, empty):
+    path = tmp_path / "timerwheel"
+    if empty:
+        path.touch()
+    wheel = TimerWheel(path, SECOND)
+    assert path.stat().st_size == WHEEL_BYTES
+    assert path.stat().st_blocks == 0
+    assert not wheel.pages.any()
+    assert wheel.total(NOW_MS) == 0
+    wheel.close()
+
+
+def test_the_file_changes_only_when_it_is_written(wheel):
+    put(wheel, NOW_MS)
+    assert not any(wheel.path.read_bytes())
+    captured = wheel.capture()
+    put(wheel, NOW_MS, num=2)  # after that instant
+    wheel.write(captured)
+    again = TimerWheel(wheel.path, SECOND)
+    assert (again.num(NOW_MS), wheel.num(NOW_MS)) == (1, 2)
+    wheel.write(wheel.capture())
+    assert TimerWheel(wheel.path, SECOND).num(NOW_MS) == 2
+    assert not wheel.capture().pages.size
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.sets(st.integers(0, WHEEL_SLOTS - 1), max_size=40), max_size=4))
+def test_only_changed_pages_are_written(tmp_path_factory, rounds):
+    path = tmp_path_factory.mktemp("wheel") / "timerwheel"
+    wheel = TimerWheel(path, SECOND)
+    for number, places in enumerate(rounds):
+        for place in places:
+            put(wheel, (WHEEL_SLOTS + place) * SECOND, num=number)
+        captured = wheel.capture()
+        assert captured.pages.tolist() == sorted({place * 32 // PAGE_BYTES for place in places})
+        wheel.write(captured)
+    found = TimerWheel(path, SECOND)
+    pages = np.flatnonzero(wheel.pages)
+    assert np.flatnonzero(found.pages).tolist() == pages.tolist()
+    for page in pages:
+        span = slice(page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
+        assert found.data[span].tobytes() == wheel.data[span].tobytes()
+    assert path.stat().st_blocks * 512 <= (len(pages) + 16) * PAGE_BYTES  # the file system's own
+    wheel.close()
+    found.close()
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_pages_that_a_full_disk_refused_are_captured_again(wheel, monkeypatch, written):
+    for n in (0, 1, 500):
+        put(wheel, NOW_MS + n * 128 * SECOND)
+    left, pwrite = [written], os.pwrite
+
+    def no_room(*args):
+        left[0] -= 1
+        if left[0] < 0 or len(args) == 1:
+            raise OSError(28, "No space left on device")
+        return pwrite(*args)
+
+    before = wheel.capture()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", no_room)
+        patch.setattr(os, "fdatasync", no_room)
+        with pytest.raises(OSError, match="No space"):
+            wheel.write(before)
+    assert wheel.capture().pages.tolist() == before.pages.tolist()
+
+
+def test_what_a_killed_process_may_not_have_waited_for_is_synced(wheel, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    wheel.write(wheel.capture())
+    assert len(synced) == 1, "nothing was changed by this process"
+    wheel.write(wheel.capture())
+    assert len(synced) == 1, "once"
+
+
+def test_a_capture_that_never_got_there_is_given_back(wheel):
+    put(wheel, NOW_MS)
+    captured = wheel.capture()
+    wheel.give_back(captured)
+    put(wheel, NOW_MS + 500 * SECOND)
+    assert set(wheel.capture().pages.tolist()) > set(captured.pages.tolist())
+
+
+def test_clearing_reaches_the_file(wheel):
+    put(wheel, NOW_MS)
+    wheel.write(wheel.capture())
+    wheel.clear()
+    assert wheel.slot(NOW_MS) == NO_UNITS
+    wheel.write(wheel.capture())
+    assert not any(wheel.path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("from_ms", "until_ms", "found"),
+    [
+        (NOW_MS, NOW_MS + 9_000, NOW_MS + 2_000),
+        (NOW_MS + 2_999, NOW_MS + 9_000, NOW_MS + 2_000),
+        (NOW_MS + 3_000, NOW_MS + 9_000, NOW_MS + 5_000),
+        (NOW_MS + 3_000, NOW_MS + 5_001, NOW_MS + 5_000),
+        (NOW_MS + 3_000, NOW_MS + 5_000, None),
+        (NOW_MS + 6_000, NOW_MS + 9_000, None),
+        (NOW_MS + 6_000, NOW_MS, None),
+        (NOW_MS + 6_000, NOW_MS + 3 * LAP_MS, NOW_MS + LAP_MS - SECOND),
+        (NOW_MS + LAP_MS, NOW_MS + 3 * LAP_MS, None),
+    ],
+)
+def test_the_next_slot_with_units(wheel, from_ms, until_ms, found):
+    for time_ms in (NOW_MS + 2_000, NOW_MS + 5_000, NOW_MS + LAP_MS - SECOND):
+        put(wheel, time_ms)
+    assert wheel.next_live(from_ms, until_ms) == found
+
+
+def test_slots_are_listed_in_the_order_of_time(wheel):
+    times = [NOW_MS + n * 400 * SECOND for n in range(3_000)]  # around the wheel's end
+    for n, time_ms in enumerate(times):
+        put(wheel, time_ms, num=n - 1)
+    found = np.concatenate(list(wheel.live_parts(NOW_MS, slots_max=700)))
+    assert (found["tick"] * SECOND).tolist() == times
+    assert (wheel.live(times[7], times[9])["tick"] * SECOND).tolist() == times[7:9]
+    assert wheel.total(NOW_MS) == sum(range(2_999))
+
+
+def test_the_forecast(wheel):
+    for n, num in [(0, 1), (59, 2), (60, 4), (61, 8), (179, 16), (180, 32)]:
+        put(wheel, NOW_MS + n * SECOND, num=num)
+    put(wheel, NOW_MS + 70 * SECOND, num=-3)
+    assert wheel.forecast(NOW_MS, 60_000, 3).tolist() == [3, 12, 16]
+    assert wheel.forecast(NOW_MS + 500, 60_000, 1).tolist() == [7]
+
+
+def test_slots_of_a_time_that_cannot_be_are_counted(wheel):
+    put(wheel, NOW_MS + LAP_MS - SECOND)
+    assert wheel.stray_slots(NOW_MS) == 0
+    put(wheel, NOW_MS + LAP_MS)
+    assert wheel.stray_slots(NOW_MS) == 1

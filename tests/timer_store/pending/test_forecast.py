@@ -1,0 +1,105 @@
+"""When how many are due: each timer in the bin of its own due time, rolled ones too."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.timer_store.rig import TimerRig
+from timer_store.kernels.forecast import bin_of, move_rolled
+from timer_store.layout import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT, UNIT_BYTES
+from timer_store.pending import forecast as module
+from timer_store.pending.forecast import Span, forecast
+
+MINUTE_MS = 60_000
+
+
+@pytest.fixture
+def rig(tmp_path: Path):
+    rig = TimerRig(tmp_path, roll_window_slots=120, max_delay_s=366 * 86_400).open()
+    yield rig
+    if rig.is_open:
+        rig.close()
+
+
+def whole(rig, span):
+    """Return all bins, put together from the pieces."""
+    bins, pos = forecast(rig.timers, span)
+    while pos is not None:
+        more, pos = forecast(rig.timers, span, pos)
+        bins = bins + more
+    return bins.tolist()
+
+
+def naive(due_ms, span):
+    """The twin: one timer after the other."""
+    bins = [0] * (span.count + 2)
+    for due in due_ms:
+        number = 0
+        while number <= span.count and due > span.from_ms + number * span.width_ms:
+            number += 1
+        bins[number] += 1
+    return bins
+
+
+@pytest.mark.parametrize("horizon_ms", [900, 90_000, 20 * MINUTE_MS])
+@pytest.mark.parametrize("scan_units", [7, 1 << 20])
+def test_each_timer_is_counted_where_it_is_due(rig, horizon_ms, scan_units, monkeypatch):
+    monkeypatch.setattr(module, "SCAN_UNITS", scan_units)
+    choose, now_ms = random.Random(2), rig.clock.now_ms()
+    due_ms = [now_ms + choose.randint(1, horizon_ms) for _ in range(200)] + [now_ms + 3_000]
+    for due in due_ms:
+        rig.put(due)
+    span = Span(now_ms // 1_000 * 1_000, 3_000, 300)
+    assert whole(rig, span) == naive(due_ms, span)
+    rig.advance(horizon_ms // 3)
+    left = [due for due in due_ms if due > rig.clock.now_ms()]
+    assert whole(rig, span) == naive(left, span)
+
+
+def test_a_slot_that_is_staged_in_parts(tmp_path):
+    rig = TimerRig(tmp_path, stage_records_max=1_024).open()
+    start_ms = rig.clock.now_ms() // 1_000 * 1_000 + 5_000
+    due_ms = [start_ms + 1 + n % 900 for n in range(3_000)]
+    rig.put_many([(due, "T", 0, b"") for due in due_ms])
+    rig.advance(start_ms + 200 - rig.clock.now_ms())
+    assert rig.timers.position.part is not None
+    left = [due for due in due_ms if due > rig.clock.now_ms()]
+    span = Span(start_ms - 1_000, 1_000, 10)
+    assert whole(rig, span) == naive(left, span)
+    rig.close()
+
+
+def test_the_bin_of_a_time():
+    for time_ms in range(-20, 60):
+        told = 0 if time_ms < 5 else min((time_ms - 5) // 7 + 1, 5)
+        assert bin_of(time_ms, 5, 7, 6) == told
+
+
+def test_the_scan_is_that_of_its_twin():
+    choose = np.random.default_rng(3)
+    for _ in range(100):
+        units = np.zeros(30, TIMER_UNIT)
+        units["size"], units["prev_pos"] = UNIT_BYTES, -1
+        units["magic"] = choose.choice(
+            [MAGIC_DEFAULT, MAGIC_ROLL, MAGIC_ROLL | MAGIC_DELETE, 99], units.size
+        )
+        units["write_ms"] = choose.integers(0, 10, units.size) * 1_000
+        units["delay_ms"] = choose.integers(0, 10_000, units.size)
+        units["phys_offset"] = choose.integers(0, 50, units.size)
+        units["due_ms"] = choose.integers(-1, 40_000, units.size)
+        skip = np.unique(choose.integers(0, 50, 10))
+        numbers = np.array([4_000, 2_000, 1_000, 3_000], np.int64)
+        bins, twin = np.zeros(12, np.int64), np.zeros(12, np.int64)
+        for unit in units:
+            slot_ms = (int(unit["write_ms"]) + int(unit["delay_ms"])) // 1_000 * 1_000
+            rolls = unit["magic"] == MAGIC_ROLL and unit["due_ms"] > 0 and slot_ms >= 3_000
+            if rolls and unit["phys_offset"] not in skip:
+                twin[bin_of(slot_ms, 4_000, 2_000, 12)] -= 1
+                twin[bin_of(int(unit["due_ms"]) - 1, 4_000, 2_000, 12)] += 1
+        span = (520, 520 + units.size * UNIT_BYTES)
+        move_rolled(units.view(np.uint8), 520, span, numbers, skip, bins)
+        assert bins.tolist() == twin.tolist()

@@ -1,0 +1,173 @@
+"""Lists of waiting timers: every one once, in due order, whatever the page, the slot, the lap."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.timer_store.rig import TimerRig
+from timer_store.pending import listing
+from timer_store.pending.listing import Cursor, Query, first_rows, list_timers, next_due_ms
+
+HOUR_MS = 3_600_000
+YEAR_S = 366 * 86_400
+
+
+@pytest.fixture
+def rig(tmp_path: Path):
+    rig = TimerRig(tmp_path, roll_window_slots=120, max_delay_s=YEAR_S).open()
+    yield rig
+    if rig.is_open:
+        rig.close()
+
+
+def listed(rig, limit=7, **query):
+    """Return all timers of a list, page by page."""
+    found, cursor = [], Cursor()
+    for _ in range(10_000):
+        page = list_timers(rig.timers, Query(limit=limit, cursor=cursor, **query))
+        assert len(page.timers) <= limit
+        found += page.timers
+        if page.cursor is None:
+            return found
+        cursor = Cursor.parse(str(page.cursor))
+    raise AssertionError("the list does not end")
+
+
+def dues(found):
+    return [timer["due_ms"] for timer in found]
+
+
+def put_random(rig, count, horizon_ms, seed=1):
+    """Put timers; return (due_ms, topic), in due order."""
+    choose, now_ms = random.Random(seed), rig.clock.now_ms()
+    wanted = [(now_ms + choose.randint(1, horizon_ms), choose.choice("TU")) for _ in range(count)]
+    for due_ms, topic in wanted:
+        rig.put(due_ms, topic, KEYS=f"k{due_ms % 7} all", UNIQ_KEY=f"U{due_ms}")
+    return sorted(wanted)
+
+
+@pytest.mark.parametrize("horizon_ms", [400, 30_000, 10 * 60_000, 30 * 86_400_000])
+@pytest.mark.parametrize("limit", [1, 7, 1_000])
+def test_every_timer_is_listed_once_in_due_order(rig, horizon_ms, limit):
+    wanted = put_random(rig, 120, horizon_ms)
+    assert dues(listed(rig, limit)) == [due_ms for due_ms, _ in wanted]
+
+
+@pytest.mark.parametrize("horizon_ms", [30_000, HOUR_MS])
+def test_it_goes_on_while_time_passes(rig, horizon_ms):
+    wanted = put_random(rig, 100, horizon_ms)
+    rig.advance(wanted[50][0] - rig.clock.now_ms())
+    left = [due_ms for due_ms, _ in wanted if due_ms > rig.clock.now_ms()]
+    assert dues(listed(rig)) == left
+    assert next_due_ms(rig.timers) == left[0]
+
+
+def test_a_topic_and_a_time_range(rig):
+    wanted = put_random(rig, 200, 20 * 60_000)
+    low, high = wanted[60][0], wanted[150][0]
+    mine = [due_ms for due_ms, topic in wanted if topic == "U" and low <= due_ms < high]
+    found = listed(rig, topic="U", from_ms=low, to_ms=high)
+    assert dues(found) == mine
+    assert {timer["topic"] for timer in found} == {"U"}
+    assert listed(rig, topic="Nobody") == []
+
+
+def test_a_key_is_found_through_the_index(rig):
+    wanted = put_random(rig, 60, 10 * 60_000)
+    with_key = [due_ms for due_ms, _ in wanted if due_ms % 7 == 3]
+    assert dues(listed(rig, 1_000, key="k3")) == with_key
+    [one] = listed(rig, key=f"U{wanted[17][0]}")
+    assert (one["due_ms"], one["keys"]) == (wanted[17][0], f"k{wanted[17][0] % 7} all")
+    page = list_timers(rig.timers, Query(key="all", skip=20, limit=5))
+    assert dues(page.timers) == [due_ms for due_ms, _ in wanted[20:25]]
+    rig.advance(wanted[30][0] - rig.clock.now_ms())
+    assert dues(listed(rig, 1_000, key="all")) == [due_ms for due_ms, _ in wanted[31:]]
+
+
+@pytest.mark.parametrize("horizon_ms", [400, 30_000, 30 * 86_400_000])
+def test_pages_that_are_passed_over(rig, horizon_ms):
+    wanted = put_random(rig, 120, horizon_ms)
+    skip, cursor, found = 50, Cursor(), []
+    while cursor is not None and len(found) < 10:
+        query = Query(skip=skip, limit=10 - len(found), cursor=cursor)
+        page = list_timers(rig.timers, query)
+        skip, cursor, found = skip - page.skipped, page.cursor, found + page.timers
+    assert dues(found) == [due_ms for due_ms, _ in wanted[50:60]]
+
+
+def test_a_slot_larger_than_a_part_and_than_the_stage(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "PART_ROWS", 50)
+    monkeypatch.setattr(listing, "PART_ROWS_MIN", 10)
+    monkeypatch.setattr(listing, "LOOK_UNITS", 300)
+    monkeypatch.setattr(listing, "TOGETHER_UNITS", 100)
+    rig = TimerRig(tmp_path, stage_records_max=1_024).open()
+    due_ms = rig.clock.now_ms() // 1_000 * 1_000 + 5_000
+    for first in range(0, 3_000, 500):
+        rig.put_many([(due_ms + 1 + (7 * n) % 900, "T", 0, b"") for n in range(first, first + 500)])
+    wanted = sorted(due_ms + 1 + (7 * n) % 900 for n in range(3_000))
+    assert dues(listed(rig, 100)) == wanted
+    rig.advance(5_300)  # some delivered, some staged, some in the slot still
+    left = [due for due in wanted if due > rig.clock.now_ms()]
+    assert len(rig.timers.stage) < len(left)
+    assert dues(listed(rig, 100)) == left
+    rig.close()
+
+
+def test_settled_timers_are_not_listed(rig):
+    wanted = put_random(rig, 40, 10 * 60_000)
+    everything = listed(rig)
+    offsets = np.array([timer["commit_log_offset"] for timer in everything[::2]], np.int64)
+    decisions = rig.timers.decisions
+    rows = rig.timers.records.read(offsets)
+    decisions.settle(rows, decisions.places(rows), rig.store.max_offset)
+    assert dues(listed(rig)) == [due_ms for due_ms, _ in wanted[1::2]]
+
+
+@pytest.mark.parametrize("horizon_ms", [30_000, 30 * 86_400_000])
+def test_slots_read_together_are_those_read_one_by_one(rig, horizon_ms):
+    put_random(rig, 200, horizon_ms)
+    units = rig.timers.units
+    slots = units.wheel.live(rig.timers.position.staged_ms)
+    together = listing._Walk(rig.timers, Query())._read(slots)
+    twin = [
+        (int(tick), int(row["due_ms"]), int(row["phys_offset"]), int(row["topic_hash"]))
+        for tick in slots["tick"]
+        for row in np.sort(units.read_slot(int(tick) * 1_000).rows, order=["due_ms", "phys_offset"])
+    ]
+    columns = ("due_ms", "phys_offset", "topic_hash")
+    ticks = (together["slot_ms"] // 1_000).tolist()
+    assert list(zip(ticks, *(together[c].tolist() for c in columns), strict=True)) == twin
+
+
+def test_what_is_told_of_a_timer(rig):
+    due_ms = rig.clock.now_ms() + HOUR_MS
+    rig.put(due_ms, "U", 3, b"12345", KEYS="order-7", UNIQ_KEY="ABC", TAGS="tag")
+    [timer] = listed(rig)
+    assert timer["due_ms"] == due_ms
+    told = {name: timer[name] for name in ("topic", "queue_id", "unique_key", "keys", "tag")}
+    assert told == {
+        "topic": "U", "queue_id": 3, "unique_key": "ABC", "keys": "order-7", "tag": "tag",
+    }  # fmt: skip
+    assert (timer["body_bytes"], timer["stored_ms"]) == (5, rig.clock.now_ms())
+
+
+@pytest.mark.parametrize("text", ["x", "1_2", "1_2_3_4_5_6", "-2_0_0_0_0", f"0_0_0_0_{1 << 63}"])
+def test_what_is_no_cursor(text):
+    with pytest.raises(ValueError, match=r"cursor|invalid literal"):
+        Cursor.parse(text)
+
+
+def test_the_first_rows_are_those_of_a_sort():
+    choose = np.random.default_rng(1)
+    for _ in range(300):
+        rows = np.zeros(choose.integers(1, 40), listing.FOUND)
+        rows["due_ms"] = choose.integers(1, 6, rows.size)
+        rows["phys_offset"] = choose.permutation(rows.size)
+        count = int(choose.integers(1, 45))
+        wanted = sorted(zip(rows["due_ms"], rows["phys_offset"], strict=True))[:count]
+        found = first_rows(rows, count)
+        assert list(zip(found["due_ms"], found["phys_offset"], strict=True)) == wanted

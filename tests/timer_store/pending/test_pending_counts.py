@@ -1,0 +1,48 @@
+"""The books against a list."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from message_store.queues.topic_table import TopicTable
+from timer_store.pending.pending_counts import PendingCounts
+
+FILE_BYTES = 100
+TIMER = st.tuples(st.integers(-1, 200), st.integers(0, 5_000))
+
+
+def columns(timers):
+    topics = np.array([topic for topic, _ in timers], np.int32)
+    return topics, np.array([offset for _, offset in timers], np.int64)
+
+
+def table() -> TopicTable:
+    topics = TopicTable()
+    for number in range(201):
+        topics.add(f"T{number}")
+    return topics
+
+
+@given(st.lists(st.lists(TIMER, max_size=20), max_size=8), st.integers(0, 3))
+def test_books_count_what_is_there(batches, settled):
+    books, there = PendingCounts(table(), FILE_BYTES), []
+    for number, timers in enumerate(batches):
+        books.note(*columns(timers), 1)
+        there += timers
+        if number < settled:
+            gone, there = there[::2], there[1::2]
+            books.note(*columns(gone), -1)
+    names = Counter(f"T{topic}" if topic >= 0 else "" for topic, _ in there)
+    files = Counter(offset // FILE_BYTES * FILE_BYTES for _, offset in there)
+    assert books.by_topic() == names
+    assert books.by_file() == files
+    assert books.total == len(there)
+    assert books.first_file == min(files, default=None)
+    assert all(books.of_topic(index) == names[f"T{index}"] for index in range(201))
+    again = PendingCounts(table(), FILE_BYTES)
+    again.restore(books.by_topic(), books.by_file())
+    assert (again.by_topic(), again.by_file(), again.total) == (names, files, len(there))

@@ -1,0 +1,1 @@
+"""Checkpoints of the timer store, recovery and repair."""

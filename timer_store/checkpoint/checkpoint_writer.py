@@ -1,0 +1,249 @@
+"""Checkpoints: what is known at one instant, written so that a crash finds it consistent.
+
+    instant     read time R, timer log end P, queue offset Q, commit log end L, books, wheel pages
+    then        commit log durable to L  ->  tombstones, timer log synced to P  ->  wheel pages
+                ->  duemq.timers.json  ->  timercheck, timermetrics
+
+Recovery goes back to the last instant that was written: everything behind P is taken in again from
+the queue at Q, and what was settled since is found in the commit log behind L. So nothing may
+reach the disk that depends on a log that is not there yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import CorruptStore
+from message_store.log.commit_log import LogFile, erase_files
+from timer_store.checkpoint.snapshot import Snapshot, SnapshotFiles
+from timer_store.dequeue.unfinished_slot import settle_delivered
+from timer_store.enqueue.queue_end import mark_queue_end
+from timer_store.store import TimerStore
+
+log = logging.getLogger(__name__)
+Places = npt.NDArray[np.int64]
+NO_PLACES: Places = np.empty(0, np.int64)
+PIECE_PLACES = 32_768  # buried at once
+SCAN_BYTES_MAX = 64 << 20  # of the commit log, that a start may have to look through
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One instant of a timer store.
+
+    Attributes:
+        pages: what `TimerWheel.capture` returned.
+        claims: settled timers and the places of their units.
+        passed: places of units whose successors are in the checkpoint before.
+        returned: places of units whose messages belong to a level again.
+    """
+
+    snapshot: Snapshot
+    pages: Any
+    claims: dict[int, int]
+    passed: Places
+    returned: list[Places]
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one timer store."""
+
+    def __init__(self, timers: TimerStore) -> None:
+        self._timers = timers
+        self._files = timers.files
+        self._one_at_a_time = asyncio.Lock()
+        self._failed = False
+        self._written: Snapshot | None = None
+        self._passed = self._passed_later = NO_PLACES
+        self._remade = timers.remade
+
+    @property
+    def handover_offset(self) -> int:
+        """The next mark of a handover behind the checkpoint on the disk, 0 without one."""
+        return 0 if self._written is None else self._written.handover_offset
+
+    async def persist_in_turn(self) -> bool:
+        """Write a checkpoint unless one is being written, as the job that does so regularly."""
+        return False if self._one_at_a_time.locked() else await self.persist()
+
+    async def persist(self, *, last: bool = False) -> bool:
+        """Write a checkpoint of this instant; return whether it is on the disk.
+
+        False: nothing happened to timers, or the disk did not follow in time. The next call tries
+        again.
+
+        Args:
+            last: write it also if nothing happened.
+        """
+        async with self._one_at_a_time:
+            return await self._persist(last=last)
+
+    async def leave(self) -> bool:
+        """Write the last checkpoint before the store is closed; return whether it is on the disk.
+
+        Whoever opens the store next, an Apache broker too, finds no unit whose timer has left,
+        unless the log says that it would (`settle_delivered`).
+        """
+        async with self._one_at_a_time:
+            self._forget_remade()
+            self._passed = np.concatenate([self._passed, settle_delivered(self._timers)])
+            done = await self._persist(last=True)
+            if done and self._passed.size:  # units of timers that were put on since the one before
+                done = await self._persist(last=True)
+            return done
+
+    async def _persist(self, *, last: bool) -> bool:
+        timers = self._timers
+        if timers.units.log.failure is not None:  # `_complain` has reported it
+            return False
+        if not timers.odd.settled(timers.clock.now_ms()):
+            return False
+        if last:
+            mark_queue_end(timers)
+        snapshot = self._snapshot()
+        if not last and self._written is not None and is_same(snapshot, self._written):
+            return False
+        self._forget_remade()
+        pages, claims = timers.units.wheel.capture(), timers.claims.taken()
+        returned = timers.claims.taken_returned()
+        passed, needed = timers.delivery.take_passed(), timers.first_needed
+        needed_from = timers.log_cleaning.needed_from(snapshot.read_ms)
+        timers.writing = True
+        try:
+            done = await self._write(Capture(snapshot, pages, claims, self._passed, returned))
+        finally:
+            timers.writing = False
+        if not done:
+            timers.units.wheel.give_back(pages)
+            self._passed_later = np.concatenate([self._passed_later, passed])
+            return False
+        timers.claims.written(claims, len(returned))
+        self._passed = np.concatenate([self._passed_later, passed])
+        self._passed_later = NO_PLACES
+        self._written, self._failed = snapshot, False
+        timers.held_from = needed
+        files = timers.log_cleaning.detach_before(needed_from)
+        if files:
+            await asyncio.to_thread(self._erase, files)
+        return True
+
+    @staticmethod
+    def _erase(files: list[LogFile]) -> None:
+        try:
+            erase_files(files)
+        except OSError as error:
+            log.error("old files of the timer log stay until the next start: %s", error)
+
+    def _forget_remade(self) -> None:
+        """Forget what was known of places in the log, if the log was made anew."""
+        if self._remade != self._timers.remade:
+            self._remade = self._timers.remade
+            self._passed = self._passed_later = NO_PLACES
+
+    async def _write(self, capture: Capture) -> bool:
+        if not await self._timers.store.wait_durable(capture.snapshot.log_offset, always=True):
+            return False
+        try:
+            await asyncio.to_thread(write, self._timers, self._files, capture)
+        except OSError as error:
+            self._complain(error)
+            return False
+        return True
+
+    def _snapshot(self) -> Snapshot:
+        """Return this instant's positions and books."""
+        timers = self._timers
+        return Snapshot(
+            read_ms=timers.position.read_ms,
+            staged_ms=timers.position.staged_ms,
+            log_pos=timers.units.log.end,
+            queue_offset=timers.position.queue_offset,
+            handover_offset=timers.position.handover_offset,
+            handover_unit=timers.position.handover_unit,
+            log_offset=timers.store.max_offset,
+            scan_from=min(
+                timers.delivery.scan_from(),
+                timers.decisions.scan_from(),
+                timers.handovers.scan_from(),
+            ),
+            precision_ms=timers.config.precision_ms,
+            by_topic=timers.books.by_topic(),
+            by_file=timers.books.by_file(),
+            version_ms=timers.clock.now_ms(),
+        )
+
+    def _complain(self, error: OSError) -> None:
+        if self._timers.units.log.failure is not None:
+            log.error(
+                "the timer log could not be synced, so no checkpoint is written any more: %s. "
+                "Nothing is lost, and timers are delivered. Check the disk and restart the broker",
+                error,
+            )
+        elif not self._failed:
+            log.error("the timers' checkpoint cannot be written, it is tried again: %s", error)
+        self._failed = True
+
+
+def is_same(now: Snapshot, written: Snapshot) -> bool:
+    """Return whether nothing happened that a restart could not find again at once."""
+    return (
+        now.log_offset - written.log_offset < SCAN_BYTES_MAX
+        and now.log_pos == written.log_pos
+        and now.queue_offset == written.queue_offset
+        and now.handover_offset == written.handover_offset
+        and now.handover_unit == written.handover_unit
+        and now.by_topic == written.by_topic
+        and now.by_file == written.by_file
+    )
+
+
+def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
+    """Bring a captured instant to the disk. Runs in any thread.
+
+    Raises:
+        OSError: The disk refused it; the last checkpoint still holds.
+    """
+    places = np.fromiter(capture.claims.values(), np.int64, len(capture.claims))
+    _bury(timers, np.concatenate([places[places >= 0], capture.passed]))
+    for returned in _in_pieces(capture.returned):
+        _bury(timers, returned[returned >= 0], copied=True)
+    timers.units.log.sync(capture.snapshot.log_pos)
+    timers.units.wheel.write(capture.pages)
+    files.write(capture.snapshot)
+
+
+def _bury(timers: TimerStore, places: Places, *, copied: bool = False) -> None:
+    """Mark units as settled; a place without a unit, where nothing can come from, is passed over.
+
+    Raises:
+        OSError: The disk refused it.
+    """
+    try:
+        timers.units.bury(places, copied=copied)
+    except CorruptStore as error:
+        log.error("the timer log lacks a unit that was delivered, the others are marked: %s", error)
+        for place in places:
+            with suppress(CorruptStore):
+                timers.units.bury(np.array([place]), copied=copied)
+
+
+def _in_pieces(arrays: list[Places]) -> Iterator[Places]:
+    """Yield arrays of places joined to larger ones, but not to one that takes much memory."""
+    piece: list[Places] = []
+    held = 0
+    for places in arrays:
+        piece.append(places)
+        held += places.size
+        if held >= PIECE_PLACES:
+            yield np.concatenate(piece)
+            piece, held = [], 0
+    if piece:
+        yield np.concatenate(piece)

@@ -1,0 +1,189 @@
+"""Timer log and wheel made to fit again after a crash.
+
+repair    the log is cut at the end that the snapshot knows; slots that point behind it step back
+recount   slots whose timers were settled behind the snapshot's back
+check     does every slot that is needed point at a unit of its own?
+relink    if not: all slots are made anew from the log, and wrong pointers in it corrected
+
+`check` and `relink` answer for what Apache leaves after a power cut, too: slots ahead of the log,
+chains that lead into another slot, gaps.
+
+Source: TimerMessageStore.recover, recoverAndRevise, reviseQueueOffset
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from message_store.errors import CorruptStore
+from timer_store import layout
+from timer_store.kernels import chain
+from timer_store.kernels import units as kernels
+from timer_store.kernels.wheel import set_slots, slots_behind
+from timer_store.layout import UNIT_BYTES
+from timer_store.log.chains import FAULTS, NO_OFFSETS, Longs, Rows, new_cursors
+from timer_store.log.timer_log import REMEDY, TimerLog, UnitFile
+from timer_store.log.wheel import TimerWheel
+
+FINDINGS_MAX: Final = 20
+RELINK_UNITS: Final = 1 << 18  # between two calls of the progress bar
+FIXES_MAX: Final = 1 << 16
+Progress = Callable[[int, int], None]
+
+
+class Relinked(NamedTuple):
+    """What `relink` did.
+
+    Attributes:
+        units: looked at.
+        corrected: pointers in the log that were wrong.
+        too_far: (n,) positions of units more than a lap ahead; they are in no slot.
+        damaged: (n,) positions without a unit.
+    """
+
+    units: int
+    corrected: int
+    too_far: Longs
+    damaged: Longs
+
+
+def repair(
+    log: TimerLog, wheel: TimerWheel, log_end: int, skip: Longs = NO_OFFSETS
+) -> list[CorruptStore]:
+    """Cut the timer log at `log_end` and move the slots that point behind it back.
+
+    Args:
+        log_end: as the snapshot knows it.
+        skip: (n,) log offsets, ascending, of timers that are settled: not counted.
+
+    Returns:
+        Slots whose chain breaks on the way (20 at most): if any, `relink`.
+    """
+    assert log_end <= log.end
+    room = slots_behind(wheel.data, wheel.pages, log_end, np.empty(0, layout.CURSOR))
+    cursors = np.zeros(room, layout.CURSOR)
+    slots_behind(wheel.data, wheel.pages, log_end, cursors)
+    cursors["fault"][cursors["pos"] >= log.end] = chain.FAULT_PLACE
+    for file in reversed(log.files):
+        chain.walk_back(file.data, file.base, cursors, wheel.precision_ms, log_end)
+    last_pos = np.where(cursors["pos"] < log.min_pos, -1, cursors["pos"])
+    broken = cursors["fault"] != 0
+    last_pos[broken] = -1
+    found = _findings(log, wheel, cursors[broken])
+    _count(log, wheel, cursors, skip)
+    set_slots(wheel.data, wheel.pages, cursors["tick"], last_pos, cursors["count"])
+    log.truncate(log_end)
+    return found
+
+
+def recount(log: TimerLog, wheel: TimerWheel, slot_ms: Longs, skip: Longs = NO_OFFSETS) -> None:
+    """Count the timers of slots again.
+
+    Args:
+        slot_ms: (n,) times that the slots cover.
+        skip: as in `repair`.
+    """
+    cursors = new_cursors(log, wheel, np.unique(slot_ms // wheel.precision_ms))
+    cursors = cursors[(cursors["pos"] >= 0) & (cursors["fault"] == 0)]
+    last_pos = cursors["pos"].copy()
+    _count(log, wheel, cursors, skip)
+    set_slots(wheel.data, wheel.pages, cursors["tick"], last_pos, cursors["count"])
+
+
+def _count(log: TimerLog, wheel: TimerWheel, cursors: Rows, skip: Longs) -> None:
+    for file in reversed(log.files):
+        chain.count_pending(file.data, file.base, cursors, wheel.precision_ms, skip)
+
+
+def check(log: TimerLog, wheel: TimerWheel, read_ms: int) -> list[CorruptStore]:
+    """Return what is wrong with the slots from `read_ms` on (20 findings at most).
+
+    Every slot's newest unit is looked at, not the chain behind it.
+    """
+    found: list[CorruptStore] = []
+    for slots in wheel.live_parts(read_ms):
+        gone = slots["last_pos"] < log.min_pos
+        cursors = np.zeros(slots.size, layout.CURSOR)
+        cursors["tick"], cursors["pos"] = slots["tick"], slots["last_pos"]
+        cursors["fault"][gone & (slots["num"] > 0)] = chain.FAULT_PLACE
+        cursors["fault"][slots["first_pos"] > slots["last_pos"]] = chain.FAULT_PREV
+        cursors["fault"][slots["last_pos"] >= log.end] = chain.FAULT_PLACE
+        inside = cursors[(cursors["fault"] == 0) & ~gone]
+        for file in log.files:
+            chain.check_units(file.data, file.base, inside, wheel.precision_ms)
+        found += _findings(log, wheel, cursors) + _findings(log, wheel, inside)
+    stray = wheel.stray_slots(read_ms)
+    if stray:
+        why = f"{stray} slots name a time more than a lap ahead"
+        found.append(CorruptStore(wheel.path, 0, why, REMEDY))
+    return found[:FINDINGS_MAX]
+
+
+def _findings(log: TimerLog, wheel: TimerWheel, cursors: Rows) -> list[CorruptStore]:
+    wrong = cursors[cursors["fault"] != 0][:FINDINGS_MAX]
+    return [
+        log.fault(
+            int(cursor["pos"]),
+            f"slot {int(cursor['tick']) * wheel.precision_ms} points here, but "
+            f"{FAULTS[int(cursor['fault'])]}",
+        )
+        for cursor in wrong
+    ]
+
+
+def relink(
+    log: TimerLog,
+    wheel: TimerWheel,
+    from_ms: int,
+    skip: Longs = NO_OFFSETS,
+    progress: Progress | None = None,
+) -> Relinked:
+    """Make every slot anew from the units of the whole log.
+
+    Pointers inside the log that do not lead to the unit before in the slot are corrected on the
+    disk. Slots before `from_ms` are emptied.
+
+    Args:
+        from_ms: the first slot that is not completely delivered.
+        skip: as in `repair`.
+        progress: told (units done, units in all) from time to time.
+
+    Raises:
+        OSError: The disk refused a correction; call again.
+    """
+    total = sum((log.end_in(file) - file.base) // UNIT_BYTES for file in log.files)
+    done, corrected = 0, 0
+    too_far, damaged = [NO_OFFSETS], []
+    wheel.clear()
+    numbers = (max(from_ms // wheel.precision_ms, 1), wheel.precision_ms, log.min_pos)
+    for file in list(log.files):
+        pos, file_end = file.base, log.end_in(file)
+        while pos < file_end:
+            end = min(pos + RELINK_UNITS * UNIT_BYTES, file_end)
+            following, fixes = _relink_part(wheel, file, (pos, end), numbers, skip)
+            far = fixes[:, 1] == kernels.FIX_TOO_FAR
+            too_far.append(fixes[far, 0])
+            log.patch(fixes[~far, 0], "prev_pos", fixes[~far, 1])
+            corrected += int((~far).sum())
+            if following == pos and not len(fixes):
+                damaged.append(pos)
+                following += UNIT_BYTES
+            done += (following - pos) // UNIT_BYTES
+            pos = following
+            if progress is not None:
+                progress(done, total)
+    return Relinked(done, corrected, np.concatenate(too_far), np.array(damaged, np.int64))
+
+
+def _relink_part(
+    wheel: TimerWheel, file: UnitFile, part: tuple[int, int], numbers: tuple[int, ...], skip: Longs
+) -> tuple[int, Longs]:
+    """Link units of one file; return (position to go on at, what `log.patch` must correct)."""
+    fixes = np.empty((min(FIXES_MAX, (part[1] - part[0]) // UNIT_BYTES), 2), np.int64)
+    following, found = kernels.relink(
+        file.data, (file.base, *part), wheel.data, wheel.pages, numbers, skip, fixes
+    )
+    return int(following), fixes[:found]

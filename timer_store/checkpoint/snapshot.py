@@ -1,0 +1,286 @@
+"""The checkpoint files: what is known of the timers at one instant.
+
+    config/duemq.timers.json   everything: positions, books, precision; and what timercheck says
+    config/timercheck          Apache's seven numbers, 4096 bytes
+    config/timermetrics        Apache's counts by topic
+
+They are written in this order. The first holds the numbers of timercheck twice, as they are now and
+as they were before: so whatever a crash cuts off, the two files know each other, and a timercheck
+that is neither was written by an Apache broker, which has run on this store since.
+
+Source: org.apache.rocketmq.store.timer.TimerCheckpoint
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from message_store.json_dialect import backup_path, dumps, loads, write_config
+from message_store.layout import packer
+from message_store.log.commit_log import sync_directory
+from timer_store.checkpoint.timer_metrics import METRICS_FILE, TimerMetrics
+from timer_store.layout import TIMER_CHECK, TIMER_CHECK_BYTES
+
+log = logging.getLogger(__name__)
+SNAPSHOT_FILE: Final = "duemq.timers.json"
+CHECK_FILE: Final = "timercheck"
+CHECK_BYTES: Final = TIMER_CHECK.itemsize
+_CHECK = packer(TIMER_CHECK)
+_NAMES: Final = (
+    "lastReadTimeMs", "lastTimerLogFlushPos", "lastTimerQueueOffset", "masterTimerQueueOffset",
+    "stateVersion", "timestamp", "counter",
+)  # fmt: skip
+
+
+class Check(NamedTuple):
+    """The seven numbers of timercheck, in its order; times in ms."""
+
+    read_ms: int = 0
+    log_pos: int = 0
+    queue_offset: int = 0
+    master_queue_offset: int = 0
+    state_version: int = 0
+    version_ms: int = 0
+    counter: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One instant of a timer store.
+
+    Attributes:
+        read_ms: the first slot that is not completely delivered.
+        log_pos: end of the timer log.
+        queue_offset: the next unit of the timer queue to take in.
+        handover_offset, handover_unit: the same of handovers; see `Position`.
+        log_offset: end of the commit log; what was settled behind it is not in here.
+        scan_from: log offset behind which every delivery of the slots from `read_ms` on lies.
+        precision_ms: the width of a slot.
+        staged_ms: slots before were loaded, what is far away in them was put on into others.
+        by_topic: timers that wait, by real topic.
+        by_file: the same by the first log offset of the commit log file that holds their record.
+        version_ms: when it was taken.
+        counter: of the data version; set when it is written.
+    """
+
+    read_ms: int
+    log_pos: int
+    queue_offset: int
+    log_offset: int
+    scan_from: int
+    precision_ms: int
+    staged_ms: int = 0
+    handover_offset: int = 0
+    handover_unit: int = 0
+    by_topic: Mapping[str, int] = field(default_factory=dict)
+    by_file: Mapping[int, int] = field(default_factory=dict)
+    state_version: int = 0
+    version_ms: int = 0
+    counter: int = 0
+
+    @property
+    def check(self) -> Check:
+        """What timercheck says of it; both queue offsets, as Apache takes the smaller."""
+        return Check(
+            self.read_ms, self.log_pos, self.queue_offset, self.queue_offset, self.state_version,
+            self.version_ms, self.counter,
+        )  # fmt: skip
+
+
+# -- timercheck ---------------------------------------------------------------------------------
+
+
+def encode_check(check: Check) -> bytes:
+    """Return the 4096 bytes of timercheck; the first 56 are what request code 60 answers."""
+    return _CHECK.pack(*check).ljust(TIMER_CHECK_BYTES, b"\0")
+
+
+def decode_check(data: bytes) -> Check | None:
+    """Return what a timercheck says; None if it says nothing: cut short, zeroed, below zero."""
+    if len(data) < CHECK_BYTES:
+        return None
+    check = Check(*_CHECK.unpack_from(data))
+    return None if min(check) < 0 or not any(check) else check
+
+
+# -- duemq.timers.json --------------------------------------------------------------------------
+
+
+class Saved(NamedTuple):
+    """The contents of duemq.timers.json: an instant, and the check of the one before it."""
+
+    snapshot: Snapshot
+    previous: Check
+
+    def belongs(self, check: Check | None, *, backup: bool = False) -> bool:
+        """Return whether a timercheck stands beside this file, not one that Apache wrote since.
+
+        None, a timercheck that says nothing, contradicts nobody. Where the file itself is lost
+        and this is its backup, timercheck may be one instant younger.
+        """
+        now = self.snapshot.check
+        if check is None or check in (now, self.previous):
+            return True
+        forward = check.log_pos >= now.log_pos and check.queue_offset >= now.queue_offset
+        return backup and check.counter == now.counter + 1 and forward
+
+
+def encode_saved(saved: Saved) -> str:
+    """Return the text of duemq.timers.json."""
+    snapshot = saved.snapshot
+    value = {
+        "byFile": {base: snapshot.by_file[base] for base in sorted(snapshot.by_file)},
+        "byTopic": {topic: snapshot.by_topic[topic] for topic in sorted(snapshot.by_topic)},
+        "check": dict(zip(_NAMES, snapshot.check, strict=True)),
+        "checkBefore": dict(zip(_NAMES, saved.previous, strict=True)),
+        "commitLogOffset": snapshot.log_offset,
+        "handoverOffset": snapshot.handover_offset,
+        "handoverUnit": snapshot.handover_unit,
+        "precisionMs": snapshot.precision_ms,
+        "scanFrom": snapshot.scan_from,
+        "stagedMs": snapshot.staged_ms,
+    }
+    return dumps({**value, "crc32": _crc(value)})
+
+
+def decode_saved(value: Any) -> Saved:
+    """Return the contents of a parsed duemq.timers.json.
+
+    Raises:
+        ValueError, TypeError, LookupError, AttributeError: It is no such file, or damaged.
+    """
+    value = dict(value)
+    crc = value.pop("crc32")
+    if crc != _crc(value):
+        raise ValueError(f"its crc32 is {crc}, of what it says {_crc(value)}")
+    now, before = (Check(*(value[name][n] for n in _NAMES)) for name in ("check", "checkBefore"))
+    snapshot = Snapshot(
+        read_ms=now.read_ms,
+        log_pos=now.log_pos,
+        queue_offset=now.queue_offset,
+        log_offset=value["commitLogOffset"],
+        scan_from=value["scanFrom"],
+        precision_ms=value["precisionMs"],
+        staged_ms=value.get("stagedMs", 0),
+        handover_offset=value.get("handoverOffset", 0),
+        handover_unit=value.get("handoverUnit", 0),
+        by_topic=value["byTopic"],
+        by_file=value["byFile"],
+        state_version=now.state_version,
+        version_ms=now.version_ms,
+        counter=now.counter,
+    )
+    return Saved(snapshot, before)
+
+
+def _crc(value: Mapping[str, Any]) -> int:
+    return zlib.crc32(dumps(dict(sorted(value.items()))).encode())
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+class SnapshotFiles:
+    """The three files, below `config/`.
+
+    Attributes:
+        check: what timercheck says: as it was found, then as it was written. None: nothing.
+        metrics: timermetrics.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.check: Check | None = None
+        self.metrics = TimerMetrics()
+        self._counter = 0
+
+    def load(self) -> Snapshot | None:
+        """Read the files; return the last instant that was written.
+
+        None: there was none, or it is lost, or an Apache broker has run since: `check` tells what
+        that one says then.
+        """
+        path = self.directory / CHECK_FILE
+        self.check = _read_check(path)
+        self._counter = 0 if self.check is None else self.check.counter
+        self.metrics.load(self.directory / METRICS_FILE)
+        main = self.directory / SNAPSHOT_FILE
+        for candidate in (main, backup_path(main)):
+            saved = _read(candidate)
+            if saved is None:
+                continue
+            if not saved.belongs(self.check, backup=candidate != main):
+                log.warning("%s was written by another broker since %s", path, candidate)
+                return None
+            self._counter = max(self._counter, saved.snapshot.counter)
+            return saved.snapshot
+        return None
+
+    def forget(self) -> None:
+        """Remove what was written: timer log and wheel are about to be made anew.
+
+        Raises:
+            OSError: The disk refused it.
+        """
+        main = self.directory / SNAPSHOT_FILE
+        for path in (self.directory / CHECK_FILE, backup_path(main), main):
+            path.unlink(missing_ok=True)
+        sync_directory(self.directory)
+        self.check = None
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Write an instant. A thread may do it, one at a time.
+
+        Raises:
+            OSError: The disk refused it; what was written before still holds.
+        """
+        before = self.check or Check()  # what the file beside says until it is replaced
+        if snapshot.check[:4] == before[:4]:
+            snapshot = replace(snapshot, counter=before.counter, version_ms=before.version_ms)
+        else:
+            self._counter += 1
+            snapshot = replace(snapshot, counter=self._counter)
+        self.metrics.update(snapshot.by_topic, snapshot.version_ms)
+        write_config(self.directory / SNAPSHOT_FILE, encode_saved(Saved(snapshot, before)))
+        write_check(self.directory / CHECK_FILE, snapshot.check)
+        self.check = snapshot.check
+        self.metrics.write(self.directory / METRICS_FILE)
+
+
+def _read_check(path: Path) -> Check | None:
+    try:
+        return decode_check(path.read_bytes()) if path.exists() else None
+    except OSError as error:
+        log.warning("%s cannot be read: %s", path, error.strerror)
+        return None
+
+
+def _read(path: Path) -> Saved | None:
+    if not path.exists():
+        return None
+    try:
+        return decode_saved(loads(path.read_text("utf-8", "replace")))
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        log.warning("%s cannot be used: %s", path, error)
+        return None
+
+
+def write_check(path: Path, check: Check) -> None:
+    """Replace timercheck; at every moment it is there, old or new, also on the disk.
+
+    Raises:
+        OSError: The disk refused it; the old file stands.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(encode_check(check))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    sync_directory(path.parent)

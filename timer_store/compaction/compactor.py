@@ -1,0 +1,273 @@
+"""Compaction: what still waits in old log files is copied forward, so that the files may go.
+
+    retention      files that would go, because the disk fills up, if nobody needed them
+      |  survey    the timer log tells how much of each file waits           pieces of units
+      |  plan      leading files of which little waits, as many as needed    compaction_plan
+      v  copy      a new record in the timer queue, whose origin is the old  pieces of records
+    checkpoint     the copies are on the disk: nobody needs the files        retention removes them
+
+A copy is one append that settles the old timer and holds the new one (`copies`), so a crash finds
+either; both are never delivered. What cannot be copied, damaged or too long, stays where it is,
+and is told. Pieces are small and lie apart in time, and none is done while a timer is due.
+
+The timer log needs no such thing: a unit lives for one roll window at most, then it is put on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.retention.log_retention import Wanted
+from message_store.retention.pins import Unknown
+from timer_store import layout
+from timer_store.compaction.plan import NO_PLAN, CompactionPlan, OldFile, Waits, plan_compaction
+from timer_store.log.unit_walk import UnitWalk, not_loaded
+
+if TYPE_CHECKING:
+    from timer_store.store import TimerStore
+
+log = logging.getLogger(__name__)
+Rows = npt.NDArray[Any]
+PIN_OWNER = "timer_store"  # how retention knows the timers' pin
+COPIED_MAX, COPIED_BYTES_MAX = 128, 128 << 10  # in one piece; one record may exceed it
+PAUSE_MS = 5  # between two pieces
+RETRY_MS = 1_000  # while nothing can be done
+LOOK_MS = 1_000  # so often is looked whether it is needed still
+AGAIN_MS = 60_000  # after an attempt that gained too little
+
+
+class Survey:
+    """Counts what waits in each log file before an offset."""
+
+    def __init__(self, timers: TimerStore, until: int) -> None:
+        self._file_bytes = timers.store.log.file_bytes
+        self._first = timers.store.min_offset // self._file_bytes
+        self._walk = UnitWalk(timers, until)
+        count = max(-(-until // self._file_bytes) - self._first, 1)
+        self._messages, self._bytes = np.zeros((2, count), np.int64)
+
+    def steps(self) -> Iterator[None]:
+        """Look at all units, a bounded piece a step."""
+        while self._walk.left:
+            rows = self._walk.piece()
+            which = rows["phys_offset"] // self._file_bytes - self._first
+            self._messages += np.bincount(which, minlength=self._messages.size)
+            sizes = np.bincount(which, rows["record_size"], self._bytes.size)
+            self._bytes += sizes.astype(np.int64)
+            yield
+
+    def file(self, base: int) -> OldFile:
+        """Return what was found of the file that begins at `base`."""
+        at, end = base // self._file_bytes - self._first, base + self._file_bytes
+        return OldFile(base, end, int(self._messages[at]), int(self._bytes[at]))
+
+
+class Compaction:
+    """Copies survivors of one timer store forward. Belongs to the event loop's thread.
+
+    Attributes:
+        plan: what is being copied, or was copied last.
+        waits, why: why nothing is copied although files should go.
+        copied, copied_bytes: messages copied since the start, and the size of their records.
+        freed_bytes: of log files that no timer needs any more because of that.
+        progress: units passed and all of them, of the walk that is under way.
+        moment_ms: when the next piece may be done.
+    """
+
+    def __init__(self, timers: TimerStore) -> None:
+        self._timers = timers
+        self._work: Iterator[None] | None = None
+        self.moment_ms = self._again_ms = 0
+        self.plan = NO_PLAN
+        self.waits, self.why = Waits.NOTHING, ""
+        self.copied = self.copied_bytes = self.freed_bytes = 0
+        self.progress = (0, 0)
+
+    # -- when -----------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether there is work under way."""
+        return self._work is not None
+
+    def look(self) -> bool:
+        """Begin if the disk fills up; return whether there is work to do."""
+        if self._work is None:
+            timers = self._timers
+            wanted = timers.store.retention.wanted()
+            if not (wanted.bytes and timers.config.compact_percent):
+                self._note(Waits.NOTHING, "")
+            elif timers.clock.now_ms() >= self._again_ms:
+                self._begin(wanted)
+        return self._work is not None
+
+    def pause_no_more(self) -> None:
+        """Go on at once."""
+        self.moment_ms = self._again_ms = 0
+
+    def start(self, plan: CompactionPlan) -> None:
+        """Carry out what somebody asked for."""
+        if self._work is None and plan.until:
+            self._note(Waits.NOTHING, "")
+            self._work, self.moment_ms = self._execute(plan, by_hand=True), 0
+
+    def _begin(self, wanted: Wanted) -> None:
+        first, end, why = self.span(wanted)
+        self._note(Waits.OTHERS if why else Waits.NOTHING, why)
+        if first < end:
+            self._work, self.moment_ms = self._run(wanted), 0
+
+    def turn(self, now_ms: int) -> None:
+        """Do one piece, if it is time. Called when no timer is due."""
+        if self._work is None or now_ms < self.moment_ms:
+            return
+        waits, why = self._hindrance()
+        if waits:
+            self._note(waits, why)
+            self.moment_ms = now_ms + RETRY_MS
+            return
+        self.moment_ms = now_ms + PAUSE_MS
+        try:
+            next(self._work)
+        except StopIteration:
+            self._work, self.progress = None, (0, 0)
+            self._again_ms = now_ms + (AGAIN_MS if self.waits else 0)
+
+    def _hindrance(self) -> tuple[Waits, str]:
+        timers, why = self._timers, ""
+        if not timers.store.writable:
+            return Waits.REFUSED, f"nothing can be copied: {timers.store.refusal}"
+        if timers.config.stop_enqueue:
+            why = "timerStopEnqueue"
+        elif timers.intake.behind or timers.delivery.is_rolling:
+            why = timers.intake.holding or "timers are being taken in or put on"
+        return (Waits.BEHIND, f"nothing can be copied: {why}") if why else (Waits.NOTHING, "")
+
+    def _note(self, waits: Waits, why: str) -> None:
+        if waits and waits != self.waits:
+            passing = waits == Waits.BEHIND
+            log.log(logging.INFO if passing else logging.WARNING, "old log files stay: %s", why)
+        self.waits, self.why = waits, why
+
+    # -- what -----------------------------------------------------------------------------------
+
+    def span(self, wanted: Wanted) -> tuple[int, int, str]:
+        """Return (first, end) log offsets of the files to choose from, and why there are no more.
+
+        A file that somebody else needs, too, would stay in any case.
+        """
+        timers, file_bytes = self._timers, self._timers.store.log.file_bytes
+        first = timers.books.first_file
+        if first is None or first >= wanted.until or self._free_bytes >= wanted.bytes:
+            return wanted.until, wanted.until, ""
+        others = timers.store.retention.first_pinned(but=PIN_OWNER)
+        if isinstance(others, Unknown):
+            return wanted.until, wanted.until, "another plugin does not answer what it needs"
+        if others is None or others >= wanted.until:
+            return first, wanted.until, ""
+        why = f"the log from {others} on is needed by others: the levels, or another plugin"
+        return first, others // file_bytes * file_bytes, why
+
+    @property
+    def _free_bytes(self) -> int:
+        """Bytes of log files that go with the next round of retention: no timer needs them."""
+        return self._first_needed() - int(self._timers.store.min_offset)
+
+    def _first_needed(self) -> int:
+        first = self._timers.books.first_file
+        return int(self._timers.store.max_offset) if first is None else first
+
+    def decide(self, wanted: Wanted, survey: Survey) -> CompactionPlan:
+        """Return what should be copied."""
+        timers = self._timers
+        first, end, why = self.span(wanted)
+        if first >= end:
+            return CompactionPlan(waits=Waits.OTHERS, why=why) if why else NO_PLAN
+        plan = plan_compaction(
+            [survey.file(base) for base in range(first, end, timers.store.log.file_bytes)],
+            enough=wanted.bytes - self._free_bytes,
+            percent=timers.config.compact_percent,
+            room=timers.store.retention.room // 2,  # the other half is left to those who send
+        )
+        return replace(plan, waits=Waits.OTHERS, why=why) if why and not plan.waits else plan
+
+    def _run(self, wanted: Wanted) -> Iterator[None]:
+        """Survey, plan, copy; each step is one piece of work."""
+        survey = Survey(self._timers, wanted.until)
+        yield from survey.steps()
+        plan = self.decide(wanted, survey)
+        self._note(plan.waits, plan.why)
+        if plan.until:
+            yield from self._execute(plan, by_hand=False)
+
+    def _execute(self, plan: CompactionPlan, *, by_hand: bool) -> Iterator[None]:
+        self.plan = plan
+        log.info(
+            "%d messages (%d bytes) are copied forward, out of %d bytes of old log files",
+            plan.messages, plan.bytes, plan.frees,
+        )  # fmt: skip
+        before = self._first_needed()
+        yield from self._copy_until(plan.until, by_hand)
+        self._conclude(plan, before, by_hand)
+
+    def _copy_until(self, until: int, by_hand: bool) -> Iterator[None]:
+        """Copy what waits before a log offset; the end of need is the end of work."""
+        timers, walk = self._timers, UnitWalk(self._timers, until)
+        looked_ms = timers.clock.now_ms()
+        while walk.left:
+            units = walk.piece()[["pos", "slot_ms"]].copy()
+            self.progress = walk.progress
+            while units.size and walk.valid:
+                units = units[self._copy(units[:COPIED_MAX]) :]
+                yield
+            if not by_hand and timers.clock.now_ms() - looked_ms >= LOOK_MS:
+                looked_ms = timers.clock.now_ms()
+                if not timers.store.retention.wanted().bytes:
+                    return
+            yield
+
+    def _copy(self, units: Rows) -> int:
+        """Copy the timers of some units; return how many were passed.
+
+        What became of them since the walk saw them is looked at again.
+
+        Args:
+            units: `pos` and `slot_ms` of each.
+        """
+        timers = self._timers
+        units = units[units["pos"] >= timers.units.log.min_pos]
+        rows = timers.units.read(np.ascontiguousarray(units["pos"]))
+        sizes = np.cumsum(rows["record_size"].clip(0).astype(np.int64))
+        count = max(int(np.searchsorted(sizes, COPIED_BYTES_MAX, "right")), 1)
+        rows, slot_ms = rows[:count], units["slot_ms"][:count]
+        waits = (rows["state"] == layout.STAGED_WAITING) & not_loaded(timers, slot_ms)
+        waits &= ~timers.claims.has(np.ascontiguousarray(rows["phys_offset"]))
+        rows, log_end = rows[waits], timers.store.max_offset
+        timers.hold()
+        timed, taken = timers.copies.put(rows, timers.clock.now_ms())
+        if taken.any():
+            timers.decisions.settle(timed[taken], rows["pos"][taken], log_end)
+        self.copied += int(taken.sum())
+        self.copied_bytes += int(rows["record_size"][taken].sum())
+        return count
+
+    def _conclude(self, plan: CompactionPlan, before: int, by_hand: bool) -> None:
+        """Count what is free to go now, and tell what is not."""
+        timers, first = self._timers, self._first_needed()
+        self.freed_bytes += max(min(first, plan.until) - before, 0)
+        if by_hand:
+            timers.store.retention.ask(plan.until)
+        elif not timers.store.retention.wanted().bytes:
+            self._note(Waits.NOTHING, "")
+            return
+        if first < plan.until:
+            by_file = timers.books.by_file()
+            left = sum(count for base, count in by_file.items() if base < plan.until)
+            why = f"{left} timers in log files from {first} on are due soon, or cannot be copied"
+            self._note(Waits.LEFT, why)

@@ -1,0 +1,76 @@
+"""Compaction by hand (request 9014): what it would copy and free, and the order to do it.
+
+    body      JSON: {"dry_run": true}; empty: do it
+    answer    0 + JSON: the plan; `started`: it is carried out, `timer_store.summary` says how far
+
+All files that have expired are considered, whatever the disk has left; they go as soon as a
+checkpoint has the copies, at any hour. The code lies far above Apache's, beside those that cancel
+and move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Final
+
+from delivery.plugin import Request, Response
+from message_store.errors import RequestError
+from timer_store.compaction.compactor import Survey
+from timer_store.compaction.plan import NO_PLAN, CompactionPlan
+from timer_store.store import TimerStore
+
+COMPACT_TIMERS: Final = 9_014
+MESSAGE_ILLEGAL: Final = 13
+NOTHING_EXPIRED: Final = "no commit log file is older than fileReservedTime"
+NOTHING_NEEDED: Final = "no timer needs a commit log file that has expired"
+
+
+async def answer_compact(timers: TimerStore, request: Request) -> Response:
+    """Answer with what can be gained, and begin unless it is a dry run.
+
+    Raises:
+        RequestError: The body cannot be understood.
+    """
+    dry_run, compaction = _dry_run(request), timers.compaction
+    plan, why = await _plan(timers)
+    under_way = compaction.running
+    if not dry_run:
+        compaction.start(plan)
+    answer = {
+        "dry_run": dry_run,
+        "started": compaction.running and not (dry_run or under_way),
+        "running": under_way,
+        "messages": plan.messages,
+        "bytes": plan.bytes,
+        "frees": plan.frees,
+        "until": plan.until,
+        "waits": plan.waits.value,
+        "why": why,
+    }
+    return Response(body=json.dumps(answer).encode())
+
+
+async def _plan(timers: TimerStore) -> tuple[CompactionPlan, str]:
+    """Return what can be gained, and why not more."""
+    wanted = timers.store.retention.expired()
+    if not wanted.until:
+        return NO_PLAN, NOTHING_EXPIRED
+    survey = Survey(timers, wanted.until)
+    for _ in survey.steps():
+        await asyncio.sleep(0)
+    plan = timers.compaction.decide(wanted, survey)
+    return plan, plan.why or ("" if plan.until else NOTHING_NEEDED)
+
+
+def _dry_run(request: Request) -> bool:
+    body: Any = {}
+    try:
+        body = json.loads(request.body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise RequestError(MESSAGE_ILLEGAL, f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict) or body.keys() - {"dry_run"}:
+        raise RequestError(MESSAGE_ILLEGAL, "the body is no object with dry_run")
+    if not isinstance(body.get("dry_run", False), bool):
+        raise RequestError(MESSAGE_ILLEGAL, "dry_run is true or false")
+    return bool(body.get("dry_run", False))

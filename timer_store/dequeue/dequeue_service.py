@@ -1,0 +1,329 @@
+"""Stages 3 to 5: slots are loaded shortly before they begin, what is due leaves in batches.
+
+    wheel slot --load--> near stage --take what is due--> carrier --put--> real topic
+        |                                                    |
+        +-- roll units: put on into a later slot             +-- refused: back into the stage
+
+`position.read_ms` follows behind: the slot of the earliest timer that is not delivered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import CorruptStore
+from timer_store import layout
+from timer_store.checkpoint.position import Position
+from timer_store.compaction.copies import TimerCopies
+from timer_store.config import ROLL_BY_MESSAGE, TimerConfig
+from timer_store.dequeue.slot_loading import Loaded, SlotLoader
+from timer_store.log.slot_choice import place
+from timer_store.log.timer_log import REMEDY
+from timer_store.pending.claims import Claims
+from timer_store.pending.pending_counts import PendingCounts
+from timer_store.stats import TimerStats
+
+log = logging.getLogger(__name__)
+Rows = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+NEVER_MS = 1 << 62
+LOOK_AHEAD_SLOTS = 3_600  # how far the next slot is looked for before the loop sleeps
+EXPECT_BYTES = 16 << 20  # more than this in one slot is announced to the log
+RETRY_MS = 100  # after a refusal of the disk
+ROLLED_UNITS_MAX, ROLLED_MESSAGES_MAX = 16_384, 1_024  # a turn, about
+
+
+class DequeueService:
+    """Loads slots and delivers what is due. Belongs to the event loop's thread."""
+
+    def __init__(
+        self,
+        units: Any,
+        stage: Any,
+        deliverer: Any,
+        books: PendingCounts,
+        claims: Claims,
+        position: Position,
+        config: TimerConfig,
+        copies: TimerCopies,
+    ) -> None:
+        self._units, self._stage, self._deliverer, self._copies = units, stage, deliverer, copies
+        self._books, self._claims, self._position = books, claims, position
+        self.config = config
+        self.loader = SlotLoader(units, claims)
+        self.broken: Exception | None = None  # where the chain of a slot ends too early
+        self.refusal = ""  # why the last delivery was not taken
+        self.stats: TimerStats | None = None
+        self.retry_ms = 0
+        self.delivered = self.rolled = self.lost = self.parts = 0
+        self._rolled_ms = -1  # slots up to this one may have been rolled already, or in part
+        self._holding = ""  # why a slot cannot be rolled now, and when it is tried again
+        self._roll_retry_ms = 0
+        self._passed: list[Offsets] = []
+        self._starts: deque[tuple[int, int]] = deque()
+
+    # -- near stage -----------------------------------------------------------------------------
+
+    def begin(self, now_ms: int) -> None:
+        """Load the slot that was being delivered, whatever the clock says, and what is due.
+
+        What was put while the clock stood back waits there beside what is overdue.
+        """
+        self._rolled_ms = self._position.rolled_ms
+        self._load(self._position.read_ms + 1, now_ms)
+        self.load(now_ms)
+
+    def begin_again(self, now_ms: int) -> None:
+        """Begin on a timer log that was made anew: nothing that was known of slots holds."""
+        self.broken, self._holding, self.retry_ms = None, "", 0
+        self.refusal = ""
+        self._passed.clear()
+        self._starts.clear()
+        self.begin(now_ms)
+
+    def load(self, now_ms: int) -> None:
+        """Load every slot that begins within the lead, as long as there is room.
+
+        One that is loaded in part is gone on with, whatever the clock says.
+        """
+        limit_ms = now_ms + self.config.stage_lead_ms
+        if self._position.part is not None:
+            limit_ms = max(limit_ms, self._position.staged_ms + 1)
+        self._load(limit_ms, now_ms)
+
+    def load_next(self, now_ms: int) -> None:
+        """Load the next slot although it is not time: something in it is due before it begins.
+
+        The clock was set back: what is put then waits in the slot that is read next.
+        """
+        self._load(self._position.staged_ms + 1, now_ms)
+
+    def _load(self, limit_ms: int, now_ms: int) -> None:
+        position, precision_ms = self._position, self.config.precision_ms
+        if self.broken is not None or (self._holding and now_ms < self._roll_retry_ms):
+            return
+        by_message = self.config.roll_mode == ROLL_BY_MESSAGE
+        rolled_max = self.rolled + (ROLLED_MESSAGES_MAX if by_message else ROLLED_UNITS_MAX)
+        while self._has_room and self.rolled < rolled_max:
+            slot_ms = self._units.wheel.next_live(position.staged_ms, limit_ms)
+            if slot_ms is None:
+                passed_ms = limit_ms - limit_ms % precision_ms
+                position.staged_ms = max(position.staged_ms, passed_ms)
+                break
+            position.staged_ms = slot_ms
+            if not self._fits(slot_ms):
+                break  # what is staged leaves first
+            self._follow()  # so that no lap is held longer than it must be
+            if not self._load_slot(slot_ms, now_ms):
+                return
+            position.staged_ms, position.part = slot_ms + precision_ms, None
+        self._follow()
+
+    @property
+    def _has_room(self) -> bool:
+        """Whether more is to be loaded now: each part of a large slot costs a walk over it."""
+        least = self.config.stage_records_max // 2 if self._position.part is not None else 1
+        return bool(self._stage.room >= least)
+
+    def _fits(self, slot_ms: int) -> bool:
+        """Whether there is room for a slot, or for a part that is worth the walk."""
+        enough = self.config.stage_records_max // 2
+        return bool(self._stage.room >= min(self._units.wheel.num(slot_ms), enough))
+
+    def _load_slot(self, slot_ms: int, now_ms: int) -> bool:
+        """Stage a slot, or the next part of it; return whether it is complete."""
+        position = self._position
+        loaded = self.loader.read(slot_ms, max(self._stage.room, 1), position.part)
+        if loaded is None:
+            return False
+        self.broken = loaded.broken or self._missing(loaded, slot_ms)
+        if self.broken is not None:
+            return False
+        if loaded.rolls.size and not self._roll(loaded.rolls, slot_ms, now_ms):
+            return False
+        self._stage.add_run(loaded.run)
+        self._stage.add(loaded.joined)
+        if loaded.record_bytes > EXPECT_BYTES:
+            self._deliverer.expect(loaded.record_bytes)
+        if not loaded.complete:
+            position.part = loaded.last
+            self.parts += 1
+        return loaded.complete
+
+    def _missing(self, loaded: Loaded, slot_ms: int) -> Exception | None:
+        """Return what is wrong with a slot that has fewer timers than it counts."""
+        if self._position.part is not None or not loaded.complete or loaded.found >= loaded.num:
+            return None
+        why = f"{loaded.num} timers wait in slot {slot_ms}, {loaded.found} are found"
+        return CorruptStore(self._units.wheel.path, 0, why, REMEDY)
+
+    def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
+        """Put timers on into a later slot: a new unit, the same record; False: not all, for now."""
+        if self.config.roll_mode == ROLL_BY_MESSAGE:
+            return self._roll_messages(rows, slot_ms, now_ms)
+        precision_ms = self.config.precision_ms
+        timed = timed_rows(rows)
+        place(timed, self._position.read_ms, slot_ms + precision_ms, self.config.window_ms)
+        places = rows["pos"].copy()
+        if slot_ms <= self._rolled_ms:  # it was not done to the end, or a crash came before it told
+            left = self._units.find(timed["phys_offset"], timed["slot_ms"]) < 0
+            self._passed.append(places[~left])
+            timed, places = timed[left], places[left]
+        taken = self._add(timed, now_ms)
+        self._units.discount(places[:taken])
+        self._passed.append(places[:taken])
+        self.rolled += taken
+        if taken < timed.size:
+            self._rolled_ms = max(self._rolled_ms, slot_ms)
+            self._roll_retry_ms = now_ms + RETRY_MS
+            return False
+        self._holding = ""
+        return True
+
+    def _roll_messages(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
+        """Append the messages again; the copies settle the timers, and wait in a later slot."""
+        position, part = self._position, rows[:ROLLED_MESSAGES_MAX]
+        position.staged_ms = slot_ms + self.config.precision_ms  # the copies find a place behind
+        timed, taken = self._copies.put(part, now_ms)
+        self._settle_rolled(part[taken], timed["topic_index"][taken])
+        odd = part[~taken]
+        trip = self._deliverer.roll(odd, now_ms)
+        self._settle_rolled(odd[: trip.done], trip.topic_index)
+        self.lost += trip.lost
+        self._holding = trip.refusal
+        self._roll_retry_ms = now_ms + RETRY_MS
+        if trip.refusal or part.size < rows.size:
+            position.staged_ms = slot_ms
+            return False
+        return True
+
+    def _settle_rolled(self, rows: Rows, topic_index: npt.NDArray[np.int32]) -> None:
+        """Take timers out of their slot that have a copy, or went to quarantine."""
+        self._units.discount(rows["pos"])
+        self._claims.add(rows["phys_offset"], rows["pos"])
+        self._books.note(topic_index, rows["phys_offset"], -1)
+        self.rolled += int(rows.size)
+
+    def _add(self, timed: Rows, now_ms: int) -> int:
+        """Link units of timers that roll; return how many were taken."""
+        if not timed.size:
+            return 0
+        write_ms, read_ms = now_ms - now_ms % self.config.precision_ms, self._position.read_ms
+        why = "a slot still holds undelivered timers of an earlier lap"
+        try:
+            taken = int(self._units.add(timed, write_ms=write_ms, read_ms=read_ms))
+        except OSError as error:
+            taken, why = 0, f"the timer log cannot be written: {error}"
+        if taken < timed.size and not self._holding:
+            log.warning("timers that are far away are not put on: %s", why)
+            self._holding = why
+        return taken
+
+    # -- due ------------------------------------------------------------------------------------
+
+    def pause_no_more(self) -> None:
+        """Try again at once what was refused."""
+        self.retry_ms = self._roll_retry_ms = 0
+
+    def deliver(self, now_ms: int) -> int:
+        """Deliver one batch of what is due; return how many timers were settled."""
+        config = self.config
+        if config.stop_dequeue or now_ms < self.retry_ms:
+            return 0
+        rows = self._stage.take(now_ms, config.batch_records_max, config.batch_bytes_max)
+        if not rows.size:
+            return 0
+        self._note_start(int(rows[-1]["due_ms"]))
+        trip = self._deliverer.deliver_batch(rows, now_ms)
+        if trip.done < rows.size:
+            self._stage.put_back(rows[trip.done :])
+            self.retry_ms = now_ms + RETRY_MS
+            if not self.refusal:
+                log.warning("due timers wait: %s", trip.refusal)
+        self.refusal = trip.refusal
+        settled = rows[: trip.done]
+        self._books.note(trip.topic_index, settled["phys_offset"], -1)
+        self.delivered += trip.delivered
+        if self.stats is not None:
+            self.stats.note(rows["due_ms"], trip, now_ms)
+        self.lost += trip.lost
+        self._follow()
+        return int(trip.done)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether timers are left that are to be delivered now."""
+        due_ms = self._stage.next_due_ms
+        return due_ms is not None and due_ms <= now_ms and not self.config.stop_dequeue
+
+    def _follow(self) -> None:
+        """Move the read time up to the slot of the earliest timer that waits in the stage."""
+        position, precision_ms = self._position, self.config.precision_ms
+        first_ms = position.staged_ms
+        due_ms = self._stage.next_due_ms
+        if due_ms is not None:
+            first_ms = min(first_ms, (due_ms - 1) - (due_ms - 1) % precision_ms)
+        position.read_ms = max(position.read_ms, first_ms)
+
+    @property
+    def is_rolling(self) -> bool:
+        """Whether a timer may have units in two slots: put on, and in a slot not loaded again."""
+        return self.broken is not None or self._position.staged_ms <= self._rolled_ms
+
+    # -- for a checkpoint -----------------------------------------------------------------------
+
+    def _note_start(self, due_ms: int) -> None:
+        """Remember how far the log was before the first delivery of each slot."""
+        slot_ms = max((due_ms - 1) // self.config.precision_ms * self.config.precision_ms, 0)
+        slot_ms = max(slot_ms, self._position.read_ms)
+        if not self._starts or slot_ms > self._starts[-1][0]:
+            self._starts.append((slot_ms, self._deliverer.log_end))
+
+    def scan_from(self) -> int:
+        """Return the log offset behind which every delivery of a slot from the read time on lies.
+
+        Such a slot is read again after a crash: what was delivered of it must be found.
+        """
+        while self._starts and self._starts[0][0] < self._position.read_ms:
+            self._starts.popleft()
+        return self._starts[0][1] if self._starts else int(self._deliverer.log_end)
+
+    def take_passed(self) -> Offsets:
+        """Return the places of units that were put on into later slots since the last call.
+
+        Their tombstones may be written when a checkpoint has the new units, not before.
+        """
+        passed, self._passed = self._passed, []
+        return np.concatenate([np.empty(0, np.int64), *passed])
+
+    def next_moment_ms(self, now_ms: int) -> int:
+        """Return when there is something to do next: a slot to load or a timer to deliver."""
+        config = self.config
+        moments = [now_ms + LOOK_AHEAD_SLOTS * config.precision_ms]
+        due_ms = self._stage.next_due_ms
+        if due_ms is not None and not config.stop_dequeue:
+            moments.append(max(due_ms, self.retry_ms))
+        if self._holding:
+            moments.append(self._roll_retry_ms)
+        elif self._has_room and not self.loader.busy:
+            start_ms = self._position.staged_ms
+            end_ms = now_ms + LOOK_AHEAD_SLOTS * config.precision_ms
+            slot_ms = self._units.wheel.next_live(start_ms, end_ms)
+            if slot_ms is not None and self._fits(slot_ms):
+                moments.append(slot_ms - config.stage_lead_ms + 1)
+        return min(moments)
+
+
+def timed_rows(rows: Rows) -> Rows:
+    """Return (n,) `layout.TIMED` of (n,) `layout.STAGED` that are put on into other slots."""
+    timed = np.zeros(rows.size, layout.TIMED)
+    for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
+        timed[column] = rows[column]
+    timed["queue_offset"] = timed["origin"] = timed["topic_index"] = -1
+    timed["kind"] = layout.TIMED_PLAIN
+    timed["kind"][(rows["magic"] & layout.MAGIC_DELETE) != 0] = layout.TIMED_MARKER
+    return timed

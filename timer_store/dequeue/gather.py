@@ -1,0 +1,343 @@
+"""Stage 4: the records of due timers become a batch of messages.
+
+    STAGED rows, in the order of delivery
+      |  read in the order of the log, file by file          kernel; may run in another thread
+      |  what is odd: decoded in Python -> a message, or a quarantine record
+      v
+    PutBatch, row i made of timer i                          ready to be put
+
+A record that retention removed makes no row: it is lost, and only counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery.quarantine import Reason, Undeliverable, origin_of, quarantine
+from delivery.redirected import HALF_TOPIC, NoTarget, has_routes, real_target, without
+from message_store import layout as store_layout
+from message_store.errors import RecordUnreadable
+from message_store.log.batch import PutBatch
+from message_store.log.record import Record, decode_record
+from message_store.queues.topic_table import TopicArrays, TopicTable
+from message_store.text import java_hash
+from timer_store import layout
+from timer_store.dequeue.original_properties import kind_of, seen_text
+from timer_store.enqueue.due_time import due_ms_of
+from timer_store.kernels import gather as kernels
+from timer_store.layout import FROM_LEVEL, FROM_TIMER
+from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+
+Rows = npt.NDArray[Any]
+ROLL_DROPPED = (
+    *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),
+    *(b"DUEMQ_DUE_MS", b"TIMER_ROLL_TIMES"),
+)
+PLAIN_STAGING_BYTES = 1 << 16
+GROWTH_BYTES_MAX = 1 << 15  # what a record may grow by on its way to topic or quarantine
+
+
+@dataclass(slots=True)
+class Load:
+    """Timers on their way, and the batch that they become.
+
+    Attributes:
+        rows: (n,) `layout.STAGED`.
+        is_odd: (n,) u1: not made by the kernel.
+        alone: (n,) b1: so long that the store may refuse it; it is put in a batch of its own.
+        parked: by row: what goes to quarantine.
+        lost: rows whose record is gone.
+    """
+
+    rows: Rows
+    now_ms: int
+    batch: PutBatch
+    is_malformed: npt.NDArray[np.uint8]
+    alone: npt.NDArray[np.bool_]
+    arrays: TopicArrays
+    ids: npt.NDArray[np.int64]
+    scratch: kernels.Scratch
+    files: list[tuple[int, int, npt.NDArray[np.uint8]]]
+    parked: dict[int, Undeliverable] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Run the kernel over all log files. Touches nothing but this load: any thread may."""
+        rows, batch = self.rows, self.batch
+        into = kernels.Into(batch.rows, batch.staging, self.is_malformed)
+        offsets = np.ascontiguousarray(rows["phys_offset"])
+        order = np.argsort(offsets, kind="stable").astype(np.int32)
+        if self.alone.any():
+            order = order[~self.alone[order]]
+        ranked = offsets[order]
+        for base, size, data in self.files:
+            first, end = np.searchsorted(ranked, (base, base + data.size))
+            if first < end:
+                self.ids[4] = kernels.gather(
+                    data, (base, size), rows, order[first:end], self.arrays, self.ids,
+                    self.scratch, into,
+                )  # fmt: skip
+        batch.staging_len = int(self.ids[4])
+        batch.count = int(rows.size)
+        batch.trusted = True
+
+
+class Gatherer:
+    """Makes batches of due timers of one store."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        topics: TopicTable = store.topics
+        self._timer, self._half = topics.add(TIMER_TOPIC), topics.add(HALF_TOPIC)
+        self._schedule = topics.add(SCHEDULE_TOPIC)
+        self._plain = PutBatch(1, PLAIN_STAGING_BYTES)
+        self._by_hash: dict[int, int] = {}
+        self._hashed = 0
+
+    def plan(self, rows: Rows, batch: PutBatch, now_ms: int) -> Load:
+        """Return what `Load.read` needs: the batch with room for all, and the log as it is now."""
+        store = self._store
+        sizes = rows["record_size"].astype(np.int64)
+        file_bytes = int(store.log.file_bytes)
+        alone = (sizes < 0) | (sizes + GROWTH_BYTES_MAX > file_bytes)
+        batch.clear()
+        batch.reserve(int(rows.size), int(sizes[~alone].sum()))
+        ids = [self._timer, self._half, has_routes(store.topics), now_ms, 0, self._schedule]
+        end = store.log.end
+        return Load(
+            rows=rows,
+            now_ms=now_ms,
+            batch=batch,
+            is_malformed=np.ones(rows.size, np.uint8),
+            alone=alone,
+            arrays=store.topics.arrays,
+            ids=np.array(ids, np.int64),
+            scratch=kernels.Scratch(
+                np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)
+            ),
+            files=[(f.base, min(f.size, end - f.base), f.data) for f in store.log.files],
+        )
+
+    def finish(self, load: Load) -> None:
+        """Make the rows that the kernel left out, as many as the batch has."""
+        count = load.batch.count
+        for at in np.flatnonzero(load.is_malformed[:count]).tolist():
+            self._make(load, at)
+
+    def is_lost(self, timer: Any) -> bool:
+        """Return whether retention has removed a timer's record."""
+        return bool(timer["phys_offset"] < self._store.log.min_offset)
+
+    def _make(self, load: Load, at: int) -> None:
+        timer = load.rows[at]
+        if self.is_lost(timer):
+            load.lost.append(at)
+            load.batch.rows[at] = np.zeros((), store_layout.PUT)
+            load.batch.rows[at]["status"] = kernels.SKIPPED
+            return
+        plain = self._plain
+        plain.clear()
+        item = self.build(plain, timer, load.now_ms)
+        if item is not None:
+            load.parked[at] = item
+            quarantine(plain, self._store.topics, item, now_ms=load.now_ms)
+        _place(load.batch, at, plain)
+
+    # -- the plain way --------------------------------------------------------------------------
+
+    def build(self, batch: PutBatch, timer: Any, now_ms: int) -> Undeliverable | None:
+        """Add the message that a timer becomes to `batch`, or return why it cannot be delivered."""
+        phys_offset, size = int(timer["phys_offset"]), int(timer["record_size"])
+        try:
+            record = self._read(phys_offset, size)
+        except RecordUnreadable as error:
+            return self.undeliverable(Reason.UNREADABLE, str(error), timer)
+        found = target_of(record, timer, self._store.topics, routed=has_routes(self._store.topics))
+        if isinstance(found, NoTarget):
+            return self.undeliverable(found.reason, found.detail, timer)
+        add_delivery(batch, record, *found, timer, now_ms)
+        return None
+
+    def _read(self, phys_offset: int, size: int) -> Record:
+        record = decode_record(self._store.record_bytes(phys_offset, size), phys_offset)
+        if record.phys_offset != phys_offset:
+            raise RecordUnreadable(phys_offset, "the record there names another position")
+        if record.total_size != size:
+            why = f"the record there has {record.total_size} bytes, {size} were noted"
+            raise RecordUnreadable(phys_offset, why)
+        return record
+
+    def undeliverable(self, reason: Reason, detail: str, timer: Any) -> Undeliverable:
+        """Return what goes to quarantine in place of a timer."""
+        phys_offset, size = int(timer["phys_offset"]), int(timer["record_size"])
+        data, record, queue_offset, level = b"", None, -1, 0
+        try:
+            data = self._store.log.view(phys_offset, size).tobytes()
+            record = decode_record(memoryview(data), phys_offset, check_crc=False)
+            if record.phys_offset == phys_offset and record.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
+                queue_offset = record.queue_offset
+                level = record.queue_id + 1 if record.topic == SCHEDULE_TOPIC else 0
+        except RecordUnreadable:
+            pass
+        due_ms = -1 if level else int(timer["due_ms"]) or -1
+        return Undeliverable(
+            reason, detail, phys_offset, level, queue_offset, record, data, due_ms=due_ms
+        )
+
+    def broken(self, timer: Any) -> Undeliverable:
+        """Return what goes to quarantine for a record of the timer queue that is no timer.
+
+        Args:
+            timer: its `layout.STAGED` row; `due_ms` 0.
+        """
+        try:
+            record = self._read(int(timer["phys_offset"]), int(timer["record_size"]))
+        except RecordUnreadable as error:
+            return self.undeliverable(Reason.UNREADABLE, str(error), timer)
+        found = fault_of(record, self._store.topics)
+        return self.undeliverable(found.reason, found.detail, timer)
+
+    def roll(self, batch: PutBatch, timer: Any, now_ms: int) -> Undeliverable | None:
+        """Add a copy of a timer that waits on, or return why its record cannot be copied."""
+        try:
+            record = self._read(int(timer["phys_offset"]), int(timer["record_size"]))
+        except RecordUnreadable as error:
+            return self.undeliverable(Reason.UNREADABLE, str(error), timer)
+        foreign = foreign_of(record)
+        if foreign is not None and kind_of(record) != FROM_LEVEL:
+            return self.undeliverable(foreign.reason, foreign.detail, timer)
+        add_roll(batch, record, self._timer, timer, now_ms)
+        return None
+
+    def topic_of_hash(self, topic_hash: int) -> int:
+        """Return the index of the topic with this Java hash, -1 if there is none."""
+        topics: TopicTable = self._store.topics
+        for index in range(self._hashed, len(topics)):
+            self._by_hash.setdefault(java_hash(topics.name(index)), index)
+        self._hashed = len(topics)
+        return self._by_hash.get(topic_hash, -1)
+
+
+def target_of(
+    record: Record, timer: Any, topics: TopicTable, *, routed: bool
+) -> tuple[int, int] | NoTarget:
+    """Return (topic_index, queue_id) that a timer's record is to be delivered to.
+
+    Args:
+        timer: its `layout.STAGED` row: the record must have been promised for that time.
+        routed: topics without any queue count as missing (they were deleted).
+    """
+    if kind_of(record) == FROM_LEVEL:
+        return real_target(record.properties, topics, SCHEDULE_TOPIC, routed=routed)
+    foreign = foreign_of(record)
+    if foreign is not None:
+        return foreign
+    properties = record.properties
+    if "TIMER_DEL_UNIQKEY" in properties:
+        return NoTarget(Reason.WRONG_RECORD, "the record there cancels another timer")
+    due_ms = due_ms_of(properties, record.store_ms, 1)
+    if due_ms is None:
+        return _no_time(record)
+    if due_ms > int(timer["due_ms"]) and timer["state"] != layout.STAGED_FIRED:
+        detail = f"the record there is due at {due_ms}, not at {int(timer['due_ms'])}"
+        return NoTarget(Reason.WRONG_RECORD, detail)
+    return real_target(properties, topics, TIMER_TOPIC, routed=routed)
+
+
+def foreign_of(record: Record) -> NoTarget | None:
+    """Return why a record is none of the timer queue, None if it is."""
+    if record.topic == TIMER_TOPIC and record.queue_id == TIMER_QUEUE:
+        return None
+    where = f"{record.topic} queue {record.queue_id}"
+    return NoTarget(Reason.WRONG_RECORD, f"the record there belongs to {where}")
+
+
+def fault_of(record: Record, topics: TopicTable) -> NoTarget:
+    """Return why a record of the timer queue is no timer."""
+    foreign = foreign_of(record)
+    if foreign is not None:
+        return foreign
+    if due_ms_of(record.properties, record.store_ms, 1) is None:
+        return _no_time(record)
+    found = real_target(record.properties, topics, TIMER_TOPIC, routed=False)
+    return found if isinstance(found, NoTarget) else NoTarget(Reason.NO_TARGET, "it is no timer")
+
+
+def _no_time(record: Record) -> NoTarget:
+    out = record.properties.get("TIMER_OUT_MS")
+    return NoTarget(Reason.NO_TIME, f"the record does not say when it is due: TIMER_OUT_MS={out!r}")
+
+
+def add_delivery(
+    batch: PutBatch, record: Record, topic_index: int, queue_id: int, timer: Any, now_ms: int
+) -> None:
+    """Add the message that a timer becomes when it is due. The kernel's readable twin.
+
+    Source: TimerMessageStore.convert, convertMessage
+    """
+    kind = kind_of(record)
+    text = seen_text(record, kind)
+    row = _add(batch, record, topic_index, queue_id, text, timer, now_ms)
+    if kind != FROM_TIMER:
+        row["enqueue_ms"] = row["dequeue_ms"] = -1
+    for column in ("delay_level", "timer_kind", "timer_value", "prop_flags", "uniq_len"):
+        row[column] = 0
+    row["uniq_pos"] = 0
+
+
+def add_roll(batch: PutBatch, record: Record, topic_index: int, timer: Any, now_ms: int) -> None:
+    """Add the copy of a timer that goes through the timer queue once more.
+
+    It carries its exact due time: TIMER_DELAY_* count from the store time of the first record.
+    Source: TimerMessageStore.convert
+    """
+    times = record.properties.get("TIMER_ROLL_TIMES", "0")
+    count = int(times) + 1 if times.isascii() and times.isdigit() and len(times) < 10 else 1
+    text = without(record.property_text, *ROLL_DROPPED)
+    text += b"" if text.endswith(b"\x02") or not text else b"\x02"
+    text += b"TIMER_ROLL_TIMES\x01%d\x02" % count
+    row = _add(batch, record, topic_index, TIMER_QUEUE, text, timer, now_ms)
+    row["due_ms"] = timer["due_ms"]
+    if kind_of(record) == FROM_LEVEL:
+        row["out_ms"] = timer["due_ms"] - 1
+
+
+def _add(
+    batch: PutBatch,
+    record: Record,
+    topic_index: int,
+    queue_id: int,
+    text: bytes,
+    timer: Any,
+    now_ms: int,
+) -> Any:
+    at = batch.add(
+        topic_index=topic_index,
+        queue_id=queue_id,
+        body=record.body,
+        properties=text,
+        born_ms=record.born_ms,
+        born_host=record.born_host,
+        store_host=record.store_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        reconsume_times=record.reconsume_times,
+        prepared_offset=origin_of(record.phys_offset),
+    )
+    batch.trusted = True
+    row = batch.rows[at]
+    row["enqueue_ms"], row["dequeue_ms"] = timer["write_ms"], now_ms
+    return row
+
+
+def _place(batch: PutBatch, at: int, plain: PutBatch) -> None:
+    """Copy the only message of `plain` to row `at`."""
+    start = batch.stage(plain.staging[: plain.staging_len].data)
+    row = batch.rows[at]
+    batch.rows[at] = plain.rows[0]
+    for column in ("body_pos", "prop_pos"):
+        row[column] += start

@@ -1,0 +1,47 @@
+"""What a due record was born as, and the property text that its consumer is to see.
+
+    FROM_TIMER   a record of the timer queue
+    FROM_LEVEL   a record in a level's queue that was handed over to the timers
+    FROM_ROUTE   a record of the timer queue that was made of a message with a level
+
+A consumer sees of the last two exactly what the level service delivers: DELAY (in the record it
+may be DELAy, for Apache's broker), no TIMER_*. A routed record has DELAY or DELAy, DUEMQ_DUE_MS and
+none of the three TIMER_ times. No client can make one: with a level the level counts, without one a
+timer has one of the three, and what clients send has no DUEMQ_DUE_MS (`hook` takes it out or
+refuses it). The compiled twin is `kernels.gather`.
+"""
+
+from __future__ import annotations
+
+from delivery.redirected import LEVEL_NAME, MOVED_NAME, renamed, without
+from message_store.log.record import Record
+from timer_store.layout import FROM_LEVEL, FROM_NOTHING, FROM_ROUTE, FROM_TIMER
+from timer_store.names import DUE_NAMES, SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+
+DROPPED = {
+    FROM_TIMER: (b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),
+    FROM_LEVEL: (b"__CRC32#",),
+    FROM_ROUTE: (
+        *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),
+        *(b"TIMER_OUT_MS", b"DUEMQ_DUE_MS", b"TIMER_ROLL_TIMES"),
+    ),
+}
+
+
+def kind_of(record: Record) -> int:
+    """Return what a record is: FROM_*."""
+    if record.topic == SCHEDULE_TOPIC:
+        return FROM_LEVEL
+    if record.topic != TIMER_TOPIC or record.queue_id != TIMER_QUEUE:
+        return FROM_NOTHING
+    found = record.properties
+    has_level = bool(found.get("DELAY") or found.get("DELAy"))
+    if has_level and found.get("DUEMQ_DUE_MS") and not any(name in found for name in DUE_NAMES):
+        return FROM_ROUTE
+    return FROM_TIMER
+
+
+def seen_text(record: Record, kind: int) -> bytes:
+    """Return the property text of the message that a record becomes, without what is added."""
+    text = without(record.property_text, *DROPPED[kind])
+    return text if kind == FROM_TIMER else renamed(text, MOVED_NAME, LEVEL_NAME)

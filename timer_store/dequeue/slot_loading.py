@@ -1,0 +1,255 @@
+"""Slots on their way into the near stage: small ones at once, large ones in another thread.
+
+    begin    loop     the slot as it is now: the end of its chain, what is settled
+    work     thread   walk the chain, part off what only passes through, sort
+    finish   loop     what was linked meanwhile is added, what was settled meanwhile is left out
+
+A slot with a million timers takes some tenths of a second to read and sort; ordinary traffic must
+not wait for it. Until it is finished the slot counts as not loaded: timers that join it are linked
+into it, those in it can be decided about. The thread sees the log's files and the slot of one
+instant; what it reads changes in one way only, units become settled, and those are known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import CorruptStore
+from message_store.ranges import is_in
+from timer_store import layout
+from timer_store.dequeue.near_stage import Run, sorted_run
+from timer_store.log.units import TimerUnits
+from timer_store.log.wheel import Slot, TimerWheel
+from timer_store.pending.claims import Claims
+
+Rows = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+Key = tuple[int, int]  # due_ms, phys_offset
+LARGE = 16_384  # timers: reading them holds the loop up for some ms
+NO_ROWS = np.empty(0, layout.STAGED)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A slot, or a part of it.
+
+    Attributes:
+        run: timers that leave from this slot.
+        rolls: (n,) `layout.STAGED` that only pass through it.
+        joined: (n,) `layout.STAGED` that leave from it and came while it was read.
+        found: units that were found; fewer than the slot counts (`num`): some are missing.
+        last: the last timer of a part.
+        complete: nothing else waits in the slot behind these.
+        broken: where the chain ends too early.
+        record_bytes: of the records of `run`.
+    """
+
+    run: Run
+    rolls: Rows
+    joined: Rows
+    found: int
+    num: int
+    last: Key | None
+    complete: bool
+    broken: CorruptStore | None
+    record_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A slot that is read in the thread."""
+
+    slot_ms: int
+    after: Key | None
+    log_end: int  # of the timer log: what is linked behind it came later
+    future: Future[Loaded]
+
+
+class OneSlot:
+    """The wheel as a walk along one slot needs it, at one instant."""
+
+    def __init__(self, wheel: TimerWheel, slot_ms: int) -> None:
+        self.precision_ms = wheel.precision_ms
+        self._slot, self._tick = wheel.slot(slot_ms), wheel.tick(slot_ms)
+
+    def slot(self, _time_ms: int) -> Slot:
+        """Return the slot."""
+        return self._slot
+
+    def tick(self, _time_ms: int) -> int:
+        """Return its tick."""
+        return self._tick
+
+
+class SlotLoader:
+    """Reads slots of one timer store. Belongs to the event loop's thread."""
+
+    def __init__(self, units: TimerUnits, claims: Claims) -> None:
+        self._units, self._claims = units, claims
+        self._pool: ThreadPoolExecutor | None = None
+        self._wake: Callable[[], None] = _wake_none
+        self._begun: Begun | None = None
+
+    @contextmanager
+    def threaded(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Read large slots in a thread while the block is open.
+
+        Args:
+            wake: called from that thread when one is read: `read` then returns it.
+        """
+        with ThreadPoolExecutor(1, "timer slots") as self._pool:
+            self._wake = wake
+            try:
+                yield
+            finally:
+                self._pool, self._wake = None, _wake_none
+
+    @property
+    def busy(self) -> bool:
+        """Whether a slot is being read: there is nothing to ask for until `wake` is called."""
+        return self._begun is not None and not self._begun.future.done()
+
+    def read(self, slot_ms: int, count_max: int, after: Key | None) -> Loaded | None:
+        """Return a slot, or the next part of it; None: it is being read, ask again.
+
+        Args:
+            count_max: as `TimerUnits.read_slot_part`, as is `after`.
+        """
+        if self._begun is not None:
+            if self.busy:
+                return None
+            if (self._begun.slot_ms, self._begun.after) == (slot_ms, after):
+                return self._finish()
+            self.drop()
+        num = self._units.wheel.num(slot_ms)
+        skip = self._claims.offsets
+        if self._pool is None or num < LARGE:
+            return load(self._units, slot_ms, num, count_max, after, skip)
+        frozen = self._frozen(slot_ms)
+        self._claims.listen()
+        future = self._pool.submit(partial(load, frozen, slot_ms, num, count_max, after, skip))
+        self._begun = Begun(slot_ms, after, self._units.log.end, future)
+        wake = self._wake
+        future.add_done_callback(lambda _: wake())
+        return None
+
+    def drop(self) -> None:
+        """Wait for the thread, and forget what it has read."""
+        if self._begun is not None:
+            self._begun.future.exception()
+            self._begun = None
+            self._claims.heard()
+
+    def _frozen(self, slot_ms: int) -> TimerUnits:
+        log, wheel = copy(self._units.log), OneSlot(self._units.wheel, slot_ms)
+        log.files = list(log.files)
+        as_wheel: Any = wheel
+        return TimerUnits(log, as_wheel)
+
+    # -- what happened meanwhile ----------------------------------------------------------------
+
+    def _finish(self) -> Loaded:
+        begun, self._begun = self._begun, None
+        heard = self._claims.heard()
+        assert begun is not None
+        loaded = begun.future.result()
+        if heard.size:
+            loaded = _without(loaded, heard)
+        joined = self._joined(begun, loaded)
+        passes = joined["due_ms"] > begun.slot_ms + self._units.precision_ms
+        rolls = np.concatenate([loaded.rolls, joined[passes]])
+        found = loaded.found + joined.size
+        return replace(loaded, rolls=rolls, joined=joined[~passes], found=found)
+
+    def _joined(self, begun: Begun, loaded: Loaded) -> Rows:
+        """Return the timers that were linked into the slot since it was begun, STAGED."""
+        tick = self._units.wheel.tick(begun.slot_ms)
+        parts = [NO_ROWS]
+        for units in self._units.scan(begun.log_end):
+            here = (units["slot_ms"] // self._units.precision_ms == tick) & (units["due_ms"] > 0)
+            here &= units["magic"] & (layout.MAGIC_ROLL | layout.MAGIC_DELETE) != (
+                layout.MAGIC_DELETE
+            )
+            if here.any():
+                parts.append(_staged(units[here]))
+        rows = np.concatenate(parts)
+        if not rows.size:
+            return rows
+        rows = rows[~self._claims.has(rows["phys_offset"])]
+        for known in (loaded.run.rows, loaded.rolls):  # a unit that was copied was read before
+            rows = rows[~is_in(rows["phys_offset"], known["phys_offset"])]
+        _, firsts = np.unique(rows["phys_offset"], return_index=True)
+        rows = rows[np.sort(firsts)]
+        keep = np.ones(rows.size, np.bool_)
+        if begun.after is not None:
+            keep &= is_after(rows, begun.after)
+        if loaded.last is not None:
+            keep &= ~is_after(rows, loaded.last)
+        return rows[keep]
+
+
+def load(
+    units: TimerUnits, slot_ms: int, num: int, count_max: int, after: Key | None, skip: Offsets
+) -> Loaded:
+    """Read a slot, or a part of it, and sort it. Touches nothing else: any thread may.
+
+    Args:
+        num: how many timers the slot counts.
+        skip: (n,) i8 ascending: timers that are settled.
+    """
+    part = units.read_slot_part(slot_ms, count_max, after=after, skip=skip)
+    rows, rolls, last = part.rows, part.rows[:0], None
+    if not part.complete:
+        last = int(rows[-1]["due_ms"]), int(rows[-1]["phys_offset"])
+    passes = rows["due_ms"] > slot_ms + units.precision_ms
+    if passes.any():
+        rows, rolls = rows[~passes], rows[passes]
+    return Loaded(
+        run=sorted_run(rows),
+        rolls=rolls,
+        joined=NO_ROWS,
+        found=int(part.rows.size),
+        num=num,
+        last=last,
+        complete=part.complete,
+        broken=part.broken,
+        record_bytes=int(rows["record_size"].sum(dtype=np.int64)),
+    )
+
+
+def _without(loaded: Loaded, settled: Offsets) -> Loaded:
+    """Leave out timers that were settled while the slot was read; they are not missing."""
+    held = loaded.run.rows
+    run = Run(held[~is_in(held["phys_offset"], settled)])
+    rolls = loaded.rolls[~is_in(loaded.rolls["phys_offset"], settled)]
+    return replace(loaded, run=run, rolls=rolls, num=loaded.num - int(settled.size))
+
+
+def _staged(units: Rows) -> Rows:
+    """Return (n,) `layout.STAGED` of (n,) `layout.LOGGED` that wait."""
+    rows = np.zeros(units.size, layout.STAGED)
+    for column in (
+        "due_ms", "phys_offset", "pos", "write_ms", "record_size", "topic_hash", "magic"
+    ):  # fmt: skip
+        rows[column] = units[column]
+    return rows
+
+
+def is_after(rows: Rows, key: Key) -> npt.NDArray[np.bool_]:
+    """Return which of (n,) `layout.STAGED` come after the last timer of a part."""
+    due_ms, phys_offset = key
+    later = rows["due_ms"] > due_ms
+    return np.asarray(later | ((rows["due_ms"] == due_ms) & (rows["phys_offset"] > phys_offset)))
+
+
+def _wake_none() -> None:
+    """Wake nobody."""

@@ -1,0 +1,363 @@
+"""Timers that an Apache broker left: what of its queue still waits, and what it has settled.
+
+An Apache broker names no origins. What it did is known from
+
+    timercheck    R, the first slot that is not completely delivered; Q, the next queue offset
+    timer log     units in the slots from R on
+    commit log    delivered copies, and copies made while rolling: records of their own, with the
+                  identity (`kernels.adoption`) of the timer that they were made of
+
+    stands in the queue    before Q, of a slot before R, no unit from R on    settled
+                           a delivered copy, or a copy that rolled once more  settled
+                           named as origin by a record of ours                settled (recovery)
+                           named by a marker: same slot, topic+key            cancelled
+                           else                                               waits
+
+So a timer whose delivery Apache began and did not note is not delivered again. Where timercheck or
+the timer log is lost or cannot be believed, R and Q say nothing and the commit log alone decides.
+
+Nothing is changed by looking. Apache's timer log is moved aside (`timerlog.apache`) before ours is
+written, and removed when our first checkpoint stands; until then timercheck stays Apache's, so a
+crash at any moment has the next start do the same again.
+
+Source: TimerMessageStore.recover, convert, doReput; TimerCheckpoint
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import layout as store_layout
+from message_store.errors import ConfigError, CorruptStore, RecordUnreadable
+from message_store.log.commit_log import sync_directory
+from message_store.ranges import distinct, is_in
+from message_store.recovery.recover import file_before
+from timer_store import layout
+from timer_store.checkpoint.snapshot import Check
+from timer_store.kernels import adoption as kernels
+from timer_store.kernels import chain
+from timer_store.log.timer_log import SCAN_UNITS, TimerLog
+from timer_store.log.wheel import TimerWheel
+from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from timer_store.store import TimerStore
+
+log = logging.getLogger(__name__)
+Rows = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+Notice = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
+NO_OFFSETS: Offsets = np.empty(0, np.int64)
+CHUNK_UNITS = 65_536
+LOG_NAME, ASIDE_NAME, DAMAGED_SUFFIX = "timerlog", "timerlog.apache", ".damaged"
+CLOCK_SLACK_MS = 3_600_000  # Apache's clock may have stepped back by so much
+
+
+class Reach(NamedTuple):
+    """How far the broker that wrote timercheck was.
+
+    Attributes:
+        read_ms: the first slot that is not completely delivered.
+        queue_offset: the next unit of the queue to take in.
+        near: (n,) log offsets, ascending, of timers with a unit in a slot from `read_ms` on.
+    """
+
+    read_ms: int = 0
+    queue_offset: int = 0
+    near: Offsets = NO_OFFSETS
+
+
+UNKNOWN = Reach()
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+def sound_wheel(path: Path, precision_ms: int, findings: list[str]) -> TimerWheel:
+    """Open a wheel; one that cannot be a wheel is moved aside.
+
+    Args:
+        findings: what happened is added, for the operator.
+    """
+    try:
+        return TimerWheel(path, precision_ms)
+    except CorruptStore as error:
+        kept = _move_aside(path)
+        findings.append(f"{error} It is kept as {kept}; the slots are made anew.")
+        return TimerWheel(path, precision_ms)
+
+
+def load_log(timers: TimerStore, notice: Notice, *, foreign: bool, own: bool) -> None:
+    """Open the timer log; a foreign one is moved aside before, a damaged one too.
+
+    Args:
+        foreign: timercheck was written by an Apache broker, or our own checkpoint is lost.
+        own: our checkpoint stands.
+    """
+    directory = timers.units.log.directory
+    aside = directory.with_name(ASIDE_NAME)
+    if own and aside.is_dir():
+        shutil.rmtree(aside)
+    if foreign and aside.is_dir():
+        shutil.rmtree(directory, ignore_errors=True)  # made by a start that did not come to its end
+    elif foreign and directory.is_dir():
+        os.rename(directory, aside)
+        sync_directory(aside.parent)
+    try:
+        timers.units.log.load()
+    except CorruptStore as error:
+        timers.units.log.close()
+        kept = _move_aside(directory)
+        notice(f"{error} What is there is kept as {kept}; the timer log is made anew.")
+        timers.units.log.load()
+
+
+def _move_aside(path: Path) -> Path:
+    """Rename a damaged file or directory, in the place of an older one; return the new path."""
+    kept = path.with_name(path.name + DAMAGED_SUFFIX)
+    if kept.is_dir():
+        shutil.rmtree(kept)
+    kept.unlink(missing_ok=True)
+    os.rename(path, kept)
+    sync_directory(path.parent)
+    return kept
+
+
+def find_reach(timers: TimerStore, notice: Notice) -> Reach:
+    """Return what timercheck and the timer log beside it tell; nothing if they tell no truth."""
+    check = timers.files.check
+    assert check is not None
+    _, queue_end = timers.fetch.bounds()
+    queue_offset = min(check.queue_offset, check.master_queue_offset)
+    if queue_offset > queue_end or check.read_ms > timers.clock.now_ms() + CLOCK_SLACK_MS:
+        notice(
+            f"{timers.files.directory / 'timercheck'} says read time {check.read_ms} and queue "
+            f"offset {queue_offset}, the queue ends at {queue_end} and it is "
+            f"{timers.clock.now_ms()}: the commit log alone decides which timers wait"
+        )
+        return UNKNOWN
+    directory = timers.units.log.directory.with_name(ASIDE_NAME)
+    near = near_units(directory, check)
+    if near is None:
+        notice(
+            f"{directory} does not reach to {check.log_pos}, as timercheck says: the commit log "
+            f"alone decides which timers wait"
+        )
+        return UNKNOWN
+    return Reach(check.read_ms, queue_offset, near)
+
+
+def near_units(directory: Path, check: Check) -> Offsets | None:
+    """Return the records whose units lie in slots from the read time on; None: it is damaged.
+
+    The log is walked to its valid end, as timercheck and wheel lag behind it.
+    """
+    sizes = {path.stat().st_size for path in directory.glob("*")} if directory.is_dir() else set()
+    if not sizes:
+        return NO_OFFSETS if check.log_pos == 0 else None
+    try:
+        units = TimerLog(directory, sizes.pop())
+        units.load()
+    except (CorruptStore, ConfigError):
+        return None
+    try:
+        units.end = units.find_end(0)
+        if units.end < check.log_pos:
+            return None
+        return distinct(NO_OFFSETS, *_units_from(units, check.read_ms))
+    finally:
+        units.close()
+
+
+def _units_from(units: TimerLog, read_ms: int) -> Iterator[Offsets]:
+    out = np.empty(SCAN_UNITS, layout.LOGGED)
+    for file in units.files:
+        pos, end = file.base, units.end_in(file)
+        while pos < end:
+            found = int(chain.read_units(file.data, file.base, pos, end, out))
+            if not found:
+                break
+            rows = out[:found]
+            yield rows["phys_offset"][rows["slot_ms"] >= read_ms].copy()
+            pos += found * layout.UNIT_BYTES
+
+
+# -- what is settled ----------------------------------------------------------------------------
+
+
+class Witnesses:
+    """What copies by an Apache broker tell, by identity, and markers by name.
+
+    The index is not asked for what a marker names: Apache's has gaps. A marker cancels what stands
+    before it in the queue, so that what a client sends again after it is not lost.
+
+    Args:
+        odd: (n,) `layout.IDENTIFIED` of markers in the queue, and of timers that were rolled.
+        delivered: (n,) the same of delivered copies.
+    """
+
+    def __init__(self, odd: Rows, delivered: Rows) -> None:
+        rolled, markers = odd[odd["rolls"] > 0], odd[odd["marker"] != 0]
+        order = np.lexsort((markers["phys_offset"], markers["name"]))
+        last = np.append(
+            np.diff(markers["name"][order]) != 0, np.ones(min(order.size, 1), np.bool_)
+        )
+        self._markers = markers[order][last]  # the newest of each name, by name
+        both = np.concatenate([rolled["identity"], delivered["identity"]])
+        self._identities, which = np.unique(both, return_inverse=True)
+        self._last = np.full(self._identities.size, -1, np.int64)  # offset of its newest roll
+        np.maximum.at(self._last, which[: rolled.size], rolled["phys_offset"])
+        self._delivered = np.bincount(which[rolled.size :], minlength=self._identities.size)
+
+    def cancelled(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return which records of the queue are named by a marker, or are one.
+
+        A copy that rolled may stand behind the marker that came after the timer.
+        """
+        names = self._markers["name"]
+        if not names.size:
+            return np.zeros(rows.size, np.bool_)
+        at = np.searchsorted(names, rows["name"])
+        at[at == names.size] = 0
+        named = (names[at] == rows["name"]) & (rows["name"] != 0)
+        before = (rows["phys_offset"] <= self._markers["phys_offset"][at]) | (rows["rolls"] > 0)
+        return np.asarray((named & before) | (rows["marker"] != 0))
+
+    def copied(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return which records of the queue, asked in its order, were delivered or rolled on.
+
+        Args:
+            rows: (n,) `layout.IDENTIFIED`.
+        """
+        settled = np.zeros(rows.size, np.bool_)
+        if not self._identities.size:
+            return settled
+        at = np.searchsorted(self._identities, rows["identity"])
+        at[at == self._identities.size] = 0
+        mine = np.flatnonzero(self._identities[at] == rows["identity"])
+        last, at = self._last[at[mine]], at[mine]
+        settled[mine] = rows["phys_offset"][mine] < last
+        open_ = np.flatnonzero(~settled[mine])
+        order = open_[np.argsort(at[open_], kind="stable")]
+        ranked = at[order]
+        rank = np.arange(ranked.size) - np.searchsorted(ranked, ranked)
+        done = rank < self._delivered[ranked]
+        settled[mine[order[done]]] = True
+        np.subtract.at(self._delivered, ranked[done], 1)
+        return settled
+
+
+def settled_by_others(timers: TimerStore, reach: Reach, progress: Progress) -> Offsets:
+    """Return the log offsets of what stands in the queue and waits no more, ascending.
+
+    Args:
+        reach: how far the other broker was; `UNKNOWN`: the log alone decides.
+    """
+    odd = [rows[(rows["rolls"] > 0) | (rows["marker"] != 0)] for rows in _queue(timers)]
+    delivered = list(_deliveries(timers, _scan_start(timers, reach), progress))
+    none = np.empty(0, layout.IDENTIFIED)
+    witnesses = Witnesses(np.concatenate([none, *odd]), np.concatenate([none, *delivered]))
+    found, offset = [NO_OFFSETS], timers.fetch.bounds()[0]
+    for units in _units(timers, offset):
+        rows = _identify(timers, units["phys_offset"], copies=False)
+        found.append(_passed(timers, units, rows, offset, reach))
+        rows = rows[~is_in(rows["phys_offset"], found[-1])]
+        settled = witnesses.copied(rows) | witnesses.cancelled(rows)
+        found.append(rows["phys_offset"][settled])
+        offset += int(units.size)
+    found += _handed_passed(timers, reach)
+    return distinct(*found)
+
+
+def _handed_passed(timers: TimerStore, reach: Reach) -> Iterator[Offsets]:
+    """Yield the messages of levels, handed over to the timers, whose slot Apache has read.
+
+    They name no time of their own, so nothing else tells: a copy that Apache delivered of a slot
+    that it has not read to its end comes again.
+    """
+    owned, width_ms = timers.handovers.owned, timers.config.precision_ms
+    for level in owned.pieces if reach is not UNKNOWN else ():
+        for first, end in owned.of(level):
+            for start in range(first, end, CHUNK_UNITS):
+                rows, _ = timers.handovers.owned_rows(level, start, min(start + CHUNK_UNITS, end))
+                slot_ms = (rows["due_ms"] - 1) // width_ms * width_ms
+                offsets = rows["phys_offset"][slot_ms < reach.read_ms]
+                yield offsets[~is_in(offsets, reach.near)]
+
+
+def _passed(timers: TimerStore, units: Rows, rows: Rows, offset: int, reach: Reach) -> Offsets:
+    """Return the records that Apache took in and whose slot it has read."""
+    early = units["phys_offset"][: max(reach.queue_offset - offset, 0)]
+    later = rows["phys_offset"][rows["out_ms"] >= reach.read_ms]
+    return early[~(is_in(early, later) | is_in(early, reach.near))]
+
+
+def _scan_start(timers: TimerStore, reach: Reach) -> int:
+    """Return where in the commit log deliveries begin that timercheck does not know of."""
+    store = timers.store
+    if not store.log.files:
+        return 0
+    start = file_before(store.log, reach.read_ms - CLOCK_SLACK_MS)
+    if reach.queue_offset < timers.fetch.bounds()[1]:
+        for units in _units(timers, reach.queue_offset):
+            return int(min(start, max(units[0]["phys_offset"], store.min_offset)))
+    return int(start)
+
+
+def _deliveries(timers: TimerStore, start: int, progress: Progress) -> Iterator[Rows]:
+    """Yield (n,) `layout.IDENTIFIED` of the copies that Apache delivered."""
+    store = timers.store
+    timer_topic, whole = store.topics.add(TIMER_TOPIC), store.max_offset - start
+    for rows in store.scan(start):
+        foreign = (rows["topic_index"] != timer_topic) & (rows["prepared_offset"] >= 0)
+        yield _identify(timers, rows["phys_offset"][foreign], copies=True)
+        progress("bytes of the commit log looked at", int(rows[-1]["phys_offset"]) - start, whole)
+
+
+def _queue(timers: TimerStore) -> Iterator[Rows]:
+    for units in _units(timers, timers.fetch.bounds()[0]):
+        yield _identify(timers, units["phys_offset"], copies=False)
+
+
+def _units(timers: TimerStore, offset: int) -> Iterator[Rows]:
+    """Yield the units of the timer queue; those of a hole have no record and size 0."""
+    first, end = timers.fetch.bounds()
+    offset = max(offset, first)
+    while offset < end:
+        count = min(CHUNK_UNITS, end - offset)
+        units = timers.store.units(TIMER_TOPIC, TIMER_QUEUE, offset, count)
+        if not units.size:
+            units = np.zeros(1, store_layout.UNIT)
+            units["phys_offset"] = -1
+        yield units
+        offset += int(units.size)
+
+
+def _identify(timers: TimerStore, offsets: Offsets, *, copies: bool) -> Rows:
+    """Return (m,) `layout.IDENTIFIED` of the records at `offsets` that can have copies."""
+    found = [np.empty(0, layout.IDENTIFIED)]
+    store_log, at = timers.store.log, 0
+    frames = np.zeros(1, store_layout.SCANNED)
+    while at < offsets.size:
+        try:
+            file = store_log.file_of(int(offsets[at]))
+        except RecordUnreadable:
+            at += 1
+            continue
+        inside = (offsets[at:] >= file.base) & (offsets[at:] < file.base + file.size)
+        count = int(inside.size if inside.all() else np.argmin(inside))
+        out = np.zeros(count, layout.IDENTIFIED)
+        span = file.base, min(file.size, store_log.end - file.base)
+        made = kernels.identify(file.data, span, offsets[at : at + count], copies, frames, out)
+        found.append(out[:made])
+        at += count
+    return np.concatenate(found)

@@ -1,0 +1,200 @@
+"""Stages 1 and 2: what was appended to the timer queue gets a unit in log and wheel.
+
+    an appended batch ---- columns as they are -----+
+                                                    +--> place -> units.add -> books, near stage
+    the timer queue, where we are behind -- records-+
+
+The queue is taken in strictly in order: `position.queue_offset` says how far. A batch that joins
+on there is taken in at once; everything else waits until the queue is read. It holds where a slot
+still has undelivered timers of an older lap, and while the disk refuses the timer log.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.log.batch import PutBatch
+from message_store.ranges import is_among
+from timer_store import layout
+from timer_store.checkpoint.position import Position
+from timer_store.log.slot_choice import place
+from timer_store.pending.pending_counts import PendingCounts
+from timer_store.stats import Rate
+
+log = logging.getLogger(__name__)
+Rows = npt.NDArray[Any]
+
+
+class Fetch(Protocol):
+    """Stage 1: timers as `layout.TIMED` rows, in queue order."""
+
+    def fetch_batch(self, batch: PutBatch) -> Rows: ...
+    def fetch_queue(self, offset: int, count_max: int) -> tuple[Rows, int]: ...
+    def bounds(self) -> tuple[int, int]: ...
+
+
+class EnqueueService:
+    """Takes timers in.
+
+    Attributes:
+        broken: rows that are no timers: they go to quarantine.
+        markers: rows that cancel another timer, not applied yet.
+        holding: why nothing is taken in now, or empty.
+        skip: (n,) i8, ascending: timers of the queue that are settled already (recovery).
+        earliest_ms: when the first of the newest timers is due, or its slot begins.
+        early: a timer waits in the slot that is loaded next, and is due before it begins.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        units: Any,
+        stage: Any,
+        books: PendingCounts,
+        position: Position,
+        *,
+        precision_ms: int,
+        window_ms: int,
+    ) -> None:
+        self._fetch, self._units, self._stage = fetch, units, stage
+        self._books, self._position = books, position
+        self._precision_ms, self._window_ms = precision_ms, window_ms
+        self.broken: list[Rows] = []
+        self.markers: list[Rows] = []
+        self.holding = self._said = ""
+        self.skip = np.empty(0, np.int64)
+        self.stopped = False
+        self.taken = 0
+        self.rate = Rate()
+        self.earliest_ms = 0
+        self.early = False
+
+    @property
+    def behind(self) -> int:
+        """How many units of the queue are not taken in."""
+        first, end = self._fetch.bounds()
+        return end - max(self._position.queue_offset, first)
+
+    def has_room(self, now_ms: int) -> bool:
+        """Whether more may be taken in: not while a full stage is busy with what is due."""
+        if self._stage.room > 0:
+            return True
+        due_ms = self._stage.next_due_ms
+        return due_ms is None or due_ms > now_ms
+
+    @property
+    def needs_look(self) -> bool:
+        """Whether more than waiting is to be done for what was taken in."""
+        return bool(self.broken or self.markers or self.behind)
+
+    def forget(self) -> None:
+        """Be as new: everything will be taken in again."""
+        self.broken.clear()
+        self.markers.clear()
+        self.holding, self.early = "", False
+
+    def note_put(self, batch: PutBatch, now_ms: int) -> bool:
+        """Take the timers of an appended batch in; return whether there were any."""
+        rows = self._fetch.fetch_batch(batch)
+        if not rows.size:
+            return False
+        joins = int(rows[0]["queue_offset"]) == self._position.queue_offset
+        if joins and not self.stopped and not self.holding and self.has_room(now_ms):
+            self.take_in(rows, now_ms)
+        return True
+
+    def catch_up(self, count_max: int, now_ms: int) -> int:
+        """Take in what the queue holds; return how many units it moved on."""
+        self.holding = ""
+        before = self._position.queue_offset
+        if self.stopped:
+            return 0
+        rows, following = self._fetch.fetch_queue(before, count_max)
+        if self.skip.size:
+            rows = rows[~is_among(rows["phys_offset"], self.skip)]
+        if rows.size:
+            self.take_in(rows, now_ms)
+        if not self.holding:
+            self._position.queue_offset = max(following, before)
+        return self._position.queue_offset - before
+
+    def take_in(self, rows: Rows, now_ms: int) -> None:
+        """Link (n,) `layout.TIMED` rows, in queue order, as many as can be now."""
+        fit = rows[rows["kind"] != layout.TIMED_BROKEN]
+        taken = self.take_rows(fit, now_ms)
+        following = int(rows[-1]["queue_offset"]) + 1
+        if taken < fit.size:
+            following = int(fit[taken]["queue_offset"])
+            rows = rows[rows["queue_offset"] < following]
+        self._keep_non_timers(rows)
+        self._position.queue_offset = following
+
+    def take_rows(self, fit: Rows, now_ms: int) -> int:
+        """Link (n,) `layout.TIMED` rows, none of them broken; return how many could be now."""
+        position = self._position
+        place(fit, position.read_ms, position.staged_ms, self._window_ms)
+        taken = self._link(fit, now_ms)
+        fit = fit[:taken]
+        is_plain = fit["kind"] == layout.TIMED_PLAIN
+        plain = fit if is_plain.all() else fit[is_plain]
+        self._books.note(plain["topic_index"], plain["phys_offset"], 1)
+        self.taken += int(plain.size)
+        self.rate.note(int(plain.size), now_ms)
+        if fit.size:
+            self.earliest_ms = int(np.minimum(fit["slot_ms"], fit["due_ms"]).min())
+        self.bring_near(plain, now_ms)
+        return taken
+
+    def _link(self, fit: Rows, now_ms: int) -> int:
+        write_ms = now_ms - now_ms % self._precision_ms
+        if not fit.size:
+            return 0
+        try:
+            taken = int(self._units.add(fit, write_ms=write_ms, read_ms=self._position.read_ms))
+        except OSError as error:
+            self.holding = f"the timer log cannot be written: {error}"
+            if self._said != self.holding:  # it is tried again and again
+                log.error("timers are not taken in: %s", self.holding)
+            self._said = self.holding
+            return 0
+        self._said = ""
+        if taken < fit.size:
+            self.holding = "a slot still holds undelivered timers of an earlier lap"
+        return taken
+
+    def _keep_non_timers(self, rows: Rows) -> None:
+        for kind, kept in ((layout.TIMED_BROKEN, self.broken), (layout.TIMED_MARKER, self.markers)):
+            mine = rows[rows["kind"] == kind]
+            if mine.size:
+                kept.append(mine.copy())
+
+    def bring_near(self, plain: Rows, now_ms: int) -> None:
+        """Stage the timers whose slot is loaded already."""
+        position = self._position
+        near = plain["slot_ms"] < position.staged_ms
+        if position.part is not None:
+            due_ms, phys_offset = position.part
+            here = plain["slot_ms"] // self._precision_ms == (
+                position.staged_ms // self._precision_ms
+            )
+            loaded = (plain["due_ms"] < due_ms) | (
+                (plain["due_ms"] == due_ms) & (plain["phys_offset"] <= phys_offset)
+            )
+            near |= here & loaded
+        early = plain["due_ms"] <= plain["slot_ms"]
+        self.early = self.early or bool((early & ~near).any())
+        if near.any():
+            self._stage.add(staged_rows(plain[near], now_ms - now_ms % self._precision_ms))
+
+
+def staged_rows(timed: Rows, write_ms: int) -> Rows:
+    """Return (n,) `layout.STAGED` of TIMED rows that were linked at `write_ms`."""
+    rows = np.zeros(timed.size, layout.STAGED)
+    for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
+        rows[column] = timed[column]
+    rows["pos"], rows["write_ms"], rows["magic"] = -1, write_ms, layout.MAGIC_DEFAULT
+    return rows

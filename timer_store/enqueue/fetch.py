@@ -1,0 +1,119 @@
+"""Stage 1: what stands in the timer queue, as `layout.TIMED` rows in queue order.
+
+    an appended batch   its rows still say everything      fetch_batch
+    the queue           units, and records off the log     fetch_queue
+
+Both ways give the same rows for the same messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import layout as store_layout
+from message_store.errors import RecordUnreadable
+from message_store.kernels.kernel import entry
+from message_store.log.batch import PutBatch
+from timer_store import layout
+from timer_store.config import TimerConfig
+from timer_store.kernels.fetch import from_put, from_records
+from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.pending.records import name_topics
+
+log = logging.getLogger(__name__)
+Rows = npt.NDArray[Any]
+NO_BYTES = np.frombuffer(b"", np.uint8)
+PRE_BLANK_SIZE = 0x7FFFFFFF  # of a unit that Apache writes before a queue's first message
+
+
+class Fetcher:
+    """Reads timers off one message store.
+
+    Rows that are returned stand in one buffer: they are valid until the next call.
+    """
+
+    def __init__(self, store: Any, config: TimerConfig) -> None:
+        self._store = store
+        self._from_put: dict[bool, Callable[..., int]] = {}
+        self._timed = np.zeros(1_024, layout.TIMED)
+        self._text = np.zeros(1, layout.TIMER_TEXT)
+        self._frames = np.zeros(1, store_layout.SCANNED)
+        self._numbers = np.array([store.topics.add(TIMER_TOPIC), config.precision_ms, 0], np.int64)
+
+    def bounds(self) -> tuple[int, int]:
+        """Return the first offset of the timer queue and its end."""
+        first, end = self._store.queue_bounds(TIMER_TOPIC, TIMER_QUEUE)
+        return int(first), int(end)
+
+    def fetch_batch(self, batch: PutBatch) -> Rows:
+        """Return the timers of a batch that was just appended."""
+        self._room(batch.count)
+        staging = batch.staging
+        take = self._from_put.get(staging.flags.writeable) or self._find(batch)
+        count = take(
+            batch.rows, batch.count, staging, self._store.topics.arrays, self._numbers,
+            self._text, self._timed,
+        )  # fmt: skip
+        if count:
+            name_topics(self._store, self._timed[:count])
+        return self._timed[:count]
+
+    def _find(self, batch: PutBatch) -> Callable[..., int]:
+        """Return the kernel for batches whose staging buffer is writable or not, as this one's."""
+        find: Callable[..., Any] = entry
+        found: Callable[..., int] = find(
+            from_put, batch.rows, 0, batch.staging, self._store.topics.arrays, self._numbers,
+            self._text, self._timed,
+        )  # fmt: skip
+        self._from_put[batch.staging.flags.writeable] = found
+        return found
+
+    def fetch_queue(self, offset: int, count_max: int) -> tuple[Rows, int]:
+        """Return the timers from a queue offset on, and the offset behind them.
+
+        Units whose record retention has removed come as TIMED_BROKEN, like all that is no timer.
+        """
+        first, end = self.bounds()
+        offset = max(offset, first)
+        if offset >= end:
+            return self._timed[:0], offset
+        units = self._store.units(TIMER_TOPIC, TIMER_QUEUE, offset, min(count_max, end - offset))
+        if not units.size:
+            log.error("%s: the queue has a hole at offset %d; passed over", TIMER_TOPIC, offset)
+            return self._timed[:0], offset + 1
+        self._room(units.size)
+        at = 0
+        while at < units.size:
+            at += self._read(units[at:], offset + at, self._timed[at:])
+        timed = self._timed[: units.size]
+        name_topics(self._store, timed)
+        blank = units["size"] == PRE_BLANK_SIZE
+        return (timed[~blank] if blank.any() else timed), offset + units.size
+
+    def _read(self, units: Rows, offset: int, timed: Rows) -> int:
+        """Read the leading units that lie in one log file; return how many."""
+        log = self._store.log
+        try:
+            file = log.file_of(int(units[0]["phys_offset"]))
+            data, span = file.data, (file.base, min(file.size, log.end - file.base))
+            outside = (units["phys_offset"] < file.base) | (
+                units["phys_offset"] >= file.base + file.size
+            )
+            count = int(np.argmax(outside)) if outside.any() else units.size
+        except RecordUnreadable:
+            data, span, count = NO_BYTES, (0, 0), 1
+        self._numbers[2] = offset
+        from_records(
+            data, span, units[:count], self._store.topics.arrays, self._numbers, self._frames,
+            self._text, timed,
+        )  # fmt: skip
+        return count
+
+    def _room(self, count: int) -> None:
+        if self._timed.size < count:
+            self._timed = np.zeros(max(count, self._timed.size * 2), layout.TIMED)

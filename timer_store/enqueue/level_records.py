@@ -1,0 +1,238 @@
+"""Level messages that timers hold, read where they lie: in the level's queue and the commit log.
+
+    units of a level's queue      when they are due: their tags code, or what a mark promised
+    records in the commit log     where they go; the name DELAY in them is changed on the way
+
+The files of the log are mapped a second time, writable, for that one byte. Only pages of records
+are touched: those are on the disk or in memory, never in a hole; one that cannot be read is zero.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery.ownership import Ownership
+from message_store import layout as store_layout
+from message_store.errors import RecordUnreadable
+from message_store.index.key_search import frames
+from message_store.kernels.kernel import entry
+from message_store.log.page_guard import GuardedMap
+from message_store.ranges import Range
+from timer_store import layout
+from timer_store.kernels.transfer import Scratch, read_levels, set_names
+from timer_store.layout import DUE_MS_MAX, NAME_AS_IS
+from timer_store.names import SCHEDULE_TOPIC
+from timer_store.pending.records import name_topics
+
+Rows = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+PRE_BLANK_SIZE = 0x7FFFFFFF  # of a unit that Apache writes before a queue's first message
+POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
+POPULATE_UNITS = 1_024
+NO_ROWS = np.empty(0, layout.TIMED)
+
+
+class LevelRecords:
+    """Reads level messages of one store as (n,) `layout.TIMED` rows.
+
+    Attributes:
+        fixed: records that were read whose name of their level cannot change.
+        unnamed: those of them that kept it though they changed their owner.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._schedule = store.topics.add(SCHEDULE_TOPIC)
+        self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
+        self._maps: dict[int, GuardedMap] = {}
+        self._entries: dict[tuple[bool, bool], Callable[..., int]] = {}
+        self.fixed = self.unnamed = 0
+
+    def bounds(self, level: int) -> Range:
+        """Return the first queue offset of a level's queue and its end."""
+        first, end = self._store.queue_bounds(SCHEDULE_TOPIC, level - 1)
+        return int(first), int(end)
+
+    def read(
+        self,
+        level: int,
+        first: int,
+        end: int,
+        promised: Mapping[int, int],
+        *,
+        name: int = NAME_AS_IS,
+        names: list[Offsets] | None = None,
+    ) -> tuple[Rows, int]:
+        """Return the messages of a level's queue from `first` on, and the offset behind them.
+
+        At most up to the end of a queue file. What retention removed is passed over.
+
+        Args:
+            promised: due times of units whose tags code is none, by queue offset.
+            name: UPPER_Y, LOWER_Y: what DELAY in their records is to end with.
+            names: gets, for each message, where that letter lies in the log: for `rename`.
+        """
+        low, high = self.bounds(level)
+        first, end = max(first, low), min(end, high)
+        if first >= end:
+            return NO_ROWS, end
+        units = self._store.units(SCHEDULE_TOPIC, level - 1, first, end - first)
+        if not units.size:
+            return NO_ROWS, first + 1
+        following = first + int(units.size)
+        due_ms = due_times(units, first, promised)
+        messages = units["size"] != PRE_BLANK_SIZE
+        if not messages.all():
+            units, due_ms = units[messages], due_ms[messages]
+        rows, name_at = self._rows(level, units, due_ms, name)
+        if names is not None:
+            names.append(name_at)
+        return rows, following
+
+    def _rows(self, level: int, units: Rows, due_ms: Offsets, name: int) -> tuple[Rows, Offsets]:
+        timed = np.zeros(units.size, layout.TIMED)
+        name_at = np.empty(units.size, np.int64)
+        numbers = np.array([self._schedule, level - 1, name], np.int64)
+        at = 0
+        while at < units.size:
+            data, span, count = self._piece(units[at:])
+            if name != NAME_AS_IS:
+                piece = units[at : at + count]
+                self._populate(span[0], piece["phys_offset"], piece["size"])
+            fixed = self._enter(
+                data, span, units[at : at + count], self._store.topics.arrays, numbers,
+                self._scratch, timed[at : at + count], name_at[at : at + count],
+            )  # fmt: skip
+            self.fixed += fixed
+            self.unnamed += fixed if name != NAME_AS_IS else 0
+            at += count
+        name_topics(self._store, timed)
+        timed["due_ms"], timed["slot_ms"] = due_ms, due_ms - 1
+        return timed, name_at
+
+    def _enter(self, *args: Any) -> int:
+        """Call `read_levels`; a look at these types takes longer than a thousand records."""
+        kinds = args[0].flags.writeable, args[2].flags.writeable
+        found = self._entries.get(kinds)
+        if found is None:
+            found = self._entries[kinds] = entry(read_levels, *args)
+        return int(found(*args))
+
+    def rename(self, units: Rows, name_at: Offsets, name: int) -> None:
+        """Have DELAY in records that were read before end with `name`.
+
+        Args:
+            units: (n,) `layout.TIMED`.
+            name_at: (n,) what `read` told of them.
+        """
+        named = name_at >= 0
+        self.unnamed += int(named.size - np.count_nonzero(named))
+        for file in list(self._store.log.files):
+            mine = named & (name_at >= file.base) & (name_at < file.base + file.size)
+            if mine.any():
+                data = self._map(file)
+                self._populate(file.base, units["phys_offset"][mine], units["record_size"][mine])
+                set_names(data, file.base, name_at[mine], name)
+
+    def _piece(self, units: Rows) -> tuple[Bytes, tuple[int, int], int]:
+        """Return the file of the first unit, writable, and how many units lie in it."""
+        log = self._store.log
+        try:
+            file = log.file_of(int(units[0]["phys_offset"]))
+        except RecordUnreadable:
+            return np.zeros(0, np.uint8), (0, 0), 1
+        inside = units["phys_offset"] < file.base + file.size
+        inside &= units["phys_offset"] >= file.base
+        count = int(units.size if inside.all() else np.argmin(inside))
+        return self._map(file), (file.base, min(file.size, log.end - file.base)), count
+
+    def _populate(self, base: int, offsets: Offsets, sizes: npt.NDArray[np.int32]) -> None:
+        """Have the pages of records that lie close together made writable in one go.
+
+        Else each would cost a fault of its own, when its first byte is changed.
+        """
+        mapped = self._maps.get(base)
+        if mapped is None or offsets.size < POPULATE_UNITS:
+            return
+        first, last = offsets.min(), offsets.max()
+        used = int(sizes.astype(np.int64).sum())
+        if used * 2 >= last - first > 0:
+            start = int(first - base) // mmap.PAGESIZE * mmap.PAGESIZE
+            with suppress(OSError):  # older kernels do not know it
+                mapped.map.madvise(POPULATE_WRITE, start, int(last - base) - start)
+
+    def _map(self, file: Any) -> Bytes:
+        found = self._maps.get(file.base)
+        if found is None:
+            bases = {other.base for other in self._store.log.files}
+            self._maps = {base: pages for base, pages in self._maps.items() if base in bases}
+            found = GuardedMap(file.path, file.fd, file.size, writable=True)
+            found.forget_file()  # the log may close it first
+            self._maps[file.base] = found
+        return found.data
+
+    def at_offsets(self, offsets: Offsets, owned: Ownership) -> tuple[Rows, Offsets]:
+        """Return those of the records at log offsets that timers own, and which they are.
+
+        Returns ((n,) `layout.TIMED`, (n,) indexes into `offsets`).
+        """
+        if not owned or not offsets.size:
+            return NO_ROWS, np.empty(0, np.int64)
+        seen = frames(self._store, offsets)
+        mine = np.flatnonzero((seen["record_size"] > 0) & (seen["topic_index"] == self._schedule))
+        rows, at = [NO_ROWS], [np.empty(0, np.int64)]
+        levels = seen["queue_id"][mine] + 1
+        for level in np.unique(levels).tolist():
+            which = mine[levels == level]
+            found, kept = self._of_level(level, seen[which], owned)
+            rows.append(found)
+            at.append(which[kept])
+        return np.concatenate(rows), np.concatenate(at)
+
+    def _of_level(self, level: int, seen: Rows, owned: Ownership) -> tuple[Rows, Offsets]:
+        """Return the owned ones of a level's records (SCANNED), and which of them they are."""
+        order = np.argsort(seen["queue_offset"], kind="stable")
+        numbers = seen["queue_offset"][order]
+        promised = owned.promised.get(level, {})
+        rows, at = [NO_ROWS], [np.empty(0, np.int64)]
+        for first, end in owned.of(level):
+            low, high = np.searchsorted(numbers, (first, end)).tolist()
+            while low < high:
+                units = self._run(level, numbers[low:high])
+                if not units.size:
+                    low += 1
+                    continue
+                count = int(units.size)
+                mine = order[low : low + count]
+                due_ms = due_times(units, int(numbers[low]), promised)
+                same = units["phys_offset"] == seen["phys_offset"][mine]
+                rows.append(self._rows(level, units[same], due_ms[same], NAME_AS_IS)[0])
+                at.append(mine[same])
+                low += count
+        return np.concatenate(rows), np.concatenate(at)
+
+    def _run(self, level: int, numbers: Offsets) -> Rows:
+        """Return the units of the leading consecutive queue offsets."""
+        breaks = np.flatnonzero(np.diff(numbers) != 1)
+        count = int(breaks[0]) + 1 if breaks.size else int(numbers.size)
+        units: Rows = self._store.units(SCHEDULE_TOPIC, level - 1, int(numbers[0]), count)
+        return units
+
+
+def due_times(units: Rows, first: int, promised: Mapping[int, int]) -> Offsets:
+    """Return when units of a level's queue are due; `first`: the queue offset of units[0].
+
+    Timers know no time before 1 and none beyond 18 digits.
+    """
+    due_ms = units["tags_code"].astype(np.int64)
+    if promised:
+        for at in range(units.size):
+            due_ms[at] = promised.get(first + at, due_ms[at])
+    return np.asarray(np.clip(due_ms, 1, DUE_MS_MAX))

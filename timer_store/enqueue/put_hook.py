@@ -1,0 +1,178 @@
+"""The put hook: messages that ask for a time of their own go to the timer topic.
+
+The kernel does nearly all; Python looks at rows that are refused, whose property text must change
+(they were delivered as timers before: what a broker added is taken out), or that a client sent into
+the timer topic itself. Source: HookUtils.handleScheduleMessage, TimerMessageStore.isReject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.config import INT_MAX
+from message_store.kernels.encode import PROPERTY_BYTES_MAX
+from message_store.layout import PROP_TIMER_DEL
+from message_store.log.batch import PutBatch
+from message_store.queues.topic_table import QUEUES_MAX, TopicTable
+from timer_store.config import TimerConfig
+from timer_store.enqueue.due_time import due_ms_of, number_of
+from timer_store.enqueue.flow_control import beyond, crowded
+from timer_store.kernels import put
+from timer_store.names import DUE_NAMES, HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
+
+SYSTEM_ERROR, MESSAGE_ILLEGAL = 1, 13
+SHOWN_CHARACTERS = 40
+
+
+class TimerHook:
+    """Redirects rows with a time. A `PutHook`, to run behind that of the levels.
+
+    Args:
+        slot_count_of: how many timers wait in the slot that a time in ms lies in.
+        pending_of: how many timers of a topic index wait; needed for timerTopicQuota.
+    """
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        config: TimerConfig,
+        slot_count_of: Callable[[int], int],
+        *,
+        pending_of: Callable[[int], int] | None = None,
+    ) -> None:
+        self._topics = topics
+        self._slot_count_of, self._pending_of = slot_count_of, pending_of
+        self._numbers: npt.NDArray[np.int64] = np.zeros(put.NUMBERS, np.int64)
+        self._numbers[put.TIMER] = topics.add(TIMER_TOPIC)
+        self._numbers[put.SCHEDULE] = topics.add(SCHEDULE_TOPIC)
+        self._numbers[put.HALF] = topics.add(HALF_TOPIC)
+        self._numbers[put.PRECISION_MS] = config.precision_ms
+        self._report: npt.NDArray[np.uint8] = np.zeros(1_024, np.uint8)
+        self._one: npt.NDArray[np.uint8] = np.zeros(1, np.uint8)
+        self.reconfigure(config)
+
+    def reconfigure(self, config: TimerConfig) -> None:
+        """Take changed limits; the precision stays that of the store."""
+        self._config = config
+        self._numbers[put.MAX_DELAY_MS] = config.max_delay_ms
+        self._numbers[put.SPREAD_MS] = config.spread_ms
+        limited = config.slot_timers_max < INT_MAX or config.topic_quota > 0
+        self._limited = config.flow_control and limited
+
+    def __call__(self, batch: PutBatch, now_ms: int) -> None:
+        """Redirect rows whose time is to come; refuse what cannot be held.
+
+        A time that has come leaves a row where it is. Refusals are 13, of flow control 1.
+        """
+        if self._report.size < batch.count:
+            self._report = np.zeros(batch.count * 2, np.uint8)
+        self._numbers[put.NOW_MS] = now_ms
+        held, odd = self._hold(batch, batch.rows, batch.count, self._report)
+        if odd:
+            for at in np.flatnonzero(self._report[: batch.count] > put.HELD).tolist():
+                self._report[at] = self._look(batch, at, int(self._report[at]), now_ms)
+        if self._limited and (held or odd):
+            self._limit(batch)
+
+    def _hold(
+        self, batch: PutBatch, rows: npt.NDArray[Any], count: int, report: npt.NDArray[np.uint8]
+    ) -> tuple[int, int]:
+        arrays = self._topics.arrays
+        found: tuple[int, int] = put.hold(
+            rows, count, batch.staging, arrays.topics, arrays.names, self._numbers, report
+        )
+        return found
+
+    # -- rows that need more than columns -------------------------------------------------------
+
+    def _look(self, batch: PutBatch, at: int, found: int, now_ms: int) -> int:
+        """Settle one row; return what became of it."""
+        if found == put.STALE:
+            properties = batch.properties(at)
+            for name in STALE_NAMES:
+                properties.pop(name, None)
+            batch.set_properties(at, properties)
+            self._hold(batch, batch.rows[at : at + 1], 1, self._one)
+            found = int(self._one[0])
+            assert found != put.STALE
+        if found > put.HELD:
+            remark = self._why_not(batch, at, found, now_ms)
+            if remark:
+                batch.refuse(at, MESSAGE_ILLEGAL, remark)
+        return found
+
+    def _why_not(self, batch: PutBatch, at: int, found: int, now_ms: int) -> str:
+        """Return why a row is refused; empty: it is not."""
+        if found == put.DIRECT:
+            return self._direct_fault(batch, at, now_ms)
+        properties = batch.properties(at)
+        asked = ", ".join(f"{name}={properties[name]}" for name in DUE_NAMES if name in properties)
+        asked, limit_ms = asked[: 3 * SHOWN_CHARACTERS], self._config.max_delay_ms
+        if found == put.ILLEGAL:
+            return (
+                f"timer message illegal: {asked} is no whole number of at most 18 digits; "
+                f"the max delay is {limit_ms}ms"
+            )
+        if found == put.MARKER_LATE:
+            return (
+                f"timer message illegal: {asked} has come already, it is {now_ms} now, so there "
+                f"is nothing to cancel; the max delay is {limit_ms}ms"
+            )
+        if found == put.TOO_FAR:
+            return (
+                f"timer message illegal: {asked} is further away than the max delay {limit_ms}ms "
+                f"(timerMaxDelaySec) from {now_ms}"
+            )
+        return (
+            f"timer message illegal: its properties leave no room for the {put.GROWTH_BYTES} bytes "
+            f"that a delivery adds; {PROPERTY_BYTES_MAX} can be stored"
+        )
+
+    def _direct_fault(self, batch: PutBatch, at: int, now_ms: int) -> str:
+        """Return what is wrong with a message that a client sent into the timer topic."""
+        properties = batch.properties(at)
+        due_ms = due_ms_of(properties, now_ms, int(self._numbers[put.PRECISION_MS]))
+        hint = f"send to your topic with TIMER_DELIVER_MS, not to {TIMER_TOPIC}"
+        if due_ms is None:
+            return f"TIMER_OUT_MS is missing or no time: {hint}"
+        if due_ms - now_ms > self._config.max_delay_ms:
+            return f"it is due at {due_ms}, the max delay is {self._config.max_delay_ms}ms: {hint}"
+        if "DUEMQ_DUE_MS" in properties and ("DELAY" in properties or "DELAy" in properties):
+            return f"a level beside DUEMQ_DUE_MS is the broker's own: {hint}"
+        name = properties.get("REAL_TOPIC", "")
+        index = self._topics.find(name)
+        closed = index >= 0 and bool(self._topics.arrays.topics[index]["closed"])
+        if index < 0 or closed or name in (TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC):
+            return f"REAL_TOPIC {name[:SHOWN_CHARACTERS]!r} is no topic to deliver to: {hint}"
+        queue_id = number_of(properties.get("REAL_QID"))
+        if queue_id is None or not 0 <= queue_id < QUEUES_MAX:
+            return f"REAL_QID is missing or no queue: {hint}"
+        if int(batch.rows[at]["prop_len"]) + put.GROWTH_BYTES > PROPERTY_BYTES_MAX:
+            return "its properties leave no room for what a delivery adds"
+        return ""
+
+    # -- flow control ---------------------------------------------------------------------------
+
+    def _limit(self, batch: PutBatch) -> None:
+        """Refuse the timers that are too many for their slot or their topic."""
+        limit, quota = self._config.slot_timers_max, self._config.topic_quota
+        rows = batch.filled
+        held = np.flatnonzero(
+            (self._report[: batch.count] == put.HELD)
+            & (rows["status"] == 0)
+            & (rows["prop_flags"] & PROP_TIMER_DEL == 0)
+        )
+        if limit < INT_MAX:
+            for at, slot_ms, count in beyond(rows["out_ms"][held], self._slot_count_of, limit):
+                batch.refuse(int(held[at]), SYSTEM_ERROR, crowded(slot_ms, count, limit))
+        if quota and self._pending_of is not None:
+            topics = rows["real_topic_index"][held]
+            for at, index, count in beyond(topics, self._pending_of, quota):
+                name = self._topics.name(index)
+                remark = f"{count} timers of topic {name} wait, timerTopicQuota is {quota}"
+                refusal = f"timer message is under flow control: {remark}"
+                batch.refuse(int(held[at]), SYSTEM_ERROR, refusal)

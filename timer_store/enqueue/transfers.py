@@ -1,0 +1,269 @@
+"""Level messages that were handed over: taken in where they lie, and given back.
+
+    marks        handover [0, 900)  handover [900, 2000)  giveback [1500, 2000) ...
+                                    ^ position.handover_offset: the next mark to take in,
+                                      position.handover_unit: of its range taken in up to here
+    a handover   units of the level's queue --level_records--> TIMED rows --> timer log, wheel,
+                 books, near stage: 52 bytes each; the records stay where they are
+    a giveback   units get the tombstone of a copy (the record may come again), books and stage
+                 forget them
+
+Who owns what is the fold over all marks (`owned`); what of it was settled is known by the origins
+in the commit log, as for every timer. So whatever is lost here can be made again from the marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery import ownership
+from delivery.ownership import Marked, Ownership, Return, Transfer
+from message_store.ranges import Range, distinct, is_among, is_in, minus, within
+from timer_store import layout
+from timer_store.enqueue.level_records import LevelRecords
+from timer_store.layout import LOWER_Y, UPPER_Y
+from timer_store.log.slot_choice import candidates
+from timer_store.names import SCHEDULE_TOPIC
+
+if TYPE_CHECKING:
+    from timer_store.store import TimerStore
+
+Rows = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+READ_UNITS = 65_536
+NO_OFFSETS: Offsets = np.empty(0, np.int64)
+
+
+class TransferredUnits:
+    """What one timer store has of the levels' queues. Belongs to the event loop's thread.
+
+    Attributes:
+        owned: the ranges that belong to the timers, by the marks known.
+        taken, returned: messages taken in and given back by this run.
+    """
+
+    def __init__(self, timers: TimerStore) -> None:
+        self._timers = timers
+        self.records = LevelRecords(timers.store)
+        self.owned = Ownership()
+        self.taken = self.returned = 0
+        self._waiting: list[Marked] = []  # handovers that are not taken in completely
+        self._next = 0  # the first mark behind those that were looked at
+
+    # -- marks --------------------------------------------------------------------------------
+
+    def note(self, marked: Marked) -> None:
+        """Take note of a mark that was just appended, or is read at the start."""
+        position = self._timers.position
+        if marked.at < self._next:
+            return
+        self._next = marked.at + 1
+        self.owned.fold(marked)
+        if isinstance(marked.mark, Transfer):
+            self._waiting.append(marked)
+        elif not self._waiting:
+            position.handover_offset, position.handover_unit = marked.at + 1, 0
+
+    @property
+    def behind(self) -> bool:
+        """Whether something was handed over that is not taken in."""
+        return bool(self._waiting)
+
+    def scan_from(self) -> int:
+        """Return the log offset behind which decisions about what is not taken in lie."""
+        return self._waiting[0].phys_offset if self._waiting else int(self._timers.store.max_offset)
+
+    def first_behind(self) -> int | None:
+        """Return the log offset of the first record that is not taken in, None without any."""
+        found = [rows["phys_offset"].min() for rows in self._not_taken() if rows.size]
+        return int(min(found)) if found else None
+
+    def limbo(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return which level messages, (n,) `layout.TIMED`, are handed over and not taken in."""
+        found = np.zeros(rows.size, np.bool_)
+        for mine in self._not_taken():
+            found |= is_in(rows["phys_offset"], mine["phys_offset"])
+        return found & ~is_among(rows["phys_offset"], self._timers.intake.skip)
+
+    def _not_taken(self) -> Iterator[Rows]:
+        unit = self._timers.position.handover_unit
+        for marked in self._waiting:
+            assert isinstance(marked.mark, Transfer)
+            for first, end in self.owned.of_mark(marked):
+                first = max(first, unit)
+                while first < end:
+                    rows, first = self.records.read(marked.mark.level, first, end, {})
+                    yield rows
+            unit = 0
+
+    # -- take in ------------------------------------------------------------------------------
+
+    def catch_up(self, count_max: int, now_ms: int) -> int:
+        """Take in what was handed over; return how many messages, 0: none is left, or it holds.
+
+        Why it holds says `intake.holding`; the next call tries again.
+        """
+        total = 0
+        self._timers.intake.holding = ""
+        while self._waiting and total < count_max:
+            done, complete = self._take_in(self._waiting[0], count_max - total, now_ms)
+            total += done
+            if not complete:
+                break
+            self._pass_mark()
+        self.taken += total
+        return total
+
+    def _pass_mark(self) -> None:
+        """Go on behind a handover that was taken in."""
+        self._waiting.pop(0)
+        position = self._timers.position
+        position.handover_unit = 0
+        position.handover_offset = self._waiting[0].at if self._waiting else self._next
+
+    def _take_in(self, marked: Marked, count_max: int, now_ms: int) -> tuple[int, bool]:
+        """Take in from a handover; return (messages, whether nothing of it is left)."""
+        mark, position = marked.mark, self._timers.position
+        assert isinstance(mark, Transfer)
+        done, least = 0, max(position.handover_unit, self.records.bounds(mark.level)[0])
+        for first, end in within(self.owned.of_mark(marked), least, mark.end):
+            while first < end:
+                if done >= count_max:
+                    return done, False
+                stop = min(end, first + count_max - done)
+                rows, following = self.records.read(
+                    mark.level, first, stop, mark.promised, name=LOWER_Y
+                )
+                taken = self._link(rows, now_ms)
+                if taken < rows.size:
+                    position.handover_unit = self._offset_of(mark.level, first, rows, taken)
+                    return done + taken, False
+                done += taken
+                position.handover_unit = first = following
+        return done, True
+
+    def _link(self, rows: Rows, now_ms: int) -> int:
+        """Link rows but those that are settled already; return how many leading ones are done."""
+        skip = self._timers.intake.skip
+        if not skip.size:
+            return int(self._timers.intake.take_rows(rows, now_ms))
+        left = np.flatnonzero(~is_among(rows["phys_offset"], skip))
+        taken = int(self._timers.intake.take_rows(rows[left], now_ms))
+        return int(left[taken]) if taken < left.size else int(rows.size)
+
+    def _offset_of(self, level: int, first: int, rows: Rows, taken: int) -> int:
+        """Return the queue offset of rows[taken]; blank units make no row."""
+        phys_offset = int(rows[taken]["phys_offset"])
+        while True:
+            units = self._timers.store.units(SCHEDULE_TOPIC, level - 1, first, READ_UNITS)
+            hits = np.flatnonzero(units["phys_offset"] == phys_offset)
+            if hits.size or not units.size:
+                return first + (int(hits[0]) if hits.size else 0)
+            first += int(units.size)
+
+    # -- at the start -------------------------------------------------------------------------
+
+    def restore(self, at: int, unit: int) -> None:
+        """Know the marks before `at`, a checkpoint's: their messages have their units."""
+        self.owned, self._waiting, self._next = Ownership(), [], at
+        position = self._timers.position
+        for marked in ownership.read(self._timers.store, quiet=True):
+            if marked.at > at or (marked.at == at and not unit):
+                break
+            self.owned.fold(marked)
+            if marked.at == at and isinstance(marked.mark, Transfer):  # taken in up to `unit`
+                self.owned.cut(marked.mark.level, unit, marked.mark.end)
+        self.owned.at = at
+        position.handover_offset, position.handover_unit = at, unit
+
+    def read_on(self) -> list[tuple[int, list[Range]]]:
+        """Read the marks behind those known; return what they gave back of what was taken in.
+
+        Returns:
+            (level, ranges) that belonged to the timers before, and went back since.
+        """
+        before = self.owned.copy()
+        position, returned = self._timers.position, []
+        for marked in ownership.read(self._timers.store, self._next, quiet=True):
+            mark = marked.mark
+            if isinstance(mark, Return):
+                went = _common(before.of(mark.level), list(mark.pending))
+                before.fold(Marked(before.at, 0, 0, mark))
+                returned.append((mark.level, went))
+            self.note(marked)
+        self._next = max(self._next, ownership.bounds(self._timers.store)[1])
+        if not self._waiting:
+            position.handover_offset, position.handover_unit = self._next, 0
+        return [(level, ranges) for level, ranges in returned if ranges]
+
+    # -- give back ----------------------------------------------------------------------------
+
+    def owned_rows(
+        self, level: int, first: int, end: int, names: list[Offsets] | None = None
+    ) -> tuple[Rows, Offsets]:
+        """Return what of first..end of a level's queue was handed over, settled or not.
+
+        Returns ((n,) TIMED, (n,) queue offsets); `names`: see `LevelRecords.read`.
+        """
+        promised = self.owned.promised.get(level, {})
+        found, numbers = [np.empty(0, layout.TIMED)], [NO_OFFSETS]
+        first = max(first, self.records.bounds(level)[0])
+        for low, high in self.owned.of(level, first, end):
+            while low < high:
+                rows, following = self.records.read(level, low, high, promised, names=names)
+                if rows.size == following - low:
+                    numbers.append(np.arange(low, following))
+                else:
+                    at = [self._offset_of(level, low, rows, i) for i in range(rows.size)]
+                    numbers.append(np.array(at, np.int64))
+                found.append(rows)
+                low = following
+        if len(found) == 2:
+            return found[1], numbers[1]
+        return np.concatenate(found), np.concatenate(numbers)
+
+    def give_back(self, marked: Marked, rows: Rows, places: Offsets, name_at: Offsets) -> None:
+        """Let go of messages whose giveback is in the log; their records get their DELAY back.
+
+        Args:
+            rows, places: of all that it names; see `Decisions.places`.
+            name_at: of all of them; see `LevelRecords.read`.
+        """
+        assert isinstance(marked.mark, Return)
+        self._timers.decisions.settle(rows, places, marked.phys_offset, returned=True)
+        self.note(marked)
+        self.records.rename(rows, name_at, UPPER_Y)
+        self.returned += int(rows.size)
+
+    def bury_returned(self, returned: list[tuple[int, list[Range]]], settled: Offsets) -> None:
+        """Take what went back since a checkpoint out of its units and books (recovery).
+
+        Args:
+            settled: (n,) ascending: what was settled otherwise is taken out already.
+        """
+        timers = self._timers
+        for level, ranges in returned:
+            for low, high in ranges:
+                while low < high:
+                    rows, low = self.records.read(
+                        level, low, min(high, low + READ_UNITS),
+                        self.owned.promised.get(level, {}), name=UPPER_Y,
+                    )  # fmt: skip
+                    rows = rows[~is_among(rows["phys_offset"], settled)]
+                    timers.books.note(rows["topic_index"], rows["phys_offset"], -1)
+                    pair = candidates(
+                        rows["due_ms"], timers.position.read_ms, timers.config.window_ms
+                    )
+                    for slot_ms in pair:
+                        places = timers.units.find(rows["phys_offset"], slot_ms)
+                        timers.units.settle(distinct(places[places >= 0]), copied=True)
+                    timers.units.recount(np.concatenate(pair))
+
+
+def _common(ranges: list[Range], others: list[Range]) -> list[Range]:
+    """Return what is in both."""
+    return minus(ranges, minus(ranges, sorted(others)))

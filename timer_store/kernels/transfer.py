@@ -1,0 +1,134 @@
+"""Level messages that become timers where they lie, compiled.
+
+read_levels   units of a level's queue, with their records, become TIMED rows; in the same pass the
+              name DELAY in the record becomes DELAy, or DELAy becomes DELAY
+set_names     the same to records that were read before
+
+The one byte is for Apache's broker: it would delay a message that its timers deliver once more,
+as long as it has a DELAY. It changes in the mapped file, between two states that are both whole. It
+stays where it must: the record has a CRC of its properties, or both names, or none.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.kernels.bytes import Bytes
+from message_store.kernels.kernel import kernel
+from message_store.kernels.names import entry_end, is_named, is_topic
+from message_store.kernels.properties import parse_number
+from message_store.kernels.scan import read_frame
+from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
+from timer_store.kernels.fetch import REAL_QID, REAL_TOPIC, R, is_entry, set_topic
+from timer_store.layout import NAME_AS_IS, TIMED_PLAIN, UPPER_Y
+
+Rows = npt.NDArray[Any]
+D, UNDERSCORE = 68, 95
+DELA = np.frombuffer(b"DELA", np.uint8).copy()
+CRC32 = np.frombuffer(b"__CRC32#", np.uint8).copy()
+CASE_BIT = 32  # between "Y" and "y"
+
+
+class Scratch(NamedTuple):
+    """Room that kernels cannot make themselves."""
+
+    frames: Rows  # (1,) message_store.layout.SCANNED
+    text: Rows  # (1,) TIMER_TEXT
+
+
+@kernel
+def is_delay(data: Bytes, pos: int, end: int) -> bool:
+    """Return whether an entry is DELAY or DELAy with a value."""
+    if end - pos < 7 or data[pos + 5] != 1 or data[pos + 4] | CASE_BIT != UPPER_Y | CASE_BIT:
+        return False
+    return is_named(data, pos, DELA)
+
+
+@kernel
+def read_level_text(data: Bytes, pos: int, end: int, text: Any) -> int:
+    """Read the target off a property text; return where the Y of its only DELAY lies, or -1."""
+    text["queue_id"], text["topic_pos"], text["topic_len"] = -1, 0, 0
+    name_pos, names, has_crc = np.int64(-1), 0, False
+    while pos < end:
+        until = entry_end(data, pos, end)
+        first = data[pos]
+        if first == D and is_delay(data, pos, until):
+            name_pos = pos + 4
+            names += 1
+        elif first == R and is_entry(data, pos, until, REAL_TOPIC):
+            text["topic_pos"] = pos + REAL_TOPIC.size + 1
+            text["topic_len"] = until - pos - REAL_TOPIC.size - 1
+        elif first == R and is_entry(data, pos, until, REAL_QID):
+            queue = parse_number(data, pos + REAL_QID.size + 1, until, -1)
+            text["queue_id"] = queue if 0 <= queue < QUEUES_MAX else -1
+        elif first == UNDERSCORE and is_named(data, pos, CRC32):
+            has_crc = True
+        pos = until + 1
+    return name_pos if names == 1 and not has_crc else np.int64(-1)
+
+
+@kernel
+def read_levels(
+    data: Bytes,
+    span: Any,
+    units: Rows,
+    arrays: TopicArrays,
+    numbers: Any,
+    scratch: Scratch,
+    timed: Rows,
+    name_at: Any,
+) -> int:
+    """Make a row of each of `units`; the caller sets due times.
+
+    Args:
+        data: the bytes of one log file, writable.
+        span: (log offset of data[0], bytes of data that are written).
+        units: (n,) message_store.layout.UNIT of one level's queue.
+        numbers: (3,) i8: topic index of the schedule topic; the queue id; UPPER_Y or LOWER_Y: what
+            DELAY is to end with, or NAME_AS_IS.
+        timed: (n,) layout.TIMED out; a record that cannot be read has no topic.
+        name_at: (n,) i8 out: log offset of the last letter of its DELAY, -1: it stays as it is.
+
+    Returns how many records keep their name, whatever is asked for.
+    """
+    kept, frame, text = 0, scratch.frames[0], scratch.text[0]
+    for i in range(units.size):
+        unit, row = units[i], timed[i]
+        row["phys_offset"], row["record_size"] = unit["phys_offset"], unit["size"]
+        row["queue_offset"] = row["origin"] = row["topic_index"] = -1
+        row["topic_hash"], row["kind"] = 0, TIMED_PLAIN
+        name_at[i] = -1
+        pos = np.int64(unit["phys_offset"] - span[0])
+        if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
+            continue
+        size = read_frame(data, pos, pos + unit["size"], unit["phys_offset"], frame)
+        if size != unit["size"] or frame["queue_id"] != numbers[1]:
+            continue
+        if not is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, numbers[0]):
+            continue
+        prop_pos = pos + frame["prop_pos"]
+        name_pos = read_level_text(data, prop_pos, prop_pos + frame["prop_len"], text)
+        if text["topic_len"] > 0:
+            set_topic(data, text, arrays, timed, i)
+        if name_pos < 0:
+            kept += 1
+            continue
+        name_at[i] = span[0] + name_pos
+        if numbers[2] != NAME_AS_IS and data[name_pos] != numbers[2]:
+            data[name_pos] = numbers[2]
+    return kept
+
+
+@kernel
+def set_names(data: Bytes, base: int, name_at: Any, letter: int) -> None:
+    """Set the last letter of names that `read_levels` found.
+
+    Args:
+        data: the bytes of one log file, writable; `base`: the log offset of the first.
+        name_at: (n,) i8: log offsets in this file.
+    """
+    for i in range(name_at.size):
+        data[name_at[i] - base] = letter

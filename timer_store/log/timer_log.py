@@ -1,0 +1,352 @@
+"""The timer log's files: fixed size, named by their first position, units of 52 bytes.
+
+    timerlog/00000000000000000000   [unit][unit]...[blank]
+    timerlog/00000000000104857600   [unit]...             <- `end`: known from the snapshot
+
+A file is closed with a blank record of 16 bytes when less than a unit and a blank fit. What a unit
+says of itself never changes, but for three numbers: `due_ms` turns negative and `magic` to that of
+a marker when the timer is settled early (`bury`), and `prev_pos` is corrected when a broken chain
+is linked again (`patch`).
+
+Reads go through a shared mapping of each file; what pwrite wrote is visible there at once.
+
+Source: org.apache.rocketmq.store.timer.TimerLog
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import ConfigError, CorruptStore
+from message_store.layout import MAGIC_BLANK
+from message_store.log.commit_log import NAME_DIGITS, LogFile, numbered_files
+from message_store.log.zeroing import whole_size
+from timer_store import layout
+from timer_store.kernels import chain
+from timer_store.kernels import units as kernels
+from timer_store.layout import BLANK, TIMER_BLANK, TIMER_UNIT, UNIT_BYTES
+
+Offsets = npt.NDArray[np.int64]
+BLANK_BYTES: Final = TIMER_BLANK.itemsize
+FILE_BYTES_DEFAULT: Final = 104_857_600
+FILE_BYTES_MAX: Final = (1 << 31) - 1
+SCAN_UNITS: Final = 65_536
+REMEDY: Final = "The wheel is linked again from the timer log at the next start."
+PATCH_GAP_BYTES: Final = 512  # numbers that lie closer together are written at once
+PATCH_BYTES_MAX: Final = 1 << 20
+BURY_UNITS: Final = 8_192  # at once: longer, and the loop would wait for the interpreter
+
+
+class UnitFile(LogFile):
+    """One file of the timer log."""
+
+    def release(self) -> None:
+        """Unmap the pages that reads brought in; they stay in the page cache."""
+        self.pages.map.madvise(mmap.MADV_DONTNEED)
+
+
+class TimerLog:
+    """The files in order, the write position, and views of what was written.
+
+    Belongs to one thread; `sync` and `patch` may run in another.
+
+    Args:
+        file_bytes: mappedFileSizeTimerLog.
+    Attributes:
+        files: in order; only the last one grows.
+        end: the next byte to be written.
+        failure: what refused a sync; no checkpoint may rely on this log until it is opened again.
+    """
+
+    def __init__(self, directory: Path, file_bytes: int = FILE_BYTES_DEFAULT) -> None:
+        if not UNIT_BYTES + BLANK_BYTES <= file_bytes <= FILE_BYTES_MAX:
+            raise ConfigError(
+                "mappedFileSizeTimerLog", str(file_bytes),
+                f"a file holds at least one unit and a blank ({UNIT_BYTES + BLANK_BYTES} bytes) "
+                f"and less than 2 GiB",
+            )  # fmt: skip
+        self.directory, self.file_bytes = directory, file_bytes
+        self.units_per_file = (file_bytes - BLANK_BYTES) // UNIT_BYTES
+        self.files: list[UnitFile] = []
+        self.end = 0
+        self._changed: set[int] = set()  # bases of files with writes that are not synced
+        self._changed_lock = threading.Lock()
+        self.failure: OSError | None = None
+
+    # -- open -----------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Open every file that is there. `end` is set to the end of the last file.
+
+        The next `sync` waits for all of them: a process that was killed may not have waited.
+
+        Raises:
+            CorruptStore: A file of another size, a stray name, a gap between files.
+        """
+        paths = numbered_files(self.directory)
+        for path in paths:
+            self._check(path, last=path == paths[-1])
+            self.files.append(UnitFile(path, int(path.name), self.file_bytes, create=False))
+        if self.files:
+            self.end = self.files[-1].base + self.file_bytes
+        with self._changed_lock:
+            self._changed.update(file.base for file in self.files)
+
+    def _check(self, path: Path, *, last: bool) -> None:
+        if not (path.name.isascii() and path.name.isdigit() and len(path.name) == NAME_DIGITS):
+            raise CorruptStore(
+                path, 0, f"its name is not a position of {NAME_DIGITS} digits",
+                "Move it out of this directory.",
+            )  # fmt: skip
+        proven = bool(self.files)
+        size = whole_size(path, self.file_bytes, proven=proven) if last else path.stat().st_size
+        if size != self.file_bytes:
+            raise CorruptStore(
+                path, 0, f"it has {size} bytes, mappedFileSizeTimerLog says {self.file_bytes}",
+                "Set mappedFileSizeTimerLog to the size the store was written with.",
+            )  # fmt: skip
+        wanted = self.files[-1].base + self.file_bytes if self.files else int(path.name)
+        if int(path.name) != wanted or wanted % self.file_bytes:
+            raise CorruptStore(
+                path, 0, f"a file that starts at {wanted} should come here",
+                f"Restore the missing file, or remove {self.directory}: it is built again from "
+                f"the timer queue.",
+            )  # fmt: skip
+
+    @property
+    def min_pos(self) -> int:
+        """The first position that still exists."""
+        return self.files[0].base if self.files else self.end
+
+    def find_end(self, from_pos: int) -> int:
+        """Return where the units end, walking from the file that holds `from_pos`.
+
+        For a log whose end nobody noted. Source: TimerMessageStore.recoverAndRevise
+        """
+        for file in self.files:
+            if file.base + file.size <= from_pos:
+                continue
+            limit = self.units_per_file * UNIT_BYTES
+            at = int(chain.valid_end(file.data, file.base, limit))
+            if at < limit or BLANK.unpack_from(file.data.data, at)[1:] != (0, MAGIC_BLANK):
+                return file.base + at
+        return self.files[-1].base + self.file_bytes if self.files else 0
+
+    # -- read -----------------------------------------------------------------------------------
+
+    def index_of(self, pos: int) -> int:
+        """Return which of `files` holds `pos`; -1 if it was removed.
+
+        Raises:
+            CorruptStore: Nothing was written there.
+        """
+        if pos >= self.end:
+            raise self.fault(pos, f"the log ends at {self.end}")
+        return bisect.bisect_right(self.files, pos, key=lambda f: f.base) - 1
+
+    def unit(self, pos: int) -> npt.NDArray[Any]:
+        """Return the unit at `pos`, () `layout.LOGGED`.
+
+        Raises:
+            CorruptStore: There is none.
+        """
+        out = np.zeros(1, layout.LOGGED)
+        at = self.index_of(pos)
+        if at < 0:
+            raise self.fault(pos, f"the log starts at {self.min_pos}")
+        file = self.files[at]
+        if not chain.read_units(file.data, file.base, pos, pos + UNIT_BYTES, out):
+            raise self.fault(pos, "there is no unit")
+        return out.reshape(())
+
+    def end_in(self, file: UnitFile) -> int:
+        """Return the position behind the last unit of a file, blank left out."""
+        return min(self.end, file.base + self.units_per_file * UNIT_BYTES)
+
+    def fault(self, pos: int, why: str) -> CorruptStore:
+        """Return the error that says what is wrong at a position."""
+        at = bisect.bisect_right(self.files, pos, key=lambda f: f.base) - 1
+        inside = at >= 0 and pos < self.files[at].base + self.file_bytes
+        return CorruptStore(
+            self.files[at].path if inside else self.directory,
+            pos - self.files[at].base if inside else pos,
+            why,
+            REMEDY,
+        )
+
+    def release(self) -> None:
+        """Give back the memory of pages that reads brought in."""
+        for file in self.files:
+            file.release()
+
+    # -- write ----------------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """Return how many units fit into the file that `end` lies in; 0: close it first."""
+        return max(self.file_bytes - self.end % self.file_bytes - BLANK_BYTES, 0) // UNIT_BYTES
+
+    def append(self, units: memoryview) -> int:
+        """Write whole units at the end; return the position of the first.
+
+        Raises:
+            OSError: The disk refused it; the log ends where it ended.
+        """
+        assert len(units) % UNIT_BYTES == 0
+        assert len(units) <= self.room() * UNIT_BYTES
+        file, pos = self._writable_file(), self.end
+        file.write(pos - file.base, units)
+        self._note_changed(file.base)
+        self.end = pos + len(units)
+        return pos
+
+    def close_file(self) -> None:
+        """Write the blank record that ends the current file; the next append opens a new one.
+
+        Raises:
+            OSError: The disk refused it; the log ends where it ended.
+        """
+        file = self._writable_file()
+        pos = self.end - file.base
+        file.write(pos, BLANK.pack(file.size - pos, 0, MAGIC_BLANK))
+        self._note_changed(file.base)
+        self.end = file.base + file.size
+
+    def _writable_file(self) -> UnitFile:
+        if self.files and self.files[-1].base + self.file_bytes > self.end:
+            return self.files[-1]
+        base = self.end - self.end % self.file_bytes
+        assert not self.files or base == self.files[-1].base + self.file_bytes
+        path = self.directory / f"{base:0{NAME_DIGITS}d}"
+        self.files.append(UnitFile(path, base, self.file_bytes, create=True))
+        return self.files[-1]
+
+    def patch(self, positions: Offsets, column: str, values: Offsets) -> None:
+        """Write a number into units that are there. A thread may do it.
+
+        Args:
+            positions: (n,) of the units, ascending.
+            column: of `layout.TIMER_UNIT`.
+            values: (n,) what to write.
+
+        Raises:
+            OSError: The disk refused it; some may be written.
+        """
+        assert TIMER_UNIT.fields is not None
+        kind, offset = TIMER_UNIT.fields[column][:2]
+        data = values.astype(kind).view(np.uint8).reshape(-1, kind.itemsize)
+        for file in list(self.files):
+            low, high = np.searchsorted(positions, [file.base, file.base + file.size]).tolist()
+            if low < high:
+                places = positions[low:high] - file.base + offset
+                _patch_file(file, places, data[low:high])
+                self._note_changed(file.base)
+
+    def bury(self, positions: Offsets, due: Offsets) -> None:
+        """Write that units are settled, a piece of each file at a time. A thread may do it.
+
+        Args:
+            positions: (n,) of the units, ascending.
+            due: (n,) their new due_ms.
+
+        Raises:
+            OSError: The disk refused it; some may be written.
+        """
+        for first in range(0, positions.size, BURY_UNITS):
+            mine, left = positions[first : first + BURY_UNITS], due[first : first + BURY_UNITS]
+            for file in list(self.files):
+                low, high = np.searchsorted(mine, [file.base, file.base + file.size]).tolist()
+                if low < high:
+                    _bury(file, mine[low:high], left[low:high])
+                    self._note_changed(file.base)
+
+    def _note_changed(self, base: int) -> None:
+        if base not in self._changed:
+            with self._changed_lock:
+                self._changed.add(base)
+
+    def sync(self, until_pos: int | None = None) -> None:
+        """Wait until everything written before `until_pos` (None: all) is on the disk.
+
+        A thread may do it while another writes on.
+
+        Raises:
+            OSError: The disk refused it, now or before. The kernel forgets what it could not
+                write, and the next sync succeeds: only the next start writes it again, from the
+                last checkpoint on.
+        """
+        if self.failure is not None:
+            raise OSError(self.failure.errno, f"a sync has failed before: {self.failure}")
+        with self._changed_lock:
+            changed, self._changed = self._changed, set()
+        later = {base for base in changed if until_pos is not None and base >= until_pos}
+        files = {file.base: file for file in list(self.files)}
+        done: set[int] = set(later)
+        try:
+            for base in sorted(changed - later):
+                if base in files:
+                    files[base].sync()
+                done.add(base)
+        except OSError as error:
+            self.failure = error
+            raise
+        finally:
+            with self._changed_lock:
+                self._changed |= (changed - done) | later
+
+    def truncate(self, end: int) -> None:
+        """Drop everything from `end` on; later bytes read as zeros, later files are removed."""
+        while self.files and self.files[-1].base >= end:
+            self.files.pop().erase()
+        self.end = end
+        if self.files and end < self.files[-1].base + self.file_bytes:
+            self.files[-1].zero_from(end - self.files[-1].base)
+            self._note_changed(self.files[-1].base)
+
+    def detach_first(self) -> UnitFile:
+        """Take the oldest file (never the one that is written) out of the log, to be erased."""
+        assert len(self.files) > 1
+        return self.files.pop(0)
+
+    def remove_first(self) -> None:
+        """Remove the oldest file (never the one that is written)."""
+        self.detach_first().erase()
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self.files:
+            file.close()
+        self.files.clear()
+
+
+def _bury(file: UnitFile, positions: Offsets, due: Offsets) -> None:
+    for start, end in _groups(positions - file.base):
+        first, last = int(positions[start]), int(positions[end - 1])
+        block = file.data[first - file.base : last - file.base + UNIT_BYTES].copy()
+        kernels.bury(block, first, positions[start:end], due[start:end])
+        file.write(first - file.base, block.data)
+
+
+def _patch_file(file: UnitFile, places: Offsets, data: npt.NDArray[np.uint8]) -> None:
+    """Write numbers, (n, bytes of one), at ascending file positions."""
+    size = data.shape[1]
+    for start, end in _groups(places):
+        first, last = int(places[start]), int(places[end - 1])
+        block = file.data[first : last + size].copy()
+        block[(places[start:end] - first)[:, None] + np.arange(size)] = data[start:end]
+        file.write(first, block.data)
+
+
+def _groups(places: Offsets) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) of those ascending file positions that are written at once."""
+    apart = (np.diff(places) > PATCH_GAP_BYTES) | (np.diff(places // PATCH_BYTES_MAX) > 0)
+    edges = (np.flatnonzero(apart) + 1).tolist()
+    yield from pairwise([0, *edges, places.size])

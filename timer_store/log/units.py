@@ -1,0 +1,481 @@
+"""Timer log and wheel together: units are linked in, found, read by slot, settled.
+
+    wheel   slot --last_pos--> unit --prev_pos--> unit --prev_pos--> -1       newest first
+    log     | a | b | a | c | b | a |...                                      `add` appends
+
+`add` changes slots in memory and appends to the log in one go: both or neither. What is read is
+believed only if it can be true (`kernels.chain`); a chain that breaks is told as an error with its
+place, and what came before is still given. Units of another lap, of a settled timer, and second
+units of one record never come out.
+
+Source: org.apache.rocketmq.store.timer.TimerMessageStore
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from message_store.errors import CorruptStore
+from message_store.ranges import distinct, is_in
+from timer_store import layout
+from timer_store.checkpoint import repair
+from timer_store.checkpoint.repair import Progress, Relinked
+from timer_store.kernels import chain
+from timer_store.kernels import units as kernels
+from timer_store.kernels.wheel import add_num
+from timer_store.layout import UNIT_BYTES
+from timer_store.log.chains import FAULTS, LONG_MAX, NO_OFFSETS, Longs, Rows, new_cursors, new_walk
+from timer_store.log.timer_log import SCAN_UNITS, TimerLog, UnitFile
+from timer_store.log.wheel import TimerWheel
+
+ADD_ROWS: Final = 16_384  # linked and written at once
+PART_UNITS: Final = 1 << 20  # of a slot
+
+
+class SlotRows(NamedTuple):
+    """Timers of one slot.
+
+    Attributes:
+        rows: (n,) `layout.STAGED`. due_ms 0: a unit of Apache's that rolls and does not say when
+            the timer is due; ask its record.
+        markers: the same: units that cancel others of this slot, those that roll left out.
+        complete: nothing else waits in the slot behind these.
+        broken: where the chain ends too early; None if it does not.
+    """
+
+    rows: Rows
+    markers: Rows
+    complete: bool
+    broken: CorruptStore | None
+
+
+class TimerUnits:
+    """Owner of a timer log and a wheel. Belongs to one thread.
+
+    Args:
+        log: loaded or to be loaded by the caller.
+    """
+
+    def __init__(self, log: TimerLog, wheel: TimerWheel) -> None:
+        self.log, self.wheel = log, wheel
+        self._out = np.empty(ADD_ROWS * UNIT_BYTES, np.uint8)
+        self._undo = np.empty((ADD_ROWS, kernels.UNDO_COLUMNS), np.int64)
+        self._numbers = np.empty(4, np.int64)
+
+    @property
+    def precision_ms(self) -> int:
+        """The width of a slot."""
+        return self.wheel.precision_ms
+
+    # -- add ------------------------------------------------------------------------------------
+
+    def add(self, rows: Rows, *, write_ms: int, read_ms: int) -> int:
+        """Append a unit for each row and link it into its slot; return how many rows were taken.
+
+        It stops before a row whose slot another lap still needs, or that lies a whole lap ahead.
+        A row before `read_ms` joins that slot, keeping its due time.
+
+        Args:
+            rows: (n,) `layout.TIMED`; broken ones are taken and get no unit.
+            write_ms: now; goes into the units, rounded down to the precision.
+            read_ms: the first slot that is not completely delivered.
+
+        Raises:
+            OSError: The disk refused the first of them; log and wheel are as they were.
+
+        Source: TimerMessageStore.doEnqueue
+        """
+        assert read_ms >= self.precision_ms
+        taken = 0
+        while taken < rows.size:
+            try:
+                room = self.log.room()
+                if not room:
+                    self.log.close_file()
+                    continue
+                part = rows[taken : taken + min(room, ADD_ROWS)]
+                done = self._add_part(part, write_ms, read_ms)
+            except OSError:
+                if not taken:
+                    raise
+                return taken
+            taken += done
+            if done < part.size:
+                break
+        return taken
+
+    def _add_part(self, rows: Rows, write_ms: int, read_ms: int) -> int:
+        precision_ms = self.wheel.precision_ms
+        numbers, data, pages = self._numbers, self.wheel.data, self.wheel.pages
+        numbers[:] = self.log.end, write_ms - write_ms % precision_ms, read_ms, precision_ms
+        numbers[2] -= read_ms % precision_ms
+        taken, made = kernels.link(rows, numbers, data, pages, self._out, self._undo)
+        if made:
+            try:
+                self.log.append(self._out[: made * UNIT_BYTES].data)
+            except OSError:
+                kernels.unlink(self._undo, taken, data, pages)
+                raise
+        return int(taken)
+
+    # -- read -----------------------------------------------------------------------------------
+
+    def read_slot(self, slot_ms: int, *, skip: Longs = NO_OFFSETS) -> SlotRows:
+        """Return the timers that wait in the slot that covers `slot_ms`, oldest unit first.
+
+        Args:
+            skip: (n,) log offsets, ascending, of timers that are settled.
+
+        Source: TimerMessageStore.dequeue
+        """
+        return self._read_up_to(slot_ms, skip, LONG_MAX)[0]
+
+    def read_slot_part(
+        self,
+        slot_ms: int,
+        count_max: int,
+        *,
+        after: tuple[int, int] | None = None,
+        skip: Longs = NO_OFFSETS,
+    ) -> SlotRows:
+        """Return a slot as a whole if it has at most `count_max` units, else in parts.
+
+        A part has the timers that are due first, by (due_ms, phys_offset), and no markers. Each
+        costs a walk over the whole slot, and memory only for itself.
+
+        Args:
+            after: the last of the part before.
+        """
+        assert count_max > 0
+        if after is None:
+            found, full = self._read_up_to(slot_ms, skip, count_max)
+            if not full:
+                return found
+            after = (-1, -1)
+        return self._read_least(slot_ms, count_max, after, skip)
+
+    def read_parts(self, slot_ms: int, *, skip: Longs = NO_OFFSETS) -> Iterator[Rows]:
+        """Yield the timers that wait in a slot, (n,) `layout.STAGED`, many at a time.
+
+        Where its chain ends too early, what lies behind is missing without a word.
+        """
+        after: tuple[int, int] | None = None
+        while True:
+            part = self.read_slot_part(slot_ms, PART_UNITS, after=after, skip=skip)
+            yield part.rows
+            if part.complete or not part.rows.size:
+                return
+            after = int(part.rows[-1]["due_ms"]), int(part.rows[-1]["phys_offset"])
+
+    def _read_up_to(self, slot_ms: int, skip: Longs, count_max: int) -> tuple[SlotRows, bool]:
+        """Return a slot's units, and whether there are more than `count_max`."""
+        slot = self.wheel.slot(slot_ms)
+        out = np.empty(min(max(slot.num, 0) + 16, count_max), layout.STAGED)
+        walk = new_walk(slot.last_pos)
+        broken = None
+        while (file := self._file_at(walk)) is not None:
+            state = chain.collect(
+                file.data, file.base, slot.tick, self.precision_ms, skip, walk, out
+            )
+            if walk[chain.WALK_FAULT]:
+                break
+            if state == chain.WALK_FULL:
+                if out.size == count_max:
+                    return SlotRows(out[:0], out[:0], False, None), True
+                out = _grown(out, min(out.size * 2, count_max))
+        if walk[chain.WALK_FAULT]:
+            broken = self._broken(walk)
+        rows, markers = _waiting(out[out.size - int(walk[chain.WALK_ROWS]) :], walk)
+        return SlotRows(rows, markers, True, broken), False
+
+    def _file_at(self, walk: Longs) -> UnitFile | None:
+        """Return the file that a walk goes on in; None at its end. Past the log is a fault."""
+        pos = int(walk[chain.WALK_POS])
+        if pos < self.log.min_pos:
+            return None
+        if pos >= self.log.end:
+            walk[chain.WALK_FAULT] = chain.FAULT_PLACE
+            return None
+        return self.log.files[self.log.index_of(pos)]
+
+    def _broken(self, walk: Longs) -> CorruptStore:
+        return self.log.fault(int(walk[chain.WALK_POS]), FAULTS[int(walk[chain.WALK_FAULT])])
+
+    def _read_least(
+        self, slot_ms: int, count_max: int, after: tuple[int, int], skip: Longs
+    ) -> SlotRows:
+        heap = np.empty((count_max, 3), np.int64)
+        walk = self._walk_least(slot_ms, after, skip, heap)
+        if walk[chain.WALK_MIXED] and walk[chain.WALK_SETTLED]:  # of a record with two units?
+            skip = distinct(skip, self._settled_in(slot_ms))
+            walk = self._walk_least(slot_ms, after, skip, heap)
+        count = int(walk[chain.WALK_ROWS])
+        heap = heap[: min(count, count_max)]
+        heap = heap[np.lexsort((heap[:, 2], heap[:, 1], heap[:, 0]))]
+        second = np.zeros(len(heap), np.bool_)
+        second[1:] = (heap[1:, :2] == heap[:-1, :2]).all(axis=1)
+        rows = self.read(heap[~second, 2])
+        broken = self._broken(walk) if walk[chain.WALK_FAULT] else None
+        return SlotRows(rows, rows[:0], count <= count_max, broken)
+
+    def _walk_least(self, slot_ms: int, after: tuple[int, int], skip: Longs, heap: Longs) -> Longs:
+        slot = self.wheel.slot(slot_ms)
+        walk = new_walk(slot.last_pos)
+        key = (slot.tick, self.precision_ms)
+        while (file := self._file_at(walk)) is not None:
+            chain.least(file.data, file.base, key, after, skip, walk, heap)
+            if walk[chain.WALK_FAULT]:
+                break
+        return walk
+
+    def _settled_in(self, slot_ms: int) -> Longs:
+        """Return the records of a slot's settled units."""
+        parts = [NO_OFFSETS]
+        walk = new_walk(self.wheel.slot(slot_ms).last_pos)
+        out = np.empty(SCAN_UNITS, layout.STAGED)
+        tick = self.wheel.tick(slot_ms)
+        while (file := self._file_at(walk)) is not None and not walk[chain.WALK_FAULT]:
+            chain.collect(file.data, file.base, tick, self.precision_ms, NO_OFFSETS, walk, out)
+            rows = out[out.size - int(walk[chain.WALK_ROWS]) :]
+            parts.append(rows["phys_offset"][rows["state"] == layout.STAGED_SETTLED])
+            walk[chain.WALK_ROWS] = 0
+        return distinct(*parts)
+
+    def read(self, positions: Longs) -> Rows:
+        """Return the units at log positions as (n,) `layout.STAGED`, in the order asked for.
+
+        Raises:
+            CorruptStore: There is no unit at one of them.
+        """
+        rows = np.zeros(positions.size, layout.STAGED)
+        rows["pos"] = -1
+        for file in self._files_of(positions):
+            chain.stage_at(file.data, file.base, positions, self.precision_ms, rows)
+        missing = np.flatnonzero(rows["pos"] < 0)
+        if missing.size:
+            raise self.log.fault(int(positions[missing[0]]), "there is no unit")
+        return rows
+
+    def _files_of(self, positions: Longs) -> list[UnitFile]:
+        """Return the files that hold some of the positions, or lie between."""
+        if not positions.size:
+            return []
+        low, high = int(positions.min()), int(positions.max())
+        return [f for f in self.log.files if f.base <= high and f.base + f.size > low]
+
+    def scan(self, from_pos: int = 0, until_pos: int | None = None) -> Iterator[Rows]:
+        """Yield the units of the log in its order, (n,) `layout.LOGGED`; damage is passed over.
+
+        Args:
+            from_pos: where a unit lies, or before the log.
+            until_pos: position to stop at, None: the log's end as it is now.
+        """
+        until_pos = self.log.end if until_pos is None else min(until_pos, self.log.end)
+        for file in list(self.log.files):
+            pos = max(from_pos, file.base)
+            end = min(self.log.end_in(file), until_pos)
+            while pos < end:
+                out = np.empty(min(SCAN_UNITS, (end - pos) // UNIT_BYTES + 1), layout.LOGGED)
+                found = int(chain.read_units(file.data, file.base, pos, end, out))
+                if found:
+                    yield out[:found]
+                pos += max(found, 1) * UNIT_BYTES
+
+    # -- single timers --------------------------------------------------------------------------
+
+    def find(self, phys_offsets: Longs, slot_ms: Longs | int) -> Longs:
+        """Return where the units of timers lie in the timer log, -1 for those without.
+
+        Args:
+            phys_offsets: (n,) log offsets of their records, in any order.
+            slot_ms: (n,) or one for all: a time that the unit's slot covers.
+
+        A settled unit is not found. Each slot is walked once at most.
+        """
+        ticks = np.broadcast_to(np.asarray(slot_ms, np.int64), phys_offsets.shape)
+        ticks = ticks // self.precision_ms
+        order = np.lexsort((phys_offsets, ticks))
+        wanted, ticks = phys_offsets[order], ticks[order]
+        other = np.ones(wanted.size, np.bool_)  # than the one before
+        other[1:] = (np.diff(wanted) != 0) | (np.diff(ticks) != 0)
+        out = np.empty(wanted.size, np.int64)
+        out[order] = self._find_ordered(wanted[other], ticks[other])[np.cumsum(other) - 1]
+        return out
+
+    def _find_ordered(self, wanted: Longs, ticks: Longs) -> Longs:
+        """Find units; (wanted, ticks) ascends by tick, then record."""
+        found = np.full(wanted.size, -1, np.int64)
+        self._guess(wanted, ticks, found)
+        left = np.flatnonzero(found < 0)
+        if left.size:
+            found[left] = self._match(wanted[left], ticks[left])
+        return found
+
+    def _guess(self, wanted: Longs, ticks: Longs, found: Longs) -> None:
+        """Find the units that lie in the order of their records, most of them."""
+        files = [file for file in self.log.files if self.log.end_in(file) > file.base]
+        firsts = [self._first_record(file) for file in files]
+        which = np.searchsorted(np.maximum.accumulate(firsts), wanted, "right") - 1
+        for at in np.unique(which[which >= 0]).tolist():
+            file, mine = files[at], np.flatnonzero(which == at)
+            hits = np.full(mine.size, -1, np.int64)
+            end = self.log.end_in(file)
+            chain.guess(
+                file.data, file.base, end, wanted[mine], ticks[mine], self.precision_ms, hits
+            )
+            found[mine] = hits
+
+    def _first_record(self, file: UnitFile) -> int:
+        """Return the record of a file's first unit, 0 if that is damaged."""
+        try:
+            return int(self.log.unit(file.base)["phys_offset"])
+        except CorruptStore:
+            return 0
+
+    def _match(self, wanted: Longs, ticks: Longs) -> Longs:
+        """Find units by walking their slots."""
+        found = np.full(wanted.size, -1, np.int64)
+        starts = np.flatnonzero(np.diff(ticks, prepend=ticks[0] - 1))
+        cursors = new_cursors(self.log, self.wheel, ticks[starts])
+        cursors["first"], cursors["end"] = starts, np.append(starts[1:], wanted.size)
+        cursors["count"] = cursors["end"] - cursors["first"]
+        for file in reversed(self.log.files):
+            chain.match(file.data, file.base, cursors, self.precision_ms, wanted, found)
+        return found
+
+    def settle(self, positions: Longs, *, copied: bool = False) -> int:
+        """Mark units as settled early; their slots have one timer less. Return how many.
+
+        Markers are marked too, but do not count. Units that are settled already and units in
+        removed files stay as they are. It is on the disk after the next `log.sync`.
+
+        Args:
+            positions: (n,) in the timer log, in any order.
+            copied: a copy of the unit was added to its slot, and stands for the timer.
+
+        Raises:
+            OSError: The disk refused it; some may be marked, the slots' numbers are as before.
+            CorruptStore: There is no unit at one of the positions; nothing was written.
+        """
+        positions, due, ticks = self._settled(positions, copied=copied)
+        self.log.bury(positions, due)
+        add_num(self.wheel.data, self.wheel.pages, ticks, -1)
+        return int(np.count_nonzero(ticks))
+
+    def discount(self, positions: Longs) -> None:
+        """Do the half of `settle` that concerns the slots: they have one timer less.
+
+        Raises:
+            CorruptStore: There is no unit at one of the positions; nothing has changed.
+        """
+        _, _, ticks = self._settled(positions, copied=False)
+        add_num(self.wheel.data, self.wheel.pages, ticks, -1)
+
+    def bury(self, positions: Longs, *, copied: bool = False) -> None:
+        """Do the other half: mark the units. A thread may do it.
+
+        Args:
+            copied: as in `settle`.
+
+        Raises:
+            OSError, CorruptStore: As `settle`.
+        """
+        positions, due, _ = self._settled(positions, copied=copied)
+        self.log.bury(positions, due)
+
+    def _settled(self, positions: Longs, *, copied: bool) -> tuple[Longs, Longs, Longs]:
+        """Return (positions ascending, their new due_ms, the ticks that have one timer less)."""
+        positions = positions[positions >= self.log.min_pos]
+        if (np.diff(positions) <= 0).any():  # many come in order
+            positions = distinct(positions)
+        due, ticks = np.zeros(positions.size, np.int64), np.zeros(positions.size, np.int64)
+        if positions.size and int(positions[-1]) >= self.log.end:
+            raise self.log.fault(int(positions[-1]), "there is no unit")
+        for file in self._files_of(positions):
+            low, high = np.searchsorted(positions, [file.base, file.base + file.size]).tolist()
+            mine, width_ms = positions[low:high], self.precision_ms
+            state = chain.settle(
+                file.data, file.base, mine, width_ms, copied, due[low:high], ticks[low:high]
+            )
+            if state < 0:
+                raise self.log.fault(int(mine[-1 - state]), "there is no unit")
+        return positions, due, ticks
+
+    def set_due(self, positions: Longs, due_ms: Longs) -> None:
+        """Write exact due times into units that lack them (Apache's).
+
+        Raises:
+            OSError: The disk refused it; some may be written.
+        """
+        order = np.argsort(positions)
+        self.log.patch(positions[order], "due_ms", due_ms[order])
+
+    # -- after a crash --------------------------------------------------------------------------
+
+    def repair(self, log_end: int, *, skip: Longs = NO_OFFSETS) -> list[CorruptStore]:
+        """Cut the timer log at `log_end` and move slots back that point behind it.
+
+        See `timer_store.checkpoint.repair`, as for the next three.
+        """
+        return repair.repair(self.log, self.wheel, log_end, skip)
+
+    def recount(self, slot_ms: Longs, *, skip: Longs = NO_OFFSETS) -> None:
+        """Count the timers of some slots again."""
+        repair.recount(self.log, self.wheel, slot_ms, skip)
+
+    def check(self, read_ms: int) -> list[CorruptStore]:
+        """Return what is wrong with the slots from `read_ms` on."""
+        return repair.check(self.log, self.wheel, read_ms)
+
+    def relink(
+        self,
+        from_ms: int,
+        *,
+        skip: Longs = NO_OFFSETS,
+        progress: Progress | None = None,
+    ) -> Relinked:
+        """Make every slot from `from_ms` on anew from the log."""
+        return repair.relink(self.log, self.wheel, from_ms, skip, progress)
+
+    def clear(self) -> None:
+        """Remove all units and empty all slots, to make them anew from the queue."""
+        self.wheel.clear()
+        self.log.truncate(self.log.min_pos)
+
+    def close(self) -> None:
+        """Close both; what was not written back is lost."""
+        self.log.close()
+        self.wheel.close()
+
+
+def _grown(out: Rows, size: int) -> Rows:
+    """Return a larger array with the same rows at its end."""
+    larger = np.empty(size, out.dtype)
+    larger[size - out.size :] = out
+    return larger
+
+
+def _waiting(rows: Rows, walk: Longs) -> tuple[Rows, Rows]:
+    """Return (timers, markers) of the units of a walk: no settled ones, no second ones."""
+    markers = rows[:0]
+    if walk[chain.WALK_MIXED]:
+        rows = _without_seconds(rows)
+    if walk[chain.WALK_SETTLED]:
+        rows = rows[rows["state"] == layout.STAGED_WAITING]
+    if walk[chain.WALK_MARKERS]:
+        roll_or_delete = layout.MAGIC_ROLL | layout.MAGIC_DELETE
+        is_marker = (rows["magic"] & roll_or_delete) == layout.MAGIC_DELETE
+        rows, markers = rows[~is_marker], rows[is_marker]
+    return rows, markers
+
+
+def _without_seconds(rows: Rows) -> Rows:
+    """Return the first unit of each record; none of a record that any unit says is settled."""
+    settled = rows["state"] == layout.STAGED_SETTLED
+    if settled.any():
+        rows = rows[~is_in(rows["phys_offset"], rows["phys_offset"][settled])]
+    _, firsts = np.unique(rows["phys_offset"], return_index=True)
+    return rows if firsts.size == rows.size else rows[np.sort(firsts)]

@@ -1,0 +1,261 @@
+"""The wheel: a slot for every second (or less) of two weeks; time wraps around, laps are told.
+
+    slot = time / precision mod 1,209,600      tick = time / precision: which lap the slot is of
+    tick | first_pos | last_pos | num          the two ends of a chain of units in the timer log
+
+A slot whose tick is another one than asked for is empty for that time. Slots are not cleared when
+their time has passed; the next lap takes them over.
+
+The slots are in memory in the disk's order: pages that hold anything are read at the start, the
+others cost no memory until they are used. The file is not mapped, as an unreadable sector or a hole
+on a full tmpfs would end the process in the middle of a kernel. The file changes in a write-back
+only: `capture` copies what was changed at this instant, `write` brings it to the disk.
+
+Source: org.apache.rocketmq.store.timer.TimerWheel, Slot
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import CorruptStore
+from message_store.layout import packer
+from message_store.log.commit_log import sync_directory
+from timer_store import layout
+from timer_store.kernels import wheel as kernels
+from timer_store.kernels.wheel import PAGE_BYTES, PAGE_CHANGED, PAGE_USED
+from timer_store.layout import SLOT_BYTES, TIMER_SLOT, WHEEL_BYTES, WHEEL_SLOTS
+
+WHEEL_PAGES: Final = WHEEL_BYTES // PAGE_BYTES
+READ_BYTES: Final = 1 << 20
+LIST_SLOTS: Final = 4_096
+_SLOT = packer(TIMER_SLOT)
+
+
+class Slot(NamedTuple):
+    """The units of one slot: the ends of their chain, -1 if there are none."""
+
+    tick: int
+    first_pos: int
+    last_pos: int
+    num: int
+    magic: int
+
+
+NO_UNITS = Slot(-1, -1, -1, 0, 0)
+
+
+class Captured(NamedTuple):
+    """Changed pages as they were at one instant: (n,) page numbers, (n, 4096) their bytes."""
+
+    pages: npt.NDArray[np.int64]
+    data: npt.NDArray[np.uint8]
+
+
+class TimerWheel:
+    """`<root>/timerwheel` in memory. Belongs to one thread; `write` may run in another.
+
+    Args:
+        path: the file; a missing or empty one is made, with holes only.
+        precision_ms: width of a slot (timerPrecisionMs).
+    Attributes:
+        data: (38707200,) u1: the slots, as on the disk; private to this process.
+        pages: (9450,) u1, for kernels: PAGE_USED, PAGE_CHANGED.
+
+    Raises:
+        CorruptStore: The file has another size, or cannot be read.
+    """
+
+    def __init__(self, path: Path, precision_ms: int) -> None:
+        assert precision_ms > 0
+        self.path, self.precision_ms = path, precision_ms
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._check_size()
+            self._map = mmap.mmap(-1, WHEEL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._map.madvise(mmap.MADV_NOHUGEPAGE)  # slots lie apart: each would cost 2 MiB
+            self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+            self.pages: npt.NDArray[np.uint8] = self._read()
+        except (OSError, CorruptStore):
+            os.close(self._fd)
+            raise
+        self._durable = False  # a process that was killed may not have waited for the disk
+
+    def _check_size(self) -> None:
+        size = os.fstat(self._fd).st_size
+        if size == 0:
+            os.ftruncate(self._fd, WHEEL_BYTES)
+            sync_directory(self.path.parent)
+        elif size != WHEEL_BYTES:
+            raise CorruptStore(
+                self.path, 0, f"it has {size} bytes; a wheel has {WHEEL_BYTES}",
+                "Restore it from a copy, or remove it: it is built again from the timer log.",
+            )  # fmt: skip
+
+    def _read(self) -> npt.NDArray[np.uint8]:
+        """Read the pages that hold anything into `data`; return which they are."""
+        used = np.zeros(WHEEL_PAGES, np.uint8)
+        data = self.data.reshape(WHEEL_PAGES, PAGE_BYTES)
+        pos = 0
+        while True:
+            try:
+                pos = os.lseek(self._fd, pos, os.SEEK_DATA)
+            except OSError:  # holes only from here on
+                return used
+            first = pos // PAGE_BYTES
+            block = self._read_pages(first * PAGE_BYTES)
+            mine = np.flatnonzero(block.any(axis=1))
+            used[first + mine] = PAGE_USED
+            data[first + mine] = block[mine]
+            pos = (first + len(block)) * PAGE_BYTES
+            if pos >= WHEEL_BYTES:
+                return used
+
+    def _read_pages(self, pos: int) -> npt.NDArray[np.uint8]:
+        try:
+            block = os.pread(self._fd, READ_BYTES, pos)
+        except OSError as error:
+            raise CorruptStore(
+                self.path, pos, f"it cannot be read: {error.strerror}",
+                "Check the disk; the wheel is built again from the timer log.",
+            ) from error  # fmt: skip
+        return np.frombuffer(block, np.uint8).reshape(-1, PAGE_BYTES)
+
+    # -- one slot -------------------------------------------------------------------------------
+
+    def tick(self, time_ms: int) -> int:
+        """Return the tick of a time."""
+        return time_ms // self.precision_ms
+
+    def slot(self, time_ms: int) -> Slot:
+        """Return the slot that covers `time_ms`, empty if it belongs to another lap.
+
+        Source: TimerWheel.getSlot
+        """
+        tick = time_ms // self.precision_ms
+        slot = Slot(*_SLOT.unpack_from(self._map, tick % WHEEL_SLOTS * SLOT_BYTES))
+        return slot if slot.tick == tick > 0 and slot.last_pos >= 0 else NO_UNITS
+
+    def num(self, time_ms: int) -> int:
+        """Return how many timers wait in the slot that covers `time_ms`.
+
+        Source: TimerMessageStore.getSlotNum
+        """
+        return max(self.slot(time_ms).num, 0)
+
+    # -- many slots -----------------------------------------------------------------------------
+
+    def next_live(self, from_ms: int, until_ms: int) -> int | None:
+        """Return when the first slot with units begins that covers `from_ms` or later.
+
+        Args:
+            until_ms: slots that begin then or later are not asked.
+        """
+        first, count = self._ticks(from_ms, until_ms)
+        tick = int(kernels.next_live(self.data, self.pages, first, count))
+        return None if tick < 0 else tick * self.precision_ms
+
+    def live(self, from_ms: int, until_ms: int | None = None) -> npt.NDArray[Any]:
+        """Return the slots with units that begin before `until_ms`, from that of `from_ms` on.
+
+        Returns:
+            (n,) `layout.SLOT`, in the order of time.
+        """
+        parts = list(self.live_parts(from_ms, until_ms))
+        return np.concatenate(parts) if parts else np.empty(0, layout.SLOT)
+
+    def live_parts(
+        self, from_ms: int, until_ms: int | None = None, slots_max: int = LIST_SLOTS
+    ) -> Iterator[npt.NDArray[Any]]:
+        """Yield the same in arrays of at most `slots_max` slots."""
+        first, count = self._ticks(from_ms, until_ms)
+        while count > 0:
+            out = np.empty(min(slots_max, count), layout.SLOT)
+            found, looked_at = kernels.live_slots(self.data, self.pages, first, count, out)
+            first, count = first + looked_at, count - looked_at
+            if found:
+                yield out[:found]
+
+    def _ticks(self, from_ms: int, until_ms: int | None) -> tuple[int, int]:
+        """Return the first tick and how many: never more than one time around."""
+        first = max(from_ms // self.precision_ms, 1)
+        if until_ms is None:
+            return first, WHEEL_SLOTS
+        return first, min(max(-(-until_ms // self.precision_ms) - first, 0), WHEEL_SLOTS)
+
+    def forecast(self, from_ms: int, width_ms: int, count: int) -> npt.NDArray[np.int64]:
+        """Return how many timers wait in each of `count` spans of `width_ms` from `from_ms` on.
+
+        Timers that roll are told where they are looked at next.
+        """
+        out = np.zeros(count, np.int64)
+        for slots in self.live_parts(from_ms, from_ms + width_ms * count):
+            begin_ms = np.maximum(slots["tick"] * self.precision_ms, from_ms)
+            np.add.at(out, (begin_ms - from_ms) // width_ms, np.maximum(slots["num"], 0))
+        return out
+
+    def total(self, from_ms: int) -> int:
+        """Return how many timers wait in the slot of `from_ms` and all later ones."""
+        return sum(int(np.maximum(s["num"], 0).sum()) for s in self.live_parts(from_ms))
+
+    # -- to the disk ----------------------------------------------------------------------------
+
+    def capture(self) -> Captured:
+        """Return what was changed since the last call, as it is at this instant."""
+        pages = np.flatnonzero(self.pages & PAGE_CHANGED)
+        data = self.data.reshape(WHEEL_PAGES, PAGE_BYTES)[pages]
+        self.pages[pages] &= ~np.uint8(PAGE_CHANGED)
+        return Captured(pages, data)
+
+    def write(self, captured: Captured) -> None:
+        """Bring captured pages to the disk. A thread may do it.
+
+        Raises:
+            OSError: The disk refused it; the next capture has these pages again.
+        """
+        pages, data = captured
+        if not pages.size and self._durable:
+            return
+        edges = [0, *(np.flatnonzero(np.diff(pages) != 1) + 1).tolist(), int(pages.size)]
+        try:
+            for start, end in pairwise(edges if pages.size else ()):
+                _write_all(self._fd, data[start:end].data.cast("B"), int(pages[start]) * PAGE_BYTES)
+            os.fdatasync(self._fd)
+            self._durable = True
+        except OSError:
+            self.give_back(captured)
+            raise
+
+    def give_back(self, captured: Captured) -> None:
+        """Have the next capture bring these pages again: they did not get to the disk."""
+        self.pages[captured.pages] |= PAGE_CHANGED
+
+    def clear(self) -> None:
+        """Empty every slot; the file is emptied by the next write-back."""
+        used = np.flatnonzero(self.pages & PAGE_USED)
+        self.data.reshape(WHEEL_PAGES, PAGE_BYTES)[used] = 0
+        self.pages[used] = PAGE_CHANGED
+
+    def stray_slots(self, read_ms: int) -> int:
+        """Return how many slots name a time that cannot be: more than one lap ahead."""
+        end_tick = read_ms // self.precision_ms + WHEEL_SLOTS
+        return int(kernels.stray_slots(self.data, self.pages, end_tick))
+
+    def close(self) -> None:
+        """Close the file; what was not written back is lost."""
+        os.close(self._fd)
+
+
+def _write_all(fd: int, data: memoryview, pos: int) -> None:
+    while data:
+        done = os.pwrite(fd, data, pos)
+        pos += done
+        data = data[done:]

@@ -1,0 +1,1 @@
+"""Pending timers: lookup, lists, counts, decisions, forecast."""

@@ -1,0 +1,103 @@
+"""The records that settle timers in place of a delivery, on their way into the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import layout as store_layout
+from message_store.log.batch import PutBatch
+from timer_store.kernels import decide as kernels
+from timer_store.names import TIMER_TOPIC
+
+Rows = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+BATCH_ROWS = 4_096
+BATCH_BYTES_MAX = 8 << 20  # of the records they are made of; one may exceed it
+WHY_DAMAGED = "its record in the commit log is damaged"
+NOT_WRITABLE = "the store is not writable"
+
+
+class DecidingRecords:
+    """Appends markers and copies to one store."""
+
+    def __init__(self, store: Any, precision_ms: int) -> None:
+        self._store, self._precision_ms = store, precision_ms
+        self._timer = store.topics.add(TIMER_TOPIC)
+        self._batch = PutBatch(BATCH_ROWS)
+        self._frames = np.zeros(1, store_layout.SCANNED)
+
+    def put_markers(self, timers: Rows, now_ms: int, *, named: bool) -> dict[int, str]:
+        """Append a marker for each timer; return which were refused, and why.
+
+        Args:
+            timers: (n,) `layout.TIMED`.
+            named: markers are found by the keys of their targets: they tell that it was cancelled.
+        """
+        return self._put(timers, None, now_ms, named)
+
+    def put_copies(self, timers: Rows, due_ms: Offsets, now_ms: int) -> dict[int, str]:
+        """Append a copy of each timer that is due at due_ms[i]; return which were refused."""
+        return self._put(timers, due_ms, now_ms, False)
+
+    def put_again(self, timers: Rows, due_ms: Offsets, now_ms: int) -> dict[int, str]:
+        """Append a copy of each timer that waits on; return which were refused.
+
+        A copy goes through the timer queue once more and keeps all that its client said. As
+        TIMER_DELAY_* count from the store time of the first record, it names its exact time.
+
+        Args:
+            due_ms: (n,) i8: when they are due, as their units say it.
+
+        Source: TimerMessageStore.convert, with needRoll
+        """
+        return self._put(timers, due_ms, now_ms, True)
+
+    def _put(self, timers: Rows, due_ms: Offsets | None, now_ms: int, last: int) -> dict[int, str]:
+        """Append markers (`due_ms` None) or copies; `last`: the kernels' last number."""
+        refused: dict[int, str] = {}
+        first = 0
+        while first < timers.size:
+            rows = timers[first : first + _bounded(timers["record_size"][first:])]
+            times = None if due_ms is None else due_ms[first : first + rows.size]
+            self._fill(rows, times, now_ms, last)
+            self._store.put(self._batch)
+            for at in np.flatnonzero(self._batch.filled["status"]).tolist():
+                damaged = self._batch.rows[at]["status"] == kernels.UNREADABLE
+                why = self._batch.remarks.get(at, NOT_WRITABLE)
+                refused[first + at] = WHY_DAMAGED if damaged else why
+            first += int(rows.size)
+        return refused
+
+    def _fill(self, timers: Rows, due_ms: Offsets | None, now_ms: int, last: int) -> None:
+        batch = self._batch
+        batch.clear()
+        sizes = int(timers["record_size"].clip(0).astype(np.int64).sum())
+        batch.reserve(int(timers.size), 2 * sizes + kernels.MARKER_ROOM * (timers.size + 1))
+        batch.trusted, batch.count = True, int(timers.size)
+        batch.rows[: batch.count]["status"] = kernels.UNREADABLE
+        body_at = batch.stage(b"0")
+        numbers = np.array([self._timer, self._precision_ms, now_ms, body_at, last], np.int64)
+        made = kernels.Made(batch.rows, batch.staging, np.array([batch.staging_len], np.int64))
+        order = np.argsort(timers["phys_offset"], kind="stable")
+        ranked = timers["phys_offset"][order]
+        log = self._store.log
+        for file in list(log.files):
+            low, high = np.searchsorted(ranked, (file.base, file.base + file.size))
+            if low == high:
+                continue
+            size = min(file.size, log.end - file.base)
+            source = kernels.Source(file.data, file.base, size, self._frames)
+            if due_ms is None:
+                kernels.mark(source, timers, order[low:high], numbers, made)
+            else:
+                kernels.copy_to(source, timers, order[low:high], due_ms, numbers, made)
+        batch.staging_len = int(made.at[0])
+
+
+def _bounded(sizes: npt.NDArray[np.int32]) -> int:
+    """Return how many leading records make one batch."""
+    total = np.cumsum(sizes[:BATCH_ROWS].clip(0).astype(np.int64))
+    return max(int(np.searchsorted(total, BATCH_BYTES_MAX, "right")), 1)

@@ -1,0 +1,419 @@
+"""Waiting timers page by page, in the order in which they are due, without loading them all.
+
+    lap 0    near stage, then the slots behind it: timers that are due in the slot they wait in
+    lap k    the same slots again: timers that roll and are due k windows later
+
+A timer that rolls waits in slot T = due - k windows, so each lap is in due order, and the laps
+follow each other. A cursor is the last timer that was told; what is taken in, delivered or put on
+meanwhile may be in a page or not, what stays is told once. (Timers that were put on before
+timerRollWindowSlot was changed come with the slot that they wait in.)
+
+One call looks at a bounded number of units. It may return fewer timers than asked for, even none,
+and a cursor to go on with. Records are read only for the timers of the page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import RecordUnreadable
+from message_store.ranges import distinct, is_in
+from message_store.text import java_hash
+from timer_store import layout
+from timer_store.enqueue.due_time import due_ms_of, number_of
+from timer_store.kernels import chain
+from timer_store.kernels import listing as kernels
+from timer_store.log.chains import FAULTS
+from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from timer_store.pending.decisions import NOWHERE
+
+if TYPE_CHECKING:
+    from timer_store.store import TimerStore
+
+Rows = npt.NDArray[Any]
+LIMIT_MAX: Final = 1_000
+LOOK_UNITS: Final = 16_384  # in one call, but for one slot that has more
+PART_ROWS: Final = 16_384  # of a slot, at a time
+PART_ROWS_MIN: Final = 256
+KEY_RECORDS_MAX: Final = 1_000
+TOGETHER_UNITS: Final = 4_096  # of small slots that are read together
+SLOTS_TOGETHER: Final = 4_096
+LONG_MAX: Final = (1 << 63) - 1
+CLOCK_SLACK_MS: Final = 86_400_000  # records may have been stored by a clock ahead of ours
+FOUND = np.dtype(
+    [
+        ("due_ms", "i8"),
+        ("phys_offset", "i8"),
+        ("slot_ms", "i8"),
+        ("topic_hash", "i4"),
+        ("staged", "?"),
+    ],
+    align=True,
+)
+
+
+class Cursor(NamedTuple):
+    """Where a list goes on: in this slot, behind this timer (-1: at its first).
+
+    `next_lap` is the next lap that is known to have timers, 0 if none is.
+    """
+
+    lap: int = 0
+    slot_ms: int = 0
+    due_ms: int = -1
+    phys_offset: int = -1
+    next_lap: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the cursor of a text; empty: the beginning.
+
+        Raises:
+            ValueError: It is no cursor.
+        """
+        if not text:
+            return cls()
+        numbers = [int(word) for word in text.split("_")]
+        if len(numbers) != len(cls._fields) or not all(-1 <= n < 1 << 62 for n in numbers):
+            raise ValueError(f"{text!r} is no cursor of a list")
+        return cls(*numbers)
+
+    def __str__(self) -> str:
+        return "_".join(map(str, self))
+
+
+NO_SLOTS: Final[Rows] = np.empty(0, layout.SLOT)
+BEGINNING: Final = Cursor()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is listed.
+
+    Attributes:
+        topic: only this real topic; empty: every one.
+        key: only timers with this message key or unique key; empty: any.
+        from_ms, to_ms: only those due at or after `from_ms` and before `to_ms`.
+        skip: how many to pass over before the page begins.
+        limit: how many the page has.
+    """
+
+    topic: str = ""
+    key: str = ""
+    from_ms: int = 0
+    to_ms: int = LONG_MAX
+    skip: int = 0
+    limit: int = 20
+    cursor: Cursor = BEGINNING
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether times are left out."""
+        return self.from_ms > 0 or self.to_ms < LONG_MAX
+
+    def matches(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return which rows may be meant; the record decides where the due time is not known."""
+        due_ms = rows["due_ms"]
+        fits = (due_ms == 0) | ((due_ms >= self.from_ms) & (due_ms < self.to_ms))
+        if self.topic:
+            fits &= rows["topic_hash"] == java_hash(self.topic)
+        return np.asarray(fits)
+
+    def includes(self, timer: dict[str, Any]) -> bool:
+        """Return whether a timer that was read is meant."""
+        due_ms = timer["due_ms"]
+        in_time = due_ms is None or self.from_ms <= due_ms < self.to_ms
+        return in_time and (not self.topic or timer["topic"] in (self.topic, None))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list.
+
+    Attributes:
+        timers: plain data, one each.
+        skipped: how many of `Query.skip` were passed over.
+        cursor: where to go on, None: there are no more.
+        damage: what of the timer log cannot be read.
+    """
+
+    timers: list[dict[str, Any]]
+    skipped: int
+    cursor: Cursor | None
+    damage: list[str]
+
+
+def list_timers(timers: TimerStore, query: Query) -> Page:
+    """Return the next timers of a list, at most `limit`."""
+    if query.key:
+        return _by_key(timers, query)
+    walk = _Walk(timers, query)
+    shown = [describe(timers, row) for row in walk.run()]
+    return Page([t for t in shown if query.includes(t)], walk.skipped, walk.goes_on, walk.damage)
+
+
+def next_due_ms(timers: TimerStore) -> int | None:
+    """Return when the next timer is due; None if none waits, or none was found at once."""
+    staged_ms = timers.stage.next_due_ms
+    if staged_ms is not None:
+        return staged_ms
+    found = _Walk(timers, Query(limit=1)).run()
+    return int(found[0]["due_ms"]) or None if found.size else None
+
+
+class _Walk:
+    """One call's way along stage and slots.
+
+    Attributes:
+        goes_on: where the next call begins; None: there is nothing more.
+    """
+
+    def __init__(self, timers: TimerStore, query: Query) -> None:
+        self._timers, self._query = timers, query
+        self._window_ms = timers.config.window_ms
+        self._precision_ms = timers.config.precision_ms
+        self._at = query.cursor
+        self._taken: list[Rows] = [np.empty(0, FOUND)]
+        self._left = query.limit
+        self._looked_at, self._size = 0, PART_ROWS_MIN // 2
+        self.skipped = 0
+        self.goes_on: Cursor | None = None
+        self.damage: list[str] = []
+
+    def run(self) -> Rows:
+        """Return (n,) FOUND, in the order of the list."""
+        if self._at.lap == 0:
+            self._take_staged()
+        going = True
+        while going and self._left and self._looked_at < LOOK_UNITS:
+            slots = self._next_slots()
+            if not slots.size:
+                going = self._turn_lap()
+            elif slots.size == 1 and slots["num"][0] > TOGETHER_UNITS:
+                self._visit(int(slots["tick"][0]) * self._precision_ms)
+            else:
+                self._visit_many(slots)
+        self.goes_on = self._at if going else None
+        return np.concatenate(self._taken)
+
+    def _take_staged(self) -> None:
+        at = self._at
+        pieces = [np.empty(0, FOUND)]
+        for held in self._timers.stage.waiting():
+            rows = _found(held, staged=True)
+            behind = (rows["due_ms"] > at.due_ms) | (
+                (rows["due_ms"] == at.due_ms) & (rows["phys_offset"] > at.phys_offset)
+            )
+            rows = rows[behind & (rows["due_ms"] > at.slot_ms) & self._query.matches(rows)]
+            pieces.append(first_rows(rows, self._query.skip + self._left))
+        rows = first_rows(np.concatenate(pieces), self._query.skip + self._left)
+        rows["slot_ms"] = np.maximum(rows["due_ms"] - 1, 0)
+        rows["slot_ms"] -= rows["slot_ms"] % self._precision_ms
+        self._take(rows)
+
+    def _next_slots(self) -> Rows:
+        """Return the slots that the walk goes on in: one large one, or several small ones."""
+        at, query, staged_ms = self._at, self._query, self._timers.position.staged_ms
+        end_ms = staged_ms + layout.WHEEL_SLOTS * self._precision_ms
+        end_ms = min(end_ms, query.to_ms - at.lap * self._window_ms)
+        first_ms = max(staged_ms, at.slot_ms)
+        if at.lap == 0 and query.from_ms:
+            first_ms = max(first_ms, query.from_ms - 1)
+        wheel = self._timers.units.wheel
+        slots = next(wheel.live_parts(first_ms, end_ms, SLOTS_TOGETHER), NO_SLOTS)
+        units = np.cumsum(np.maximum(slots["num"], 0))
+        fits = int(np.searchsorted(units, self._count(TOGETHER_UNITS), "right"))
+        return slots[: max(fits, 1)]
+
+    def _turn_lap(self) -> bool:
+        """Go on in the next lap that has timers, if there is one."""
+        at = self._at
+        next_lap = 1 if at.lap == 0 and self._query.narrowed else at.next_lap
+        if next_lap <= at.lap:
+            return False
+        self._at = Cursor(next_lap)
+        return True
+
+    def _count(self, most: int) -> int:
+        """Return how many units should be looked at next: few at first, if few are wanted."""
+        self._size = max(self._size * 2, self._query.skip - self.skipped + self._left)
+        return min(self._size, most)
+
+    def _visit(self, slot_ms: int) -> None:
+        """Take what is asked for of the next part of a slot."""
+        timers = self._timers
+        count, after = self._count(PART_ROWS), self._after(slot_ms)
+        part = timers.units.read_slot_part(slot_ms, count, after=after, skip=timers.claims.offsets)
+        self._looked_at += max(timers.units.wheel.num(slot_ms), int(part.rows.size), 1)
+        if part.broken is not None:
+            self.damage.append(str(part.broken))
+        rows = part.rows[np.lexsort((part.rows["phys_offset"], part.rows["due_ms"]))]
+        laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
+        self._note_laps(laps)
+        here = _found(rows[laps == self._at.lap], staged=False)
+        here["slot_ms"] = slot_ms
+        if not self._take(here[self._query.matches(here)]):
+            return
+        at = self._at
+        if part.complete or not rows.size or bool((laps > at.lap).any()):
+            self._at = Cursor(at.lap, slot_ms + self._precision_ms, next_lap=at.next_lap)
+        else:
+            last = int(rows[-1]["due_ms"]), int(rows[-1]["phys_offset"])
+            self._at = Cursor(at.lap, slot_ms, *last, at.next_lap)
+
+    def _visit_many(self, slots: Rows) -> None:
+        """Take what is asked for of whole slots."""
+        rows = self._read(slots)
+        slot_ms = rows["slot_ms"]
+        laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
+        self._note_laps(laps)
+        here = (laps == self._at.lap) & self._query.matches(rows)
+        for mine in np.unique(slots["tick"][[0, -1]]).tolist():  # only these can be begun
+            after = self._after(mine * self._precision_ms)
+            if after is not None:
+                passed = (rows["due_ms"] < after[0]) | (
+                    (rows["due_ms"] == after[0]) & (rows["phys_offset"] <= after[1])
+                )
+                here &= ~passed | (slot_ms != mine * self._precision_ms)
+        if self._take(rows[here]):
+            end_ms = (int(slots["tick"][-1]) + 1) * self._precision_ms
+            self._at = Cursor(self._at.lap, end_ms, next_lap=self._at.next_lap)
+
+    def _read(self, slots: Rows) -> Rows:
+        """Return the timers of some slots, (n,) FOUND, slot by slot in due order."""
+        units, skip = self._timers.units, self._timers.claims.offsets
+        out = np.zeros(int(np.maximum(slots["num"], 0).sum()) + 256, FOUND)
+        count = -1
+        while count < 0:
+            cursors = np.zeros(slots.size, layout.CURSOR)
+            cursors["tick"], cursors["pos"] = slots["tick"], slots["last_pos"]
+            cursors["fault"][cursors["pos"] >= units.log.end] = chain.FAULT_PLACE
+            count = 0
+            for file in reversed(units.log.files):
+                count = kernels.collect_slots(
+                    file.data, file.base, cursors, self._precision_ms, skip, out, count
+                )
+                if count < 0:
+                    out = np.zeros(out.size * 2, FOUND)
+                    break
+        self._looked_at += count + int(slots.size)
+        for cursor in cursors[cursors["fault"] != 0]:
+            fault = units.log.fault(int(cursor["pos"]), FAULTS[int(cursor["fault"])])
+            self.damage.append(str(fault))
+        return without_seconds(out[:count])
+
+    def _after(self, slot_ms: int) -> tuple[int, int] | None:
+        """Return behind which timer of a slot the walk goes on."""
+        at, position = self._at, self._timers.position
+        behind = []
+        if at.slot_ms == slot_ms and at.due_ms >= 0:
+            behind.append((at.due_ms, at.phys_offset))
+        if position.part is not None and slot_ms == position.staged_ms:
+            behind.append(position.part)
+        if at.lap:
+            behind.append((slot_ms + at.lap * self._window_ms, LONG_MAX))
+        return max(behind, default=None)
+
+    def _note_laps(self, laps: npt.NDArray[np.int64]) -> None:
+        at = self._at
+        higher = laps[laps > at.lap]
+        if higher.size:
+            known = at.next_lap if at.next_lap > at.lap else LONG_MAX
+            self._at = at._replace(next_lap=min(known, int(higher.min())))
+
+    def _take(self, rows: Rows) -> bool:
+        """Skip and take from rows in order; return whether there is room for more."""
+        skip = min(self._query.skip - self.skipped, int(rows.size))
+        passed = rows[: skip + self._left]
+        self.skipped += skip
+        if passed.size:
+            self._taken.append(passed[skip:])
+            self._left -= int(passed.size) - skip
+            columns = ("slot_ms", "due_ms", "phys_offset")
+            self._at = self._at._replace(**{name: int(passed[-1][name]) for name in columns})
+        return self._left > 0
+
+
+def _found(rows: Rows, *, staged: bool) -> Rows:
+    found = np.zeros(rows.size, FOUND)
+    for column in ("due_ms", "phys_offset", "topic_hash"):
+        found[column] = rows[column]
+    found["staged"] = staged
+    return found
+
+
+def without_seconds(rows: Rows) -> Rows:
+    """Return timers slot by slot in due order; second units and settled timers are left out."""
+    settled = rows["due_ms"] < 0
+    if settled.any():
+        rows = rows[~settled & ~is_in(rows["phys_offset"], rows["phys_offset"][settled])]
+    rows = rows[np.lexsort((rows["phys_offset"], rows["due_ms"], rows["slot_ms"]))]
+    second = np.zeros(rows.size, np.bool_)
+    second[1:] = rows["phys_offset"][1:] == rows["phys_offset"][:-1]
+    return rows[~second]
+
+
+def first_rows(rows: Rows, count: int) -> Rows:
+    """Return the `count` rows that are due first, by (due_ms, phys_offset), in order."""
+    if rows.size > count:
+        limit_ms = np.partition(rows["due_ms"], count - 1)[count - 1]
+        sooner, same = rows[rows["due_ms"] < limit_ms], rows[rows["due_ms"] == limit_ms]
+        left = count - sooner.size
+        if left < same.size:
+            last = np.partition(same["phys_offset"], left - 1)[left - 1]
+            same = same[same["phys_offset"] <= last]
+        rows = np.concatenate([sooner, same])
+    return rows[np.lexsort((rows["phys_offset"], rows["due_ms"]))]
+
+
+def _by_key(timers: TimerStore, query: Query) -> Page:
+    """Return the waiting timers with a key: found through the key index."""
+    end_ms = timers.clock.now_ms() + CLOCK_SLACK_MS
+    topics = [TIMER_TOPIC, *([SCHEDULE_TOPIC] if timers.handovers.owned else [])]
+    found = [
+        np.array(timers.store.query_keys(topic, query.key, KEY_RECORDS_MAX, 0, end_ms), np.int64)
+        for topic in topics
+    ]
+    timed = timers.records.read(distinct(*found))
+    waits = timers.decisions.places(timed) != NOWHERE
+    rows = _found(timed[waits], staged=False)
+    rows["staged"] = timers.stage.contains(rows["phys_offset"], rows["due_ms"])
+    rows = first_rows(rows, max(int(rows.size), 1))
+    shown = [describe(timers, row) for row in rows]
+    fits = [timer for timer in shown if query.includes(timer)]
+    page = fits[query.skip : query.skip + query.limit]
+    return Page(page, min(query.skip, len(fits)), None, [])
+
+
+def describe(timers: TimerStore, row: Any) -> dict[str, Any]:
+    """Return what an operator wants to know of one timer; its record is read."""
+    phys_offset, due_ms = int(row["phys_offset"]), int(row["due_ms"])
+    told: dict[str, Any] = {
+        "due_ms": due_ms or None,
+        "staged": bool(row["staged"]),
+        "commit_log_offset": phys_offset,
+        "topic": None,
+    }
+    try:
+        record = timers.store.read_record(phys_offset)
+    except RecordUnreadable as error:
+        return {**told, "unreadable": str(error)}
+    properties = record.properties
+    if not due_ms:
+        told["due_ms"] = due_ms_of(properties, record.store_ms, timers.config.precision_ms)
+    return {
+        **told,
+        "topic": properties.get("REAL_TOPIC"),
+        "queue_id": number_of(properties.get("REAL_QID")),
+        "unique_key": properties.get("UNIQ_KEY", ""),
+        "keys": properties.get("KEYS", ""),
+        "tag": properties.get("TAGS", ""),
+        "stored_ms": record.store_ms,
+        "body_bytes": len(record.body),
+        "record_bytes": record.total_size,
+        "timer_queue_offset": record.queue_offset,
+    }

@@ -1,0 +1,223 @@
+"""Timers that wait, found by what people know of them. The timer store's `PendingMessages`.
+
+    log offset   of any record that the timer ever had: a moved one is followed copy by copy
+    key          UNIQ_KEY or one of KEYS, off the key index of the timer topic
+    topic        off the timer queue, piece by piece
+
+What does not wait any more is told apart: a marker that was put for a cancel has the keys of its
+target, those of moves and fires have none. A marker of a client says nothing of what became of its
+target, so there the target's delivery is looked up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from delivery.pending import Decided, Found, Hooks, Offsets, Verdict, none_found
+from delivery.quarantine import origin_of
+from message_store.errors import RecordUnreadable
+from message_store.index.key_search import HIT_UNIQUE, Matches, frames, search
+from timer_store import layout
+from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
+from timer_store.pending.decisions import NOWHERE, Decisions
+
+if TYPE_CHECKING:
+    from timer_store.store import TimerStore
+
+Rows = npt.NDArray[Any]
+PIECE_UNITS = 8_192
+MOVES_MAX = 10_000  # of one timer, that are followed
+
+
+class PendingTimers:
+    """Finds waiting timers of one store and decides about them."""
+
+    def __init__(self, timers: TimerStore) -> None:
+        self._timers = timers
+        self._decisions: Decisions = timers.decisions
+
+    # -- find -----------------------------------------------------------------------------------
+
+    async def by_offset(self, offsets: Offsets) -> Found:
+        """Find timers by the log offset of any of their records."""
+        rows = self._timers.records.read(offsets)
+        waits = self._decisions.places(rows) != NOWHERE
+        gone = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
+        gone[waits] = Verdict.DONE
+        for at in np.flatnonzero(~waits & (rows["kind"] == layout.TIMED_PLAIN)).tolist():
+            rows[at], gone[at] = await self._follow(rows[at])
+            waits[at] = gone[at] == Verdict.DONE
+        asked = np.flatnonzero(waits)
+        return Found(rows["phys_offset"][asked].copy(), rows["due_ms"][asked].copy(), asked, gone)
+
+    def promised(self, offsets: Offsets) -> Offsets:
+        """Return when the timers of these records were promised, -1: they are no timers."""
+        rows = self._timers.records.read(offsets)
+        due_ms: Offsets = np.where(rows["kind"] == layout.TIMED_PLAIN, rows["due_ms"], -1)
+        return due_ms
+
+    async def _follow(self, row: Any) -> tuple[Any, Verdict]:
+        """Return the newest copy of a timer that does not wait itself, and how it stands."""
+        unique = self._unique_of(row)
+        if not unique:
+            return row, Verdict.DELIVERED
+        mine = (await self._records([unique]))[1]
+        plain = mine[mine["kind"] == layout.TIMED_PLAIN]
+        copies = {int(copy["origin"]): copy for copy in plain if copy["origin"] >= 0}
+        for _ in range(MOVES_MAX):
+            following = copies.get(int(row["phys_offset"]))
+            if following is None:
+                break
+            row = following
+        if self._decisions.places(row.reshape(1))[0] != NOWHERE:
+            return row, Verdict.DONE
+        return row, await self._end_of(row, mine, unique)
+
+    def _unique_of(self, row: Any) -> str:
+        try:
+            record = self._timers.store.read_record(int(row["phys_offset"]))
+        except RecordUnreadable:
+            return ""
+        return str(record.properties.get("UNIQ_KEY", ""))
+
+    async def by_key(self, topic: str, keys: Sequence[str], *, unique: bool) -> Found:
+        """Find timers by their keys."""
+        if not keys:
+            return none_found(0)
+        matches, rows = await self._records(keys)
+        mine = np.ones(rows.size, np.bool_)
+        if unique:
+            mine &= matches.hits == HIT_UNIQUE
+        if topic:
+            index = self._timers.store.topics.find(topic)
+            mine &= (rows["topic_index"] == index) & (index >= 0)
+        rows, asked = rows[mine], matches.key_at[mine]
+        waits = np.zeros(rows.size, np.bool_)
+        for first in range(0, rows.size, PIECE_UNITS):
+            if first:
+                await asyncio.sleep(0)
+            piece = slice(first, first + PIECE_UNITS)
+            waits[piece] = self._decisions.places(rows[piece]) != NOWHERE
+        gone = np.full(len(keys), Verdict.UNKNOWN, np.int8)
+        gone[asked[waits]] = Verdict.DONE
+        await self._report_gone(keys, rows, asked, gone)
+        offsets, due_ms = rows["phys_offset"][waits], rows["due_ms"][waits]
+        offsets, firsts = np.unique(offsets, return_index=True)  # of two keys: once
+        return Found(offsets, due_ms[firsts], asked[waits][firsts], gone)
+
+    async def _records(self, keys: Sequence[str]) -> tuple[Matches, Rows]:
+        """Return the records that have some keys, those that levels handed over too."""
+        topics = [TIMER_TOPIC]
+        if self._timers.handovers.owned:
+            topics.append(SCHEDULE_TOPIC)
+        matches = await search(self._timers.store, topics, keys)
+        pieces = [
+            self._timers.records.read(matches.offsets[first : first + PIECE_UNITS])
+            for first in range(0, max(matches.offsets.size, 1), PIECE_UNITS)
+        ]
+        return matches, np.concatenate(pieces)
+
+    async def _report_gone(
+        self, keys: Sequence[str], rows: Rows, asked: Offsets, gone: npt.NDArray[np.int8]
+    ) -> None:
+        """Set what became of keys whose timers do not wait; `asked` ascends."""
+        missing = np.unique(asked[gone[asked] == Verdict.UNKNOWN])
+        firsts, ends = np.searchsorted(asked, missing), np.searchsorted(asked, missing, "right")
+        for name, first, end in zip(missing.tolist(), firsts.tolist(), ends.tolist(), strict=True):
+            mine = rows[first:end]
+            plain = mine[mine["kind"] == layout.TIMED_PLAIN]
+            if plain.size:
+                gone[name] = await self._end_of(plain[-1], mine, keys[name])
+
+    async def _end_of(self, row: Any, mine: Rows, key: str) -> Verdict:
+        """Return what became of a timer that does not wait, given the records with its key."""
+        markers = mine[mine["kind"] == layout.TIMED_MARKER]
+        if (markers["origin"] == row["phys_offset"]).any():
+            return Verdict.CANCELLED
+        width_ms = self._timers.config.precision_ms
+        same = (markers["due_ms"] - 1) // width_ms == (row["due_ms"] - 1) // width_ms
+        foreign = markers[same & (markers["origin"] < 0)]
+        if foreign.size and not await self._is_delivered(row, key):
+            return Verdict.CANCELLED
+        return Verdict.DELIVERED
+
+    async def _is_delivered(self, row: Any, key: str) -> bool:
+        """Return whether the log has the delivery of a timer."""
+        store = self._timers.store
+        if row["topic_index"] < 0:
+            return False
+        topic, origin = (
+            store.topics.name(int(row["topic_index"])),
+            origin_of(int(row["phys_offset"])),
+        )
+        matches = await search(store, [topic], [key])
+        return bool((frames(store, matches.offsets)["prepared_offset"] == origin).any())
+
+    def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
+        """Find the timers of a topic, piece by piece."""
+        timers = self._timers
+        index = timers.store.topics.find(topic)
+        offset, end = self.first_pending(), timers.fetch.bounds()[1]
+        while offset < end and index >= 0:
+            rows, offset = timers.fetch.fetch_queue(offset, min(PIECE_UNITS, end - offset))
+            mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
+            rows = rows[mine & (rows["due_ms"] >= from_ms)]
+            rows = rows[self._decisions.places(rows) != NOWHERE]
+            if rows.size:
+                yield _all_of(rows)
+        yield from self._handed_by_topic(index, from_ms, until_ms)
+
+    def _handed_by_topic(self, index: int, from_ms: int, until_ms: int) -> Iterator[Found]:
+        """Find what levels handed over for a topic."""
+        handovers = self._timers.handovers
+        for level in list(handovers.owned.pieces):
+            for first, end in handovers.owned.of(level):
+                for start in range(first, end, PIECE_UNITS):
+                    rows, _ = handovers.owned_rows(level, start, min(start + PIECE_UNITS, end))
+                    mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
+                    rows = rows[mine & (rows["due_ms"] >= from_ms) & (index >= 0)]
+                    rows = rows[self._decisions.places(rows) != NOWHERE]
+                    if rows.size:
+                        yield _all_of(rows)
+
+    def first_pending(self) -> int:
+        """Return a queue offset at or before that of the first timer that waits."""
+        timers = self._timers
+        low, high = timers.fetch.bounds()
+        first_offset = timers.first_pending_offset
+        high = max(min(high, timers.position.queue_offset), low)
+        if first_offset is None:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            units = timers.store.units(TIMER_TOPIC, TIMER_QUEUE, middle, 1)
+            if units.size and int(units[0]["phys_offset"]) < first_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # -- decide ---------------------------------------------------------------------------------
+
+    def cancel(self, offsets: Offsets) -> Decided:
+        """Have timers never be delivered."""
+        return self._decisions.cancel(offsets)
+
+    def move(self, offsets: Offsets, due_ms: Offsets, hooks: Hooks) -> Decided:
+        """Have timers be delivered at another time."""
+        return self._decisions.move(offsets, due_ms)
+
+    def fire(self, offsets: Offsets) -> Decided:
+        """Deliver timers now."""
+        return self._decisions.fire(offsets)
+
+
+def _all_of(rows: Rows) -> Found:
+    """Return timers that wait, found by one name."""
+    asked, gone = np.zeros(rows.size, np.int64), np.full(1, Verdict.DONE, np.int8)
+    return Found(rows["phys_offset"].copy(), rows["due_ms"].copy(), asked, gone)

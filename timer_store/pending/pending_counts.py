@@ -1,0 +1,88 @@
+"""How many timers wait: by real topic, by file of the commit log. Exact, after a crash too.
+
+Counts change where a timer is taken in or settled, always on the loop's thread; a checkpoint takes
+them together with the positions they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.queues.topic_table import TopicTable
+
+Counts = npt.NDArray[np.int64]
+
+
+class PendingCounts:
+    """Pending timers.
+
+    Args:
+        topics: names of topic indexes.
+        file_bytes: size of a commit log file.
+    """
+
+    def __init__(self, topics: TopicTable, file_bytes: int) -> None:
+        self._topics, self._file_bytes = topics, file_bytes
+        self._by_topic: Counts = np.zeros(64, np.int64)  # by topic index + 1; 0: topic unknown
+        self._by_file: dict[int, int] = {}  # first log offset of the file: timers
+        self.total = 0
+
+    def note(
+        self, topic_index: npt.NDArray[np.int32], phys_offset: npt.NDArray[np.int64], sign: int
+    ) -> None:
+        """Add (`sign` 1) or take off (-1) timers of these real topics and log offsets."""
+        count = int(phys_offset.size)
+        if not count:
+            return
+        self.total += sign * count
+        counts = np.bincount(topic_index + 1, minlength=self._by_topic.size)
+        if counts.size > self._by_topic.size:
+            grown = np.zeros(counts.size * 2, np.int64)
+            grown[: self._by_topic.size] = self._by_topic
+            self._by_topic = grown
+            counts = np.bincount(topic_index + 1, minlength=grown.size)
+        self._by_topic += sign * counts
+        self._note_files(phys_offset // self._file_bytes, sign)
+
+    def _note_files(self, numbers: npt.NDArray[np.int64], sign: int) -> None:
+        first = int(numbers.min())
+        counts = np.bincount(numbers - first)
+        for at in np.flatnonzero(counts).tolist():
+            base = (first + at) * self._file_bytes
+            self._by_file[base] = self._by_file.get(base, 0) + sign * int(counts[at])
+            if not self._by_file[base]:
+                del self._by_file[base]
+
+    def of_topic(self, topic_index: int) -> int:
+        """Return how many timers wait for a topic."""
+        at = topic_index + 1
+        return int(self._by_topic[at]) if at < self._by_topic.size else 0
+
+    def by_topic(self) -> dict[str, int]:
+        """Return pending timers by the name of their topic, those that have any."""
+        found = np.flatnonzero(self._by_topic).tolist()
+        return {self._name(at - 1): int(self._by_topic[at]) for at in found}
+
+    def _name(self, topic_index: int) -> str:
+        return self._topics.name(topic_index) if topic_index >= 0 else ""
+
+    def by_file(self) -> dict[int, int]:
+        """Return pending timers by the first log offset of the file that holds their record."""
+        return dict(self._by_file)
+
+    @property
+    def first_file(self) -> int | None:
+        """The first log offset of the oldest file that a timer waits in, None without any."""
+        return min(self._by_file, default=None)
+
+    def restore(self, by_topic: Mapping[str, int], by_file: Mapping[int, int]) -> None:
+        """Set all counts."""
+        indexes = {self._topics.add(name) if name else -1: n for name, n in by_topic.items()}
+        self._by_topic = np.zeros(max([63, *indexes]) + 2, np.int64)
+        for index, count in indexes.items():
+            self._by_topic[index + 1] = count
+        self._by_file = {base: count for base, count in by_file.items() if count}
+        self.total = sum(by_topic.values())

@@ -1,0 +1,71 @@
+"""Recall handles (request 370): the timer store's `Recalls`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from delivery.pending import Verdict
+from delivery.plugin import Recalled
+from message_store.errors import RequestError, StoreError
+from timer_store.pending.lookup import PendingTimers
+from timer_store.store import TimerStore
+
+SYSTEM_ERROR, FLUSH_DISK_TIMEOUT, SERVICE_NOT_AVAILABLE = 1, 10, 14
+
+
+class TimerRecalls:
+    """Cancels timers by topic, time and unique key.
+
+    Args:
+        timers: the store while it runs.
+    """
+
+    def __init__(self, timers: Callable[[], TimerStore | None]) -> None:
+        self._timers = timers
+
+    async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
+        """Cancel a timer; see `delivery.plugin.Recalls`.
+
+        A timer that was moved since is meant as well; one with the same key at another time is
+        not. Whoever cancels again is told that it is done.
+
+        Raises:
+            RequestError: The store is not writable, or the disk did not follow in time.
+        """
+        timers = self._timers()
+        if timers is None:
+            raise RequestError(SERVICE_NOT_AVAILABLE, "recall failed: timers are not loaded yet")
+        waiting = PendingTimers(timers)
+        try:
+            found = await waiting.by_key(topic, [unique_id], unique=True)
+        except StoreError as error:
+            raise RequestError(SYSTEM_ERROR, f"recall failed: {error}") from error
+        width_ms = timers.config.precision_ms
+        meant = (found.due_ms - 1) // width_ms == (time_ms - 1) // width_ms
+        meant |= timers.records.read(found.offsets)["origin"] >= 0
+        if not meant.any():
+            cancelled = found.gone[0] == Verdict.CANCELLED
+            await self._durable(timers, timers.store.max_offset if cancelled else 0)
+            return _told(int(found.gone[0]))
+        decided = waiting.cancel(np.ascontiguousarray(found.offsets[meant]))
+        if (decided.verdicts == Verdict.REFUSED).any():
+            why = next(iter(decided.remarks.values()), "")
+            raise RequestError(SERVICE_NOT_AVAILABLE, f"recall failed: {why}")
+        await self._durable(timers, decided.log_end)
+        return Recalled.DONE
+
+    @staticmethod
+    async def _durable(timers: TimerStore, log_end: int) -> None:
+        if log_end and not await timers.store.wait_durable(log_end):
+            raise RequestError(
+                FLUSH_DISK_TIMEOUT,
+                "recall: the message is cancelled, but the disk did not sync in time",
+            )
+
+
+def _told(gone: int) -> Recalled:
+    if gone == Verdict.CANCELLED:
+        return Recalled.DONE
+    return Recalled.DELIVERED if gone == Verdict.DELIVERED else Recalled.UNKNOWN

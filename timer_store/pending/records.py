@@ -1,0 +1,105 @@
+"""Timer records looked up by log offset: for recovery and for decisions about single timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store import layout as store_layout
+from message_store.errors import RecordUnreadable
+from message_store.queues.consume_queues import is_topic_name
+from timer_store import layout
+from timer_store.kernels.fetch import from_records
+from timer_store.kernels.records import units_at
+from timer_store.names import TIMER_TOPIC
+
+Rows = npt.NDArray[Any]
+
+
+class RecordReader:
+    """Reads timers by the log offset of their record.
+
+    Attributes:
+        others: reads what lies elsewhere than in the timer topic; the caller sets it.
+    """
+
+    def __init__(self, store: Any, precision_ms: int) -> None:
+        self.others: Callable[[npt.NDArray[np.int64]], tuple[Rows, npt.NDArray[np.int64]]] | None
+        self.others = None
+        self._store = store
+        self._numbers = np.array([store.topics.add(TIMER_TOPIC), precision_ms, 0], np.int64)
+        self._text = np.zeros(1, layout.TIMER_TEXT)
+        self._frames = np.zeros(1, store_layout.SCANNED)
+
+    def read(self, offsets: npt.NDArray[np.int64]) -> Rows:
+        """Return (n,) `layout.TIMED`, one for each log offset, in their order.
+
+        What is no timer, or is not there any more, is TIMED_BROKEN.
+        """
+        timed = np.zeros(offsets.size, layout.TIMED)
+        timed["phys_offset"], timed["kind"] = offsets, layout.TIMED_BROKEN
+        timed["queue_offset"] = timed["origin"] = timed["topic_index"] = -1
+        log = self._store.log
+        order = np.argsort(offsets, kind="stable")
+        ranked = offsets[order]
+        for file in list(log.files):
+            first, end = np.searchsorted(ranked, [file.base, file.base + file.size])
+            if first == end:
+                continue
+            mine = order[first:end]
+            span = file.base, min(file.size, log.end - file.base)
+            timed[mine] = self._read_file(file.data, span, ranked[first:end])
+        if self.others is not None:
+            odd = np.flatnonzero(timed["kind"] == layout.TIMED_BROKEN)
+            rows, at = self.others(offsets[odd])
+            timed[odd[at]] = rows
+        return timed
+
+    def _read_file(self, data: Any, span: tuple[int, int], offsets: Any) -> Rows:
+        units = np.zeros(offsets.size, store_layout.UNIT)
+        queues = np.zeros(offsets.size, np.int64)
+        units_at(data, span, offsets, self._frames, units, queues)
+        timed = np.zeros(offsets.size, layout.TIMED)
+        from_records(
+            data, span, units, self._store.topics.arrays, self._numbers, self._frames, self._text,
+            timed,
+        )  # fmt: skip
+        timed["queue_offset"] = queues
+        name_topics(self._store, timed)
+        return timed
+
+
+def name_topics(store: Any, timed: Rows) -> None:
+    """Give real topics that are not in the topic table their index, so that the books know them.
+
+    Args:
+        timed: (n,) `layout.TIMED`; `topic_index` is set where it was -1.
+    """
+    unknown = timed["topic_index"] < 0
+    if not unknown.any():
+        return
+    unknown &= timed["kind"] != layout.TIMED_BROKEN
+    known: dict[int, list[tuple[int, bytes]]] = {}  # by hash: index, what a record of it has
+    for at in np.flatnonzero(unknown).tolist():
+        row = timed[at]
+        alike = known.setdefault(int(row["topic_hash"]), [])
+        try:
+            data = bytes(store.record_bytes(int(row["phys_offset"]), int(row["record_size"])))
+            found = next((index for index, mark in alike if mark in data), -1)
+            if found < 0:
+                found = _add_topic(store, int(row["phys_offset"]), alike)
+        except RecordUnreadable:
+            continue
+        row["topic_index"] = found
+
+
+def _add_topic(store: Any, phys_offset: int, alike: list[tuple[int, bytes]]) -> int:
+    """Give the real topic of one record its index; -1: it cannot be a topic."""
+    name = store.read_record(phys_offset).properties.get("REAL_TOPIC", "")
+    if not is_topic_name(name):
+        return -1
+    alike.append((store.topics.add(name), b"REAL_TOPIC\x01%s\x02" % name.encode()))
+    return alike[-1][0]
