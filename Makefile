@@ -17,6 +17,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check $(CONSTRAINTS:%=-c %) -e
 SOAK_KILLS ?= 2000
 SOAK_MIGRATION_KILLS ?= 200
 SOAK_CONSUMER_KILLS ?= 500
@@ -34,14 +35,20 @@ help:
 env: $(VENV)/ready
 	@$(BIN)/python -m duemq kernels warm
 
-$(VENV)/ready: pyproject.toml $(CONSTRAINTS)
+$(VENV)/ready: $(VENV)/demo
+	$(INSTALL) '.[dev]'
+	@touch $(VENV)/demo $@
+
+# What a broker and the demo need; all else is installed by the first `make test`, `lint` or `bench`.
+$(VENV)/demo: pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "make: no Python 3.11, 3.12 or 3.13 found; install one, or say make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) lacks venv; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %) -e '.[dev]'
+	$(INSTALL) '.[demo]'
 	@touch $@
 
-demo: env
+demo: $(VENV)/demo
+	@$(BIN)/python -m duemq kernels warm
 	@$(BIN)/python -m duemq demo
 
 test: env

@@ -1,4 +1,4 @@
-"""How late messages left: a histogram with fixed buckets, counted by the batch.
+"""Lateness histogram with fixed buckets, counted by the batch.
 
 Lateness is the store time of a delivery minus the time it was promised for.
 """

@@ -1,15 +1,15 @@
-"""Marks: the records that say which queue ranges changed their owner, and when. One a step.
+"""Ownership journal: records that transfer ranges of a level's queue between levels and timers.
 
     topic DUEMQ_MIGRATION, queue 0:   route   handover   handover ...   giveback ...   state
 
-A mark is the step: it is in the log or it is not. Everything else (cursors, timer units, counts,
-ledgers) is a fold over the marks, in the order of this queue. This module knows how marks look
-on the disk and nothing of what is done with them; ranges are of queue offsets of a level's queue.
+A record is a step: it is in the log or it is not. Everything else (cursors, timer units, counts,
+ledgers) is a projection of the records, in the order of this queue. This module defines their
+format only; ranges are queue offsets of a level's queue.
 
-    Handover   the timers own a range from now on, but for what was settled ahead
-    Giveback   the level owns these ranges again, but for what was settled meanwhile
-    Route      new messages of a level become timers from here on, or no longer
-    StateMark  the migration of a level went from one state to another
+    Transfer      (`handover`) the timers own a range, except for units settled before
+    Return        (`giveback`) the level owns these ranges again, except for units settled meanwhile
+    Route         (`route`) new messages of a level become timers, or no longer
+    StateRecord   (`state`) the migration of a level changed its state
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Transfer:
     """A range of a level's queue belongs to the timers.
 
     Attributes:
-        excluded: ranges of it that were settled ahead (cancelled, moved, fired): nobody's.
+        excluded: ranges of it that were settled ahead (cancelled, moved, fired): no owner.
         count: messages that change their owner.
         checksum: of these messages, see `migration.ownership.checksum`.
         promised: due times of units whose tags code is no time, by queue offset.
@@ -78,7 +78,7 @@ class Return:
     Attributes:
         pending: what of it still waited with them: it belongs to the level again; `count`
             messages with this checksum.
-        gone, gone_sum: the same of what had been settled meanwhile: nobody's.
+        gone, gone_sum: the same of units settled meanwhile: no owner.
     """
 
     migration: str
@@ -174,7 +174,7 @@ def decode(body: bytes) -> Mark:
 
 
 def _check(mark: Mark) -> None:
-    """Check the type and the bounds of every field: whoever applies a mark relies on them.
+    """Check the type and the bounds of every field; code that applies records relies on them.
 
     Raises:
         ValueError: Says which field is malformed.

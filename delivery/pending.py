@@ -1,4 +1,4 @@
-"""Messages that wait for their time, found and decided on: the port that plugins offer.
+"""Pending messages, found and decided on: the protocol that plugins implement.
 
     by_offset, by_key, by_topic   -> Found: what waits, and what became of the rest
     cancel, move, fire            -> Decided: per message, true when it is told
@@ -29,13 +29,13 @@ Hooks = Callable[["PutBatch", int], None]
 
 
 class Verdict(IntEnum):
-    """What became of a message, or of the wish to decide about it."""
+    """State of a message, or result of a decision about it."""
 
     DONE = 0  # decided now
     CANCELLED = 1  # it was cancelled before
     DELIVERED = 2  # it does not wait any more: delivered, fired, or in quarantine
     UNKNOWN = 3  # no such message ever waited here
-    REFUSED = 4  # it waits as before: the store takes nothing, or the wish cannot be met
+    REFUSED = 4  # it waits as before: the store refuses writes, or the decision is impossible
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Decided:
 
     Attributes:
         verdicts: (n,) i1, `Verdict`.
-        remarks: by row: why it was refused, or what is odd about it.
+        remarks: by row: why it was refused, or what is unusual about it.
         log_end: the log must be on the disk up to here before anybody is told.
     """
 

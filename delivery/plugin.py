@@ -98,7 +98,7 @@ class SystemTopic:
 
 
 class Recalled(Enum):
-    """What became of the wish to cancel one message."""
+    """Result of a request to cancel one message."""
 
     DONE = "done"
     DELIVERED = "delivered"

@@ -1,4 +1,4 @@
-"""What can never be delivered is kept, with its reason, in the quarantine topic.
+"""Quarantine topic: undeliverable messages, each with its reason.
 
 The quarantined record carries the same origin as a delivery would: it is the one thing that
 happens to a message, exactly once. Its body is the whole held record as it lies in the log.

@@ -1,4 +1,4 @@
-"""What a held record (a level's, a timer's) says about where it goes when it is due."""
+"""Redirected records: the target that a record in a schedule or timer queue names."""
 
 from __future__ import annotations
 

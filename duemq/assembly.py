@@ -1,4 +1,4 @@
-"""What a broker is made of, and how the parts are joined.
+"""Assembly of a broker: managers, processors and plugins, created and connected.
 
 store --- put path (plugins' hooks) --- send, send-back, transactions
   |   \\-- dispatchers: held pulls, statistics, plugins

@@ -1,4 +1,4 @@
-"""The broker process: everything a broker is, started and stopped in the right order.
+"""The broker process: starts and stops all parts in order.
 
 bind ports      a port in use is found before the store is touched
 plugins         created, asked for system topics and tags code rules
@@ -397,7 +397,7 @@ class Broker:
         self._stop.set()
 
     async def stopped(self) -> None:
-        """Return when somebody asked the broker to stop."""
+        """Return when the broker was asked to stop."""
         await self._stop.wait()
 
     # -- configuration ------------------------------------------------------------------------

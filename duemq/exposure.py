@@ -1,4 +1,4 @@
-"""Warnings about ports that other machines reach although nobody has to show who they are."""
+"""Warnings about ports that other machines can reach without authentication."""
 
 from __future__ import annotations
 

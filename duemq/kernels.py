@@ -1,4 +1,4 @@
-"""Compiled loops of the broker: its counters, and what pulls look at."""
+"""Compiled loops of the broker: counters, and checks of pulls."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def watched_slots(rows: npt.NDArray[Any], count: int, watched: Any, out: Any) ->
     """List the queue slots of stored rows that are watched, each once; return how many.
 
     Args:
-        watched: (slots,) u1: 1 if somebody waits; set to LISTED for those in `out`.
+        watched: (slots,) u1: 1 if a pull is held there; set to LISTED for those in `out`.
         out: (n,) i4, n >= count.
     """
     found = 0

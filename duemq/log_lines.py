@@ -1,4 +1,4 @@
-"""Log lines: one line a message, whatever a client put into it.
+"""Log formatter: one line per message, control characters escaped.
 
 Names, ids and remarks of clients end up in messages. A line feed in one would forge a line of the
 log, an escape sequence would reach the terminal of its reader.

@@ -1,4 +1,4 @@
-"""The plugin host: finds plugins, asks them once for what they bring, and runs them.
+"""Plugin host: finds plugins by entry point, collects their parts, runs them.
 
     installed distributions --entry points--> PluginSet.load --> hooks, dispatchers, codes, views
                                                      |
@@ -278,7 +278,7 @@ class PluginSet:
         return {name: partial(self._ask_one, name, "first_pending_offset") for name in self.plugins}
 
     def recalls(self) -> Recalls | None:
-        """Return who cancels messages by their recall handle, None: nobody.
+        """Return the plugin's `Recalls`, None if no plugin offers any.
 
         Raises:
             PluginError: Two plugins offer it.

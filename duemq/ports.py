@@ -1,4 +1,4 @@
-"""What the processors need of the broker around them. The managers fit these shapes."""
+"""Protocols of the managers that processors use."""
 
 from __future__ import annotations
 

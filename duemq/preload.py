@@ -1,4 +1,4 @@
-"""Loads the kernels of sends and pulls that were compiled before: in a thread, after the start.
+"""Preload of send and pull kernels, in a thread after the start.
 
 Without this the first client would wait some tenths of a second for them.
 """

@@ -1,4 +1,4 @@
-"""The one place that reads time. Planners take `now_ms`; only loops hold a `Clock`."""
+"""Clock: the only module that reads time. Planners take `now_ms`; only loops hold a `Clock`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock(Protocol):
     async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
         """Return when `event` is set or the clock reaches `until_ms` (None: never).
 
-        Also soon after the clock was set back: whoever waits has to look again. Who wanted to rest
+        Also soon after the clock was set back: the caller has to check again. Who wanted to rest
         for a second would rest for as long as it was set back otherwise.
         """
         ...
@@ -125,7 +125,7 @@ class FakeClock:
                 wait.cancel()
 
     def set_ms(self, now_ms: int) -> None:
-        """Step to `now_ms`; wake whoever waits for a moment that has come, backwards: everybody."""
+        """Step to `now_ms`; wake waits whose time has come; a step back wakes all."""
         back, self._now_ms = now_ms < self._now_ms, now_ms
         while self._sleepers and (back or self._sleepers[0][0] <= now_ms):
             heapq.heappop(self._sleepers)[2].set()

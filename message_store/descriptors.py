@@ -1,4 +1,4 @@
-"""File descriptors: how many this process may have, and a reserve of them for the store.
+"""File descriptors of the process, and a reserve of them for the store.
 
     0 ............. connections and files ............. | files only | limit
                                                         ^ `connections_end`

@@ -1,10 +1,10 @@
-"""Every error DueMQ raises.
+"""All errors that DueMQ raises.
 
 DueMQError
 ├── UsageError            our caller: a bad argument, a bad configuration
 │   ├── ConfigError
 │   ├── PluginError       a plugin that cannot be loaded, started or combined
-│   └── PortInUse         somebody else listens there
+│   └── PortInUse         another process listens there
 ├── PeerError             the other side of a connection
 │   ├── FrameError        the stream is lost: close the connection
 │   └── RequestError      one request is refused, with Apache's response code

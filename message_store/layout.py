@@ -1,4 +1,4 @@
-"""Every byte layout of the store, declared once.
+"""Byte layouts of the store, each declared once.
 
 Disk layouts are big-endian (`">"` appears only in layout modules); the column layouts of a batch
 are native, because kernels and Arrow refuse big-endian arrays. `native_columns` is the border.

@@ -1,4 +1,4 @@
-"""Style of the pages that are files: audit report and migration history, light, dark and on paper.
+"""Style of HTML pages: audit report and migration history; light, dark and print.
 
 A column of a table is as wide as its content, and a wide table scrolls in its card, on a telephone
 too; only sentences (`words`) are broken into lines.

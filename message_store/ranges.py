@@ -1,4 +1,4 @@
-"""Offsets as half-open ranges (sorted, disjoint, none empty), and as arrays. Pure arithmetic."""
+"""Half-open offset ranges (sorted, disjoint, not empty) and arrays of them. Pure arithmetic."""
 
 from __future__ import annotations
 

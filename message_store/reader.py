@@ -1,4 +1,4 @@
-"""Reading a store: queues, records, times, keys. Nothing here writes.
+"""Read access to a store: queues, records, times, keys.
 
 Pulls get slices of the log as they lie there; nothing is decoded on their way.
 """

@@ -1,4 +1,4 @@
-"""The message store: one append path, many readers, everything else a fold over the log.
+"""The message store: one append path and many readers.
 
     put(batch):  prepare -> encode -> pwritev -> consume queues -> dispatchers
                  (one compiled pass each; a single message is a batch of one)

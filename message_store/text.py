@@ -1,4 +1,4 @@
-"""Java's view of text: hash codes, ids, topic names."""
+"""Java's treatment of text: hash codes, ids, topic names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile every kernel of the store by using it: put, roll, read, scan, query, recover, verify.
+"""Compilation of all kernels of the store, by one use of each.
 
 Numba keeps one machine code per combination of argument types. Using the store itself gives the
 very types that a broker will use, so that no later start compiles anything.

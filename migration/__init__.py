@@ -1,1 +1,1 @@
-"""Levels become timers while the broker runs, and go back; the log holds every step."""
+"""Migration of levels to timers and back while the broker runs; the log records every step."""

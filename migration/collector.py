@@ -1,4 +1,4 @@
-"""What /metrics says of migrations."""
+"""Prometheus collector of migrations."""
 
 from __future__ import annotations
 

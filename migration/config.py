@@ -1,4 +1,4 @@
-"""The configuration section of migrations."""
+"""Configuration section of migrations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Migrations as a broker plugin: its put hook runs before those of levels and timers, by name."""
+"""The migration plugin. Its put hook runs before those of levels and timers, by its name."""
 
 from __future__ import annotations
 

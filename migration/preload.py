@@ -1,6 +1,6 @@
-"""Loads the kernels of a first step that were compiled before: in a thread, before it is asked for.
+"""Preload of the kernels of a first step, in a thread.
 
-Without this whoever is due then would wait some tens of ms for them.
+Without it, a message due then would wait some tens of ms for them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from timer_store.kernels import chain, transfer, wheel
 
 
 def preload_kernels() -> None:
-    """Have every kernel of counting, handing over and giving back loaded."""
+    """Load every kernel of counting, transfer and return."""
     load_kept(
         scan.read_frame, scan.valid_units, scan.walk, route.route, routed.levels_of, chain.guess,
         transfer.read_levels, transfer.set_names, wheel.next_live,

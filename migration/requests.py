@@ -1,4 +1,4 @@
-"""What an operator asks a broker for: request 9015, JSON in and out.
+"""Migration request (9015): JSON in and out.
 
     {"action": "plan", "levels": [3, 5], "who": "anna"}          -> the plan, saved
     {"action": "start", "plan_id": ..., "levels": [3], "who": ..., "rules": {"T": 5000}}
@@ -52,7 +52,7 @@ class MigrationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What became of a wish.
+    """Result of a command.
 
     Attributes:
         levels: those concerned; remarks: of single levels.

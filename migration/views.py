@@ -1,4 +1,4 @@
-"""Migrations as plain data: for `duemq migrate status`, the console and brokerStatus."""
+"""Views of migrations as plain data: for `duemq migrate status`, the console and brokerStatus."""
 
 from __future__ import annotations
 

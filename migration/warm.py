@@ -1,4 +1,4 @@
-"""Compile every kernel of the migration by using one: route, drain, give back, copy back.
+"""Compilation of all kernels of the migration, by one use of each.
 
 As `message_store.warm`: using the real thing gives the very argument types of a broker.
 """
@@ -93,7 +93,7 @@ def _batch(store: MessageStore) -> PutBatch:
 
 
 def _nothing() -> None:
-    """Nobody sleeps here."""
+    """Do nothing: no loop sleeps here."""
 
 
 def _ignore(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The configuration section of audits that the broker starts itself."""
+"""Configuration section of audits that the broker starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audits as a broker plugin: by the clock, one at a time, in a process of their own."""
+"""The reconciliation plugin: audits by cron, one at a time, in child processes."""
 
 from __future__ import annotations
 

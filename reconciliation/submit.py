@@ -1,4 +1,4 @@
-"""The audit as a program: what `spark-submit` runs, and what the broker starts by `reconcileCron`.
+"""The audit as a program, for `spark-submit` and for `reconcileCron`.
 
     spark-submit --master spark://HOST:7077 -- ...reconciliation/submit.py STORE --out URL
     python -m reconciliation.submit STORE --connect sc://HOST:15002
@@ -109,7 +109,7 @@ def _where(given: argparse.Namespace) -> Where:
 
 
 def give_way() -> None:
-    """Have this process, and all it starts, run when nobody else wants to."""
+    """Run this process, and all it starts, at idle priority."""
     with suppress(OSError):
         os.nice(LOWEST)
     with suppress(OSError, AttributeError):  # Linux only
@@ -117,7 +117,7 @@ def give_way() -> None:
 
 
 def end_with_parent() -> None:
-    """End this process and all it started when whoever holds our standard input is gone."""
+    """End this process and all it started when its standard input closes."""
 
     def watch() -> None:
         while sys.stdin.buffer.read(1):

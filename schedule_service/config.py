@@ -1,4 +1,4 @@
-"""The level service's configuration section. Source: MessageStoreConfig, BrokerConfig."""
+"""Configuration section of the level service. Source: MessageStoreConfig, BrokerConfig."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a level stands: what of its queue is delivered, what is due next. No I/O, no clock.
+"""Cursor of a level: delivered ranges of its queue, next due time. No I/O, no clock.
 
 A level's queue is ordered by arrival, and with a fixed delay arrival order is due order. It is not
 when the level was shortened or the clock stepped back: then a unit is due before its predecessor.
@@ -204,7 +204,7 @@ class LevelCursor:
         self._drop_finished()
 
     def hand_over(self, segment: Segment, end: int, next_due_ms: int) -> None:
-        """Pass the front of a segment: somebody else delivers it. None of it is on its way."""
+        """Pass the front of a segment: the timers deliver it. None of it is in flight."""
         assert segment.appended == segment.taken < end <= segment.end
         self._pass_settled(segment.appended, end)
         segment.appended = segment.taken = end

@@ -1,9 +1,9 @@
-"""Level messages found and decided on: cancel, move, fire now. The level service's port.
+"""Cancel, move and fire of level messages: the level service's `PendingMessages`.
 
     cancel   a record in DUEMQ_DECISIONS                             <- names its origin
     move     the message with TIMER_DELIVER_MS through the put hooks <- names its origin
     fire     the delivery itself                                     <- names its origin
-             and behind it a note in DUEMQ_DECISIONS, for whoever asks why it came so early
+             and after it a note in DUEMQ_DECISIONS that explains the early delivery
 
 The unit stays in the level's queue; delivery passes over it (`LevelCursor.settled`), and a restart
 knows it by the origin in the log, like a delivery. Who holds messages until a time of their own is
@@ -33,7 +33,8 @@ from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 from message_store.ranges import distinct
 from schedule_service.deliverer import Deliverer, target_of
-from schedule_service.delivery import Level, LevelService
+from schedule_service.delivery import LevelService
+from schedule_service.level import Level
 from schedule_service.names import DECISION_TOPIC, SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
 
@@ -250,7 +251,7 @@ class PendingLevels:
         return decided
 
     def _note_fired(self, rows: Rows) -> None:
-        """Say behind deliveries that somebody asked for them; whether it is taken matters not."""
+        """Append a note after requested deliveries; a refusal of the note does not matter."""
         for first in range(0, rows.size, BATCH_ROWS):
             batch = PutBatch(BATCH_ROWS)
             for row in rows[first : first + BATCH_ROWS]:

@@ -1,4 +1,4 @@
-"""Carries due units into their topics: the kernel's way, the plain way, or quarantine.
+"""Deliverer of due units to their topics: by kernel, one by one, or to quarantine.
 
     units of one level, all due
       |  read_due kernel: as many as it can, in one batch without copying a body
@@ -6,8 +6,8 @@
       v
     store.put, in queue order; the first refusal (disk full) ends the trip
 
-What is appended is delivered: every row names its origin, so a delivery is never repeated, whoever
-dies when.
+What is appended is delivered: every row names its origin, so a delivery is never repeated, after
+any kind of end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The level service: sleeps until something is due, delivers it, keeps the books.
+"""The level service: sleeps until a message is due, delivers it, keeps its offsets.
 
     dispatcher: units joined a level ---> cursor, and wake the loop if they are due sooner
     loop:  plan what may move now -> one bounded batch a level and segment, in turn, the event
@@ -16,7 +16,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -29,58 +28,19 @@ from schedule_service import kernels
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS, Cut, LevelCursor, Segment
 from schedule_service.deliverer import Deliverer, DeliveryBatch
+from schedule_service.level import READ_UNITS_MIN, Level
 from schedule_service.levels import LEVELS_MAX
 from schedule_service.names import SCHEDULE_TOPIC
-from schedule_service.pending import Event, Flight, PendingTable, State
+from schedule_service.pending import Event, Flight, State
 from schedule_service.preload import preload_kernels
 from schedule_service.queues import ScheduleQueues, Units
-from schedule_service.stats import LevelStats
 from schedule_service.transfer import LevelTransfers
 
 log = logging.getLogger(__name__)
-REHEARSAL_MS = 100  # after the start: whoever starts us serves by then
+REHEARSAL_MS = 100  # after the start: the broker serves by then
 PAUSE_MS = 100  # before a unit that cannot be read yet, or a slow disk, is looked at again
-READ_UNITS_MIN = 64
 CUTS_MAX = 256
 LOGGED_MAX = 10  # messages of one batch that are named one by one in the log
-
-
-@dataclass(slots=True)
-class Level:
-    """One level at work."""
-
-    level: int
-    cursor: LevelCursor
-    table: PendingTable = field(default_factory=PendingTable)
-    stats: LevelStats = field(default_factory=LevelStats)
-    hold_ms: int = 0  # no new deliveries before this moment
-    read_units: int = READ_UNITS_MIN
-
-    @classmethod
-    def empty(cls, level: int) -> Self:
-        """Return a level that nobody used yet."""
-        return cls(level, LevelCursor(level))
-
-    def room(self, config: ScheduleConfig) -> int:
-        """Return how many messages may be taken now."""
-        if not config.async_deliver:
-            return 0 if len(self.table) else config.batch_records_max
-        return self.table.room(
-            records_max=config.async_pending_max, failures_max=config.async_resends_max
-        )
-
-    def pause_no_more(self) -> None:
-        """Try again at once what was refused."""
-        self.hold_ms = 0
-        if self.table.failing is not None:
-            self.table.failing.retry_ms = 0
-
-    def moment_ms(self, config: ScheduleConfig) -> int:
-        """Return the first moment at which something can be done for this level."""
-        failing = self.table.failing
-        again = NEVER_MS if failing is None else failing.retry_ms
-        fresh = max(self.cursor.next_due_ms, self.hold_ms) if self.room(config) else NEVER_MS
-        return min(again, fresh)
 
 
 class LevelService:

@@ -58,7 +58,7 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
         delays_ms: (levels + 1,) i8.
         report: (count,) u1 out: CLAMPED, STRIPPED or both of a redirected row, or ILLEGAL.
     """
-    odd = 0
+    unhandled = 0
     level_max = delays_ms.size - 1
     for i in range(count):
         report[i] = UNTOUCHED
@@ -71,7 +71,7 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
             continue
         if level == DELAY_ILLEGAL:
             report[i] = ILLEGAL
-            odd += 1
+            unhandled += 1
             continue
         if level < 0 or row["topic_index"] == half:
             continue
@@ -86,12 +86,12 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
         if row["timer_kind"] != TIMER_NONE or row["prop_flags"] & STALE_FLAGS:
             report[i] |= STRIPPED
         if report[i] != UNTOUCHED:
-            odd += 1
+            unhandled += 1
         row["delay_level"] = level
         row["real_topic_index"], row["real_queue_id"] = row["topic_index"], row["queue_id"]
         row["topic_index"], row["queue_id"] = schedule, level - 1
         row["due_delay_ms"] = delays_ms[level]
-    return odd
+    return unhandled
 
 
 @kernel
@@ -227,13 +227,13 @@ def due_times(units: Rows, hash_max: int, out: Any) -> int:
 
     These lie in -hash_max..hash_max - 1: they are hashes of tags.
     """
-    odd = 0
+    unhandled = 0
     for i in range(units.size):
         due = units[i]["tags_code"]
         out[i] = due
         if -hash_max <= due < hash_max:
-            odd += 1
-    return odd
+            unhandled += 1
+    return unhandled
 
 
 @kernel

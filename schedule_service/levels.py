@@ -1,4 +1,4 @@
-"""messageDelayLevel: its text, its table, and which table was in force when.
+"""messageDelayLevel: its text, its table, and the history of tables.
 
 The tags code in the schedule queue is the time a message was promised, and it never changes. Only
 when a queue unit is lost does the promise have to be made again from the log, and then with the
@@ -130,7 +130,7 @@ class LevelHistory:
         return LevelHistory(promises[max(first, 0) :])
 
     def replace(self, other: LevelHistory) -> None:
-        """Become `other`, for everybody who holds this object or its tables."""
+        """Become `other`, for all holders of this object or its tables."""
         self._promises = list(other._promises)
         self.tables[:] = other.tables
 

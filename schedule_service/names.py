@@ -1,4 +1,4 @@
-"""Names that the level service and its neighbours agree on."""
+"""Names shared by the level service and other packages."""
 
 from __future__ import annotations
 

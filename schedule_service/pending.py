@@ -1,4 +1,4 @@
-"""Deliveries of one level that are not acknowledged yet, oldest first: a state table.
+"""Deliveries in flight of one level, oldest first: a state table.
 
     RUNNING    in the log; whether it is durable is not known yet
     EXCEPTION  the store refused it for now (disk full); it is sent again, after a pause

@@ -1,4 +1,4 @@
-"""Writing delayOffset.json: at an interval, at shutdown, never ahead of the disk."""
+"""Writer of delayOffset.json: at an interval and at shutdown, never ahead of the disk."""
 
 from __future__ import annotations
 

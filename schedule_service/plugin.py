@@ -20,7 +20,8 @@ from message_store.log.batch import PutBatch
 from message_store.retention.pins import UNKNOWN, FirstPending
 from schedule_service.config import ScheduleConfig
 from schedule_service.decisions import PendingLevels
-from schedule_service.delivery import Level, LevelService
+from schedule_service.delivery import LevelService
+from schedule_service.level import Level
 from schedule_service.levels import LevelHistory, Promise, decode_history, encode_history
 from schedule_service.names import (
     DECISION_TOPIC,

@@ -1,4 +1,4 @@
-"""Loads the kernels that deliver level messages, by doing nothing: in a thread, after the start.
+"""Preload of the kernels that deliver level messages, in a thread after the start.
 
 Machine code that was compiled before is loaded at its first use; without this the first message
 that is due would wait some tens of ms for it.

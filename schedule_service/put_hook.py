@@ -1,4 +1,4 @@
-"""The put hook: messages with a delay level go to the schedule topic.
+"""Put hook: redirects messages with a delay level to the schedule topic.
 
 Columns do the work; only rows whose property text must change are touched one by one: a level
 above the highest (DELAY is rewritten), timer properties beside a level (the level wins), and what
@@ -44,10 +44,10 @@ class LevelHook:
         count = batch.count
         if self._report.size < count:
             self._report = np.zeros(count * 2, np.uint8)
-        odd = kernels.redirect(
+        unhandled = kernels.redirect(
             batch.rows, count, self._schedule, self._half, self._levels.delays_ms, self._report
         )
-        if odd:
+        if unhandled:
             for at in np.flatnonzero(self._report[:count]).tolist():
                 if self._report[at] == kernels.ILLEGAL:
                     self._refuse(batch, at)

@@ -1,4 +1,4 @@
-"""The schedule topic's queues as the level service reads them: units, and when each is due."""
+"""Queues of the schedule topic: units, and the due time of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was delivered, known again after every kind of end.
+"""Recovery of the level service: delivered messages, recognized after any kind of end.
 
 Two witnesses. `delayOffset.json` is Apache's: level -> next queue offset. We add to it
 
@@ -13,9 +13,9 @@ supports. The log is the other witness: every delivery names its origin. So at s
                                           origins found here are delivered, the others wait
 
 Where the table is lost the whole retained log is asked: a delivery stands behind its origin, and
-retention removes the log from its start, so whoever is still in the queue has his delivery in the
-log too. Only an Apache broker leaves no origins; what it had delivered when DueMQ took the store
-over is kept in `delayLevels.json` ("adopted").
+retention removes the log from its start, so a unit that is still in the queue has its delivery in
+the log too. Only an Apache broker leaves no origins; what it had delivered when DueMQ took the
+store over is kept in `delayLevels.json` ("adopted").
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def with_marks(
     """Return what waits in a level, given what changed its owner since, in that order.
 
     Args:
-        low: nothing before it comes back: somebody has settled that who left no origins.
+        low: nothing before it is delivered again: it was settled without origins.
     """
     for step in marked:
         mark = step.mark

@@ -1,4 +1,4 @@
-"""What the level service counts: lateness, deliveries, quarantine, losses to retention.
+"""Statistics of the level service: lateness, deliveries, quarantine, losses to retention.
 
 Lateness is the store time of the delivery minus the time it was promised for. It is counted by
 the batch, one vector operation, and read by `duemq levels` and /metrics.

@@ -1,4 +1,4 @@
-"""The first log offset that a store's level messages need, read from its files.
+"""First log offset that the level messages of a stopped store need, read from its files.
 
 For a store whose level service does not run: its plugin is disabled, or not installed. Nothing is
 delivered then, so what was pending stays pending, and retention must keep it.

@@ -1,4 +1,4 @@
-"""What a level hands over to the timers, and takes back. Decided by nobody here: marks say it.
+"""Transfers of level messages to timers and back, as the ownership journal records them.
 
     offer       the front of a level that nothing of is on its way: it may be handed over
     hand_over   its mark is in the log: the cursor passes it
@@ -23,7 +23,7 @@ from schedule_service.cursor import NEVER_MS, Cut, Segment, find_cuts
 from schedule_service.queues import LONGEST_HASH, ScheduleQueues
 
 if TYPE_CHECKING:
-    from schedule_service.delivery import Level
+    from schedule_service.level import Level
 
 Units = npt.NDArray[Any]
 READ_UNITS = 65_536
@@ -96,13 +96,13 @@ class LevelTransfers:
             return None
         due_ms = self._queues.due_ms(level, units)
         codes = units["tags_code"]
-        odd = np.flatnonzero((codes < LONGEST_HASH) & (codes >= -LONGEST_HASH))
-        count = int(odd[ranges_max]) if odd.size > ranges_max else int(units.size)
+        untimed = np.flatnonzero((codes < LONGEST_HASH) & (codes >= -LONGEST_HASH))
+        count = int(untimed[ranges_max]) if untimed.size > ranges_max else int(units.size)
         excluded = within(self._levels[level].cursor.settled_ranges(), first, first + count)
         if len(excluded) > ranges_max:
             count = excluded[ranges_max][0] - first
             excluded = excluded[:ranges_max]
-        promised = {first + at: int(due_ms[at]) for at in odd.tolist() if at < count}
+        promised = {first + at: int(due_ms[at]) for at in untimed.tolist() if at < count}
         return Offer(first, first + count, excluded, units[:count], due_ms[:count], promised)
 
     def _front(self, level: int) -> Segment | None:

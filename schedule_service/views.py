@@ -1,4 +1,4 @@
-"""The level service as plain data: for `duemq levels`, the console and brokerStatus."""
+"""Views of the level service as plain data: for `duemq levels`, the console and brokerStatus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schedule_service.config import ScheduleConfig
-from schedule_service.delivery import Level
+from schedule_service.level import Level
 
 NextDue = Callable[[Level], int | None]
 """Returns when the next pending message of a level is due."""

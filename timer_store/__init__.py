@@ -1,1 +1,1 @@
-"""Timers: messages held until any millisecond, in Apache's timer log and wheel."""
+"""Timers: messages delivered at any millisecond, in Apache's timer log and wheel."""

@@ -1,4 +1,4 @@
-"""The timer store's figures for /metrics: Apache's names and our own.
+"""Prometheus collector of the timer store: Apache's names and our own.
 
 It is asked in the thread that serves /metrics: it reads numbers that the event loop's thread
 writes, and neither waits for the other. Source of Apache's names: DefaultStoreMetricsManager.

@@ -1,4 +1,4 @@
-"""The timer store's configuration section. Source: MessageStoreConfig (5.3.3)."""
+"""Configuration section of the timer store. Source: MessageStoreConfig (5.3.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`TimerDirectory`: the engine on a directory of its own, in any program, without a broker.
+"""`TimerDirectory`: the timer engine on its own directory, without a broker.
 
     put -> hook -> message store -> timer log and wheel -> (its moment) -> the real topic's queue
 

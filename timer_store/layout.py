@@ -1,4 +1,4 @@
-"""Every byte layout and column layout of the timer store, declared once.
+"""Byte and column layouts of the timer store, each declared once.
 
 On disk (big-endian, Apache 5.3.3's): units of the timer log, slots of the wheel, the checkpoint.
 In memory (native): timers on their way into log and wheel, timers staged for delivery.
@@ -142,7 +142,7 @@ STAGED = np.dtype(
     align=True,
 )
 STAGED_WAITING, STAGED_SETTLED = 0, 1
-STAGED_FIRED = 2  # delivered before its time, because somebody asked for that
+STAGED_FIRED = 2  # delivered before its time, by a fire request
 
 # A timer inside the near stage: what STAGED has, without what is the same for all of them there.
 HELD = np.dtype(

@@ -1,4 +1,4 @@
-"""Names that the timer store and its neighbours agree on."""
+"""Names shared by the timer store and other packages."""
 
 from __future__ import annotations
 

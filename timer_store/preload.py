@@ -1,4 +1,4 @@
-"""Loads the kernels that deliver and copy timers, by doing nothing: in a thread, after the start.
+"""Preload of the kernels that deliver and copy timers, in a thread after the start.
 
 Machine code that was compiled before is loaded at its first use, which takes some tenths of a
 second for all of it. Without this the first timers that are due would wait for it.

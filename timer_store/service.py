@@ -1,6 +1,6 @@
-"""The timer service: one loop that sleeps until the next moment, works in turns, yields between.
+"""The timer service: a loop that sleeps until the next due time and works in bounded turns.
 
-    turn:  take in what the queue holds -> odd rows -> load slots -> one batch of what is due
+    turn:  enqueue from the timer queue -> non-timers -> load slots -> deliver one due batch
 
 Each turn is bounded, and the event loop runs other work between two turns: ordinary sends and
 pulls keep their latency while a second with a million timers leaves.
@@ -20,7 +20,7 @@ from timer_store.preload import preload_copies, preload_kernels
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
-REHEARSAL_MS = 100  # after the start: whoever starts us serves by then
+REHEARSAL_MS = 100  # after the start: the broker serves by then
 
 
 class TimerService:

@@ -1,4 +1,4 @@
-"""What the delivery of timers counts: lateness, deliveries, quarantine, losses, the rate.
+"""Statistics of timer deliveries: lateness, deliveries, quarantine, losses, rate.
 
 Lateness is the store time of the delivery minus the time it was promised for. It is counted by
 the batch and by class of topic: an operator looks at ordinary topics first, and what a class does

@@ -92,7 +92,7 @@ class TimerStore:
         self.handovers = TransferredUnits(self)
         self.records.others = self._read_handed
         self.decisions = Decisions(self)
-        self.odd = NonTimers(self)
+        self.non_timers = NonTimers(self)
         self.compaction = Compaction(self)
         self.log_cleaning = LogCleaning(self)
         self.moment_ms = 0  # when the newest timers taken in need a look
@@ -119,7 +119,7 @@ class TimerStore:
             notice(finding)
         recovery.recover(self, notice, progress)
         self.held_from = self.first_needed
-        self.odd.settled(self.clock.now_ms())
+        self.non_timers.settled(self.clock.now_ms())
         self.delivery.begin(self.clock.now_ms())
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class TimerStore:
             moved += self.intake.catch_up(CATCH_UP_UNITS, now_ms)
         if self.handovers.behind and not self.config.stop_enqueue:
             moved += self.handovers.catch_up(CATCH_UP_UNITS, now_ms)
-        moved += self.odd.settle(now_ms)
+        moved += self.non_timers.settle(now_ms)
         if self.intake.early:
             self.intake.early = False
             self.delivery.load_next(now_ms)
@@ -184,7 +184,7 @@ class TimerStore:
         self.intake.forget()
         self.position.part = None
         recovery.rebuild(self, _no_progress)
-        self.odd.settled(now_ms)
+        self.non_timers.settled(now_ms)
         self.delivery.begin_again(now_ms)
 
     # -- books ----------------------------------------------------------------------------------

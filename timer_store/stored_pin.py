@@ -1,4 +1,4 @@
-"""The first log offset that a store's timers need, read from its files.
+"""First log offset that the timers of a stopped store need, read from its files.
 
 For a store whose timers do not run: `timerWheelEnable=false`, or the plugin is disabled or not
 installed. No timer is delivered or cancelled then, so what was pending stays pending, and

@@ -1,4 +1,4 @@
-"""The timer store's part of `duemq store verify`. Nothing here writes.
+"""Verification of the timer store, read-only; part of `duemq store verify`.
 
     timerlog             every unit, and for those that wait: the record it names
     timerwheel           every slot that is not delivered: its chain of units, how many wait in it

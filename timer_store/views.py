@@ -1,7 +1,7 @@
-"""The timer store as plain data: for `duemq timers`, the console and brokerStatus.
+"""Views of the timer store as plain data: for `duemq timers`, the console and brokerStatus.
 
 Each view is one bounded piece of work on the event loop's thread. Lists and forecasts that take
-more answer with where to go on (`cursor`, `pos`), and whoever asks puts the pieces together.
+more answer with where to go on (`cursor`, `pos`), and the caller joins the pieces.
 """
 
 from __future__ import annotations
@@ -105,10 +105,10 @@ def event_counts(timers: TimerStore) -> dict[str, int]:
     decisions = timers.decisions
     return {
         "rolled": timers.delivery.rolled,
-        "cancelled": decisions.cancelled + timers.odd.cancelled,
+        "cancelled": decisions.cancelled + timers.non_timers.cancelled,
         "moved": decisions.moved,
         "fired": decisions.fired,
-        "broken": timers.odd.parked,
+        "broken": timers.non_timers.parked,
     }
 
 

@@ -1,4 +1,4 @@
-"""Compile every kernel of the timer store by using one: put, deliver, roll, crash, recover, relink.
+"""Compilation of all kernels of the timer store, by one use of each.
 
 As `message_store.warm`: using the real thing gives the very argument types of a broker.
 """
@@ -77,7 +77,7 @@ async def _decide(timers: TimerStore, clock: FakeClock) -> None:
     """Cancel, move and fire some timers, staged ones and others, found in every way."""
     waiting = PendingTimers(timers)
     for _ in range(2):
-        found = await waiting.by_key("T", ["W0", "W4", "W6", "nobody"], unique=True)
+        found = await waiting.by_key("T", ["W0", "W4", "W6", "none"], unique=True)
         waiting.cancel(found.offsets[:2])
         await waiting.by_key("T", ["W0"], unique=False)
         for piece in waiting.by_topic("U", 0, clock.now_ms() + 5_000):

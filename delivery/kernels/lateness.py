@@ -1,4 +1,4 @@
-"""Counting into a histogram."""
+"""Compiled counting into a lateness histogram."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small pieces for kernels that turn held records (levels, timers) back into messages."""
+"""Compiled helpers that turn redirected records back into messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask about clients: connections 203, 204, 328; relayed 307, 309; progress 223.
+"""Requests about clients: connections 203, 204, 328; relayed 307, 309; progress 223.
 
 AdminBrokerProcessor, Broker2Client.
 """

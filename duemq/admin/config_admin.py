@@ -1,4 +1,4 @@
-"""Configuration over the wire: 25 changes it, 26 shows it. AdminBrokerProcessor, Configuration."""
+"""Configuration over the wire: change (25), show (26). AdminBrokerProcessor, Configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All groups at once: how far everybody is behind 317, corrected offsets 308.
+"""Requests about all groups: lag (317), corrected offsets (308).
 
 AdminBrokerProcessor.fetchAllConsumeStatsInBroker, queryCorrectionOffset.
 """

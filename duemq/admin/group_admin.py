@@ -1,4 +1,4 @@
-"""Consumer groups for tools: settings, progress, how far behind they are. AdminBrokerProcessor."""
+"""Requests about consumer groups: settings, progress, lag. AdminBrokerProcessor."""
 
 from __future__ import annotations
 

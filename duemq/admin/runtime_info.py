@@ -1,4 +1,4 @@
-"""How the broker is: runtime info 28, statistics 315, replication 907, cleaning 306, 316, 329.
+"""Runtime info 28, statistics 315, replication 907, clean-up 306, 316, 329.
 
 AdminBrokerProcessor.prepareRuntimeInfo, BrokerStatsManager.
 """

@@ -1,4 +1,4 @@
-"""Topics for tools: created, changed, deleted, listed, measured. AdminBrokerProcessor.
+"""Requests about topics: create, change, delete, list, measure. AdminBrokerProcessor.
 
 17, 18, 215 are answered when the file is written and the name servers have been told.
 """

@@ -1,4 +1,4 @@
-"""DueMQ's own request: a look at what plugins and broker know, as JSON.
+"""Request 9001: views of broker and plugins as JSON.
 
     request 9001, field `view`     "" lists the views      "schedule_service.levels" shows one
                   other fields     what an `AskedView` is asked for

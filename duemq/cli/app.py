@@ -1,4 +1,4 @@
-"""The commands. Each imports what it needs when it runs, so that none waits for the others'."""
+"""The command line application. Each command imports its modules when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where compiled code is kept when the usual place cannot be written.
+"""Directory of compiled kernels when the default directory cannot be written.
 
     DUEMQ_KERNEL_CACHE, else $XDG_CACHE_HOME/duemq/kernels, else ~/.cache/duemq/kernels
         |  cannot be made or written: a service account without a home, a read-only image
@@ -6,7 +6,7 @@
     a directory of this user's own below the temporary directory
 
 Machine code that is loaded is code that runs. So the directory must belong to this user, and
-nobody else may write there; where one of that name is not like that, a fresh one is made.
+no other user may write there; otherwise a new directory is made.
 """
 
 from __future__ import annotations

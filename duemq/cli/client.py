@@ -1,4 +1,4 @@
-"""What the commands need of a cluster: find brokers, ask them."""
+"""Client of the commands: finds the brokers of a cluster and sends them requests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Cluster:
         """Return the answer of the server at `address`, whatever its code.
 
         Raises:
-            ConnectionError: Nobody answers there.
+            ConnectionError: Nothing answers at the address.
         """
         client = self._clients.get(address)
         if client is None:
@@ -88,7 +88,7 @@ class Cluster:
 
         Raises:
             RequestError: It refused.
-            ConnectionError: Nobody answers there.
+            ConnectionError: Nothing answers at the address.
         """
         answer = await self.ask(address, code, fields, body)
         if answer.code != ResponseCode.SUCCESS:

@@ -1,4 +1,4 @@
-"""`duemq config show`: every key, its value, its default, and where it was set."""
+"""`duemq config show`: every key, its value, its default and its source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duemq consume`: read a topic, print each message as it comes, keep the group's progress.
+"""`duemq consume`: prints messages of a topic as they arrive, commits the offsets of a group.
 
 One process reads all queues of the topic: it takes no part in rebalancing. It is meant for
 looking and for scripts; applications use a RocketMQ client.

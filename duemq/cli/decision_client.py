@@ -1,4 +1,4 @@
-"""A small client for pending messages: cancel, move, fire now; and its commands.
+"""Client for decisions about pending messages (cancel, move, fire), and its commands.
 
     async with Deciding("127.0.0.1:9876") as waiting:
         for result in await waiting.cancel(ids=["7F00..."]):

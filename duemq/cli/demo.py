@@ -1,9 +1,10 @@
-"""`make demo`: a broker, a real client, and when each message was promised and came.
+"""`make demo`: a broker, a real client, and a table of promised and actual delivery times.
 
-this process -- starts --> `duemq broker` (with a name server inside, free ports, temporary store)
-             -- starts --> demo_client   (the C++ client sends by level and consumes)
-             -- reads  --> the broker's log, for the record each delivery was made from: its store
-                           time plus the level's delay is what was promised, to the millisecond
+this process -- starts  --> `duemq broker` (embedded name server, free ports, temporary store)
+             -- starts  --> demo_client   (the C++ client sends by level and by time, and consumes)
+             -- cancels --> one timer, by its key, as `duemq timers cancel` does
+             -- reads   --> the broker's log: the store time of the record that a delivery was made
+                            from, plus the level's delay, is the promise to the millisecond
 """
 
 from __future__ import annotations
@@ -21,15 +22,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from duemq.cli.decision_client import DecisionClient
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import console, print_json
 from message_store.log.record import Record, decode_record
 
+ClientEvent = dict[str, Any]
+"""One line of `demo_client`: `event`, `at_ms` and more."""
 TOPIC = "DueMQDemo"
 LOG_FILE_BYTES = 1 << 24
 RECORD_BYTES_MAX = 1 << 16  # of a message of the demo
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000}
 EACH = 4
+TIMER_DELAYS_MS = (1_234, 3_456, 6_789)
+CANCELLED_KEY, CANCELLED_DELAY_MS = "timer-cancelled", 8_000  # before the last level is due
 START_TIMEOUT_S = 300  # a first start compiles kernels
 RUN_TIMEOUT_S = 120
 LINGER_S = 2.0  # for a message that comes twice
@@ -54,7 +60,13 @@ defaultTopicQueueNums = 2
 
 @dataclass(slots=True)
 class Line:
-    """One message of the demo. Times in ms since 1970; 0: not known yet."""
+    """One message of the demo. Times in ms since 1970; 0: not known yet.
+
+    Attributes:
+        level: 0 for a timer.
+        exact: whether the promise is known to the millisecond.
+        cancelled: the broker has promised never to deliver it.
+    """
 
     key: str
     level: int
@@ -63,6 +75,7 @@ class Line:
     arrivals: list[int] = field(default_factory=list)
     stored_ms: int = 0
     exact: bool = False
+    cancelled: bool = False
 
     @property
     def late_ms(self) -> int:
@@ -71,9 +84,11 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """What is to be said about it now."""
+        """State of the message; a fault is in capitals."""
+        if self.cancelled:
+            return "CAME AFTER ITS CANCEL" if self.arrivals else "cancelled"
         if not self.arrivals:
-            return "waiting"
+            return "pending"
         if len(self.arrivals) > 1:
             return "DOUBLED"
         if self.exact and self.stored_ms < self.promised_ms:
@@ -96,15 +111,15 @@ class Demo:
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was sent has come."""
-        return self.all_sent and all(line.arrivals for line in self.lines.values())
+        """Whether every message that was sent has arrived or is cancelled."""
+        return self.all_sent and all(
+            line.arrivals or line.cancelled for line in self.lines.values()
+        )
 
-    def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: ClientEvent) -> None:
         """Note one event of the client."""
         if event["event"] == "sent":
-            promised = event["at_ms"] + DELAYS_MS[event["level"]]
-            line = Line(event["key"], event["level"], event["at_ms"], promised)
-            self.lines[line.key] = line
+            self._sent(event)
         elif event["event"] == "received" and event["key"] in self.lines:
             self._arrived(self.lines[event["key"]], event)
         elif event["event"] == "all sent":
@@ -112,10 +127,16 @@ class Demo:
         elif event["event"] == "failed":
             self.failure = event["why"]
 
-    def _arrived(self, line: Line, event: dict[str, Any]) -> None:
+    def _sent(self, event: ClientEvent) -> None:
+        level, sent_ms = event["level"], event["at_ms"]
+        promised_ms = event["due_ms"] or sent_ms + DELAYS_MS[level]
+        line = Line(event["key"], level, sent_ms, promised_ms, exact=not level)
+        self.lines[line.key] = line
+
+    def _arrived(self, line: Line, event: ClientEvent) -> None:
         line.arrivals.append(event["at_ms"])
         line.stored_ms = event["store_ms"]
-        if event["prepared"] < 0:
+        if event["prepared"] < 0 and line.level:
             origin = -(event["prepared"] + 1)
             record = self._record(origin)
             line.promised_ms = record.store_ms + DELAYS_MS[line.level]
@@ -134,8 +155,8 @@ class Demo:
         if not self.all_sent:
             found.append("not everything was sent")
         for line in self.lines.values():
-            if line.verdict != "ok":
-                verdict = "MISSING" if line.verdict == "waiting" else line.verdict
+            if line.verdict not in ("ok", "cancelled"):
+                verdict = "MISSING" if line.verdict == "pending" else line.verdict
                 found.append(f"{line.key}: {verdict}")
         return found
 
@@ -153,8 +174,10 @@ def run_demo(*, as_json: bool) -> None:
         if not sys.stdout.isatty():
             print()  # the live table ends without one
         worst = max((line.late_ms for line in demo.lines.values()), default=0)
+        timers = sum(not line.level for line in demo.lines.values())
         print(
-            f"{len(demo.lines)} messages: none missing, none early, none doubled; "
+            f"{len(demo.lines)} messages, {timers} of them timers: none missing, none early, "
+            f"none doubled, the cancelled one never came; "
             f"the latest reached the client {worst} ms after its promise"
         )
     if faults:
@@ -176,6 +199,7 @@ def _facts(line: Line) -> dict[str, Any]:
         "sent_ms": line.sent_ms,
         "promised_ms": line.promised_ms,
         "stored_ms": line.stored_ms,
+        "cancelled": line.cancelled,
         "arrived_ms": line.arrivals,
         "late_ms": line.late_ms,
         "verdict": line.verdict,
@@ -209,10 +233,8 @@ async def _run(as_json: bool, own: bool) -> Demo:
         async with _broker(Path(directory)) as ready:
             demo = Demo(Path(directory) / "store" / "commitlog")
             async with _client(Path(directory), ready["namesrv"], own) as lines:
-                if as_json:
-                    await _follow(demo, lines)
-                else:
-                    await _follow_live(demo, lines)
+                following = _follow(demo, lines, ready["namesrv"])
+                await (following if as_json else _show_live(demo, following))
             return demo
 
 
@@ -242,7 +264,9 @@ async def _broker(directory: Path) -> AsyncIterator[dict[str, Any]]:
 @asynccontextmanager
 async def _client(directory: Path, namesrv: str, own: bool) -> AsyncIterator[asyncio.StreamReader]:
     """Run the client process; yield its output."""
-    words = [*(str(level) for level in DELAYS_MS), *(["--own"] if own else [])]
+    timers = [*TIMER_DELAYS_MS, CANCELLED_DELAY_MS]
+    words = [*(str(level) for level in DELAYS_MS), "--timers", *map(str, timers)]
+    words += ["--cancelled", CANCELLED_KEY, *(["--own"] if own else [])]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "duemq.cli.demo_client", namesrv, TOPIC, str(EACH), *words,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -267,8 +291,17 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
             await process.wait()
 
 
-async def _follow(demo: Demo, lines: asyncio.StreamReader) -> None:
-    """Take events until everything came and nothing more does, or time is over."""
+async def _cancel(demo: Demo, namesrv: str) -> None:
+    """Cancel one timer, as an operator would; a broker that refuses is a fault."""
+    async with DecisionClient(namesrv) as client:
+        [result] = await client.cancel(keys=[CANCELLED_KEY], topic=TOPIC)
+    demo.lines[CANCELLED_KEY].cancelled = result.verdict == "done"
+    if not demo.lines[CANCELLED_KEY].cancelled:
+        demo.failure = f"{CANCELLED_KEY} cannot be cancelled: {result.verdict}"
+
+
+async def _follow(demo: Demo, lines: asyncio.StreamReader, namesrv: str) -> None:
+    """Take events until all messages have arrived and no more do, or the time is over."""
     try:
         async with asyncio.timeout(RUN_TIMEOUT_S):
             while not demo.complete and not demo.failure:
@@ -277,6 +310,8 @@ async def _follow(demo: Demo, lines: asyncio.StreamReader) -> None:
                     demo.failure = "the client ended"
                     return
                 demo.take(json.loads(line))
+                if demo.all_sent and not demo.lines[CANCELLED_KEY].cancelled:
+                    await _cancel(demo, namesrv)
         async with asyncio.timeout(LINGER_S):
             while line := await lines.readline():
                 demo.take(json.loads(line))
@@ -284,11 +319,11 @@ async def _follow(demo: Demo, lines: asyncio.StreamReader) -> None:
         return
 
 
-async def _follow_live(demo: Demo, lines: asyncio.StreamReader) -> None:
+async def _show_live(demo: Demo, work: Coroutine[object, None, None]) -> None:
     from rich.live import Live
 
     with Live(_table(demo), console=console(), refresh_per_second=8) as live:
-        following = asyncio.create_task(_follow(demo, lines))
+        following = asyncio.create_task(work)
         while not following.done():
             await asyncio.wait([following], timeout=0.1)
             live.update(_table(demo))
@@ -301,19 +336,19 @@ def _table(demo: Demo) -> Any:
     rows = [
         (
             line.key,
-            line.level,
+            f"level {line.level}" if line.level else "timer",
             _clock_text(line.promised_ms),
             _clock_text(line.arrivals[0]) if line.arrivals else "",
-            line.stored_ms - line.promised_ms if line.exact else "",
+            line.stored_ms - line.promised_ms if line.exact and line.arrivals else "",
             line.late_ms if line.arrivals else "",
             line.verdict,
         )
         for line in demo.lines.values()
     ]
     columns = (
-        "message", "#level", "promised", "arrived", "#stored +ms", "#arrived +ms", "",
+        "message", "kind", "promised", "arrived", "#stored +ms", "#arrived +ms", "",
     )  # fmt: skip
-    return table("DueMQ: messages by level", columns, rows)
+    return table("DueMQ: messages by level and by time", columns, rows)
 
 
 def _clock_text(ms: int) -> str:

@@ -1,4 +1,4 @@
-"""The demo's client: a child process that drives the C++ RocketMQ client of PyPI `rocketmq`.
+"""Child process of the demo that drives the C++ client of the PyPI package `rocketmq`.
 
 It prints what happens to it as JSON lines; `demo` reads them. Nothing of DueMQ's is in the way:
 the C++ library talks to the broker as any application would. The library exists for x86-64 only;
@@ -13,6 +13,8 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from duemq.cli.client import Cluster, Queue
@@ -22,8 +24,33 @@ from message_store.clock import SystemClock
 from message_store.log.record import Record
 
 GROUP = "duemq_demo"
+DELIVER_AT = "TIMER_DELIVER_MS"  # MessageConst.PROPERTY_TIMER_DELIVER_MS
 HELLO_COUNT = 8
 HELLO_WAIT_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Messages to send.
+
+    Attributes:
+        levels, each: levels, and messages of each.
+        timers_ms: delays of timers; the last one is named `cancelled`.
+    """
+
+    levels: list[int]
+    each: int
+    timers_ms: list[int]
+    cancelled: str
+
+    def messages(self) -> Iterator[tuple[str, int, int]]:
+        """Yield (key, level, delay in ms); a timer has level 0, a level message delay 0."""
+        for at, delay_ms in enumerate(self.timers_ms, 1):
+            is_last = at == len(self.timers_ms)
+            yield self.cancelled if is_last else f"timer-{delay_ms}", 0, delay_ms
+        for index in range(self.each):
+            for level in self.levels:
+                yield f"level-{level}-{index}", level, 0
 
 
 class Reporter:
@@ -32,6 +59,10 @@ class Reporter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._clock = SystemClock()
+
+    def now_ms(self) -> int:
+        """Return the present time."""
+        return self._clock.now_ms()
 
     def __call__(self, event: str, **facts: Any) -> None:
         """Print one event with the time."""
@@ -64,22 +95,28 @@ def start_consumer(namesrv: str, topic: str, report: Reporter) -> tuple[Any, thr
     return consumer, awake
 
 
-def send(producer: Any, topic: str, key: str, level: int, report: Reporter) -> None:
-    """Send one message by level, 0: at once."""
+def send(
+    producer: Any, topic: str, key: str, report: Reporter, level: int = 0, delay_ms: int = 0
+) -> None:
+    """Send one message by level or by time; without both it is visible at once."""
     from rocketmq.client import Message
 
     message = Message(topic)
     message.set_keys(key)
     message.set_body(f"hello from {key}")
+    due_ms = report.now_ms() + delay_ms if delay_ms else 0
     if level:
         message.set_delay_time_level(level)
+    if due_ms:
+        message.set_property(DELIVER_AT, str(due_ms))
     result = producer.send_sync(message)
-    if level:
-        report("sent", key=key, level=level, status=int(result.status), message_id=result.msg_id)
+    if level or due_ms:
+        facts = {"status": int(result.status), "message_id": result.msg_id}
+        report("sent", key=key, level=level, due_ms=due_ms, **facts)
 
 
-def run(namesrv: str, topic: str, levels: list[int], each: int) -> None:
-    """Send `each` messages of every level; then read until standard input closes."""
+def run(namesrv: str, topic: str, plan: Plan) -> None:
+    """Send the messages of a plan; then consume until standard input closes."""
     from rocketmq.client import Producer
 
     report = Reporter()
@@ -87,41 +124,42 @@ def run(namesrv: str, topic: str, levels: list[int], each: int) -> None:
     producer.set_namesrv_addr(namesrv)
     producer.start()
     for index in range(HELLO_COUNT):
-        send(producer, topic, f"hello-{index}", 0, report)
+        send(producer, topic, f"hello-{index}", report)
     consumer, awake = start_consumer(namesrv, topic, report)
     if not awake.wait(HELLO_WAIT_S):
         report("failed", why=f"the consumer saw nothing within {HELLO_WAIT_S} s")
         return
-    for index in range(each):
-        for level in levels:
-            send(producer, topic, f"level-{level}-{index}", level, report)
+    for key, level, delay_ms in plan.messages():
+        send(producer, topic, key, report, level, delay_ms)
     report("all sent")
     sys.stdin.read()
     consumer.shutdown()
     producer.shutdown()
 
 
-async def run_own(namesrv: str, topic: str, levels: list[int], each: int) -> None:
+async def run_own(namesrv: str, topic: str, plan: Plan) -> None:
     """The same with DueMQ's own client, for machines that have no C++ one."""
     report = Reporter()
     async with Cluster(namesrv) as cluster:
 
-        async def put(key: str, level: int) -> None:
-            outgoing = Outgoing(topic, "", level=level, key=key, queue_id=0)
+        async def put(key: str, level: int = 0, delay_ms: int = 0) -> None:
+            due_ms = report.now_ms() + delay_ms if delay_ms else 0
+            at = str(due_ms) if due_ms else ""
+            outgoing = Outgoing(topic, "", level=level, key=key, queue_id=0, at=at)
             async for sent in sending(cluster, outgoing, f"hello from {key}".encode()):
-                if level:
-                    report("sent", key=key, level=level, status=0, message_id=sent.message_id)
+                if level or due_ms:
+                    facts = {"status": 0, "message_id": sent.message_id}
+                    report("sent", key=key, level=level, due_ms=due_ms, **facts)
 
         def received(queue: Queue, record: Record) -> None:
             facts = {"store_ms": record.store_ms, "prepared": record.prepared_offset, "times": 0}
             report("received", key=record.properties.get("KEYS", ""), **facts)
 
-        await put("hello-0", 0)
+        await put("hello-0")
         wanted = Wanted(topic, GROUP, from_first=True)
         reading = asyncio.create_task(Reader(cluster, wanted, received).run())
-        for index in range(each):
-            for level in levels:
-                await put(f"level-{level}-{index}", level)
+        for message in plan.messages():
+            await put(*message)
         report("all sent")
         await reading
 
@@ -133,9 +171,12 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("each", type=int)
     parser.add_argument("levels", type=int, nargs="+")
+    parser.add_argument("--timers", type=int, nargs="+", required=True, help="delays in ms")
+    parser.add_argument("--cancelled", required=True, help="key of the last timer")
     parser.add_argument("--own", action="store_true", help="DueMQ's own client")
     arguments = parser.parse_args()
-    wanted = (arguments.namesrv, arguments.topic, arguments.levels, arguments.each)
+    plan = Plan(arguments.levels, arguments.each, arguments.timers, arguments.cancelled)
+    wanted = (arguments.namesrv, arguments.topic, plan)
     try:
         if arguments.own:
             asyncio.run(run_own(*wanted))

@@ -1,4 +1,4 @@
-"""Exit codes, and how an error becomes one line and one of them."""
+"""Exit codes, and the conversion of errors into one line and an exit code."""
 
 from __future__ import annotations
 

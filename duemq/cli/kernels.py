@@ -1,8 +1,9 @@
-"""`duemq kernels warm`, and the notice of a first start that has to compile.
+"""`duemq kernels warm`, and the notice of a first start that compiles kernels.
 
-Kernels are compiled by using a whole broker once, in a temporary directory: those are the very
-argument types that a real one uses. A child process does it, so that the memory that compiling
-takes does not stay with the broker.
+Kernels are compiled by use, in temporary directories: of the store, the timers, the migration and a
+whole broker, with the argument types of the real ones. Child processes do it, so that the memory of
+the compiler does not stay with the broker. Each starts with another part; a kernel that one of them
+compiles is loaded by the others (`message_store.kernels.kernel`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from message_store.clock import SystemClock
 NOTICE = "compiling kernels, once for this version (about a minute) ..."
 WARM_TIMEOUT_S = 1_200
 IN_CHILD = "DUEMQ_WARMING"
+PARTS = 4  # see `main`
 
 
 def compile_if_needed() -> None:
@@ -29,24 +31,36 @@ def compile_if_needed() -> None:
     if is_complete() or os.environ.get(IN_CHILD):
         return
     print(f"duemq: {NOTICE}", file=sys.stderr, flush=True)
-    _run_child()
+    _run_children()
 
 
-def _run_child() -> None:
-    command = [sys.executable, "-m", "duemq.cli.kernels"]
+def _run_children() -> None:
+    """Compile all kernels in child processes; set the mark of a complete cache."""
+    from message_store.warm import set_complete
+
     top = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (top, os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, IN_CHILD: "1", "PYTHONPATH": path}
-    done = subprocess.run(
-        command,
-        check=False,
-        env=environment,
-        timeout=WARM_TIMEOUT_S,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        fail(f"kernels cannot be compiled:\n{done.stderr[-4_000:]}", Exit.INTERNAL)
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "duemq.cli.kernels", str(first)],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for first in range(min(PARTS, os.cpu_count() or 1))
+    ]
+    try:
+        for child in children:
+            _, text = child.communicate(timeout=WARM_TIMEOUT_S)
+            if child.returncode:
+                fail(f"kernels cannot be compiled:\n{text[-4_000:]}", Exit.INTERNAL)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    set_complete()
 
 
 def warm(*, force: bool, as_json: bool) -> None:
@@ -58,10 +72,10 @@ def warm(*, force: bool, as_json: bool) -> None:
     started = clock.monotonic_s()
     needed = force or not is_complete()
     if needed and as_json:
-        _run_child()
+        _run_children()
     elif needed:
         with console(stderr=True).status(NOTICE):
-            _run_child()
+            _run_children()
     took = round(clock.monotonic_s() - started, 1)
     if as_json:
         print_json({"compiled": needed, "seconds": took, "cache": str(CACHE_DIRECTORY)})
@@ -71,19 +85,18 @@ def warm(*, force: bool, as_json: bool) -> None:
         print(f"kernels are compiled already, kept in {CACHE_DIRECTORY}")
 
 
-def main() -> None:
-    """Compile, in this process."""
+def main(first: int) -> None:
+    """Compile in this process, beginning with one of the parts."""
     from duemq.warm import use_a_broker
-    from message_store.warm import set_complete, warm_store
+    from message_store.warm import warm_store
     from migration.warm import warm_migration
     from timer_store.warm import warm_timers
 
-    warm_store()
-    warm_timers()
-    warm_migration()
-    asyncio.run(use_a_broker())
-    set_complete()
+    parts = (warm_timers, lambda: asyncio.run(use_a_broker()), warm_store, warm_migration)
+    assert len(parts) == PARTS
+    for part in parts[first:] + parts[:first]:
+        part()
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

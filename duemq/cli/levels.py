@@ -1,4 +1,4 @@
-"""`duemq levels`: pending messages by level, what is due next, how late deliveries were."""
+"""`duemq levels`: pending messages by level, next due time, lateness of deliveries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duemq message show`: a message in any state, and what happened to it.
+"""`duemq message show`: state and history of a message.
 
 DueMQ's brokers find it and tell its history (request 9002). Apache's brokers are asked for the
 record only: by offset message id, or by unique key and topic.

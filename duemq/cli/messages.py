@@ -1,4 +1,4 @@
-"""`duemq send`, and messages as plain data."""
+"""`duemq send`, and the plain-data form of messages."""
 
 from __future__ import annotations
 

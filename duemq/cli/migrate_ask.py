@@ -1,4 +1,4 @@
-"""Asks one broker about its migrations, and waits for what it began."""
+"""Client for migration requests of one broker, with progress until they complete."""
 
 from __future__ import annotations
 

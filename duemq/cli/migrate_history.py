@@ -1,4 +1,4 @@
-"""`duemq migrate history`: what was migrated, as a table, JSON, or a page for one run."""
+"""`duemq migrate history`: past migrations as a table, as JSON, or as a page for one run."""
 
 from __future__ import annotations
 

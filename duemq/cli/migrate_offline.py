@@ -1,4 +1,4 @@
-"""`duemq migrate offline`: a stopped store's levels become timers."""
+"""`duemq migrate offline`: converts the levels of a stopped store to timers."""
 
 from __future__ import annotations
 

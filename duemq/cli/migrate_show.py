@@ -1,4 +1,4 @@
-"""`duemq migrate`: what is shown of plans, steps and where levels stand."""
+"""Output of `duemq migrate`: plans, steps and the state of each level."""
 
 from __future__ import annotations
 

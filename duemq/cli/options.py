@@ -1,4 +1,4 @@
-"""Options that several commands share, and the properties they make."""
+"""Options shared by commands, and the properties built from them."""
 
 from __future__ import annotations
 

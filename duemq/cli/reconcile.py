@@ -1,4 +1,4 @@
-"""`duemq reconcile`: what became of every scheduled message of a store."""
+"""`duemq reconcile`: the outcome of every scheduled message of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs beside the audit as commands: what falls due, lateness, plan, proof, repair, watch."""
+"""Commands of the jobs beside the audit: forecast, lateness, plan, proof, repair, watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs an audit and prints it; shows the audits that a ledger tells of."""
+"""Command that runs an audit and prints it, and the list of recorded audits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all commands on Spark share: where it runs, a line that says what is done, errors."""
+"""Shared parts of commands that use Spark: session, progress line, errors."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def could_not_run(
 def in_spark(where: Where, what: str, work: Callable[[SparkSession], T], *, shown: bool) -> T:
     """Return what `work` returns; a line on standard error says how far it is.
 
-    Spark ends with this process, which takes it a second: nobody waits for that to see the result.
+    Spark ends with this process, which takes a second; the result is shown before.
     """
     from reconciliation.spark.master import session_at
 

@@ -1,4 +1,4 @@
-"""How a command that goes on (`consume`, `timers follow`, `levels --watch`) outlives a restart."""
+"""Reconnects of long-running commands (`consume`, `timers follow`, `levels --watch`)."""
 
 from __future__ import annotations
 

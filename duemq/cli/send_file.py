@@ -1,4 +1,4 @@
-"""`duemq send --from FILE`: put again what `duemq reconcile repair` wrote, each message once.
+"""`duemq send --from FILE`: resends the output of `duemq reconcile repair`, each message once.
 
 What exists meanwhile is skipped: a message with this unique id in its topic, or one that was put
 again before and still waits. So the same file may be sent twice, or after a stop in the middle.
@@ -45,7 +45,7 @@ class Lost:
 
     Attributes:
         phys_offset: where its record lies in the store that lost it.
-        due_ms: when it was promised, None: nobody knows.
+        due_ms: when it was promised, None: unknown.
     """
 
     topic: str

@@ -1,4 +1,4 @@
-"""`duemq broker` and `duemq namesrv`: run until a signal says stop.
+"""`duemq broker` and `duemq namesrv`: run until a signal arrives.
 
 SIGTERM, SIGINT    stop cleanly, exit 0        SIGHUP    read the configuration file again
 """

@@ -1,4 +1,4 @@
-"""`duemq timers compact`: make old commit log files free of what waits in them."""
+"""`duemq timers compact`: copies pending timers out of old commit log files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duemq timers cancel`, `move` and `fire`: decide about pending messages."""
+"""`duemq timers cancel`, `move` and `fire`: decisions about pending messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duemq timers forecast`: how many timers are due when, as bars in the terminal."""
+"""`duemq timers forecast`: pending timers by due time, as bars in the terminal."""
 
 from __future__ import annotations
 

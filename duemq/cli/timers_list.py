@@ -1,4 +1,4 @@
-"""`duemq timers list`: pending timers page by page, the next due first."""
+"""`duemq timers list`: pending timers page by page, earliest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duemq timers` and `duemq timers follow`: pending timers, the next ones, rates, lateness."""
+"""`duemq timers` and `duemq timers follow`: pending timers, next due, rates, lateness."""
 
 from __future__ import annotations
 

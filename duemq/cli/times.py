@@ -1,4 +1,4 @@
-"""Times as people type them."""
+"""Times as people type them, parsed to milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`duemq store verify`: what is wrong with a store directory, and where."""
+"""`duemq store verify`: damage of a store directory, with file and byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of Apache 4.9 and 5.3.3 that DueMQ reads past, and values it must refuse.
+"""Keys of Apache 4.9 and 5.3.3 that have no effect in DueMQ, and values that it refuses.
 
 An operator's `broker.conf` loads as it is: a key listed here is neither unknown nor an error; it
 just has no effect, for the reason given. A value that would make the broker promise what it does

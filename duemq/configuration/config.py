@@ -1,4 +1,4 @@
-"""The broker's own configuration section.
+"""Configuration section of the broker.
 
 Source: BrokerConfig, NettyServerConfig, NettySystemConfig
 """

@@ -1,4 +1,4 @@
-"""Changes to a configuration file that keep its comments, its order, its owner and its mode.
+"""Edits of a configuration file that keep comments, order, owner and mode.
 
 prepare   the new text beside the file, on the disk
    |      (the running broker takes the change)

@@ -1,4 +1,4 @@
-"""Which keys a request of the network may change: those declared with `wire=True`, no others.
+"""Keys that a network request may change: those declared with `wire=True`.
 
 A request is not authenticated. A key that names a path, an address, a command or a class would let
 anybody who reaches the port write files, redirect the broker or run programs with its rights, so a

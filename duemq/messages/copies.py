@@ -1,4 +1,4 @@
-"""New messages made of stored ones: the rows of a PutBatch that repeat a record elsewhere."""
+"""Copies of stored messages: rows of a PutBatch that repeat a record elsewhere."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Cancel (9011), move (9012), fire (9013): DueMQ's own requests about messages that wait.
+"""Cancel (9011), move (9012), fire (9013): DueMQ's own requests about pending messages.
 
     body      JSON: who is meant (ids, keys, handles, topic), when it is to come, dry_run
     answer    0 + JSON: one result for each name, in the order asked
 
-Whoever holds waiting messages is asked in turn, timers before levels. A name is decided on once it
-is found, a bounded piece a step, other work between; the answer leaves when the records of all
+Each plugin with pending messages is asked in turn, timers before levels. A name is decided on when
+it is found, in bounded pieces with other work between; the response is sent when the records of all
 decisions are as durable as the store is configured for.
 
 The codes lie far above Apache's; Apache's broker answers them with "not supported" (3).

@@ -1,4 +1,4 @@
-"""What is answered about messages that wait: verdicts of single messages become results by name."""
+"""Results of decisions: verdicts of single messages, collected by requested name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Result(msgspec.Struct, omit_defaults=True):
         messages: how many messages were decided on.
         due_ms: when the first of them was due.
         refused: how many were not, because the store refused.
-        remark: why, or what is odd.
+        remark: the reason, or what is unusual about it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Find a message and show its history (9002): DueMQ's own request, for any message in the log.
+"""History request (9002): finds a message and returns its history.
 
     body      JSON: name (unique key, one of the KEYS, or offset message id), topic
     answer    0 + JSON: the messages of that name, each with its state and its records

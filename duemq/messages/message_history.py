@@ -1,4 +1,4 @@
-"""History of a message: what its records in the log say happened to it. Pure decisions.
+"""History of a message, derived from its records in the log. Pure decisions.
 
     half message --commit--> message or scheduled --due--> delivered | quarantined
                              |                \\-- cancelled
@@ -32,7 +32,7 @@ from message_store.text import encode_offset_id
 COMMIT: Final = 8  # of SYS_TRANSACTION_MASK: MessageSysFlag.TRANSACTION_COMMIT_TYPE
 HELD_TOPICS: Final = (SCHEDULE_TOPIC, TIMER_TOPIC)
 OWN_TOPICS: Final = (*HELD_TOPICS, HALF_TOPIC, DECISION_TOPIC, QUARANTINE_TOPIC, GIVEN_UP_TOPIC)
-HIDDEN_TOPICS: Final = (HALF_TOPIC, GIVEN_UP_TOPIC)  # never shown: nobody has committed them
+HIDDEN_TOPICS: Final = (HALF_TOPIC, GIVEN_UP_TOPIC)  # never shown: not committed
 
 
 class Event(StrEnum):

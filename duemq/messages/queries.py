@@ -1,4 +1,4 @@
-"""Looking at stored messages: by key 12, by log offset 33, queue units 321.
+"""Queries: by key (12), by log offset (33), queue units (321).
 
 QueryMessageProcessor, AdminBrokerProcessor.
 """

@@ -1,8 +1,8 @@
-"""Recall (370): a timer is cancelled by the handle that its producer got. RecallMessageProcessor.
+"""Recall (370): cancels a timer by the handle that its producer received. RecallMessageProcessor.
 
 checks -> who holds timers decides: done, delivered already, unknown
-       -> nobody offers that: a marker is stored, as Apache does; the answer then only means
-          that the wish was recorded
+       -> no plugin offers that: a marker is stored, as Apache does; the answer then only means
+          that the request was recorded
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The recall handle: what a producer hands in to cancel a timer. RecallMessageHandle.
+"""Recall handle: names a timer to cancel. RecallMessageHandle.
 
 URL-safe base64 of "v1 TOPIC BROKERNAME TIME UNIQKEY", TIME = TIMER_OUT_MS + 1
 """

@@ -1,4 +1,4 @@
-"""One message in the stored format with other coordinates than its record has."""
+"""Stored form of one message with other coordinates than its record has."""
 
 from __future__ import annotations
 

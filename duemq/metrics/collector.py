@@ -1,4 +1,4 @@
-"""Figures of a running broker for Prometheus, read at each scrape.
+"""Prometheus collector of broker figures, read at each scrape.
 
 registry <-- BrokerCollector (reads figures when asked)      <-- plugins' histograms
    |
@@ -17,11 +17,11 @@ from prometheus_client.registry import Collector
 from duemq.metrics.http_server import MetricsServer
 
 if TYPE_CHECKING:
-    from duemq.broker import Broker
+    from duemq.metrics.running_broker import RunningBroker
 
 
 class BrokerCollector(Collector):
-    """Figures that the broker keeps anyway, read when somebody asks.
+    """Figures that the broker keeps anyway, read at a scrape.
 
     Args:
         gauges: name without prefix to (help, function).
@@ -43,7 +43,7 @@ class BrokerCollector(Collector):
             yield CounterMetricFamily(f"duemq_{name}", text, value=value())
 
 
-def broker_collector(broker: Broker) -> BrokerCollector:
+def broker_collector(broker: RunningBroker) -> BrokerCollector:
     """Return the figures of a running broker."""
     store, parts = broker.store, broker.parts
     totals = parts.stats.totals
@@ -86,7 +86,7 @@ def broker_collector(broker: Broker) -> BrokerCollector:
     return BrokerCollector(gauges, counters)
 
 
-def metrics_server(broker: Broker, registry: CollectorRegistry) -> MetricsServer:
+def metrics_server(broker: RunningBroker, registry: CollectorRegistry) -> MetricsServer:
     """Return the HTTP server of a running broker."""
 
     def ailment() -> str:

@@ -1,4 +1,4 @@
-"""The HTTP port for Prometheus and for probes, on the broker's own event loop.
+"""HTTP server for Prometheus and health probes, on the broker's event loop.
 
     GET /metrics    200 with all figures (text or OpenMetrics, gzip if accepted)
     GET /healthz    200 while the broker works, 503 once it must be restarted

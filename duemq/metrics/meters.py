@@ -1,4 +1,4 @@
-"""Meters: counters and histograms that request handlers fill and /metrics reads.
+"""Counters and histograms that request handlers fill and /metrics reads.
 
 Every meter is keyed by label values that clients choose, so the number of keys is bounded; what
 comes after the bound is counted under one key of empty labels.

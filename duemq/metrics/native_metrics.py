@@ -1,4 +1,4 @@
-"""Apache's native metrics: the series of 5.3.3's Prometheus exporter, under its names and labels.
+"""Apache's native metrics: series of 5.3.3's Prometheus exporter, same names and labels.
 
 Values are read when /metrics is asked for, on the event loop's thread, in pieces. What the timer
 store and other plugins know under Apache's names, they serve themselves; `NativeRegistry` adds the
@@ -41,7 +41,7 @@ from duemq.transactions.half_messages import HALF_TOPIC
 
 if TYPE_CHECKING:
     from duemq.assembly import Parts
-    from duemq.broker import Broker
+    from duemq.metrics.running_broker import RunningBroker
     from duemq.registry.clients import ClientTable
 
 PREFIX: Final = "rocketmq_"
@@ -93,7 +93,7 @@ class NativeRegistry(CollectorRegistry):
 class NativeCollector:
     """Collector of Apache's series over a running broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: RunningBroker) -> None:
         self._broker, self._parts = broker, broker.parts
         self._loop = asyncio.get_running_loop()
 

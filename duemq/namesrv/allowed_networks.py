@@ -1,4 +1,4 @@
-"""Networks from which a name server takes registrations and administrative requests.
+"""Networks from which a name server accepts registrations and administrative requests.
 
 any                        every address
 loopback                   this machine: loopback, and the machine's own addresses

@@ -1,4 +1,4 @@
-"""The name server's own configuration section.
+"""Configuration section of the name server.
 
 Source: NamesrvConfig, NettyServerConfig
 """

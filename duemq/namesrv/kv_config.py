@@ -1,4 +1,4 @@
-"""The name server's key-value tables, by namespace, kept in one file. KVConfigManager."""
+"""Key-value tables of the name server, by namespace, in one file. KVConfigManager."""
 
 from __future__ import annotations
 

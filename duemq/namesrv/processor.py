@@ -1,4 +1,4 @@
-"""Answers of a name server: every code that clients, brokers and mqadmin send to one.
+"""Request processor of a name server: all codes of clients, brokers and mqadmin.
 
 Routes are compact JSON with quoted ids: the Go client splits the text by hand.
 Source: DefaultRequestProcessor, ClientRequestProcessor
@@ -85,7 +85,7 @@ class NamesrvProcessor:
     # -- clients ------------------------------------------------------------------------------
 
     async def route(self, request: Request) -> Response:
-        """Answer where a topic is; 17, and only 17, when nobody has it."""
+        """Answer where a topic is; 17, and only 17, when no broker has it."""
         topic = fields.text(request, "topic")
         route = self._table.route(topic)
         if route is None:

@@ -1,11 +1,11 @@
-"""Our broker's place in the routes of name servers: Apache's, and the one in our own process.
+"""Registration of the broker with name servers: Apache's, and the embedded one.
 
     start, every 30 s, connection lost --> 103 with all topics
     a topic changed --------------------> 103 with that topic, or with all if the last one failed
     stop -------------------------------> 104
 
 Every name server has a link with a task and a lock of its own, so that one that does not answer
-holds up nobody else, and versions reach each of them in order: a name server that has seen version
+delays no other, and versions reach each of them in order: a name server that has seen version
 7 may never be told what changed in version 6 alone. What changed since the last answer waits in
 the link and goes out together.
 
@@ -238,7 +238,7 @@ class Link:
             if answer.code != 0:
                 raise RegistrationRefused(f"answer {answer.code}: {answer.remark}")
         except BaseException:
-            self.registered = False  # nobody knows what has arrived: all topics go next
+            self.registered = False  # what arrived is unknown: send all topics next
             raise
         self.registered = self._connected
 

@@ -1,4 +1,4 @@
-"""The body of 103 and the data version in 322: what a broker tells a name server, both ways.
+"""Body of a registration (103) and data version of 322, encoded and decoded.
 
     compressed=false   {"filterServerList":[],"topicConfigSerializeWrapper":{...}}
     compressed=true    zlib of: int32 length + version JSON, int32 count,

@@ -1,4 +1,4 @@
-"""Which brokers live, and which topics they have. No socket, no clock, no file.
+"""Route table: live brokers and their topics. No socket, no clock, no file.
 
     103 register -----+
     104 unregister ---+--> brokers: name -> {id: address}     --> 105 route of a topic

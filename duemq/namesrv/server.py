@@ -1,8 +1,8 @@
-"""A name server: alone in its process, or inside a broker's.
+"""Name server: a process of its own, or embedded in a broker.
 
     async with NameServer(config, clock) as server:
         server.register_local(...)      # the broker in this process, without a socket
-        ...                             # everybody else comes by server.port
+        ...                             # others connect to server.port
 
 Source: NamesrvController
 """

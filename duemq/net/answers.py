@@ -1,4 +1,4 @@
-"""Answers to the sends of one batch: at once, or when the disk has them.
+"""Responses to the sends of one batch: immediate, or after the sync.
 
 rows that the kernel took     answered by the kernel, one write per connection
 rows that were refused        their code and remark, from here

@@ -1,4 +1,4 @@
-"""A port that is taken before the store is touched, so that one in use is found first."""
+"""Listening socket, bound before the store opens so that a port in use is reported first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outbound end: a client of one address that connects when needed."""
+"""Remoting client of one address; connects on demand."""
 
 from __future__ import annotations
 

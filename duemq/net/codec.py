@@ -1,4 +1,4 @@
-"""Frames of the remoting protocol: bytes to requests and answers, and back. No I/O.
+"""Codec of remoting frames: bytes to requests and responses and back. No I/O.
 
     | length (4) | type (1) | header length (3) | header | body |
 
@@ -20,7 +20,7 @@ from duemq.net import layout
 from message_store.errors import FrameError
 
 FRAME_BYTES_MAX: Final = 16_777_216  # com.rocketmq.remoting.frameMaxLength
-HEADER_BYTES_MAX: Final = 1 << 20  # decoding more would hold up everybody else
+HEADER_BYTES_MAX: Final = 1 << 20  # decoding more would delay all other connections
 VERSION: Final = 479  # MQVersion ordinal of 5.3.3
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2

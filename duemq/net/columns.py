@@ -1,4 +1,4 @@
-"""The arrays that the kernels of the front share with Python."""
+"""Arrays that the kernels of `net` share with Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection, either end: frames in, requests handled as tasks, answers and calls out.
+"""One connection, either end: incoming frames, request tasks, responses and calls.
 
 Requests of a connection run concurrently and are answered in any order; a peer matches answers by
 `opaque` alone. Both ends number their own requests, so bit 0 of the flag decides first. All methods

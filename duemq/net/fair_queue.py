@@ -1,4 +1,4 @@
-"""Requests that wait to be handled, one of each connection in turn.
+"""Queue of requests that takes one of each connection in turn.
 
 A peer that sends a thousand requests at once waits for its own requests, not the others for them.
 """

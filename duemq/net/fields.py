@@ -1,4 +1,4 @@
-"""Header fields of a request: text to values, with Apache's answer when they are wrong."""
+"""Header fields of a request, parsed to values; malformed ones are answered as Apache does."""
 
 from __future__ import annotations
 

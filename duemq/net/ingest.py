@@ -1,4 +1,4 @@
-"""Sends of all connections, taken together: one batch, one append, one write per connection.
+"""Ingest of sends: all connections of one loop turn, one batch, one append.
 
     loop turn     sockets --> receive buffers --> ready()          (one call_soon for all)
     next turn     per connection: kernel: frames --> PUT and WIRE rows

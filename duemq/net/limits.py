@@ -1,4 +1,4 @@
-"""Bounds of a remoting endpoint."""
+"""Limits of a remoting endpoint."""
 
 from __future__ import annotations
 

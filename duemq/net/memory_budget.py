@@ -1,4 +1,4 @@
-"""Memory that peers make the broker hold: one budget for all connections of an endpoint.
+"""Memory budget of an endpoint: frames, requests, held pulls and unread responses of all peers.
 
     received, not taken yet      + requests in hand + held pulls + answers not read yet
     \\_____________________________ charged to its connection ______________________________/

@@ -1,4 +1,4 @@
-"""Log lines about peers, bounded in number: a hostile peer must not fill the disk with them.
+"""Rate-limited log lines about peers.
 
 Each kind of line has an allowance of its own that refills with time; what was left out is counted
 and reported with the next line of that kind.

@@ -1,4 +1,4 @@
-"""The address by which other machines reach this one."""
+"""Address by which other machines reach this one."""
 
 from __future__ import annotations
 

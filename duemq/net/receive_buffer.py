@@ -1,4 +1,4 @@
-"""What a socket delivered and nobody has taken yet."""
+"""Receive buffer of a connection: bytes that are not parsed yet."""
 
 from __future__ import annotations
 

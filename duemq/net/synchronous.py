@@ -1,4 +1,4 @@
-"""Requests that are mostly answered without waiting, so that no task need be made for each."""
+"""Requests that are usually answered without waiting, so that they need no task."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Long polling: pulls that wait for a message, woken by the store or by time.
+"""Long polling: held pulls, resumed by new messages or by time. PullRequestHoldService.
 
     held by queue slot     dispatcher: slots that grew -> those whose filter passes a new tag code
     held by deadline       buckets of 250 ms, one task for all of them
     held by connection     a closed connection's pulls are dropped
 
-A held pull is a future; whoever wakes it says why. Everything belongs to the event loop's thread.
+A held pull is a future; its result is the reason why it was resumed. Everything
+belongs to the event loop's thread.
 PullRequestHoldService, NotifyMessageArrivingListener.
 """
 
@@ -38,7 +39,7 @@ class Wake(Enum):
     ARRIVED = "arrived"
     TIMED_OUT = "timed out"
     STOPPING = "stopping"
-    DROPPED = "dropped"  # its connection is gone: nobody waits for an answer
+    DROPPED = "dropped"  # its connection is gone
 
 
 @dataclass(eq=False, slots=True)
@@ -87,8 +88,8 @@ class HeldPulls:
         self._by_slot: dict[int, set[Held]] = {}
         self._by_bucket: dict[int, set[Held]] = {}
         self._by_peer: dict[Peer, set[Held]] = {}
-        self._watched = np.zeros(64, np.uint8)  # by slot: somebody waits
-        self._grown = np.zeros(64, np.int32)  # slots of a batch that somebody waits for
+        self._watched = np.zeros(64, np.uint8)  # by slot: pulls are held
+        self._grown = np.zeros(64, np.int32)  # slots of a batch with held pulls
         self._unconfirmed: deque[tuple[int, set[Held]]] = deque()  # log end, whom it wakes
         self._changed = asyncio.Event()
         self._stopping = False

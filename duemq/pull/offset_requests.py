@@ -1,4 +1,4 @@
-"""Progress and bounds: 14, 15, and the offsets of a queue 29 to 32.
+"""Requests about offsets: consumer offsets 14, 15; bounds of a queue 29 to 32.
 
 ConsumerManageProcessor, AdminBrokerProcessor.
 """

@@ -1,4 +1,4 @@
-"""Pulling: codes 11 and 361, with long polling and the commit of progress. PullMessageProcessor."""
+"""Pulls (11, 361), with long polling and commit of offsets. PullMessageProcessor."""
 
 from __future__ import annotations
 

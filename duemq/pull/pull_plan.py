@@ -1,4 +1,4 @@
-"""Which messages a pull gets: pure decisions over columns of consume queue units.
+"""Selection of the messages of a pull: pure decisions over consume queue units.
 
     offset against min, max --outcome_of_offset--> an answer, or "read the queue"
     units --filter, log start, limits--> what to hand out, and where the next pull begins

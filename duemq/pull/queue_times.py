@@ -1,4 +1,4 @@
-"""Store times of messages by queue offset, for tools that show how old things are."""
+"""Store times of messages by queue offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offset resets of a consumer group: request 222, and 220 to members where configured.
+"""Offset resets of a consumer group: 222, and 220 to members if configured.
 
 The broker keeps the new offsets as pending resets: offset queries return them, commits are ignored,
 and the next pull of each queue is answered with the new offset. That needs no online member. With

@@ -1,4 +1,4 @@
-"""Requests of consumers that this broker does not serve: answered with code 3, and reported.
+"""Unsupported consumer requests: answered with code 3 and logged.
 
 A v5 client, a POP consumer or a push consumer with `setClientRebalance(false)` starts all the same
 and then receives nothing, whatever the answer says. So the broker logs a warning as well, at most

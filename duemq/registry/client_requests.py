@@ -1,4 +1,4 @@
-"""Clients come and go: heartbeat 34, unregister 35, members 38, configuration check 46.
+"""Client requests: heartbeat 34, unregister 35, members 38, configuration check 46.
 
 ClientManageProcessor, ConsumerManageProcessor, DefaultConsumerIdsChangeListener.
 """

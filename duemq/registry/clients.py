@@ -1,4 +1,4 @@
-"""Who is connected: producer and consumer groups, their connections and subscriptions.
+"""Connected clients: producer and consumer groups, their connections and subscriptions.
 
     heartbeat ----+
     unregister ---+--> ClientTable --> changes: groups whose members must hear of it (code 40)

@@ -1,6 +1,6 @@
-"""A table kept as one JSON file in Apache's dialect: read with its `.bak`, written whole.
+"""One table in one JSON file in Apache's dialect: read with its `.bak`, written whole.
 
-table changes --> value (a snapshot nobody changes any more) --> text --> file
+table changes --> value (an immutable snapshot) --> text --> file
                                                  in a thread, newest snapshot wins
 """
 

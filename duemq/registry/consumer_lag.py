@@ -1,4 +1,4 @@
-"""Consumer lag: how far the online groups are behind the topics that they subscribe to.
+"""Consumer lag: distance of online groups from the ends of their topics.
 
     committed <= pulled <= end of queue
         |-- in flight --|-- ready --|

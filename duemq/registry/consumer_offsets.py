@@ -1,4 +1,4 @@
-"""Offsets of consumer groups, by topic and queue, kept in consumerOffset.json.
+"""Offsets of consumer groups by topic and queue, kept in consumerOffset.json.
 
     (topic, group) -> {queue id: next offset to consume}
 

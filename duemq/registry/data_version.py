@@ -1,4 +1,4 @@
-"""The version of a table that brokers, slaves and name servers compare. DataVersion."""
+"""Version of a table, compared by brokers, slaves and name servers. DataVersion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The group manager: consumer groups and their settings, kept in subscriptionGroup.json.
+"""Consumer groups and their settings, kept in subscriptionGroup.json.
 
 Explicit changes (200, 225, 207) are on the disk before they are answered. Groups that come into
 being by being used hold defaults only; they are written with the next `persist`.

@@ -1,4 +1,4 @@
-"""The body of code 34, as Java, Go and C++ clients write it. HeartbeatData, ConsumerData."""
+"""Body of a heartbeat (34), as Java, Go and C++ clients write it. HeartbeatData, ConsumerData."""
 
 from __future__ import annotations
 

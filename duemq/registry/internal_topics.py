@@ -1,4 +1,4 @@
-"""Topics that belong to the broker, and what clients may do with each: the only list of them.
+"""Internal topics, and the access that clients have to each: the only list.
 
     WRITE  send (10, 310, 320), reply (324, 325), recall (370), the target of a commit (37)
     READ   pull (11, 361), query by key (12), view by log offset (33), queue units (321),

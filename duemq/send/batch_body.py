@@ -1,4 +1,4 @@
-"""The body of a client's batch: messages end to end. MessageDecoder.decodeMessages"""
+"""Body of a client's batch. MessageDecoder.decodeMessages"""
 
 from __future__ import annotations
 

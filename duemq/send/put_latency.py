@@ -1,4 +1,4 @@
-"""Latency of puts, as runtime info (28) shows it: distribution, percentiles, maximum.
+"""Latency of puts for runtime info (28): distribution, percentiles, maximum.
 
 Source: StoreStatsService.putMessageDistributeTime, findPutMessageEntireTimePX
 """

@@ -1,4 +1,4 @@
-"""The one way into the log: put hooks, append, wait for the disk."""
+"""Put path: put hooks, append, wait for the disk."""
 
 from __future__ import annotations
 

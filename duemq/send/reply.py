@@ -1,4 +1,4 @@
-"""Request and reply: a reply (324, 325) is pushed to the client that waits for it (326).
+"""Replies (324, 325), pushed to the requesting client (326).
 
 The push decides the answer; storing the reply as well is for the record. ReplyMessageProcessor.
 """

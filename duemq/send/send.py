@@ -1,4 +1,4 @@
-"""Sends that the kernel leaves to Python: checks, new topics, retries, batches, half messages.
+"""Sends that the kernel does not handle: checks, new topics, retries, batches, half messages.
 
     fill       checks, then rows of the batch, at once: messages of a connection keep their order
     NotYet     a topic must be created first: the connection waits for it, then `fill` again

@@ -1,4 +1,4 @@
-"""Retry and dead letters: code 36, a consumer sends a message back. AbstractSendMessageProcessor.
+"""Send-back (36): retry and dead letter messages. AbstractSendMessageProcessor.
 
 record -> %RETRY%group, delayed by level 3 + times, times + 1
        -> %DLQ%group when it was tried often enough, or the consumer says so

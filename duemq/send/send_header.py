@@ -1,4 +1,4 @@
-"""The header of a send, and the properties that come with it. SendMessageRequestHeader(V2)"""
+"""Header of a send and the properties in it. SendMessageRequestHeader(V2)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request that asks a producer what became of its transaction (39)."""
+"""Check request to a producer about the state of its transaction (39)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half messages and what is known of them: pure state of the transaction service.
+"""Half messages and their state: pure data of the transaction service.
 
     RMQ_SYS_TRANS_HALF_TOPIC  q0   h0  h1  h2  h3  h2'          h2' is h2 again, asked once
                                        ^ half_next: all before is finished
@@ -142,7 +142,7 @@ class HalfMessages:
             del self.copies[same]
 
     def replace(self, elder: int, newest: int, same: Same | None) -> None:
-        """Note that a half message was put again; whoever names the elder means the newest."""
+        """Note that a half message was put again; the old offset then stands for the newest."""
         if elder >= self.half_next:
             self.finished.add(elder)
         if same is not None:

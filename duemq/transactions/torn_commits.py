@@ -1,4 +1,4 @@
-"""Commits in the log that have no op record: a crash, or a full disk, came between the two.
+"""Commits without an op record: found after a crash or a full disk.
 
     log   ... half ... half | commit(prepared_offset: half) ... commit | <-- op torn off here
               ^ open halves are looked for in everything that lies after the first of them

@@ -1,4 +1,4 @@
-"""Transactions: the end of a half message (37), and asking producers that stay silent (39).
+"""Transactions: end (37), and checks at producers that do not answer (39).
 
     send (TRAN_MSG) --> half topic        37 commit   --> [real message, op] in one batch
                                           37 rollback --> [op]

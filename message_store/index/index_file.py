@@ -1,4 +1,4 @@
-"""Key index: from `topic#key` to log offsets, in Apache's IndexFile layout.
+"""Key index: `topic#key` to log offsets, in Apache's IndexFile layout.
 
     header 40 B | slots: newest item of each hash | items: hash, offset, seconds, previous item
 
@@ -492,5 +492,5 @@ class IndexService:
         with self._lock:
             while len(self._files) > 1 and self._files[0].end_phys < log_min:
                 gone.append(self._files.pop(0))
-        for file in gone:  # takes long: whoever asks for a key must not wait for it
+        for file in gone:  # takes long: queries must not wait for it
             file.path.unlink(missing_ok=True)

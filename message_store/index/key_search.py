@@ -1,4 +1,4 @@
-"""Records looked up by many keys at once; `StoreReader.query_keys` is the way for one.
+"""Search for records of many keys; `StoreReader.query_keys` searches for one.
 
     index files   candidates by hash: the first few of each chain on the event loop; a longer chain
                   is read off the items, piece by piece, in a thread

@@ -1,4 +1,4 @@
-"""Compiled loops, and where their machine code is kept.
+"""Compiled loops, and the cache of their machine code.
 
 A kernel's machine code holds the text of its module and of all that it imports: helpers are
 inlined, layouts and constants are frozen. Numba notices a change of the kernel's own file only. So

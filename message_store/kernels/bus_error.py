@@ -1,4 +1,4 @@
-"""Machine code that handles SIGBUS: replace a guarded page with zeros and go on.
+"""SIGBUS handler in machine code: replaces a guarded page with zeros and continues.
 
 The kernel raises SIGBUS in the thread that touches a page of a mapped file which cannot be brought
 into memory. The handler runs in the middle of that instruction, perhaps without the interpreter's

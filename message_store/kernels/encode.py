@@ -1,4 +1,4 @@
-"""Rows of a batch become records of the log, and records become consume queue units.
+"""Rows of a batch to log records, records to consume queue units.
 
 prepare   find each row's queue slot, size its record, refuse what can never be stored
 encode    write the records, number them, stop where the file ends

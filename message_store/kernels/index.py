@@ -1,7 +1,7 @@
-"""Index files, compiled: keys off the log, keys into slots and items, chains back out.
+"""Compiled loops of index files: keys from the log into slots and items, chains back out.
 
 The arithmetic is IndexFile's: `abs(hash) mod slots`, items chained newest first. A file is taken
-as 32-bit words, as all its fields lie on multiples of four: whoever reads while the fold writes
+as 32-bit words, as all its fields lie on multiples of four: a reader beside the writer
 sees a word as it was or as it is.
 """
 

@@ -1,4 +1,4 @@
-"""Loads machine code that is kept, for whatever types it was compiled, without a call."""
+"""Preload of cached machine code for all compiled signatures, without a call."""
 
 from __future__ import annotations
 

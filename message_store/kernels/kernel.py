@@ -1,11 +1,13 @@
-"""The one way kernels are compiled, and loaded when they were compiled before."""
+"""The `kernel` decorator: compiles, caches and loads machine code."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from numba import njit, typeof
 from numba.core.caching import CacheImpl, CompileResultCacheImpl, FunctionCache, _CacheLocator
@@ -14,6 +16,7 @@ from message_store.kernels import CACHE_DIRECTORY, TOP, digest_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
+NOT_LOCKED: Final = -1  # no file descriptor
 
 
 class ByContent(_CacheLocator):
@@ -60,19 +63,58 @@ class KeptByContent(CompileResultCacheImpl):
 
 
 class LoadingCache(FunctionCache):
-    """Loads machine code without getting ready to compile.
+    """Cache of machine code: loads without the compiler, compiles in one process at a time.
 
-    Numba's own cache first imports all that it could compile: 0.25 s and 20 MB, before the first
-    kernel can run. Code that is only loaded needs none of it; when something has to be compiled
-    after all, the compiler gets itself ready.
+    Numba's own cache first imports all that it could compile: 0.25 s and 20 MB before the first
+    kernel runs. Loaded code needs none of that; the compiler prepares itself when it is called.
+
+    Processes that need the same kernel do not compile it twice: the first locks it, the others wait
+    and load. Locks follow the calls among kernels, which have no cycle, so they cannot deadlock.
     """
 
     _impl_class = KeptByContent
+    _lock = NOT_LOCKED
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the compiled function for a signature, None if it is not in the cache."""
+        """Return the compiled function for a signature; None: the caller compiles it."""
         load: Any = self._load_overload
-        return load(sig, target_context)
+        found = load(sig, target_context)
+        if found is None:
+            self._acquire()
+            found = load(sig, target_context)  # another process may have compiled it meanwhile
+            if found is not None:
+                self._release()
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write the compiled function of a signature, and let other processes load it."""
+        save: Any = super().save_overload
+        try:
+            save(sig, data)
+        finally:
+            self._release()
+
+    def _acquire(self) -> None:
+        if self._lock != NOT_LOCKED:  # the compiler raised: this process has the lock already
+            return
+        with suppress(OSError):  # a cache that cannot be written: every process compiles
+            path = Path(self.cache_path) / f"{self._name_on_disk()}.lock"
+            lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError:
+                os.close(lock)
+                raise
+            self._lock = lock
+
+    def _release(self) -> None:
+        lock, self._lock = self._lock, NOT_LOCKED
+        if lock != NOT_LOCKED:
+            os.close(lock)
+
+    def _name_on_disk(self) -> str:
+        implementation: Any = self._impl
+        return str(implementation.filename_base)
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:

@@ -1,4 +1,4 @@
-"""Many keys at once: from keys to hashes, to candidates off the index, to records that have them.
+"""Lookup of many keys: hashes, candidates from the index, records with the key.
 
 hash_keys    what the index files know a key by
 find_many    candidates for many hashes in one index file

@@ -1,4 +1,4 @@
-"""Properties read straight off their bytes. `message_store.log.properties` is the readable twin."""
+"""Compiled property reader. `message_store.log.properties` is the readable twin."""
 
 from __future__ import annotations
 

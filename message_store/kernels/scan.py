@@ -1,4 +1,4 @@
-"""A walk over log bytes: every record checked, its columns read off. Recovery and indexes use it.
+"""Walk over log bytes: checks every record and returns its columns.
 
 Also the small readers that pulls and deliveries need: gather records, read one column.
 """

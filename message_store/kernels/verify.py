@@ -1,4 +1,4 @@
-"""Checks of `message_store.verify`, compiled: where records begin again, units and keys resolved.
+"""Compiled checks of `message_store.verify`: record boundaries, units and keys.
 
 Nothing here trusts an offset: every one is compared with its file's bounds before it is followed.
 """

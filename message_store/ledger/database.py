@@ -1,4 +1,4 @@
-"""An open ledger: brought to this version's schema, made sure whose it is, one transaction a write.
+"""An open ledger: schema upgraded, owner checked, one transaction per write.
 
 Users: `migration.ledger.store.Ledger`, `reconciliation.jobs.audit_ledger.AuditLedger`.
 """

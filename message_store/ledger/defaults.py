@@ -1,4 +1,4 @@
-"""What is known of a ledger without SQLAlchemy, which only those load who open one."""
+"""Facts about a ledger that need no SQLAlchemy."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What can be wrong with a ledger.
+"""Errors of a ledger.
 
 DueMQError
 └── LedgerError
     ├── LedgerUnavailable     gone, locked, full, or its server is away: comes back by itself
     ├── LedgerOfAnotherStore  it tells of another store's migrations
     ├── LedgerNewer           written by a later DueMQ
-    ├── LedgerOnlyForward     somebody asked Alembic for an older schema
+    ├── LedgerOnlyForward     Alembic was asked for an older schema
     └── UnknownRun            no migration of that id
 """
 

@@ -1,4 +1,4 @@
-"""The name of a store: what tells whether a plan or a ledger belongs to it.
+"""Identity of a store: decides whether a plan or a ledger belongs to it.
 
 Made once, by chance, and kept in `config/duemq.store.json` (with `.bak`). A copy of the directory
 has the same name: it holds the same messages, and its ledger tells the truth about it, too.

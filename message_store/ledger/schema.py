@@ -1,4 +1,4 @@
-"""Brings a ledger to the schema of this version, and makes sure whose it is.
+"""Schema upgrades of the ledger, and the check of its owner.
 
 A ledger goes upwards only: a step back would throw away what the older version cannot hold, and a
 new ledger is made of the log at any time.
@@ -66,7 +66,7 @@ def upgrade(connection: Connection, where: str, *, to: str = "head") -> None:
 
 
 def owner(connection: Connection) -> str | None:
-    """Return the store whose ledger this is, None if nobody claimed it yet."""
+    """Return the store whose ledger this is, None if no store claimed it yet."""
     return connection.execute(select(IdentityRow.store_id)).scalar()
 
 

@@ -1,4 +1,4 @@
-"""A batch of messages on its way into the log: columns plus one staging buffer.
+"""A batch of messages before its append: columns plus one staging buffer.
 
     rows     PUT columns, one row a message        (layout.PUT)
     staging  bodies and property texts, anywhere   (rows point into it)

@@ -1,4 +1,4 @@
-"""The commit log's files: fixed size, named by their first offset, appended with pwritev.
+"""Commit log files: fixed size, named by their first offset, appended with pwritev.
 
     commitlog/00000000000000000000   [record][record]...[blank]
     commitlog/00000000001073741824   [record]...            <- write position is found by recovery
@@ -97,7 +97,7 @@ class LogFile:
         return os.fstat(self.fd).st_mtime
 
     def close(self) -> None:
-        """Close the descriptor; the mapping lives until nobody holds a view of it."""
+        """Close the descriptor; the mapping lives as long as a view of it."""
         self.pages.forget_file()
         os.close(self.fd)
 

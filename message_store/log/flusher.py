@@ -1,4 +1,4 @@
-"""Group commit: one thread syncs, everybody who waits is told together.
+"""Group commit: one thread syncs the log and completes all waiting appends.
 
 The log is synced with fdatasync, which releases the interpreter; whatever was appended meanwhile
 shares the next sync. Queues are synced less often; how far they are is kept for recovery.

@@ -1,4 +1,4 @@
-"""Damage in the middle of the log: what lies behind it is kept, the hole is bridged.
+"""Gaps: damage in the middle of the log, bridged so that later records are kept.
 
     [record][record][damage]................[record][record]      records go on behind it
     [record][record][a record of no queue  ][record][record]      after the bridge
@@ -35,7 +35,7 @@ from message_store.queues.consume_queues import QueueSet
 TRIES_MAX = 1_000  # records behind the damage that are damaged, too
 SEARCH_BYTES_MAX = 64 << 20  # behind the last record, in its file
 BRIDGE_TOPIC = "DUEMQ_DAMAGED_BYTES"
-NOBODY = (bytes(4), 0)
+NO_HOST = (bytes(4), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def find_gap(
     Args:
         end: where the walk over the log stopped.
         floor_ms: store time of the last record before.
-        known_end: log offset that the log is known to have reached; None: nobody noted it.
+        known_end: log offset that the log is known to have reached; None: unknown.
     """
     gap = _gap_to_queued(log, queues, end)
     if gap is not None:
@@ -174,8 +174,8 @@ def _filler(gap: Gap, size: int, store_ms: int, *, ends_file: bool) -> bytes:
         queue_offset=0,
         phys_offset=gap.start,
         born_ms=store_ms,
-        born_host=NOBODY,
+        born_host=NO_HOST,
         store_ms=store_ms,
-        store_host=NOBODY,
+        store_host=NO_HOST,
         sys_flag=layout.SYS_ROLLBACK,
     )

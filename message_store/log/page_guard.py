@@ -1,4 +1,4 @@
-"""Mapped files whose pages may be unreadable: such a page reads as zeros, and is known.
+"""Guarded mappings: an unreadable page of a mapped file reads as zeros and is recorded.
 
 Touching a page of a mapped file ends the process with SIGBUS where the page cannot be brought into
 memory: the disk cannot read the sector (EIO), a full tmpfs has no page for a hole, the file was cut

@@ -1,4 +1,4 @@
-"""Pages for the log before it needs them.
+"""Preallocation of log pages ahead of the append position.
 
 The first write to a page of a file makes the kernel find and zero one, which can cost more than the
 whole rest of an append (on virtual machines that give memory back to their host: tens of us). A
@@ -27,7 +27,7 @@ class ReadAhead:
         self._log = log
         self._reached = 0  # log offset up to which pages are there
         self._wake_at = 0  # log end at which there is work again
-        self._expected = 0  # log end that somebody has announced
+        self._expected = 0  # announced log end
         self._buffer = bytearray(STEP_BYTES)
         self._work = threading.Event()
         self._stopping = False

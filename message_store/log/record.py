@@ -1,4 +1,4 @@
-"""One record of the log, the readable way: bytes to `Record` and back.
+"""One log record, the readable way: bytes to `Record` and back.
 
 The kernels do the same for whole buffers (`kernels.scan`, `kernels.encode`); tests hold the two
 against each other.

@@ -1,4 +1,4 @@
-"""Places of a log that the disk cannot read, found while the log is used.
+"""Unreadable places of a log, found while the log is used.
 
 The files' mappings show zeros there (`page_guard`), which no reader takes for a record: deliveries
 go to quarantine, pulls leave the record out, recovery bridges the gap. Here the places become log

@@ -1,4 +1,4 @@
-"""Zeros over part of a file, without a moment at which the file has another size.
+"""Zeroing of part of a file; the size of the file never changes meanwhile.
 
 Cutting a file and extending it again zeroes its end, too, but in two steps: a process that dies
 between them, or a disk that refuses the second, leaves a short file that no broker opens. Versions

@@ -1,4 +1,4 @@
-"""All consume queues of a store: slot by slot, written a batch at a time."""
+"""All consume queues of a store, written a batch at a time."""
 
 from __future__ import annotations
 

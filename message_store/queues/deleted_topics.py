@@ -1,4 +1,4 @@
-"""Which topics were deleted, and where the log ended then: no recovery brings their messages back.
+"""Deleted topics and the log offset of each deletion: recovery skips their messages.
 
 The log keeps the records of a deleted topic until retention takes them. When every queue is
 written again from the log, what lies before the deletion belongs to no queue.

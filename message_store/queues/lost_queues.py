@@ -1,4 +1,4 @@
-"""The note of consume queues that the disk cannot read, until a start has written them again.
+"""List of unreadable consume queues, kept until a start has written them again.
 
 A queue is a projection of the log: a start that finds its name here removes its files, misses its
 units, and writes every queue again from the log.

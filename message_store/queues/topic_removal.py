@@ -1,4 +1,4 @@
-"""The removal of a topic's queues, as one step in memory and the long work after it.
+"""Removal of a topic's queues: one step in memory, then the work on disk.
 
     detach    the topic's directory gets a name outside of the queues, numbering starts at 0 again
     erase     the note of it (`Deletions`) is written, the files are removed    in any thread

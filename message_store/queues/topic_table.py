@@ -1,4 +1,4 @@
-"""Topics and queues as the kernels see them: dense numbers, columns, one hash table.
+"""Topic table of the kernels: dense numbers, columns, one hash table.
 
     name --hash--> topic_index --+ queue_id--> queue_slot --> next_offset, ...
 

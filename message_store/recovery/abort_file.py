@@ -1,4 +1,4 @@
-"""`<root>/abort`: there while a store is open, so that a start knows of a kill or a power cut."""
+"""`<root>/abort`: exists while a store is open; shows a start that the last stop was not clean."""
 
 from __future__ import annotations
 

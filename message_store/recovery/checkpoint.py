@@ -1,4 +1,4 @@
-"""Apache's checkpoint file, and our own mark of how far the queues follow the log."""
+"""Apache's checkpoint file, and DueMQ's mark of how far the queues follow the log."""
 
 from __future__ import annotations
 

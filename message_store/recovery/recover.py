@@ -1,4 +1,4 @@
-"""From files to a store that can go on: find the log's end, bring every queue up to it.
+"""Recovery: finds the end of the log and brings every queue up to it.
 
     start ------------------ walk, record by record ------------------> end
       |                                                                  |
@@ -222,7 +222,7 @@ def recover(
         torn_from: after a power cut, what behind this log offset does not match its CRC was never
             written wholly: it is no record (a delivery among such is made again).
         known_end: log offset that the log is known to have reached: what cannot be read before it
-            is bridged, as queue offsets there were given away. None: nobody noted it.
+            is bridged, as queue offsets there were given away. None: unknown.
     """
     found = Recovered(start=start, end=start, torn_from=torn_from)
     _fold(log, queues, rules, found)

@@ -1,4 +1,4 @@
-"""One owner per store directory, among processes and inside one.
+"""Lock of a store directory, between processes and within one.
 
 Apache's brokers take a record lock on `<root>/lock`, so do we. Such a lock belongs to the process:
 a second open of the file here would get it, too, and its close would give it back for both. So the

@@ -1,10 +1,10 @@
-"""Which log files may go: by age at the hour configured, sooner when the disk fills up.
+"""Retention of log files: by age at the configured hour, earlier when the disk fills up.
 
 A file that a pending message still needs is never removed: `pins` return the first log offset that
 is needed. A pin that cannot answer, because its plugin has not started, has stopped or failed,
 keeps every file. The file that is written is never removed either.
 
-Whoever pins files may ask what is `wanted`: which files would go if nobody needed them, because the
+An owner of pins may ask what is `wanted`: which files would go without pins, because the
 disk fills up. Copies of what waits in them, further on in the log, make them free to go.
 """
 
@@ -54,7 +54,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What would go if nobody needed it.
+    """Files that would go without pins.
 
     Attributes:
         until: log offset: the files before it.
@@ -85,8 +85,8 @@ def plan_removal(
     timely = hour in config.clean_hours or disk_percent > config.disk_used_percent_max
     count = 0
     for file in files[:-1]:
-        wished = timely or file.end <= asked_until
-        if not (forced or (wished and is_expired(file, config, now_ms))):
+        requested = timely or file.end <= asked_until
+        if not (forced or (requested and is_expired(file, config, now_ms))):
             break
         if count >= config.delete_files_max or file.end > durable:
             break

@@ -1,7 +1,7 @@
-"""Pins: the first log offset that the owner of a pin still needs.
+"""Pins: the first log offset that a component still needs.
 
 A pin has three answers: an offset, None (nothing is pinned), or `UNKNOWN`. The last one pins the
-whole log: whoever cannot tell yet, or no longer, what is pending must not answer None.
+whole log: a component that does not know what is pending must not answer None.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading a whole store and saying what is wrong with it, and where. Nothing here writes.
+"""Verification of a whole store, read-only: findings with file and byte.
 
     commit log      every record, its place and its CRC; what lies between and behind records
     consume queues  every unit has its record, every record its unit

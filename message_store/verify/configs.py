@@ -1,4 +1,4 @@
-"""The small files of a store: tables in JSON, checkpoint, marks, what a crash left behind."""
+"""Checks of small files: JSON tables, checkpoint, marks, leftovers of a crash."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def check_surroundings(root: Path, report: Report, checked: Collection[str] = ()
     """Say what else lies there that a reader of the report should know.
 
     Args:
-        checked: names below `root` that somebody else has looked at.
+        checked: names below `root` that were checked already.
     """
     if is_in_use(root):
         text = "a broker uses this store now; what it writes meanwhile may look like a fault"

@@ -1,4 +1,4 @@
-"""Files of a store, mapped for reading only; their sizes are found, not configured."""
+"""Files of a store, mapped read-only; their sizes come from the files, not the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Index files against the log: every item has its key there, every key its item.
+"""Check of index files against the log: items have their keys, keys have their items.
 
 A file does not say how many slots it has. `find_shape` finds out: the header repeats the log
 offsets of the first and the last item, and every item must hang in the chain of its slot.

@@ -1,4 +1,4 @@
-"""The walk over the log: every record and its CRC, and what lies where no record is.
+"""Check of the log: every record and its CRC, and the bytes between records.
 
 Bytes that are no record mean one of three things:
 

@@ -1,4 +1,4 @@
-"""Consume queues against the log, both ways: every unit has its record, every record its unit.
+"""Check of consume queues against the log, in both directions.
 
 Units are read and compared with their records; the walk over the log has counted the records of
 each queue. When the numbers agree, every record has a unit, as no two units can name the same

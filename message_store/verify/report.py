@@ -1,4 +1,4 @@
-"""What a check of a store found: findings with their place, and figures."""
+"""Result of a verification: findings with their place, and figures."""
 
 from __future__ import annotations
 

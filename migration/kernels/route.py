@@ -1,4 +1,4 @@
-"""The put hook of routed levels, compiled: their messages go to the timer topic."""
+"""Put hook of routed levels, compiled: redirects their messages to the timer topic."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIMER, SCHEDULE, HALF, NOW_MS, PRECISION_MS = range(5)
 NUMBERS = 5
 
 # What `route` reports of a row: the levels have it; it is a timer; Python must look at it.
-LEFT, ROUTED, ODD = range(3)
+LEFT, ROUTED, UNHANDLED = range(3)
 NOT_ROUTED = -1
 STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
 GROWTH_BYTES = 120  # as of any timer: see `timer_store.kernels.put`
@@ -116,11 +116,11 @@ def route(
         rules: (n, 3) i8: level, topic index, another delay in ms.
         numbers: (NUMBERS,) i8: topic indexes of timer, schedule and half topic; now and the
             precision in ms.
-        report: (n,) u1 out, n >= count: LEFT, ROUTED, ODD.
+        report: (n,) u1 out, n >= count: LEFT, ROUTED, UNHANDLED.
 
     Returns (rows routed, rows that Python must look at).
     """
-    routed, odd = 0, 0
+    routed, unhandled = 0, 0
     for i in range(count):
         row = rows[i]
         report[i] = LEFT
@@ -132,9 +132,9 @@ def route(
             continue
         stale = row["timer_kind"] != TIMER_NONE or row["prop_flags"] & STALE_FLAGS != 0
         if stale or level != row["delay_level"]:
-            report[i] = ODD
-            odd += 1
+            report[i] = UNHANDLED
+            unhandled += 1
             continue
         report[i] = route_row(row, staging, topics, delay_ms, numbers)
         routed += report[i] == ROUTED
-    return routed, odd
+    return routed, unhandled

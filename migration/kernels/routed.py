@@ -1,4 +1,4 @@
-"""Which timers were born with a level, compiled."""
+"""Compiled test for timers that were sent with a level."""
 
 from __future__ import annotations
 

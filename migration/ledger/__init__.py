@@ -1,4 +1,4 @@
-"""What was migrated, by whom and when: an account beside the log, which is never asked for truth.
+"""Ledger of migrations: what was migrated, by whom and when. No decision depends on it.
 
     marks in the log --fold--> records --write--> SQLite beside the store, or PostgreSQL by URL
 

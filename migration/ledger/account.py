@@ -1,4 +1,4 @@
-"""The ledger of a running broker: opened when something is to be told, never waited for.
+"""Ledger of a running broker, opened with the first record; no migration waits for it.
 
 A task of its own holds it: it opens when the first record comes, or at the start when there were
 migrations before. One that belongs to another store, or that a later DueMQ wrote, is left alone and
@@ -25,7 +25,7 @@ class Account:
     """Tells one ledger. Belongs to the event loop's thread.
 
     Args:
-        scribe: makes who holds the ledger: `LedgerWorker`, or `LedgerProcess` beside deliveries.
+        worker: creates the holder of the ledger: `LedgerWorker`, or `LedgerProcess` in a broker.
     Attributes:
         refusal: why the ledger cannot be used at all, empty if it can.
     """

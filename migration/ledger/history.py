@@ -1,4 +1,4 @@
-"""One migration as a page: what moved, how fast, how late deliveries were, who did what.
+"""History page of one migration: volume, speed, lateness, operators.
 
 A page is one file without scripts and without anything from elsewhere, so that it can be attached
 to a ticket and opened years later. Whatever comes from a ledger is escaped. Times are in UTC.

@@ -1,4 +1,4 @@
-"""Charts of a history page: inline SVG, drawn in the page's colours, told by hovering. Pure."""
+"""Charts of a history page: inline SVG with tooltips. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds the ledger: in a thread of this process, or in a process of its own.
+"""Writer process of the ledger: a thread of this process, or a process of its own.
 
     LedgerWriter --one thread--> LedgerWorker --> Ledger                  offline, and in tests
     LedgerWriter --one thread--> LedgerProcess ==pipe==> LedgerWorker --> Ledger    in a broker
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from migration.ledger.store import Ledger
 
 LENGTH_BYTES: Final = 8
-NICE: Final = 19  # behind whoever delivers
+NICE: Final = 19  # after deliveries
 ANSWER_S: Final = 60.0
 END_S: Final = 10.0
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h

@@ -1,4 +1,4 @@
-"""The fold of the marks as the ledger tells it: a record for each step, and where levels stand.
+"""Projection of the ownership journal to ledger records: one per step, and level states.
 
     log --marks.read--> Told.take(marked) --records--> LedgerWriter.note
                               |

@@ -1,4 +1,4 @@
-"""What goes into the ledger and comes out of it: plain values, without SQL.
+"""Records of the ledger: plain values, without SQL.
 
 A record replaces the one with the same key, so that writing it twice does no harm. Keys: a plan's
 id, a migration's id, (migration, level), an event's key, (migration, level, moment) of a

@@ -1,4 +1,4 @@
-"""All SQL of the ledger: one transaction a call, the time as a value, on SQLite and PostgreSQL.
+"""SQL of the ledger on SQLite and PostgreSQL: one transaction per call.
 
 Blocking: the event loop uses it through writer.py. A connection lives as long as a transaction, so
 a file or a server that goes away is found out at the next one.

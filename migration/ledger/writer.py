@@ -1,4 +1,4 @@
-"""Writes the ledger beside the event loop. A ledger in trouble never stops or slows a migration.
+"""Asynchronous ledger writer. Errors of the ledger never stop or slow down a migration.
 
     note(records) --> pending, one per key --one thread--> LedgerWorker.write: one transaction
                           |  full: samples are dropped first, then the oldest records
@@ -63,7 +63,7 @@ class LedgerWriter:
 
     Args:
         fold: returns what the log says; called on the event loop, before the ledger is opened.
-        scribe: who holds the ledger; default: this process.
+        worker: holder of the ledger; default: this process.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A checksum of messages that does not depend on their order: the same on both sides.
+"""Checksum of a set of messages, independent of their order.
 
 Each message is mixed from its log offset and its due time; the sum of all counts, modulo 2^63. So
 sums of disjoint parts add up, and what left a part is subtracted.

@@ -1,4 +1,4 @@
-"""The migrations of one store: where each level stands, and every move, told to the log first.
+"""Migrations of one store: level states, and transitions, each written to the log first.
 
     start     route mark (the fence), then the state mark: one turn of the event loop
     step      one bounded piece of what the level's state asks for

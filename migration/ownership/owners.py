@@ -1,4 +1,4 @@
-"""Both sides of a migration: the level service and the timer store of one broker, while they run.
+"""Both owners of a level's messages: the level service and the timer store of one broker.
 
 They are plugins of their own and start after this one, so they are looked for whenever something
 is to be done; a step is one turn of the event loop, and none of them ends in the middle of one.
@@ -35,7 +35,7 @@ class Owners:
     """What steps are taken between.
 
     Attributes:
-        pacer: the timers' service, woken when they have something new; None: nobody sleeps.
+        pacer: the timers' service, woken when they have something new; None: no loop sleeps.
     """
 
     store: Any

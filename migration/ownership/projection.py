@@ -1,6 +1,6 @@
-"""The fold of all marks: which level stands where, what moved, what is routed.
+"""Projection of the ownership journal: state of each level, transferred ranges, routes.
 
-    marks  --fold-->  Folded  --written-->  config/duemq.migration.json
+    records  --apply-->  Projection  --write-->  config/duemq.migration.json
 
 The marks are the truth, but retention removes old ones; so the fold is written down with the queue
 offset it reaches, and a start goes on from there. The file may be lost as long as the marks are

@@ -1,4 +1,4 @@
-"""The states of one level's migration, and every legal move. No I/O, no time.
+"""States of a level's migration and all legal transitions. No I/O, no time.
 
     PLANNED --START--> ROUTING --FENCED--> DRAINING --EMPTIED--> VERIFYING --PROVED--> DONE
        |                  |                   |                      |                   |
@@ -108,7 +108,7 @@ class Standing:
     """Where one level stands.
 
     Attributes:
-        paused: no steps are taken until somebody resumes it.
+        paused: no steps are taken until it is resumed.
         cause: why it is paused: who asked for it, or what stopped it; "" when it is not.
     """
 

@@ -1,4 +1,4 @@
-"""Counts what a plan says: exactly, a bounded piece at a time, and changes nothing.
+"""Exact counts of a plan, in bounded pieces, read-only.
 
     level's queue --units, due times--> count, bytes, first and last due, overdue
     commit log    --records----------->  those that cannot be read

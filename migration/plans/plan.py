@@ -1,4 +1,4 @@
-"""A plan: what a migration would move, what is in the way, and what it will take.
+"""Plan of a migration: volume, obstacles and estimates.
 
 A plan is made by counting and changes nothing. It belongs to one store and to the delays that the
 levels had when it was made; `check` refuses it elsewhere and afterwards. As text it is JSON, so it

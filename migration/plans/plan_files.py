@@ -1,4 +1,4 @@
-"""Saved plans: one JSON file each in `config/duemq.plans`, the newest ones kept."""
+"""Saved plans: one JSON file each in `config/duemq.plans`; only the newest are kept."""
 
 from __future__ import annotations
 

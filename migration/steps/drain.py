@@ -1,4 +1,4 @@
-"""A level's waiting messages become timers, a bounded step at a time; nothing is copied.
+"""Drain: pending messages of a level become timers, in bounded steps, without a copy.
 
     offer        the front of the level: units and due times              (schedule_service)
     mark         one record in the log: from now on the timers own them   (delivery.ownership)

@@ -1,6 +1,6 @@
-"""Levels become timers in a store that no broker uses: Apache's 4.9 or 5.x, or one of ours.
+"""Offline migration of a stopped store: Apache's 4.9 or 5.x, or DueMQ's.
 
-    open the store (locked, recovered)  -->  levels and timers as they were, nobody delivers
+    open the store (locked, recovered)  -->  levels and timers as they were, without deliveries
     start, drain, verify: as in a broker, at full speed  -->  checkpoints, files on the disk
 
 The clock of levels and timers stands at the last record's store time, or an hour ago if that is
@@ -79,7 +79,7 @@ class StoppedHost:
     metrics: Any = None
 
     def plugin(self, name: str) -> BrokerPlugin | None:
-        """Return nothing: nobody else is here."""
+        """Return nothing: there are no other plugins."""
         return None
 
     def stop(self, why: str) -> None:

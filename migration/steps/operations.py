@@ -1,4 +1,4 @@
-"""Where an operator's wishes are looked at, refused with what to do, or carried out."""
+"""Operator commands: checked, refused with a remedy, or executed."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class Operations:
         )  # fmt: skip
 
     def _chosen(self, command: MigrationRequest, fits: Callable[[int], bool]) -> list[int]:
-        """Return the levels of a wish; those not named are all that fit."""
+        """Return the levels of a command; without names, all that fit."""
         known = self._service.migrations.folded.levels
         if not command.levels:
             return [level for level in sorted(known) if fits(level)]

@@ -1,6 +1,6 @@
-"""The way back: what the timers hold of a level waits with the level again, due times as they were.
+"""Return of transferred messages to their level, with unchanged due times.
 
-    GiveBack   messages that were handed over: their mark gives them back where they lie, the
+    ReturnUnits   messages that were handed over: their mark gives them back where they lie, the
                latest first, so that what the level has is always what comes last
     Unroute    timers that were born with the level: a copy into the level's queue, with its due
                time, whose origin is the timer; the earliest first

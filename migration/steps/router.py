@@ -1,4 +1,4 @@
-"""The put hook of routed levels: what the level service would hold becomes a timer.
+"""Put hook of routed levels: their new messages become timers.
 
     DELAY=3, sent to T   ->  rmq_sys_wheel_timer: DELAy=3, TIMER_OUT_MS, DUEMQ_DUE_MS, REAL_TOPIC=T
     due                  ->  T: DELAY=3, REAL_TOPIC=T, REAL_QID, as the level service delivers it
@@ -122,10 +122,10 @@ class Router:
         if self._report.size < batch.count:
             self._report = np.zeros(batch.count * 2, np.uint8)
         self._numbers[kernels.NOW_MS] = now_ms
-        routed, odd = self._route(batch, batch.rows, batch.count, self._report)
+        routed, unhandled = self._route(batch, batch.rows, batch.count, self._report)
         self.routed += routed
-        if odd:
-            for at in np.flatnonzero(self._report[: batch.count] == kernels.ODD).tolist():
+        if unhandled:
+            for at in np.flatnonzero(self._report[: batch.count] == kernels.UNHANDLED).tolist():
                 self._rewrite(batch, at)
 
     def _route(

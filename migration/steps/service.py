@@ -1,4 +1,4 @@
-"""Runs migrations beside delivery: takes steps while lateness, rate and window allow them.
+"""Migration service: runs steps while lateness, rate and window allow it.
 
     turn:  window open? --> throttle: how many, when --> one step of one level, levels in turn
     every 100 ms           lateness of all deliveries since --> throttle
@@ -6,7 +6,7 @@
 
 A level in VERIFYING is counted in pieces between other work; nothing of it moves meanwhile. What a
 step waits for (a store that takes no writes, a checkpoint) is shown and tried again; only sides
-that differ stop a level, with the cause in the log, until somebody resumes it.
+that differ stop a level, with the cause in the log, until it is resumed.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class MigrationService:
             return
         standing = self.migrations.standing(level)
         if standing.state is not State.VERIFYING or not standing.works:
-            return  # somebody decided otherwise meanwhile
+            return  # another command came meanwhile
         try:
             if found.is_right:
                 self.migrations.proved(level)

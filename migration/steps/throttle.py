@@ -1,4 +1,4 @@
-"""How much a migration may do: lateness first, rate second. Pure; moments are handed in.
+"""Throttle of a migration: lateness first, rate second. Pure; times are arguments.
 
 Lateness. Every interval the throttle is told how late its deliveries were. Those of intervals
 without a step say how late deliveries are by themselves; while something is delivered there is one
@@ -22,8 +22,8 @@ hold it for ever.
 While something is delivered a step takes at most BATCH_BUSY: about a ms, which few notice; and at
 least PAUSE_BUSY_MS pass behind it: who never sleeps comes last when processors are handed out. Each
 kind of work begins with PAUSE_FIRST_MS: a broker that is mostly busy is overloaded by a little.
-Where nothing was delivered for IDLE_INTERVALS, nobody waits: steps grow by IDLE_GROWTH at a time,
-to the largest.
+Where nothing was delivered for IDLE_INTERVALS, steps delay no delivery: they grow by IDLE_GROWTH at
+a time, to the largest.
 
 Rate. A bucket that holds a quarter of a second of the rate, filled by the clock.
 

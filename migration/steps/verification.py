@@ -1,4 +1,4 @@
-"""Both sides of a level counted: what the marks say went over is what the timers had, to the bit.
+"""Verification of a level: counts and checksums of both owners must agree.
 
     went over (marks)  -  came back, or was settled when its range came back (marks)
         =  waits with the timers  +  was settled since (origins in the log)
@@ -33,7 +33,7 @@ from delivery.ownership import Mark, Return, Transfer
 from message_store.ranges import Range, is_among, is_in
 from migration.ownership.checksum import checksum, minus, plus
 from migration.ownership.projection import LevelProjection
-from schedule_service.delivery import Level
+from schedule_service.level import Level
 from timer_store.enqueue.level_records import PRE_BLANK_SIZE
 from timer_store.names import SCHEDULE_TOPIC
 

@@ -1,4 +1,4 @@
-"""When a migration may run: "only between 01:00 and 05:00 Europe/Berlin". Pure.
+"""Time window of migrations: "only between 01:00 and 05:00 Europe/Berlin". Pure.
 
     01:00-05:00 Europe/Berlin
     Mon-Fri 22:00-06:00, Sat,Sun 00:00-24:00 America/New_York        several, each with its days

@@ -1,4 +1,4 @@
-"""APScheduler's trigger for a window: fires whenever it opens or closes."""
+"""APScheduler trigger that fires when a window opens or closes."""
 
 from __future__ import annotations
 

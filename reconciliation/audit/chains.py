@@ -1,4 +1,4 @@
-"""Chains of copies: which root every held record goes back to.
+"""Chains of copies: the root of every pending record.
 
     up(x) := the record x was copied from;  up := up of up,  until nothing changes
 

@@ -1,4 +1,4 @@
-"""Where a broker's clock was set back, as its log shows it.
+"""Clock steps: places in the log where the broker's clock was set back.
 
     store_ms   10:00:07  10:00:08 | 09:00:09  09:00:09  09:00:10  09:00:11
                                   ^ set back by an hour: what follows goes on from there
@@ -7,7 +7,7 @@ A few records with an earlier time among others are no step: the clock went on. 
 like an hour without messages, and cannot be told from one.
 
 A step is corroborated if several records before it have the later clock, the records after it
-have the earlier one, and not all of these are deliveries: whoever changed the times of some
+have the earlier one, and not all of these are deliveries: a change of the times of some
 records, or wrote one with a time to come, changed no clock.
 """
 

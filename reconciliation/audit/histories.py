@@ -1,4 +1,4 @@
-"""Whole lives: everything that belongs to one root, however it was moved, cancelled or parked."""
+"""Complete histories: all records of one root, however it was moved, cancelled or quarantined."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _told(histories: DataFrame) -> DataFrame:
         "moved": (F.col("moves") > 0) & other_time,
         "has_unit": F.col("units") > 0,
         "cancelled": F.col("cancelled_at").isNotNull() & before_end,
-        # whoever fires a message puts a marker behind it
+        # a fire puts a marker after the delivery
         "fired": F.coalesce(F.col("marked_at") > F.col("sent.at"), F.lit(False)),
         "copies": F.coalesce("copies", F.lit(0)),
         "other_time": F.coalesce("leaf.other_time", F.lit(False)),

@@ -1,9 +1,9 @@
-"""The audit of messages whose promise was kept, by sums alone; only the others are looked at whole.
+"""Aggregated audit of messages whose promise was kept; others are examined individually.
 
     tallies --one aggregation--> ok, pending: counted by their lateness
                                  all others: their keys --> `verdicts`, with all that is known
 
-Most messages of most stores are fine, and nobody asks for more than how many they are. What says
+Most messages of most stores are fine; only their number matters. What says
 that one is fine is the same here as there: the rules of `rules`, on the same facts. Stores with
 copies, with records of Apache's or with a clock that was set back are looked at whole.
 """
@@ -20,13 +20,13 @@ from reconciliation.audit.plain_histories import told
 from reconciliation.audit.plain_sums import SUMS, add_up, touch
 from reconciliation.audit.rules import judged
 from reconciliation.scan.tables import (
-    ODD,
     ROLE_CANDIDATE,
     ROLE_CLOCK,
     ROLE_LEVEL_COPY,
     ROLE_MARKER,
     ROLE_TIMER_COPY,
     SENT,
+    UNUSUAL,
 )
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def kept_promise_histories(sums: DataFrame) -> DataFrame:
 
     What is not certain is told as late or without a time to be due: so it is not fine.
     """
-    odd = F.col("tally").bitwiseAND(F.lit(1 << ODD).cast("bigint")) != 0
+    unusual = F.col("tally").bitwiseAND(F.lit(1 << UNUSUAL).cast("bigint")) != 0
     sent = F.shiftright("tally", SENT) != 0
     low = F.lit((1 << 32) - 1).cast("bigint")
     nothing = F.lit(None).cast("bigint")
@@ -128,8 +128,8 @@ def kept_promise_histories(sums: DataFrame) -> DataFrame:
                 "body": F.shiftrightunsigned("content", 32),
                 "target": F.col("content").bitwiseAND(low),
                 "properties": F.col("rest"),
-                "due_ms": F.when(sent, F.lit(0)).when(~odd, -F.col("time_ms")),
-                "sent_ms": F.when(sent & odd, F.lit(LATE_MS)).when(sent, F.col("time_ms")),
+                "due_ms": F.when(sent, F.lit(0)).when(~unusual, -F.col("time_ms")),
+                "sent_ms": F.when(sent & unusual, F.lit(LATE_MS)).when(sent, F.col("time_ms")),
                 **dict.fromkeys(
                     ("store_ms", "level", "held_topic", "sent_topic", "sent_at"), nothing
                 ),

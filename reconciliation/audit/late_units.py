@@ -1,4 +1,4 @@
-"""Timers whose TIMER_OUT_MS is before the read time, and that are pending in a later slot.
+"""Timers whose TIMER_OUT_MS is before the read time and whose slot is later.
 
     own slot     read time of the checkpoint
     ----|--------------|---------------------->

@@ -1,4 +1,4 @@
-"""Which delays the levels of a store can have: so a changed time in a queue's unit is seen.
+"""Possible delays of each level, to detect changed times in queue units.
 
     unit of level 3   tags code = when its record was stored + the delay of level 3
 

@@ -1,4 +1,4 @@
-"""The proof of a migration: each message that changed its owner came once, at its promised time.
+"""Proof of a migration: every transferred message was delivered once, at its due time.
 
     marks --> units handed over   --+
     log   --> timers routed         +--verdicts--> proven or not, and why

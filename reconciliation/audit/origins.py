@@ -1,4 +1,4 @@
-"""Origins for records that name none: what Apache's brokers wrote, and markers of clients.
+"""Origins of records that name none: those of Apache's brokers, and markers of clients.
 
     roll      a timer written again: the record of the same identity with one roll less
     delivery  the held record of the same identity; of several, the n-th delivery of the n-th

@@ -1,4 +1,4 @@
-"""Files that an audit can do without, looked at all the same: a broker needs them when it starts.
+"""Checks of files that the audit does not need but a broker reads at its start.
 
     timerlog/*            units up to where the checkpoint says that they were written
     timerwheel            slots that are of their place, and point into the timer log; whose chains
@@ -86,7 +86,7 @@ def plan_looks(
 
     try:
         check = read_check(root)
-    except BAD_INPUT:  # told by whoever reads how far the timers have come
+    except BAD_INPUT:  # reported by the reader of the timers' position
         check = None
     written = check["log_pos"] if check is not None else 0
     told(

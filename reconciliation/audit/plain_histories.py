@@ -1,4 +1,4 @@
-"""Lives of plain messages: one held record, and deliveries that name it. One pass, numbers only.
+"""Histories of plain messages: one pending record and its deliveries. One numeric pass.
 
 Each record adds to its key's sums; bits of `tally` count and say, see `tables`.
 

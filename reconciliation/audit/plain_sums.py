@@ -1,4 +1,4 @@
-"""Plain messages as four sums a record: all that an audit needs of those whose promise was kept.
+"""Plain messages as four sums per record: enough to audit kept promises.
 
     key       the record that waits
     tally     counts and flags, see `tables`
@@ -28,7 +28,6 @@ from reconciliation.scan.tables import (
     LEVEL,
     NO_TARGET,
     NO_UNIT,
-    ODD,
     OTHER_TIME,
     PASSED,
     PAST,
@@ -42,6 +41,7 @@ from reconciliation.scan.tables import (
     STORE_BITS,
     TIME_MIN,
     TOUCHED,
+    UNUSUAL,
 )
 
 Numbers = npt.NDArray[np.int64]
@@ -83,12 +83,12 @@ def pack(column: Callable[[str], pa.Array]) -> Packed:
     place = np.where(sent & (~prepared < PLACE_MAX), ~prepared, at)  # further is no log: its own
     key = place | (_numbers(column("store_id")) << STORE_BITS)
     hurt = _there(column("damage"))
-    due_ms, odd = _due_ms(column, sent)
+    due_ms, unusual = _due_ms(column, sent)
     level, passed = _numbers(column("role")) == ROLE_LEVEL, column("passed")
     queued = column("queued")
     away = _there(queued) & ~_true(queued)
     flags = 1 + _bits(
-        (hurt, HURT), (~_there(column("target")), NO_TARGET), (level, LEVEL), (odd, ODD),
+        (hurt, HURT), (~_there(column("target")), NO_TARGET), (level, LEVEL), (unusual, UNUSUAL),
         (_there(passed), KNOWN), (_numbers(passed) == 1, PASSED), (away, NO_UNIT),
         (_true(column("other_time")), OTHER_TIME),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Where pending units of the timers point: at the record that they were made of, and in a chain.
+"""Pointers of pending timer units: to their record, and within their chain.
 
     timerwheel   slot of 12:00:07 | first | last |          last: the newest unit of its slot
                                       |       |
@@ -119,7 +119,7 @@ def look_at_units(about: Pending, part: Segment, rows: Units, pos: Numbers) -> I
 def _agree(about: Pending, segment: Segment, rows: Units) -> Mask:
     """Return (n,) which units fit their records, all in one file of the log."""
     walk = Walk(segment)
-    if not walk.open():  # whoever reads the log reports it
+    if not walk.open():  # the scan of the log reports it
         return np.ones(rows.size, np.bool_)
     places = np.ascontiguousarray(rows["phys_offset"])
     order = np.argsort(places, kind="stable")

@@ -1,4 +1,4 @@
-"""Which deliveries a consumer can reach: a unit of their queue names them.
+"""Deliveries that a consumer can reach: a unit of their queue points at them.
 
     delivery  T, queue 2, queue offset 7  -->  consumequeue/T/2, unit 7  -->  its log offset?
 
@@ -10,7 +10,7 @@ these. `read_reach` returns up to where a store says that its queues are complet
                          seconds before the newest message that its queues had
 
 A topic that was deleted has no queues, and one that was made anew has numbers from 0 on again:
-nobody is to reach what was delivered before.
+earlier deliveries need not be reachable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Units that point before the log: their records were removed.
+"""Units that point before the start of the log: their records were removed.
 
     queue of a level     unit | unit | unit  ...          pending: nothing has gone by its place
     queue of the timers  unit | unit | unit  ...          pending: the timers have not taken it in

@@ -1,4 +1,4 @@
-"""What is known of a message becomes a verdict: rules in the order of their weight."""
+"""Rules of the audit: ordered conditions that turn a history into a verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reconciliation.scan.tables import STORE_BITS
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from reconciliation.audit.verdicts import AuditConfig
+    from reconciliation.audit.audit_config import AuditConfig
 
 IGNORED: Final = "ignored"
 EARLY_BY_CLOCK: Final = "delivered before its time; the clock was set back before that"

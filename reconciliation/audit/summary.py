@@ -1,4 +1,4 @@
-"""What an audit comes to: counts, lateness, the worst offenders, and where its tables are kept."""
+"""Summary of an audit: counts, lateness, worst cases, stored tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the units of a queue say of the records that they point at: a level's due times.
+"""Due times in the units of level queues.
 
 A gather for each chunk of records, no join: a record names its place in its queue.
 """

@@ -1,4 +1,4 @@
-"""What became of every scheduled message: one row each, with a verdict and why.
+"""The audit: one row per scheduled message, with a verdict and its reason.
 
     held         a record that waits: in a level's queue, or in the timers'
     copy         a held record made of another one: moved, rolled, copied by compaction
@@ -18,18 +18,18 @@ comes behind the record that decides is there for Apache's brokers and cancels n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.chains import find_roots
 from reconciliation.audit.histories import whole_histories
 from reconciliation.audit.origins import with_origins
 from reconciliation.audit.plain_histories import plain_message_histories
 from reconciliation.audit.rules import judged
-from reconciliation.scan.levels import DEFAULT_LEVELS_MS
 from reconciliation.scan.tables import (
     CLOCK_SET_BACK,
     PLACE_MAX,
@@ -90,28 +90,6 @@ NAMES_MAX: Final = 8  # topics that are told apart without a join
 MS_MAX: Final = 10**18
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
 """Returns some columns of `messages` of some roles."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditConfig:
-    """What an audit takes for granted.
-
-    Attributes:
-        late_ms: a delivery may come so much later than its due time and is ok.
-        as_of_ms: what is due until then should be delivered; None: when the store's last record
-            was stored, or the slot that its timers had come to, if that is later.
-        levels_ms: delays of levels 1, 2, ...: where a queue does not tell when a message is due.
-        trust_clock: a delivery before its time is ok if the log shows that the clock was set back
-            between put and delivery, and what the timers had passed by before that is pending.
-        levels_of: other delays, and the numbers of the stores that have them. Empty, with Apache's
-            default: what the stores say (not behind Spark Connect: the client may not see them).
-    """
-
-    late_ms: int = 2_000
-    as_of_ms: int | None = None
-    trust_clock: bool = False
-    levels_ms: tuple[int, ...] = DEFAULT_LEVELS_MS
-    levels_of: Mapping[tuple[int, ...], Sequence[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +211,7 @@ def _met(looked: DataFrame) -> tuple[set[int], dict[int, str]]:
 
 
 def _named(told: DataFrame, names: dict[int, str]) -> DataFrame:
-    """Return verdicts with the topic's name; null: nobody knows it."""
+    """Return verdicts with the topic's name; null: unknown."""
     if len(names) > NAMES_MAX:
         known = told.sparkSession.createDataFrame(
             list(names.items()), "topic_hash bigint, topic string"
@@ -335,7 +313,7 @@ def _events(
 def origin() -> Column:
     """Return the log offset that a record names as its origin; null: none.
 
-    One that no log reaches is told as the record's own: nobody waits there.
+    One that no log reaches is reported as the record's own.
     """
     named = F.bitwise_not(F.col("prepared_offset"))
     far = F.when(named >= PLACE_MAX, F.col("phys_offset")).otherwise(named)

@@ -1,4 +1,4 @@
-"""A row for each audit, in the ledger of the store it was made of.
+"""Ledger of audits: one row per run.
 
     with ledger_of(place) as ledger: ledger.write(AuditRecord(...))
 

@@ -1,4 +1,4 @@
-"""An audit in a process of its own, at the lowest priority: it takes what the broker leaves.
+"""Audit in a child process of the lowest priority.
 
     broker --start--> idle processor and disk --> python -m reconciliation.submit ... --idle
            <--one line of JSON, exit code--

@@ -1,8 +1,8 @@
-"""One audit from its start to its row in the ledger: what the command line and a cluster run.
+"""One audit run, from its start to its ledger row.
 
     check stores --> verdicts --> Parquet, summary, report --> a row in the ledger
 
-The session is made by whoever calls: here, on a cluster, or behind Spark Connect.
+The caller makes the session: local, on a cluster, or behind Spark Connect.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from message_store.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from reconciliation.audit.audit_config import AuditConfig
     from reconciliation.audit.summary import Summary
-    from reconciliation.audit.verdicts import AuditConfig
     from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord, Place
     from reconciliation.report.page import Pages
 
@@ -54,13 +54,13 @@ class Wanted:
 
     @property
     def brief(self) -> bool:
-        """Whether nobody asks for more than counts, and what is not fine."""
+        """Whether counts and violations are all that is requested."""
         return not self.out and self.report is None
 
     @property
     def config(self) -> AuditConfig:
         """What the verdicts take for granted."""
-        from reconciliation.audit.verdicts import AuditConfig
+        from reconciliation.audit.audit_config import AuditConfig
 
         given = {"late_ms": self.late_ms, "as_of_ms": self.as_of_ms}
         given["trust_clock"] = self.trust_clock

@@ -1,4 +1,4 @@
-"""The audit that goes on: a stream of the log, what is open of it, and a row for each violation.
+"""Continuous audit: a stream of the log, open messages, one row per violation.
 
     log --stream--> records of this batch --+
     state/<batch-1>: records of open lives --+--> verdicts.audit --> alarms/batch=<n>   violations
@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from message_store.clock import Clock
-from reconciliation.audit.verdicts import CLEAN, COLUMNS, AuditConfig, audit, origin, reader_of
+from reconciliation.audit.audit_config import AuditConfig
+from reconciliation.audit.verdicts import CLEAN, COLUMNS, audit, origin, reader_of
+from reconciliation.scan.options import FORMAT
 from reconciliation.scan.tables import TABLES
-from reconciliation.spark.data_source import FORMAT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

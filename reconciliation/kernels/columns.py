@@ -215,21 +215,21 @@ def spans(
 
 @kernel
 def glance(
-    data: Bytes, base: int, rows: Rows, kinds: Any, names: Words, odd: Any, real: Words
+    data: Bytes, base: int, rows: Rows, kinds: Any, names: Words, unusual: Any, real: Words
 ) -> None:
     """Tell apart what is certainly a message that waits, or a delivery that names it.
 
     Args:
         kinds: (n,) of the topics, see `columns.KINDS`.
-        names: hashes of REAL_TOPIC, and of names that only odd ones of those that wait have.
-        odd: (n,) u1 out: 1: it may be anything else.
+        names: hashes of REAL_TOPIC, and of names that only unusual pending records have.
+        unusual: (n,) u1 out: 1: it may be anything else.
         real: (n,) out: the hash of REAL_TOPIC where something waits, else 0.
     """
     for i in range(rows.size):
         pos = rows[i]["phys_offset"] - base + rows[i]["prop_pos"]
         end = pos + rows[i]["prop_len"]
         named, waits = rows[i]["prepared_offset"] < 0, kinds[i] == 1 or kinds[i] == 2
-        odd[i] = kinds[i] > 2 or (waits and named)
+        unusual[i] = kinds[i] > 2 or (waits and named)
         real[i] = 0
         if named and not waits:
             continue
@@ -242,11 +242,11 @@ def glance(
                     if waits:
                         real[i] = hash_bytes(data, name_end + 1, stop - name_end - 1)
                     else:
-                        odd[i] = 1
+                        unusual[i] = 1
                 elif waits:
                     for k in range(1, names.size):
                         if name == names[k]:
-                            odd[i] = 1
+                            unusual[i] = 1
             pos = stop + 1
 
 

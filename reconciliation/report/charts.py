@@ -1,4 +1,4 @@
-"""Charts of the report as SVG text: bounded in what they draw, whatever they are given."""
+"""SVG charts of the report, bounded in size for any input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of an audit as one HTML page that needs no network. A pure function of its rows."""
+"""HTML report of an audit, self-contained. A pure function of its rows."""
 
 from __future__ import annotations
 

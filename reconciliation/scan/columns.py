@@ -1,4 +1,4 @@
-"""Rows of a walk become Arrow columns: only those that are asked for, without a loop in Python."""
+"""Rows of a walk to Arrow columns: only the requested ones, vectorized."""
 
 from __future__ import annotations
 
@@ -157,12 +157,12 @@ class MessageColumns:
 
     def _odd(self, walk: Walk, rows: Rows) -> Rows:
         """Return the rows that may be more than plain ones; remember topics."""
-        odd, real = np.empty(rows.size, np.uint8), np.empty(rows.size, np.uint64)
+        unusual, real = np.empty(rows.size, np.uint8), np.empty(rows.size, np.uint64)
         kinds = kinds_of(walk, rows)
-        kernels.glance(walk.data, walk.base, rows, kinds, GLANCED, odd, real)
+        kernels.glance(walk.data, walk.base, rows, kinds, GLANCED, unusual, real)
         if ROLE_TOPIC in self._roles:
             self._note_topics(walk, rows, real.view(np.int64))
-        return np.asarray(rows[odd != 0])
+        return np.asarray(rows[unusual != 0])
 
     def _note_topics(self, walk: Walk, rows: Rows, hashes: Numbers) -> None:
         """Remember the names of the real topics of messages that wait; hashes: 0: none."""
@@ -373,7 +373,7 @@ class _Chunk:
         )
         levels = self.kinds == 1
         known = (self.unit_times >= TIME_MIN) & (self.unit_times <= DUE_MS_MAX)
-        times = np.where(known, self.unit_times, DUE_MS_MAX)  # nobody went by what nobody knows
+        times = np.where(known, self.unit_times, DUE_MS_MAX)  # an unknown time excludes nothing
         for queue_id in np.unique(rows["queue_id"][levels]).tolist():
             mine = levels & (rows["queue_id"] == queue_id)
             found[mine] = standing.of_level(

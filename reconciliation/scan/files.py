@@ -1,4 +1,4 @@
-"""Reading a store's files where they are: local disk, or what fsspec knows by URL.
+"""File access to a store: local disk, or any fsspec URL.
 
 Nothing here writes, and nothing is opened before a worker reads: a `Root` is a text that travels.
 """

@@ -1,4 +1,4 @@
-"""Hashes of 64 bits for what is compared: names, values, and pairs of them."""
+"""64-bit hashes of compared values: names, values, and pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The delays of levels: of a `messageDelayLevel`, and of what stores say of themselves.
+"""Delays of levels: from `messageDelayLevel`, or from the store.
 
 A level message whose queue has lost its unit tells its level, not when it is due. DueMQ keeps the
 levels of a store beside it (config/delayLevels.json); Apache's broker does not.

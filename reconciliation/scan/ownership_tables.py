@@ -1,4 +1,4 @@
-"""Marks of migrations as tables: what each step says of which units. See `delivery.ownership`.
+"""Ownership journal as tables: ranges of each step. See `delivery.ownership`.
 
 Expressed in SQL functions, so that a worker needs nothing of ours: a mark's body is JSON.
 """

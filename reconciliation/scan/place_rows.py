@@ -1,4 +1,4 @@
-"""What is no record as rows of `messages`: places that cannot be read, steps of the clock."""
+"""Rows of `messages` that are no records: unreadable places, clock steps."""
 
 from __future__ import annotations
 

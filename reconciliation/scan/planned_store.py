@@ -1,4 +1,4 @@
-"""A store as it was when a job was planned: its log, and how far levels, timers and queues were."""
+"""A store at planning time: its log, and the positions of levels, timers and queues."""
 
 from __future__ import annotations
 

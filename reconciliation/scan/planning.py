@@ -1,4 +1,4 @@
-"""Which bytes of which files a table is read from, cut into pieces that workers read on their own.
+"""Plan of a table scan: byte ranges of files, cut into independent pieces.
 
     files of a row  -->  Segment(file, start, end)  ...  one Spark partition each (or several small)
 
@@ -112,7 +112,7 @@ def plan_log(store: str, root: Root) -> LogPlan:
 
 
 def _durable(root: Root) -> int:
-    """Return how far the log of a store of ours is surely on the disk, 0 where nobody says."""
+    """Return how far the log of a store of ours is surely on the disk, 0 where unknown."""
     name = MARK_FILE.rpartition("/")[2]
     try:
         sizes = {entry.name: entry.size for entry in root.files("config")}

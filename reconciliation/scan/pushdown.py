@@ -1,4 +1,4 @@
-"""Filters of Spark that a table takes over: topics, times and log offsets of `messages`."""
+"""Filter pushdown: topics, times and log offsets of `messages`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import datasource
 
 if TYPE_CHECKING:
-    from reconciliation.spark.data_source import Wanted
+    from reconciliation.scan.options import Wanted
 
 
 def narrowed(wanted: Wanted, one: Any) -> Wanted | None:

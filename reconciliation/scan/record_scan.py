@@ -1,4 +1,4 @@
-"""Records of one segment of the log, found without knowing what lies before it.
+"""Record scan of one log segment, without knowledge of the bytes before it.
 
     ... record | record | rec[start ........ segment ........ end]ord | record ...
                             first ->|                    last ->      | <- next
@@ -94,7 +94,7 @@ class Walk:
             if base < part.limit:
                 try:
                     data = part.root.read(f"commitlog/{base:020d}", 0, NEXT_BYTES)
-                except OSError:  # told by whoever reads that file
+                except OSError:  # reported by the reader of that file
                     return out[:0]
         else:
             pos = self._first(pos)

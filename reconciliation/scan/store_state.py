@@ -1,4 +1,4 @@
-"""What a store says of itself beside its log: how far its levels and its timers have come.
+"""State files of a store: positions of levels and timers.
 
     config/delayOffset.json   which units of a level's queue were delivered or decided on
     marks in the log          which of them belong to the timers (docs/decisions/0019)
@@ -71,9 +71,9 @@ class Standing:
 
     Attributes:
         number: the store's place among the paths of a job.
-        levels: queue id to the queue offsets that its level is done with; None: nobody says.
+        levels: queue id to the queue offsets that its level is done with; None: unknown.
         owned: queue id to what the timers own; promised: its due times that its queue lacks.
-        read_ms: the timers' slot; None: nobody says.
+        read_ms: the timers' slot; None: unknown.
         taken_to: units of the timers' queue before this offset were taken in.
         late: (n,) sorted log offsets of timers that wait in a later slot than their own.
         log_min: where the log begins.
@@ -133,13 +133,13 @@ def read_standing(number: int, root: Root, plan: LogPlan) -> tuple[Standing, lis
     marked = told(f"consumequeue/{MARK_TOPIC}", lambda: list(read_marks(root, plan))) or []
     levels = told(OFFSETS_FILE, lambda: _levels(saved or {}, marked))
     owned, promised = _owned(marked, taken_to or 0)
-    nobody = Standing(number, levels, owned, promised)
+    without_timers = Standing(number, levels, owned, promised)
     if not check or read_ms is None:
-        return nobody, findings
+        return without_timers, findings
     try:
         late = find_late_units(root, read_ms)
-    except OSError:  # whoever looks at the timer log tells it (`other_files`)
-        return nobody, findings
+    except OSError:  # `other_files` reports it
+        return without_timers, findings
     taken_in = min(check["queue_offset"], check["master_queue_offset"])  # as Apache takes them
     return Standing(number, levels, owned, promised, read_ms, taken_in, late), findings
 

@@ -1,4 +1,4 @@
-"""The tables of a store and their columns: the one place that names them.
+"""Tables of a store and their columns: the only declaration.
 
 A type is both Spark's (in a schema) and Arrow's (in a batch). Times are ms since the epoch, offsets
 bytes from the log's start; what a record does not have is null.
@@ -64,7 +64,7 @@ CONSUME_QUEUE: Final[Columns] = (
     ("record_size", "int"),
     ("tags_code", "bigint"),
     ("store_id", "int"),
-    ("found", "boolean"),  # whether a record lies there; also where nobody can say
+    ("found", "boolean"),  # whether a record lies there; also where that is unknown
     ("damage", "string"),  # unreadable: this row stands for a file, from queue_offset on
 )
 SCHEDULE: Final[Columns] = (
@@ -166,7 +166,7 @@ WAITING: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
 #    13 its due time cannot be told    14 something rare belongs to it
 #    15 its unit has another time    16 it has no unit    17-31 units of records that were removed
 #    32-47 deliveries    48-55 hurt ones    56 and up: those that no unit of their queue names
-HURT, NO_TARGET, LEVEL, KNOWN, PASSED, ODD, TOUCHED, OTHER_TIME = 8, 9, 10, 11, 12, 13, 14, 15
+HURT, NO_TARGET, LEVEL, KNOWN, PASSED, UNUSUAL, TOUCHED, OTHER_TIME = 8, 9, 10, 11, 12, 13, 14, 15
 NO_UNIT, PAST, SENT, SENT_HURT, SENT_AWAY = 16, 17, 32, 48, 56
 COUNT_MASK, PAST_MASK, SENT_MASK = 0xFF, 0x7FFF, 0xFFFF
 

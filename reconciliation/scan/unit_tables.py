@@ -1,4 +1,4 @@
-"""The tables that are not the log: queues, timer log, wheel, cursors, index; units to columns."""
+"""Tables beside the log: queues, timer log, wheel, cursors, index."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _unreadable(segment: Segment) -> Values:
 
 
 def _found(segment: Segment, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return whether records begin at log offsets; true also where nobody can say."""
+    """Return whether records begin at log offsets; true also where that is unknown."""
     root, row = segment.root, np.zeros(1, SCANNED)
     found = np.ones(offsets.size, np.bool_)
     entries, _ = row_of_files(segment.store, root.files("commitlog"))

@@ -1,4 +1,4 @@
-"""Java's archive of the classes that an audit loads: with it Spark starts some seconds sooner.
+"""Archive of the Java classes that an audit loads (AppCDS); shortens the start of Spark.
 
     first audit --it has ended--> python -m reconciliation.spark.class_archive   (idle priority)
                                    | audits a small store in a Java that writes what it loaded
@@ -60,7 +60,7 @@ class ClassArchive:
                 (str(path), path.stat().st_mtime_ns, path.stat().st_size)
                 for path in (java.resolve(), jars.resolve())
             ]
-        except (OSError, RuntimeError):  # nobody's home, or no such Spark
+        except (OSError, RuntimeError):  # no home directory, or no such Spark
             return None
         digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
         folder = home if given else home / "duemq" / "java"
@@ -70,7 +70,7 @@ class ClassArchive:
     def file(self) -> Path | None:
         """The archive, if there is one and it is whole."""
         for path in self.folder.glob(f"{self.stem}-*.jsa"):
-            with suppress(OSError):  # somebody removes it
+            with suppress(OSError):  # another process removes it
                 if path.name == f"{self.stem}-{path.stat().st_size}.jsa":
                     return path
         return None
@@ -82,7 +82,7 @@ class ClassArchive:
         return f'{QUIET} {CHECKED} -XX:SharedArchiveFile="{file}"' if file else ""
 
     def keep(self, made: Path) -> None:
-        """Take a file that Java has written as the archive; those nobody used lately are removed.
+        """Take a file that Java has written as the archive; those not used lately are removed.
 
         Raises:
             OSError: The disk refused it.
@@ -135,7 +135,7 @@ def make(archive: ClassArchive) -> bool:
 
 @contextmanager
 def _alone(archive: ClassArchive) -> Iterator[bool]:
-    """Tell whether nobody else makes one meanwhile."""
+    """Return whether no other process makes one now."""
     with (archive.folder / f"{archive.stem}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

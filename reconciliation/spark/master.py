@@ -1,4 +1,4 @@
-"""Where Spark runs: here, behind Spark Connect, or on the cluster that spark-submit names."""
+"""Spark master: local, Spark Connect, or the cluster of spark-submit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Where:
     """Attributes:
     cores, memory, log_level, light: of a Spark in this process; see `session.local_session`.
     connect: `sc://HOST:PORT` of a Spark Connect server; submitted: take the session that
-        spark-submit prepared. Both use a Spark that somebody else sized.
+        spark-submit prepared. Both use a Spark that is sized elsewhere.
     """
 
     cores: int = 0

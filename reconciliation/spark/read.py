@@ -1,4 +1,4 @@
-"""Tables of stores as DataFrames, and an audit of them in one call."""
+"""Tables of stores as DataFrames, and their audit in one call."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.utils import is_remote
 
+from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.kept_promises import KeptPromises, Tallies, audit_briefly
-from reconciliation.audit.verdicts import (
-    PLACES,
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    AuditConfig,
-    Looked,
-    look,
-)
+from reconciliation.audit.verdicts import PLACES, SCHEDULE_TOPIC, TIMER_TOPIC, Looked, look
 from reconciliation.scan.levels import DEFAULT_LEVELS_MS, kept_levels_ms
+from reconciliation.scan.options import BUCKETS_MAX, FORMAT, wanted_of
 from reconciliation.scan.planned_store import Planned, plan_store
 from reconciliation.scan.planning import PARTITION_BYTES
 from reconciliation.scan.tables import TABLES
-from reconciliation.spark.data_source import BUCKETS_MAX, FORMAT, Part, StoreReader, wanted_of
+from reconciliation.spark.data_source import Part, StoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,7 +122,7 @@ def audit_stores(
     """Return the verdicts about stores, and what of their files could not be read.
 
     What is rare is looked for at once, the verdicts are computed when they are used: persist them
-    to use them twice. Without `ids` nobody's `unique_id` is told, which is faster.
+    to use them twice. Without `ids` no `unique_id` is returned, which is faster.
     """
     looked, _ = look_at_stores(spark, paths, config)
     return looked.tell(looked.histories(looked.plain), ids=ids), looked.unread

@@ -1,4 +1,4 @@
-"""What Spark needs, and what to do where it is missing."""
+"""Requirements of Spark, and the remedy where one is missing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A Spark session for an audit on this machine: quiet, small, with the Python that runs now.
+"""Spark session for an audit on this machine.
 
-On a cluster the session is made by whoever submits the job; `SETTINGS` is what we learned.
+On a cluster the submitted job makes the session; `SETTINGS` is what we learned.
 """
 
 from __future__ import annotations

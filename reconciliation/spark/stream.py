@@ -1,4 +1,4 @@
-"""The log as a stream: `spark.readStream.format("rocketmq-store")`, table `messages` only.
+"""`spark.readStream.format("rocketmq-store")`: the log as a stream, table `messages` only.
 
     offset   {store: log offset where its next record begins}
     tickMs   there is a batch after so many ms, though nothing was appended: the offset has the
@@ -25,7 +25,8 @@ from reconciliation.scan.store_state import Standing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from reconciliation.spark.data_source import Part, StoreReader, Wanted
+    from reconciliation.scan.options import Wanted
+    from reconciliation.spark.data_source import Part, StoreReader
 
 Offsets = dict[str, int]
 TICK: Final = "@tick"

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from reconciliation.audit.verdicts import (  # fmt: skip
+from reconciliation.audit.audit_config import AuditConfig
+from reconciliation.audit.verdicts import (
     DECISION_TOPIC,
     QUARANTINE_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
-    AuditConfig,
 )
 
 Row = dict[str, Any]

@@ -9,8 +9,8 @@ import pytest
 
 from message_store.layout import RECORD_HEAD
 from reconciliation.audit import clock_steps
+from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.summary import Summary, summarize
-from reconciliation.audit.verdicts import AuditConfig
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import log_segments, plan_log
 from reconciliation.scan.record_scan import Walk

@@ -14,9 +14,10 @@ import pytest
 
 from message_store import layout
 from reconciliation.scan.files import Entry, Root
+from reconciliation.scan.options import wanted_of
 from reconciliation.scan.planning import row_of_files
 from reconciliation.scan.tables import ROLE_GAP, ROLE_NONE, TABLES
-from reconciliation.spark.data_source import StoreReader, wanted_of
+from reconciliation.spark.data_source import StoreReader
 from tests.golden_data import STORES, GoldenStore, golden_store
 from tests.reconciliation.log_help import LogWriter
 from tests.timer_store.rig import TimerRig

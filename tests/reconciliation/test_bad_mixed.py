@@ -11,7 +11,8 @@ import pytest
 
 from message_store import layout
 from message_store.clock import FakeClock
-from reconciliation.audit.verdicts import COLUMNS, AuditConfig
+from reconciliation.audit.audit_config import AuditConfig
+from reconciliation.audit.verdicts import COLUMNS
 from tests.golden_data import LOG_FILE_BYTES, end_ms, golden_store
 from tests.reconciliation.naive import naive_audit
 from tests.reconciliation.test_bad_files import places, read

@@ -10,7 +10,7 @@ import pytest
 
 from reconciliation.audit import chains, histories, origins, plain_histories, verdicts
 from reconciliation.audit import rules as judging
-from reconciliation.audit.verdicts import AuditConfig
+from reconciliation.audit.audit_config import AuditConfig
 from tests.reconciliation.lean_rows import LeanTables
 from tests.reconciliation.naive import naive_audit
 from tests.reconciliation.random_lives import RandomStore

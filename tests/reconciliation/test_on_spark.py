@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame
 
 from message_store.clock import FakeClock
 from migration.plans.plan import PlannedLevel
+from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.migration_proof import DRAINED, ROUTED, migration_proof, proof_totals
-from reconciliation.audit.verdicts import CLEAN, AuditConfig
+from reconciliation.audit.verdicts import CLEAN
 from reconciliation.jobs import jobs
 from reconciliation.jobs.run import Wanted, run_audit
 from reconciliation.jobs.watch import Watch, WatchConfig

@@ -1,4 +1,4 @@
-"""Checkpoints: what is known at one instant, written so that a crash finds it consistent.
+"""Writer of checkpoints: the state of one instant, consistent after a crash.
 
     instant     read time R, timer log end P, queue offset Q, commit log end L, books, wheel pages
     then        commit log durable to L  ->  tombstones, timer log synced to P  ->  wheel pages
@@ -89,7 +89,7 @@ class CheckpointWriter:
     async def leave(self) -> bool:
         """Write the last checkpoint before the store is closed; return whether it is on the disk.
 
-        Whoever opens the store next, an Apache broker too, finds no unit whose timer has left,
+        The next owner of the store, Apache's broker too, finds no unit of a delivered timer,
         unless the log says that it would (`settle_delivered`).
         """
         async with self._one_at_a_time:
@@ -104,7 +104,7 @@ class CheckpointWriter:
         timers = self._timers
         if timers.units.log.failure is not None:  # `_complain` has reported it
             return False
-        if not timers.odd.settled(timers.clock.now_ms()):
+        if not timers.non_timers.settled(timers.clock.now_ms()):
             return False
         if last:
             mark_queue_end(timers)

@@ -1,4 +1,4 @@
-"""How far the timer store is."""
+"""Position of the timer store: read time and queue offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timer store at start: back to the last checkpoint, and from there over the logs again.
+"""Recovery of the timer store: from the last checkpoint forward over the logs.
 
     timer log   [ as of the checkpoint ............ P ][ cut off ]
     queue       [ taken in ........................ Q ][ taken in again, but for the settled ]

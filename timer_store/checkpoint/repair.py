@@ -1,4 +1,4 @@
-"""Timer log and wheel made to fit again after a crash.
+"""Repair of timer log and wheel after a crash.
 
 repair    the log is cut at the end that the snapshot knows; slots that point behind it step back
 recount   slots whose timers were settled behind the snapshot's back

@@ -1,4 +1,4 @@
-"""The checkpoint files: what is known of the timers at one instant.
+"""Checkpoint files: the state of the timers at one instant.
 
     config/duemq.timers.json   everything: positions, books, precision; and what timercheck says
     config/timercheck          Apache's seven numbers, 4096 bytes
@@ -121,7 +121,7 @@ class Saved(NamedTuple):
     def belongs(self, check: Check | None, *, backup: bool = False) -> bool:
         """Return whether a timercheck stands beside this file, not one that Apache wrote since.
 
-        None, a timercheck that says nothing, contradicts nobody. Where the file itself is lost
+        None, a timercheck without content, contradicts nothing. Where the file itself is lost
         and this is its backup, timercheck may be one instant younger.
         """
         now = self.snapshot.check

@@ -1,4 +1,4 @@
-"""`config/timermetrics`: how many timers wait for each real topic, as Apache's tools read it.
+"""`config/timermetrics`: pending timers by real topic, as Apache's tools read it.
 
     {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1700000000000},
      "timingCount":{"TopicTest":{"count":2,"timeStamp":1700000000123}}}        (on one line)

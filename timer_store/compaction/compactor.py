@@ -1,10 +1,10 @@
-"""Compaction: what still waits in old log files is copied forward, so that the files may go.
+"""Compaction: copies pending timers of old log files forward, so that the files can be removed.
 
-    retention      files that would go, because the disk fills up, if nobody needed them
+    retention      files that would go, because the disk fills up, without pins
       |  survey    the timer log tells how much of each file waits           pieces of units
       |  plan      leading files of which little waits, as many as needed    compaction_plan
       v  copy      a new record in the timer queue, whose origin is the old  pieces of records
-    checkpoint     the copies are on the disk: nobody needs the files        retention removes them
+    checkpoint     the copies are on the disk: the pins are released   retention removes files
 
 A copy is one append that settles the old timer and holds the new one (`copies`), so a crash finds
 either; both are never delivered. What cannot be copied, damaged or too long, stays where it is,
@@ -112,7 +112,7 @@ class Compaction:
         self.moment_ms = self._again_ms = 0
 
     def start(self, plan: CompactionPlan) -> None:
-        """Carry out what somebody asked for."""
+        """Run a requested compaction."""
         if self._work is None and plan.until:
             self._note(Waits.NOTHING, "")
             self._work, self.moment_ms = self._execute(plan, by_hand=True), 0
@@ -160,7 +160,7 @@ class Compaction:
     def span(self, wanted: Wanted) -> tuple[int, int, str]:
         """Return (first, end) log offsets of the files to choose from, and why there are no more.
 
-        A file that somebody else needs, too, would stay in any case.
+        A file with another pin would stay in any case.
         """
         timers, file_bytes = self._timers, self._timers.store.log.file_bytes
         first = timers.books.first_file

@@ -1,4 +1,4 @@
-"""Timers that wait on go through their queue once more: records of today in the place of old ones.
+"""Copies of pending timers: new records in the timer queue replace old ones.
 
     timerRollMode=message   on the way of a long timer, as an Apache broker does it
     compaction              out of log files that are to go
@@ -29,7 +29,7 @@ class TimerCopies:
         self._records, self._deciding = records, deciding
 
     def put(self, rows: Rows, now_ms: int) -> tuple[Rows, Mask]:
-        """Append a copy of each timer; whoever calls settles those that have one.
+        """Append a copy of each timer; the caller settles those that have one.
 
         Args:
             rows: (n,) `layout.STAGED`, each of another record.

@@ -1,4 +1,4 @@
-"""Which old log files are made free by copying what waits in them: a decision, without effects.
+"""Choice of the log files to compact: a decision without effects.
 
     log files, oldest first     [ . x . . ][ x x x . ][ . . . x ][ . . . . ][ written ]
     together at most the share   \\___ 1 ____________/ \\___ 2 ___/

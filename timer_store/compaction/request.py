@@ -1,4 +1,4 @@
-"""Compaction by hand (request 9014): what it would copy and free, and the order to do it.
+"""Compaction request (9014): the plan, and the order to run it.
 
     body      JSON: {"dry_run": true}; empty: do it
     answer    0 + JSON: the plan; `started`: it is carried out, `timer_store.summary` says how far

@@ -1,4 +1,4 @@
-"""Stage 5: due timers go to their topics, in order; what cannot is put into quarantine.
+"""Stage 5: delivers due timers to their topics in order; the rest goes to quarantine.
 
     rows in order --gather--> batch --put--> topics
                                 |
@@ -6,7 +6,7 @@
                                 +-- undeliverable: a quarantine record stands in its place
 
 What is appended is delivered: every record names its origin, so a delivery is never repeated,
-whoever dies when. A record that may be too long for the store goes alone, so that a refusal for
+after any kind of end. A record that may be too long for the store goes alone, so that a refusal for
 good concerns one timer only.
 
 A timer is either in the near stage or on a trip that ends before anybody else has a turn: so no

@@ -1,4 +1,4 @@
-"""Stages 3 to 5: slots are loaded shortly before they begin, what is due leaves in batches.
+"""Stages 3 to 5: loads slots shortly before they begin, delivers due timers in batches.
 
     wheel slot --load--> near stage --take what is due--> carrier --put--> real topic
         |                                                    |
@@ -191,9 +191,9 @@ class DequeueService:
         position.staged_ms = slot_ms + self.config.precision_ms  # the copies find a place behind
         timed, taken = self._copies.put(part, now_ms)
         self._settle_rolled(part[taken], timed["topic_index"][taken])
-        odd = part[~taken]
-        trip = self._deliverer.roll(odd, now_ms)
-        self._settle_rolled(odd[: trip.done], trip.topic_index)
+        later = part[~taken]
+        trip = self._deliverer.roll(later, now_ms)
+        self._settle_rolled(later[: trip.done], trip.topic_index)
         self.lost += trip.lost
         self._holding = trip.refusal
         self._roll_retry_ms = now_ms + RETRY_MS

@@ -1,8 +1,8 @@
-"""Stage 4: the records of due timers become a batch of messages.
+"""Stage 4: builds a batch of messages from the records of due timers.
 
     STAGED rows, in the order of delivery
       |  read in the order of the log, file by file          kernel; may run in another thread
-      |  what is odd: decoded in Python -> a message, or a quarantine record
+      |  the others: decoded in Python -> a message, or a quarantine record
       v
     PutBatch, row i made of timer i                          ready to be put
 

@@ -1,4 +1,4 @@
-"""The near stage: timers of the slots loaded so far, each leaves at its own millisecond.
+"""Near stage: timers of the loaded slots, delivered at their millisecond.
 
     add ---> runs, each sorted by (due time, log offset); neighbours merge when they are alike
                 |  the next whole milliseconds of all runs, merged; topics in turn inside each

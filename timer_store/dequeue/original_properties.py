@@ -1,4 +1,4 @@
-"""What a due record was born as, and the property text that its consumer is to see.
+"""Original properties of a delivered record: the text that its consumer receives.
 
     FROM_TIMER   a record of the timer queue
     FROM_LEVEL   a record in a level's queue that was handed over to the timers

@@ -1,4 +1,4 @@
-"""Slots on their way into the near stage: small ones at once, large ones in another thread.
+"""Loading of slots into the near stage: small ones inline, large ones in a thread.
 
     begin    loop     the slot as it is now: the end of its chain, what is settled
     work     thread   walk the chain, part off what only passes through, sort
@@ -252,4 +252,4 @@ def is_after(rows: Rows, key: Key) -> npt.NDArray[np.bool_]:
 
 
 def _wake_none() -> None:
-    """Wake nobody."""
+    """Do nothing: no loop waits."""

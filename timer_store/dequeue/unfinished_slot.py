@@ -1,6 +1,6 @@
-"""What leaves a timer store when it is closed in the middle of a second.
+"""State of a slot whose delivery a stop interrupts.
 
-Slots from the read time on are read again by whoever opens the store next. Our own start finds in
+The next owner of the store reads slots from the read time on again. Our own start finds in
 the commit log what was delivered of them; an Apache broker does not look, and would deliver it
 again. So units whose timers have left are settled in such slots, before the last checkpoint.
 

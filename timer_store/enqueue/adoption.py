@@ -1,4 +1,4 @@
-"""Timers that an Apache broker left: what of its queue still waits, and what it has settled.
+"""Adoption of a store that an Apache broker left: its pending and settled timers.
 
 An Apache broker names no origins. What it did is known from
 
@@ -201,12 +201,12 @@ class Witnesses:
     before it in the queue, so that what a client sends again after it is not lost.
 
     Args:
-        odd: (n,) `layout.IDENTIFIED` of markers in the queue, and of timers that were rolled.
+        special: (n,) `layout.IDENTIFIED` of markers in the queue, and of timers that were rolled.
         delivered: (n,) the same of delivered copies.
     """
 
-    def __init__(self, odd: Rows, delivered: Rows) -> None:
-        rolled, markers = odd[odd["rolls"] > 0], odd[odd["marker"] != 0]
+    def __init__(self, special: Rows, delivered: Rows) -> None:
+        rolled, markers = special[special["rolls"] > 0], special[special["marker"] != 0]
         order = np.lexsort((markers["phys_offset"], markers["name"]))
         last = np.append(
             np.diff(markers["name"][order]) != 0, np.ones(min(order.size, 1), np.bool_)
@@ -262,10 +262,10 @@ def settled_by_others(timers: TimerStore, reach: Reach, progress: Progress) -> O
     Args:
         reach: how far the other broker was; `UNKNOWN`: the log alone decides.
     """
-    odd = [rows[(rows["rolls"] > 0) | (rows["marker"] != 0)] for rows in _queue(timers)]
+    special = [rows[(rows["rolls"] > 0) | (rows["marker"] != 0)] for rows in _queue(timers)]
     delivered = list(_deliveries(timers, _scan_start(timers, reach), progress))
     none = np.empty(0, layout.IDENTIFIED)
-    witnesses = Witnesses(np.concatenate([none, *odd]), np.concatenate([none, *delivered]))
+    witnesses = Witnesses(np.concatenate([none, *special]), np.concatenate([none, *delivered]))
     found, offset = [NO_OFFSETS], timers.fetch.bounds()[0]
     for units in _units(timers, offset):
         rows = _identify(timers, units["phys_offset"], copies=False)

@@ -1,4 +1,4 @@
-"""When a timer is due: what its properties promise, the same at the put and read back later.
+"""Due time of a timer, from its properties; the same at the put and when read back.
 
     DUEMQ_DUE_MS       that: on records whose TIMER_* do not tell it (spread, or written again)
     TIMER_DELAY_SEC    store time + seconds       \\

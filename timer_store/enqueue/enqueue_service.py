@@ -1,4 +1,4 @@
-"""Stages 1 and 2: what was appended to the timer queue gets a unit in log and wheel.
+"""Stages 1 and 2: appends of the timer queue get a unit in timer log and wheel.
 
     an appended batch ---- columns as they are -----+
                                                     +--> place -> units.add -> books, near stage

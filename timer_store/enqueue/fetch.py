@@ -1,4 +1,4 @@
-"""Stage 1: what stands in the timer queue, as `layout.TIMED` rows in queue order.
+"""Stage 1: messages of the timer queue as `layout.TIMED` rows in queue order.
 
     an appended batch   its rows still say everything      fetch_batch
     the queue           units, and records off the log     fetch_queue

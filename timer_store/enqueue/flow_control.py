@@ -1,4 +1,4 @@
-"""Flow control: how many timers one slot, or one topic, may hold.
+"""Flow control: maximum number of timers per slot and per topic.
 
 Source: TimerMessageStore.isReject, TimerFlowController
 """

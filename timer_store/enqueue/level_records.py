@@ -1,4 +1,4 @@
-"""Level messages that timers hold, read where they lie: in the level's queue and the commit log.
+"""Level messages that timers own, read in place from the level's queue and the commit log.
 
     units of a level's queue      when they are due: their tags code, or what a mark promised
     records in the commit log     where they go; the name DELAY in them is changed on the way

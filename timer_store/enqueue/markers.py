@@ -1,4 +1,4 @@
-"""Markers that clients send: TIMER_DEL_UNIQKEY cancels the timer it names, as in Apache's broker.
+"""Client markers: TIMER_DEL_UNIQKEY cancels the named timer, as in Apache's broker.
 
 The target is the timer with this topic and key in the slot of the marker's own time. It is decided
 as soon as the marker is taken in, not when the slot is read: a marker that comes in time counts.

@@ -1,4 +1,4 @@
-"""What came through the timer queue and is no timer: broken records, and markers of clients.
+"""Records of the timer queue that are no timers: damaged records, and markers of clients.
 
     broken   no time, no target, unreadable: to the quarantine topic, with the reason
     marker   TIMER_DEL_UNIQKEY: cancels the timer it names, as Apache's broker would
@@ -20,7 +20,7 @@ ROWS_MAX = 1_024  # a turn
 
 
 class NonTimers:
-    """Settles the odd rows of one timer store."""
+    """Settles the records of one timer queue that are no timers."""
 
     def __init__(self, timers: TimerStore) -> None:
         self._timers = timers

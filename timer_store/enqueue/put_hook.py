@@ -1,4 +1,4 @@
-"""The put hook: messages that ask for a time of their own go to the timer topic.
+"""Put hook: redirects messages that ask for a time to the timer topic.
 
 The kernel does nearly all; Python looks at rows that are refused, whose property text must change
 (they were delivered as timers before: what a broker added is taken out), or that a client sent into
@@ -71,11 +71,11 @@ class TimerHook:
         if self._report.size < batch.count:
             self._report = np.zeros(batch.count * 2, np.uint8)
         self._numbers[put.NOW_MS] = now_ms
-        held, odd = self._hold(batch, batch.rows, batch.count, self._report)
-        if odd:
+        held, unhandled = self._hold(batch, batch.rows, batch.count, self._report)
+        if unhandled:
             for at in np.flatnonzero(self._report[: batch.count] > put.HELD).tolist():
                 self._report[at] = self._look(batch, at, int(self._report[at]), now_ms)
-        if self._limited and (held or odd):
+        if self._limited and (held or unhandled):
             self._limit(batch)
 
     def _hold(

@@ -1,4 +1,4 @@
-"""Where an Apache broker goes on in the queue: behind the record of the timer log's last unit.
+"""Queue offset at which an Apache broker continues: after the record of the last unit.
 
 A timer that was put on, or copied, has its unit behind those of younger records. If such a unit is
 the last one, Apache's broker takes everything behind its record in once more, and delivers it

@@ -1,4 +1,4 @@
-"""Level messages that were handed over: taken in where they lie, and given back.
+"""Transfers of level messages: enqueued in place, and returned.
 
     marks        handover [0, 900)  handover [900, 2000)  giveback [1500, 2000) ...
                                     ^ position.handover_offset: the next mark to take in,

@@ -1,4 +1,4 @@
-"""What a record says about itself that an Apache broker keeps when it copies it.
+"""Properties by which a record that an Apache broker copied is recognized.
 
 A timer that Apache rolls or delivers is a new record that does not name the one it was made of. But
 topic, queue, key, TIMER_OUT_MS, birth and body are the same: their hash is its identity. What a

@@ -1,4 +1,4 @@
-"""Units of the timer log, and the walk along the chains of slots, compiled.
+"""Compiled walk along the chains of slots in the timer log.
 
 A chain goes from a slot's newest unit to its oldest, and every step goes back in the log. So a
 walk takes the files from the last to the first and visits each once, whatever number of chains it

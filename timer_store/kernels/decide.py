@@ -1,4 +1,4 @@
-"""Compiled loops of decisions about timers: the records that settle them.
+"""Compiled loops that build the records of decisions about timers.
 
 mark   cancels: a marker of Apache's form, which names its target as its origin
 copy   moves: the same message with another time, whose origin is the record it was made of;

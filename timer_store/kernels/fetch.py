@@ -1,4 +1,4 @@
-"""Stage 1, compiled: messages of the timer topic become TIMED rows.
+"""Stage 1, compiled: messages of the timer topic to TIMED rows.
 
 from_put       the rows of a batch that was just appended
 from_records   units of the timer queue, with their records in the mapped log

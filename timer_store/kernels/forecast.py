@@ -1,4 +1,4 @@
-"""Timers that roll, counted where they are due instead of where they are looked at next."""
+"""Rolling timers, counted at their due time instead of their current slot."""
 
 from __future__ import annotations
 

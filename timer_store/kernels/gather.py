@@ -1,4 +1,4 @@
-"""Stage 4, compiled: records of due timers become rows of a batch.
+"""Stage 4, compiled: records of due timers to rows of a batch.
 
 gather    reads records in the order of the log, fills rows in the order of delivery
 outcome   after the put: what became of the rows

@@ -1,4 +1,4 @@
-"""Units of many slots at once, for lists."""
+"""Units of many slots, for listings."""
 
 from __future__ import annotations
 

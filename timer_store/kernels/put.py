@@ -1,4 +1,4 @@
-"""The put hook, compiled: rows that ask for a time go to the timer topic."""
+"""Put hook, compiled: redirects rows that ask for a time to the timer topic."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def hold(
 
     Returns (rows held, rows that Python must look at).
     """
-    held, odd = 0, 0
+    held, unhandled = 0, 0
     for i in range(count):
         row = rows[i]
         report[i] = LEFT
@@ -127,5 +127,5 @@ def hold(
         made = DIRECT if is_direct else hold_row(row, staging, topics, numbers)
         report[i] = made
         held += made == HELD
-        odd += made > HELD
-    return held, odd
+        unhandled += made > HELD
+    return held, unhandled

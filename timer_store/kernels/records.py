@@ -1,4 +1,4 @@
-"""Records found by their log offset alone."""
+"""Records found by log offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled loops of the near stage. All of them may run in another thread.
+"""Compiled loops of the near stage; all may run in another thread.
 
 radix_pass, pick     sort what was loaded by (due time, log offset)
 merge                two sorted runs become one

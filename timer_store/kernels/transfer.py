@@ -1,4 +1,4 @@
-"""Level messages that become timers where they lie, compiled.
+"""Compiled enqueueing of level messages in place.
 
 read_levels   units of a level's queue, with their records, become TIMED rows; in the same pass the
               name DELAY in the record becomes DELAy, or DELAy becomes DELAY

@@ -1,4 +1,4 @@
-"""Units into the timer log and the wheel, compiled: link, take back, link all again.
+"""Compiled updates of timer log and wheel: link, undo, relink.
 
 link     rows become units, each points at the one before it in its slot, slots point at them
 unlink   the disk refused the units: slots become what they were

@@ -1,4 +1,4 @@
-"""The wheel's slots, compiled. The bytes stay as they are on the disk; nothing is converted.
+"""Compiled access to the wheel's slots, in their byte order on disk.
 
 `pages` has a byte per page of 4096 bytes: whether it holds anything, whether it was changed. Scans
 pass over pages that hold nothing, so that the memory of an empty wheel is never touched.

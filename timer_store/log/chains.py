@@ -1,4 +1,4 @@
-"""The walk along chains of units: where it begins, what can be wrong on the way.
+"""Walk along chains of units: starting points and errors.
 
 How a walk goes through the files of the log: `kernels.chain`.
 """

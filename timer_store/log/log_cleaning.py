@@ -1,4 +1,4 @@
-"""Files of the timer log in which no timer waits any more are removed, oldest first.
+"""Removal of timer log files without pending timers, oldest first.
 
     timerlog    [ file 0 ][ file 1 ][ file 2 ][ written ]
                              ^ the first unit that is needed: not settled, its slot not delivered

@@ -1,4 +1,4 @@
-"""Which slot a timer waits in: its own, or an earlier one where it is looked at again.
+"""Slot of a timer: its own, or an earlier one from which it rolls.
 
     read      staged               staged + window
      |----------|---- own slot -------|------------------------------------------> due

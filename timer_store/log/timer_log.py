@@ -1,4 +1,4 @@
-"""The timer log's files: fixed size, named by their first position, units of 52 bytes.
+"""Timer log files: fixed size, named by their first position, units of 52 bytes.
 
     timerlog/00000000000000000000   [unit][unit]...[blank]
     timerlog/00000000000104857600   [unit]...             <- `end`: known from the snapshot
@@ -130,7 +130,7 @@ class TimerLog:
     def find_end(self, from_pos: int) -> int:
         """Return where the units end, walking from the file that holds `from_pos`.
 
-        For a log whose end nobody noted. Source: TimerMessageStore.recoverAndRevise
+        For a log whose end is unknown. Source: TimerMessageStore.recoverAndRevise
         """
         for file in self.files:
             if file.base + file.size <= from_pos:

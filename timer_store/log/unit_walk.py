@@ -1,4 +1,4 @@
-"""A walk through the timer log in bounded pieces: the units of timers that wait in old log files.
+"""Walk through the timer log in bounded pieces: units of timers in old log files.
 
 Only what waits in slots that are not loaded yet is told: what is loaded leaves by itself, and what
 was put on into a later slot has its unit there.

@@ -1,4 +1,4 @@
-"""Timer log and wheel together: units are linked in, found, read by slot, settled.
+"""Timer log and wheel together: link, find, read and settle units.
 
     wheel   slot --last_pos--> unit --prev_pos--> unit --prev_pos--> -1       newest first
     log     | a | b | a | c | b | a |...                                      `add` appends

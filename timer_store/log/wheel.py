@@ -1,4 +1,4 @@
-"""The wheel: a slot for every second (or less) of two weeks; time wraps around, laps are told.
+"""The wheel: one slot per second (or less) over two weeks; times beyond wrap around.
 
     slot = time / precision mod 1,209,600      tick = time / precision: which lap the slot is of
     tick | first_pos | last_pos | num          the two ends of a chain of units in the timer log

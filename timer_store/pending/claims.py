@@ -1,4 +1,4 @@
-"""Timers settled before their time whose units do not say so yet.
+"""Timers settled before their time whose units are not updated yet.
 
 A cancelled, moved or fired timer has its deciding record in the commit log; its unit gets a
 tombstone only when that record is on the disk, at a checkpoint. Until then it is known here.

@@ -1,4 +1,4 @@
-"""The records that settle timers in place of a delivery, on their way into the log."""
+"""Records that settle timers without a delivery, on their way into the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancel, move, fire now: one decision, one record in the log, one answer that is true.
+"""Cancel, move, fire: one decision, one log record, one response.
 
     waiting   in the near stage; with a unit in a slot that is not staged yet; or in the queue,
               not taken in

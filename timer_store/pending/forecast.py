@@ -1,4 +1,4 @@
-"""How many timers are due when: from the wheel's slots, and from the units of those that roll.
+"""Forecast: pending timers by due time, from the wheel's slots and the units that roll.
 
     | before | bin 1 | bin 2 | ... | bin n | later |      bin k: due after its start, up to its end
            from_ms  + width_ms

@@ -1,4 +1,4 @@
-"""Waiting timers page by page, in the order in which they are due, without loading them all.
+"""Pending timers page by page in due order, without loading all of them.
 
     lap 0    near stage, then the slots behind it: timers that are due in the slot they wait in
     lap k    the same slots again: timers that roll and are due k windows later

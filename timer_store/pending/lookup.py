@@ -1,4 +1,4 @@
-"""Timers that wait, found by what people know of them. The timer store's `PendingMessages`.
+"""Pending timers found by key, id or topic: the timer store's `PendingMessages`.
 
     log offset   of any record that the timer ever had: a moved one is followed copy by copy
     key          UNIQ_KEY or one of KEYS, off the key index of the timer topic

@@ -1,4 +1,4 @@
-"""How many timers wait: by real topic, by file of the commit log. Exact, after a crash too.
+"""Counts of pending timers by real topic and by commit log file; exact, also after a crash.
 
 Counts change where a timer is taken in or settled, always on the loop's thread; a checkpoint takes
 them together with the positions they belong to.

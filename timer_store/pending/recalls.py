@@ -29,7 +29,7 @@ class TimerRecalls:
         """Cancel a timer; see `delivery.plugin.Recalls`.
 
         A timer that was moved since is meant as well; one with the same key at another time is
-        not. Whoever cancels again is told that it is done.
+        not. A second cancel returns done.
 
         Raises:
             RequestError: The store is not writable, or the disk did not follow in time.

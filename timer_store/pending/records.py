@@ -1,4 +1,4 @@
-"""Timer records looked up by log offset: for recovery and for decisions about single timers."""
+"""Lookup of timer records by log offset, for recovery and decisions."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class RecordReader:
             span = file.base, min(file.size, log.end - file.base)
             timed[mine] = self._read_file(file.data, span, ranked[first:end])
         if self.others is not None:
-            odd = np.flatnonzero(timed["kind"] == layout.TIMED_BROKEN)
-            rows, at = self.others(offsets[odd])
-            timed[odd[at]] = rows
+            broken = np.flatnonzero(timed["kind"] == layout.TIMED_BROKEN)
+            rows, at = self.others(offsets[broken])
+            timed[broken[at]] = rows
         return timed
 
     def _read_file(self, data: Any, span: tuple[int, int], offsets: Any) -> Rows:

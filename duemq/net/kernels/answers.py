@@ -1,4 +1,4 @@
-"""Rows of a batch to answer frames: one buffer, the answers of each connection together.
+"""Rows of a batch to response frames: one buffer, the responses of a connection adjacent.
 
 The constant pieces of an answer are cut from one that the codec encoded:
 

@@ -1,4 +1,4 @@
-"""One pass over a JSON header: where the values of a send's fields stand.
+"""One pass over a JSON header: positions of the field values of a send.
 
 `spans` is (SLOT_COUNT + 1, 3) i8, filled for the slots whose bit is set in the answer; other rows
 are leftovers, the last one is scratch. -1 instead of the bits: the header is not one that we take

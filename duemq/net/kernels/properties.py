@@ -133,8 +133,8 @@ def entry_cut(data: Bytes, pos: int, end: int) -> Any:
 def scan_properties(data: Bytes, pos: int, end: int, row: Any) -> bool:
     """Fill the columns that come from the properties; False: not for certain.
 
-    Refused here: entries without name or value, transactions, a missing or odd UNIQ_KEY, names
-    that the broker adds itself, numbers of more than 18 digits.
+    Refused here: entries without name or value, transactions, a missing or malformed UNIQ_KEY,
+    names that the broker adds itself, numbers of more than 18 digits.
     """
     row["prop_flags"] = 0
     row["tags_hash"] = 0

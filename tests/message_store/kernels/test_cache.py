@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ print(digest_of(TOP / "a/kernels/one.py".replace("a/", "timer_store/")), digest_
 USE = """
 from timer_store.kernels.one import twice
 print(twice(21), sum(twice.stats.cache_misses.values()))
+"""
+FAIL = """
+from timer_store.kernels.one import twice
+for value in ("text", "text", 21):
+    try:
+        print(twice(value))
+    except Exception as error:
+        print(type(error).__name__)
+print(sum(twice.stats.cache_misses.values()) - 2)
 """
 
 
@@ -105,6 +115,16 @@ def test_a_changed_constant_is_compiled_in_and_copies_share_code(tree, tmp_path)
     (tree / "timer_store/layout.py").write_text("FACTOR = 3\n")
     assert run(tree, USE, cache) == ["63", "1"]
     assert run(tmp_path / "second", USE, cache) == ["42", "0"]
+
+
+def test_processes_that_need_a_kernel_at_once_compile_it_once(tree, tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: run(tree, USE, tmp_path / "cache"), range(4)))
+    assert sorted(found) == [["42", "0"], ["42", "0"], ["42", "0"], ["42", "1"]]
+
+
+def test_a_kernel_that_failed_to_compile_can_be_called_again(tree, tmp_path):
+    assert run(tree, FAIL, tmp_path / "cache") == ["TypingError", "TypingError", "42", "1"]
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tree, tmp_path):

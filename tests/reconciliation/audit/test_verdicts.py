@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 
+from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.kept_promises import KEPT, WHOLE, audit_briefly
 from reconciliation.audit.summary import summarize, write_parquet
-from reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, AuditConfig, audit, look
+from reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, audit, look
 from reconciliation.jobs.jobs import forecast, lateness, repair
-from reconciliation.spark.data_source import FORMAT
+from reconciliation.scan.options import FORMAT
 from reconciliation.spark.read import audit_stores, read_table
 from tests.golden_data import STORES, GoldenStore, golden_store, manifest_lines
 from tests.reconciliation.lean_rows import LeanTables

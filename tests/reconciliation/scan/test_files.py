@@ -13,8 +13,9 @@ import pytest
 
 from message_store.errors import UsageError
 from reconciliation.scan.files import Root
+from reconciliation.scan.options import wanted_of
 from reconciliation.scan.tables import TABLES
-from reconciliation.spark.data_source import StoreReader, wanted_of
+from reconciliation.spark.data_source import StoreReader
 from tests.golden_data import copy_golden_store
 
 
