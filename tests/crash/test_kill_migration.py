@@ -26,7 +26,7 @@ from tests.crash.victim import Victim, arrivals
 
 DELAYS_MS = (2_000, 4_000, 6_000)
 ACTIONS = ("start", "start", "start", "rollback", "rollback", "pause", "resume", "verify")
-WISHES_EVERY_S = (0.01, 0.15)
+COMMANDS_EVERY_S = (0.01, 0.15)
 LOOKS = 60  # at the states, one right after the other, behind a wish
 WANTED = ("", "routing", "draining", "verifying", "done", "rolling_back", "rolled_back")
 """States to kill in, in turn; "": at any moment. Some last a few ms; one level in it is enough."""
@@ -72,7 +72,7 @@ class Seen:
         self.last = set()
 
 
-async def wish_at_random(
+async def command_at_random(
     victim: Victim, seen: Seen, stop: asyncio.Event, fuse: threading.Timer
 ) -> None:
     """Ask for this and that until the broker is gone; note the states that levels were in.
@@ -83,9 +83,8 @@ async def wish_at_random(
     try:
         async with RemotingClient(victim.address) as client:
             while not stop.is_set():
-                await command(
-                    client, draw.choice(ACTIONS), levels=[draw.randint(1, len(DELAYS_MS))]
-                )
+                action = draw.choice(ACTIONS) if seen.told else "start"  # there is a state to see
+                await command(client, action, levels=[draw.randint(1, len(DELAYS_MS))])
                 for _ in range(LOOKS if seen.wanted else 1):
                     status = await command(client, "status")
                     seen.take([level["state"] for level in status["levels"]])
@@ -93,7 +92,7 @@ async def wish_at_random(
                         fuse.cancel()
                         victim.kill()
                         return
-                await asyncio.sleep(draw.uniform(*WISHES_EVERY_S))
+                await asyncio.sleep(draw.uniform(*COMMANDS_EVERY_S))
     except (OSError, TimeoutError):
         return
 
@@ -105,10 +104,10 @@ async def work_and_kill(victim: Victim, books: PendingCounts, seen: Seen) -> Non
     fuse = threading.Timer(victim.random.uniform(0.1, longest_s), victim.kill)
     fuse.start()
     try:
-        wishing = asyncio.create_task(wish_at_random(victim, seen, stop, fuse))
+        commanding = asyncio.create_task(command_at_random(victim, seen, stop, fuse))
         await send_until(books, victim.address, stop)
         stop.set()
-        await wishing
+        await commanding
     finally:
         fuse.join()
     seen.killed()
