@@ -75,16 +75,22 @@ class Seen:
 async def command_at_random(
     victim: Victim, seen: Seen, stop: asyncio.Event, fuse: threading.Timer
 ) -> None:
-    """Ask for this and that until the broker is gone; note the states that levels were in.
+    """Send commands until the broker is gone; note the states that levels were in.
 
-    Once a level is in the state that is wanted, the broker is killed.
+    Once a level is in the state that is wanted, the broker is killed. The time until another kill
+    begins when a first state was seen, however slow the machine is.
     """
     draw = victim.random
     try:
         async with RemotingClient(victim.address) as client:
+            if not seen.told:
+                await command(client, "start", levels=[1])
+                status = await command(client, "status")
+                seen.take([level["state"] for level in status["levels"]])
+            fuse.start()
             while not stop.is_set():
-                action = draw.choice(ACTIONS) if seen.told else "start"  # there is a state to see
-                await command(client, action, levels=[draw.randint(1, len(DELAYS_MS))])
+                levels = [draw.randint(1, len(DELAYS_MS))]
+                await command(client, draw.choice(ACTIONS), levels=levels)
                 for _ in range(LOOKS if seen.wanted else 1):
                     status = await command(client, "status")
                     seen.take([level["state"] for level in status["levels"]])
@@ -95,6 +101,9 @@ async def command_at_random(
                 await asyncio.sleep(draw.uniform(*COMMANDS_EVERY_S))
     except (OSError, TimeoutError):
         return
+    finally:
+        if fuse.ident is None:
+            fuse.start()
 
 
 async def work_and_kill(victim: Victim, books: PendingCounts, seen: Seen) -> None:
@@ -102,7 +111,6 @@ async def work_and_kill(victim: Victim, books: PendingCounts, seen: Seen) -> Non
     stop = asyncio.Event()
     longest_s = WANTED_WITHIN_S if seen.wanted else 2.5
     fuse = threading.Timer(victim.random.uniform(0.1, longest_s), victim.kill)
-    fuse.start()
     try:
         commanding = asyncio.create_task(command_at_random(victim, seen, stop, fuse))
         await send_until(books, victim.address, stop)
