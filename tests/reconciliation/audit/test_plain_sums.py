@@ -17,7 +17,6 @@ from reconciliation.scan.columns import ARROW
 from reconciliation.scan.tables import (
     KNOWN,
     LEVEL,
-    ODD,
     PASSED,
     ROLE_DELIVERY,
     ROLE_LEVEL,
@@ -26,6 +25,7 @@ from reconciliation.scan.tables import (
     STORE_BITS,
     TABLES,
     TOUCHED,
+    UNUSUAL,
 )
 
 KINDS: Final = dict(TABLES["messages"])
@@ -107,7 +107,7 @@ def test_flags() -> None:
     unknown = HELD | {"due_ms": None, "passed": None}
     tallies = packed(level, unknown)[:, 1]
     assert tallies[0] == 1 + (1 << LEVEL) + (1 << KNOWN)
-    assert tallies[1] == 1 + (1 << ODD)
+    assert tallies[1] == 1 + (1 << UNUSUAL)
     assert packed(HELD)[0, 1] == 1 + (1 << KNOWN) + (1 << PASSED)
 
 
