@@ -17,7 +17,7 @@ from message_store.log.record import decode_record
 from reconciliation.audit.verdicts import LEAN
 from reconciliation.scan.options import wanted_of
 from reconciliation.scan.tables import ROLE_DELIVERY, TABLES
-from reconciliation.spark.data_source import Part, StoreReader
+from reconciliation.spark.reader import Part, StoreReader
 
 PROCESSES = 2
 HEAD = ["phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "record_size"]

@@ -25,7 +25,8 @@ AUDITS = ("audit", "started (UTC)", "seconds", "by", "exit", "#messages", "findi
 def reconcile(wanted: Wanted, where: Where, ledger: str, *, as_json: bool) -> None:
     """Audit, print, and exit 0 (clean), 1 (findings) or 2 (could not run)."""
     from reconciliation.jobs.run import Account, check_stores, run_audit
-    from reconciliation.spark.class_archive import ClassArchive, make_later
+    from reconciliation.spark.archive_file import ClassArchive
+    from reconciliation.spark.class_archive import make_later
     from reconciliation.spark.requirements import find_java, require_packages
 
     clock, warn = SystemClock(), _warn

@@ -17,7 +17,7 @@ from reconciliation.scan.options import BUCKETS_MAX, FORMAT, wanted_of
 from reconciliation.scan.planned_store import Planned, plan_store
 from reconciliation.scan.planning import PARTITION_BYTES
 from reconciliation.scan.tables import TABLES
-from reconciliation.spark.data_source import Part, StoreReader
+from reconciliation.spark.reader import Part, StoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa

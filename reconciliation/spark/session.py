@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from reconciliation import register
-from reconciliation.spark.class_archive import QUIET, ClassArchive
+from reconciliation.spark.archive_file import QUIET, ClassArchive
 from reconciliation.spark.requirements import find_java, require_packages
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from message_store.clock import SystemClock
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import Finding, LogPlan, grouped, log_segments, plan_log
 from reconciliation.scan.store_state import Standing
+from reconciliation.spark.reader import Part, StoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from reconciliation.scan.options import Wanted
-    from reconciliation.spark.data_source import Part, StoreReader
 
 Offsets = dict[str, int]
 TICK: Final = "@tick"
@@ -35,8 +35,8 @@ TICK: Final = "@tick"
 class StoreStreamReader(DataSourceStreamReader):
     """Plans the parts of each micro-batch; `reader` reads them."""
 
-    def __init__(self, wanted: Wanted, reader: StoreReader, part: type[Part]) -> None:
-        self._wanted, self._reader, self._part = wanted, reader, part
+    def __init__(self, wanted: Wanted, reader: StoreReader) -> None:
+        self._wanted, self._reader = wanted, reader
 
     def initialOffset(self) -> Offsets:
         """Return where the logs begin, or the option startOffset."""
@@ -61,11 +61,11 @@ class StoreStreamReader(DataSourceStreamReader):
             size = self._wanted.partition_bytes
             segments = log_segments(root.url, root, bounded, bytes_max=size, first=first)
             mine = Standing(number)
-            found += [self._part(group, standing=mine) for group in grouped(segments, size)]
+            found += [Part(group, standing=mine) for group in grouped(segments, size)]
             if first < min(plan.min, until):
                 lost = (_removed(root, plan, first, until),)
-                found.append(self._part(findings=lost, standing=mine))
-        return found or [self._part()]
+                found.append(Part(findings=lost, standing=mine))
+        return found or [Part()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the record batches of a part."""

@@ -17,7 +17,7 @@ from reconciliation.scan.files import Entry, Root
 from reconciliation.scan.options import wanted_of
 from reconciliation.scan.planning import row_of_files
 from reconciliation.scan.tables import ROLE_GAP, ROLE_NONE, TABLES
-from reconciliation.spark.data_source import StoreReader
+from reconciliation.spark.reader import StoreReader
 from tests.golden_data import STORES, GoldenStore, golden_store
 from tests.reconciliation.log_help import LogWriter
 from tests.timer_store.rig import TimerRig

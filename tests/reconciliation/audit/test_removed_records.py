@@ -14,8 +14,8 @@ from message_store.log.batch import PutBatch
 from reconciliation.audit.summary import summarize
 from reconciliation.scan.options import wanted_of
 from reconciliation.scan.tables import ROLE_GAP, ROLE_GONE, ROLE_PAST
-from reconciliation.spark.data_source import StoreReader
 from reconciliation.spark.read import audit_stores, count_stores
+from reconciliation.spark.reader import StoreReader
 from tests.migration.rig import MigrationRig
 from tests.reconciliation.test_bad_files import read
 from tests.store_help import add_message

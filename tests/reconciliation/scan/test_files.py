@@ -15,7 +15,7 @@ from message_store.errors import UsageError
 from reconciliation.scan.files import Root
 from reconciliation.scan.options import wanted_of
 from reconciliation.scan.tables import TABLES
-from reconciliation.spark.data_source import StoreReader
+from reconciliation.spark.reader import StoreReader
 from tests.golden_data import copy_golden_store
 
 

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from reconciliation.spark import class_archive
-from reconciliation.spark.class_archive import VARIABLE, ClassArchive, make, make_later
+from reconciliation.spark.archive_file import VARIABLE, ClassArchive
+from reconciliation.spark.class_archive import make, make_later
 from reconciliation.spark.requirements import find_java
 
 ROOT = Path(__file__).parents[3]

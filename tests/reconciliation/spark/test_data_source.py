@@ -12,7 +12,8 @@ from pyspark.sql import datasource
 from message_store.errors import UsageError
 from reconciliation.scan.options import wanted_of
 from reconciliation.scan.tables import TABLES, schema_of
-from reconciliation.spark.data_source import PushingReader, StoreSource
+from reconciliation.spark.data_source import StoreSource
+from reconciliation.spark.reader import PushingReader
 from tests.golden_data import STORES, GoldenStore, golden_store
 from tests.reconciliation.log_help import LogWriter
 
