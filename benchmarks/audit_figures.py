@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from message_store.log.batch import PutBatch
-from tests.migration.rig import MigrationRig
-from tests.store_help import add_message
+from tests.support.migration_rig import MigrationRig
+from tests.support.stores import add_message
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from tests.interop.server import Server
-from tests.interop.wire import max_offset
+from tests.support.remoting_requests import max_offset
+from tests.support.server import Server
 
 LEVELS_S = (
     1,

@@ -23,7 +23,7 @@ from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.levels import LevelHistory, Promise, parse_levels
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.put_hook import LevelHook
-from tests.interop.waiting import now_ms
+from tests.support.wait_until import now_ms
 
 LEVEL = 18
 QUEUES = 4

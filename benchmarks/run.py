@@ -27,9 +27,9 @@ from benchmarks.bench import Bench, Load, Metric
 from benchmarks.loads import LOADS
 from benchmarks.report import RESULTS, Outcome, save, table
 from tests.interop.apache import Apache
-from tests.interop.duemq import DueMQ
 from tests.interop.programs import go_program
-from tests.interop.server import Server
+from tests.support.duemq_server import DueMQ
+from tests.support.server import Server
 
 WIRELOAD = Path(__file__).parent / "wireload"
 APACHE, OURS = "apache-5.3.3", "duemq"

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tests.interop.waiting import now_ms
+from tests.support.wait_until import now_ms
 
 EVERY_S = 0.05
 
 
 class Process(Protocol):
-    """What is looked at; `tests.interop.process.Child` is one."""
+    """What is looked at; `tests.support.child_process.Child` is one."""
 
     @property
     def pid(self) -> int: ...

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).resolve().parent.parent
+WAIT_FOR_PROCESSES = ("tests/interop/", "tests/crash/", "tests/support/wait_until.py")
 PACKAGES = (
     "message_store",
     "delivery",
@@ -122,7 +123,7 @@ def code_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 @pytest.mark.parametrize("path", all_files(), ids=name_of)
 def test_tests_do_not_sleep(path: Path) -> None:
     name = name_of(path)
-    if not name.startswith("tests/") or name.startswith(("tests/interop/", "tests/crash/")):
+    if not name.startswith("tests/") or name.startswith(WAIT_FOR_PROCESSES):
         return
     found = [
         line

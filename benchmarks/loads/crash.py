@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.bench import Bench, Load, Metric, books, level_of_at_least
-from tests.interop.waiting import Stopwatch, until
+from tests.support.wait_until import Stopwatch, until
 
 MESSAGES = 300_000
 SLOWEST_SENDS_PER_S = 8_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.bench import Bench, Load, Metric, books, level_of_at_least
-from tests.interop.waiting import Stopwatch, now_ms, until
+from tests.support.wait_until import Stopwatch, now_ms, until
 
 MESSAGES = 200_000
 SLOWEST_SENDS_PER_S = 8_000

@@ -24,12 +24,12 @@ from benchmarks.watch import Watch, watching
 from delivery.ownership import MARK_TOPIC
 from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.levels import parse_levels
-from tests.interop.duemq import ROOT
-from tests.interop.process import Child
-from tests.interop.server import Server
 from tests.interop.store_work import stored_queue
-from tests.interop.waiting import Stopwatch, now_ms, until
-from tests.interop.wire import ask
+from tests.support.child_process import Child
+from tests.support.duemq_server import ROOT
+from tests.support.remoting_requests import ask
+from tests.support.server import Server
+from tests.support.wait_until import Stopwatch, now_ms, until
 
 MIB = 1 << 20
 MESSAGES = 5_000_000

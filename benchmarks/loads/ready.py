@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.bench import Bench, Load, Metric
-from tests.interop.waiting import Stopwatch
+from tests.support.wait_until import Stopwatch
 
 MESSAGES = 200_000
 LEVEL_LATER = 17

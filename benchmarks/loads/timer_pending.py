@@ -7,7 +7,7 @@ from functools import partial
 from benchmarks.bench import Bench, Load, Metric
 from benchmarks.fill import fill_store
 from benchmarks.loads.ready import start_s
-from tests.interop.waiting import until
+from tests.support.wait_until import until
 
 MIB = 1 << 20
 HOUR_MS = 3_600_000

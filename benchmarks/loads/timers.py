@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from benchmarks.bench import Bench, Found, Load, Metric, books
-from tests.interop.waiting import now_ms, until
+from tests.support.wait_until import now_ms, until
 
 TRICKLE_PER_S = 500
 TRICKLE_S = 60

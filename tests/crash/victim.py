@@ -10,11 +10,11 @@ from typing import Any
 from tests.crash import volatile
 from tests.crash.books import PendingCounts, number_of, read_all
 from tests.crash.volatile import VolatileDisk
-from tests.interop.duemq import start_command
-from tests.interop.ports import LOOPBACK, free_ports, listening
-from tests.interop.process import Child
-from tests.interop.server import write_properties
-from tests.interop.waiting import until
+from tests.support.child_process import Child
+from tests.support.duemq_server import start_command
+from tests.support.free_ports import LOOPBACK, free_ports, listening
+from tests.support.server import write_properties
+from tests.support.wait_until import until
 
 START_S, DELIVER_S = 240.0, 60.0  # the first start may compile kernels
 ROOT = Path(__file__).parents[2]

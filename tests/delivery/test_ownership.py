@@ -13,7 +13,7 @@ from delivery import ownership
 from delivery.ownership import Return, Route, StateRecord, Transfer
 from delivery.quarantine import NO_HOST
 from message_store.log.batch import PutBatch
-from tests.store_help import LOOPBACK, open_store
+from tests.support.stores import LOOPBACK, open_store
 
 HANDOVER = Transfer(
     migration="m", level=3, first=5, end=9, excluded=((6, 7), (8, 9)), count=2,

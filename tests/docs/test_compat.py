@@ -27,7 +27,7 @@ from message_store.config import (
     to_properties,
     value_text,
 )
-from tests.duemq.running import small
+from tests.support.running_broker import small
 from timer_store.config import TimerConfig
 
 TESTS = Path(__file__).resolve().parents[1]

@@ -16,7 +16,7 @@ from typing import Any
 from duemq.broker import Broker
 from duemq.messages.decide import CANCEL_WAITING, FIRE_WAITING
 from message_store.text import encode_offset_id
-from tests.duemq.running import Asker
+from tests.support.running_broker import Asker
 
 TOPIC = "T"
 DUE_MS = 3_600_000

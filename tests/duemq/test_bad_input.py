@@ -15,7 +15,7 @@ import uvloop
 from delivery.plugin import Request, Response
 from duemq.broker import Broker
 from duemq.net.notices import BURST_LINES
-from tests.duemq.loopback import (
+from tests.support.loopback_broker import (
     BODY_BYTES_MAX,
     bodies_of,
     compile_kernels,
@@ -25,8 +25,8 @@ from tests.duemq.loopback import (
     pull_request,
     send,
 )
-from tests.duemq.net.sends import frame_of, send_request
-from tests.duemq.net.wire import RawPeer
+from tests.support.raw_connection import RawPeer
+from tests.support.send_front import frame_of, send_request
 
 JAVA_FIELDS = b'"a":"p","b":"T","c":"TBW102","d":"4","e":"1","f":"0","g":"1700","h":"0"'
 

@@ -21,7 +21,7 @@ from message_store.clock import FakeClock
 from message_store.config import read_properties
 from message_store.errors import ConfigError, CorruptStore, PluginError, UsageError
 from tests.duemq.distributions import COUNTING_PLUGIN, install
-from tests.duemq.running import asking, running, small
+from tests.support.running_broker import asking, running, small
 
 LEVELS = "1s 5s"
 

@@ -13,7 +13,7 @@ from delivery.plugin import ENTRY_POINT_GROUP
 from duemq.admin.views import VIEW_REQUEST
 from duemq.plugins import Installed
 from message_store.clock import FakeClock
-from tests.duemq.running import Asker, running, small
+from tests.support.running_broker import Asker, running, small
 from timer_store.compaction.compactor import PAUSE_MS, PIN_OWNER
 from timer_store.compaction.request import COMPACT_TIMERS
 

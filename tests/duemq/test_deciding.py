@@ -12,7 +12,7 @@ from duemq.messages.decide import CANCEL_WAITING, FIRE_WAITING, MOVE_WAITING, NA
 from duemq.messages.recall_handle import RecallHandle
 from message_store.clock import FakeClock
 from message_store.text import encode_offset_id
-from tests.duemq.running import running, small
+from tests.support.running_broker import running, small
 
 HOUR_MS = 3_600_000
 

@@ -16,8 +16,8 @@ import pytest
 from message_store.clock import FakeClock
 from message_store.index.index_file import IndexFile
 from tests.duemq.decision_world import DUE_MS, TOPIC, DecisionWorld
-from tests.duemq.loopback import records_of
-from tests.duemq.running import running, small
+from tests.support.loopback_broker import records_of
+from tests.support.running_broker import running, small
 
 ROUND = 200  # decisions of one broker
 KEYS = {

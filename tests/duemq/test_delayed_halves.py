@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.duemq.running import running, small
+from tests.support.running_broker import running, small
 
 HALF = {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "U"}
 

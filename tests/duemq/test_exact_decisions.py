@@ -17,7 +17,7 @@ from message_store.clock import FakeClock
 from message_store.index.index_file import IndexService
 from message_store.log.batch import PutBatch
 from message_store.text import encode_offset_id
-from tests.duemq.running import Asker, running, small
+from tests.support.running_broker import Asker, running, small
 
 HOUR_MS = 3_600_000
 KEYS = {"messageDelayLevel": "1s 60s", "maxIndexNum": "100000", "maxHashSlotNum": "1000"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from duemq.exposure import Listener, exposure_warning, is_loopback
-from tests.duemq.running import running, small
+from tests.support.running_broker import running, small
 
 
 @pytest.mark.parametrize(

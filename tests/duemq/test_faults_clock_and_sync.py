@@ -12,7 +12,8 @@ import uvloop
 
 from message_store.clock import FakeClock
 from message_store.log.commit_log import LogFile
-from tests.duemq.loopback import (
+from tests.duemq.test_faults_disk import level_properties, rest
+from tests.support.loopback_broker import (
     ask,
     bodies_of,
     compile_kernels,
@@ -22,8 +23,7 @@ from tests.duemq.loopback import (
     records_of,
     send,
 )
-from tests.duemq.net.wire import RawPeer
-from tests.duemq.test_faults_disk import level_properties, rest
+from tests.support.raw_connection import RawPeer
 
 START_MS = 1_700_000_000_000
 

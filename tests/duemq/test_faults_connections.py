@@ -16,7 +16,7 @@ import uvloop
 
 from delivery.plugin import Request
 from duemq.broker import Broker
-from tests.duemq.loopback import (
+from tests.support.loopback_broker import (
     bodies_of,
     compile_kernels,
     faults_of,
@@ -25,8 +25,8 @@ from tests.duemq.loopback import (
     pull_request,
     send,
 )
-from tests.duemq.net.sends import frame_of, send_request
-from tests.duemq.net.wire import RawPeer
+from tests.support.raw_connection import RawPeer
+from tests.support.send_front import frame_of, send_request
 
 GOOD_COUNT = 100
 TURNS_MAX = 20_000

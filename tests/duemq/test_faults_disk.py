@@ -19,7 +19,7 @@ from duemq.broker import Broker
 from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import ConfigError, StoreFull
-from tests.duemq.loopback import (
+from tests.support.loopback_broker import (
     ask,
     bodies_of,
     compile_kernels,
@@ -28,7 +28,7 @@ from tests.duemq.loopback import (
     pull_request,
     send,
 )
-from tests.duemq.net.wire import RawPeer
+from tests.support.raw_connection import RawPeer
 
 DISK_BYTES = 24 << 20
 PIECE_BYTES = 1 << 16

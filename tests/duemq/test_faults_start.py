@@ -19,9 +19,9 @@ import uvloop
 from duemq.cli.exits import Exit, exit_code
 from message_store.clock import FakeClock
 from message_store.errors import DueMQError
-from tests.duemq.loopback import bodies_of, compile_kernels, loopback, properties_of, send
-from tests.duemq.net.wire import RawPeer
 from tests.duemq.test_faults_disk import level_properties, rest
+from tests.support.loopback_broker import bodies_of, compile_kernels, loopback, properties_of, send
+from tests.support.raw_connection import RawPeer
 
 COUNT = 40
 MADE_MS = 1_700_000_000_000

@@ -14,7 +14,7 @@ from duemq.net.codes import RequestCode
 from duemq.plugins import PluginSet
 from message_store.config import read_properties
 from message_store.errors import ConfigError, PluginError
-from tests.duemq.running import running, small
+from tests.support.running_broker import running, small
 
 CHANGE = RequestCode.UPDATE_BROKER_CONFIG
 

@@ -20,7 +20,7 @@ from duemq.plugins import Installed
 from message_store.clock import FakeClock
 from message_store.log.record import decode_record
 from tests.duemq.hold_timers import LEVELS
-from tests.duemq.replay import Exchange, Replay, read_frames
+from tests.support.frame_replay import Exchange, Replay, read_frames
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
 from schedule_service.delivery import LevelService
 from schedule_service.persist import OffsetKeeper
-from tests.duemq.running import Asker, running, small
+from tests.support.running_broker import Asker, running, small
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.store import TimerStore
 

@@ -10,7 +10,7 @@ import pytest
 from duemq.stored_pins import stored_pins
 from message_store.retention.pins import UNKNOWN
 from tests.duemq.distributions import install
-from tests.store_help import open_store
+from tests.support.stores import open_store
 
 OURS = {"migration", "reconciliation", "schedule_service", "timer_store"}
 

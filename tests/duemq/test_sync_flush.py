@@ -14,7 +14,7 @@ from duemq.broker import Broker
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store import json_dialect
 from message_store.log.commit_log import LogFile
-from tests.duemq.running import Asker, running, small
+from tests.support.running_broker import Asker, running, small
 
 TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
 COMMIT = 8

@@ -16,7 +16,7 @@ from delivery import ownership
 from delivery.ownership import StateRecord
 from duemq.broker import Broker
 from duemq.net.codes import RequestCode
-from tests.duemq.running import Asker, running, small
+from tests.support.running_broker import Asker, running, small
 
 
 def note_syncs(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -19,8 +19,8 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 from tests.duemq.hold_timers import LEVELS, TIMERS
-from tests.duemq.running import Asker, running, small
-from tests.store_help import add_message, open_store
+from tests.support.running_broker import Asker, running, small
+from tests.support.stores import add_message, open_store
 
 
 @pytest.mark.parametrize(

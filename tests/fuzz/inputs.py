@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from delivery.plugin import Request
 from duemq.net import codec, layout
 from duemq.net.codes import RequestCode
-from tests.duemq.golden_frames import read_exchanges
-from tests.golden_data import GOLDEN
+from tests.support.golden_frames import read_exchanges
+from tests.support.golden_stores import GOLDEN
 
 NUMBERS = (
     *("-1", "0", "1", "2147483647", "2147483648", "-2147483649", "9223372036854775807"),

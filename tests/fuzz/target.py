@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.interop.duemq import ROOT, start_command
-from tests.interop.ports import LOOPBACK, free_ports, listening
-from tests.interop.process import Child
-from tests.interop.server import write_properties
-from tests.interop.waiting import until
+from tests.support.child_process import Child
+from tests.support.duemq_server import ROOT, start_command
+from tests.support.free_ports import LOOPBACK, free_ports, listening
+from tests.support.server import write_properties
+from tests.support.wait_until import until
 
 START_S = 240.0  # the first start may compile kernels
 MIB = 1 << 20

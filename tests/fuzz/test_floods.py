@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from duemq.net import codec
-from tests.duemq.loopback import pull_request
-from tests.duemq.running import asking
 from tests.fuzz.target import MIB, attacked
-from tests.interop.ports import LOOPBACK
-from tests.interop.waiting import until
+from tests.support.free_ports import LOOPBACK
+from tests.support.loopback_broker import pull_request
+from tests.support.running_broker import asking
+from tests.support.wait_until import until
 
 DESCRIPTORS = 256
 

@@ -18,9 +18,9 @@ import pytest
 from message_store.verify import verify_store
 from tests.fuzz.inputs import LENGTHS, SENTINEL, Chunk, Inputs, sentinel
 from tests.fuzz.target import MIB, Target, attacked
-from tests.interop.duemq import ROOT
-from tests.interop.ports import LOOPBACK
-from tests.interop.waiting import until
+from tests.support.duemq_server import ROOT
+from tests.support.free_ports import LOOPBACK
+from tests.support.wait_until import until
 
 ATTACKERS = 8
 ANSWER_S = 20.0

@@ -12,10 +12,10 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.interop.needs import need_commands
-from tests.interop.ports import LOOPBACK, listening
-from tests.interop.process import Child, wait_for_child
-from tests.interop.server import READY_S, Server, write_properties
+from tests.support.child_process import Child, wait_for_child
+from tests.support.free_ports import LOOPBACK, listening
+from tests.support.requirements import need_commands
+from tests.support.server import READY_S, Server, write_properties
 
 VERSIONS = ("4.9.7", "5.3.3")
 POM = Path(__file__).parent / "maven" / "pom.xml"

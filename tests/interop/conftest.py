@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.needs import Missing, skip_without
 from tests.interop.peers import make_peer
 from tests.interop.programs import CLIENTS, go_program, java_command
-from tests.interop.server import Server
 from tests.interop.session import Client, ClientSession, FreshSessions
+from tests.support.requirements import Missing, skip_without
+from tests.support.server import Server
 
 JAVA_VERSIONS = ("4.9.7", "5.3.3")
 JavaSessions = Callable[[str], ClientSession]

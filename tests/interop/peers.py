@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from tests.interop.apache import VERSIONS, Apache
-from tests.interop.duemq import DueMQ
-from tests.interop.server import Server
+from tests.support.duemq_server import DueMQ
+from tests.support.server import Server
 
 PEER_VARIABLE = "DUEMQ_INTEROP_PEER"
 LEVELS_MS = (1_000, 2_000, 3_000)  # the third is the one of a first retry: 3 s instead of 10

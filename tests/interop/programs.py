@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.interop.apache import OPEN_JDK, cache_dir, classpath, jars
-from tests.interop.needs import need_commands
+from tests.support.requirements import need_commands
 
 CLIENTS = Path(__file__).parent / "clients"
 BUILD_S = 600

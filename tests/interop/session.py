@@ -17,8 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from tests.interop.process import LOG_TAIL_BYTES, tied_to_us
-from tests.interop.waiting import WaitedTooLong
+from tests.support.child_process import LOG_TAIL_BYTES, tied_to_us
+from tests.support.wait_until import WaitedTooLong
 
 Event = dict[str, Any]
 COMMAND_S = 90.0

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from message_store.json_dialect import loads
 from message_store.log.record import Record, decode_record
-from tests.interop.duemq import ROOT
-from tests.interop.server import Server
-from tests.interop.waiting import now_ms, until
-from tests.interop.wire import SUCCESS, Answer, ask
+from tests.support.duemq_server import ROOT
+from tests.support.remoting_requests import SUCCESS, Answer, ask
+from tests.support.server import Server
+from tests.support.wait_until import now_ms, until
 
 SEND, PULL, QUERY, MAX_OFFSET, MIN_OFFSET = 10, 11, 12, 30, 31
 NOTHING_NEW = (19, 20)  # PULL_NOT_FOUND, PULL_RETRY_IMMEDIATELY

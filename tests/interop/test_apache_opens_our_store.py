@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop.apache import VERSIONS, Apache
-from tests.interop.duemq import DueMQ
 from tests.interop.store_work import KEYS, TOPIC, Ledger, all_places, bounds, verify
+from tests.support.duemq_server import DueMQ
 
 
 def fill(ours: DueMQ, ledger: Ledger) -> None:

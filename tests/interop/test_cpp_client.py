@@ -17,9 +17,9 @@ from tests.interop.checks import (
     series,
 )
 from tests.interop.peers import LEVELS_MS
-from tests.interop.server import Server
 from tests.interop.session import Client, Event
-from tests.interop.waiting import until
+from tests.support.server import Server
+from tests.support.wait_until import until
 
 N = 8
 

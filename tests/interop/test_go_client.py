@@ -18,8 +18,8 @@ from tests.interop.checks import (
     series,
 )
 from tests.interop.peers import LEVELS_MS
-from tests.interop.server import Server
 from tests.interop.session import ClientSession, Event
+from tests.support.server import Server
 
 N = 8
 

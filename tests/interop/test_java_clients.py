@@ -17,9 +17,9 @@ from tests.interop.checks import (
     series,
 )
 from tests.interop.peers import LEVELS_MS, peer_name
-from tests.interop.server import Server
 from tests.interop.session import ClientFailed, ClientSession, Event
-from tests.interop.waiting import now_ms, until
+from tests.support.server import Server
+from tests.support.wait_until import now_ms, until
 
 N = 8
 TIMER_PRECISION_MS = 1_000  # Apache cuts a due time down to this; the test allows it

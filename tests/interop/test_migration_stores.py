@@ -8,10 +8,10 @@ from pathlib import Path
 from message_store.clock import SystemClock
 from tests.interop import timer_work
 from tests.interop.apache import Apache
-from tests.interop.duemq import DueMQ
 from tests.interop.store_work import KEYS, LEVEL_MS, TOPIC, Ledger, pull_topic, verify
-from tests.interop.waiting import now_ms, until
-from tests.migration.rig import MigrationRig
+from tests.support.duemq_server import DueMQ
+from tests.support.migration_rig import MigrationRig
+from tests.support.wait_until import now_ms, until
 
 VERSION = "5.3.3"
 ALL_KEYS = timer_work.KEYS | KEYS | {"timerRollWindowSlot": "3600"}

@@ -23,8 +23,8 @@ from duemq.registry.topics import TopicManager
 from message_store.clock import SystemClock
 from message_store.queues.topic_table import TopicTable
 from tests.interop.apache import VERSIONS, Apache, mqadmin
-from tests.interop.waiting import until
-from tests.interop.wire import has_route
+from tests.support.remoting_requests import has_route
+from tests.support.wait_until import until
 
 US = BrokerAddress(
     cluster="DefaultCluster",

@@ -10,12 +10,12 @@ from message_store.log.record import Record
 from migration.steps.offline import copy_store, migrate_offline
 from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.levels import parse_levels
-from tests.golden_data import copy_golden_store, manifest_lines
 from tests.interop.apache import Apache
-from tests.interop.server import Server
 from tests.interop.store_work import pull_queue
-from tests.interop.waiting import until
 from tests.migration.steps.test_offline import GOLDEN, QUEUES, waiting
+from tests.support.golden_stores import copy_golden_store, manifest_lines
+from tests.support.server import Server
+from tests.support.wait_until import until
 
 KEYS = GOLDEN | {"timerWheelEnable": "true", "mappedFileSizeTimerLog": "2600"}
 DELIVERED_S = 180.0

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.interop.apache import Apache
-from tests.interop.duemq import DueMQ
-from tests.interop.server import Server
 from tests.interop.store_work import TOPIC, Ledger
 from tests.interop.timer_work import KEYS, TimerLedger
-from tests.interop.waiting import until
-from tests.interop.wire import ask
+from tests.support.duemq_server import DueMQ
+from tests.support.remoting_requests import ask
+from tests.support.server import Server
+from tests.support.wait_until import until
 from timer_store.compaction.request import COMPACT_TIMERS
 
 VERSION = "5.3.3"

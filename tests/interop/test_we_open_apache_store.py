@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.interop.apache import VERSIONS, Apache
-from tests.interop.duemq import DueMQ
-from tests.interop.server import Server
 from tests.interop.store_work import (
     KEYS,
     TOPIC,
@@ -20,7 +18,9 @@ from tests.interop.store_work import (
     cursors,
     verify,
 )
-from tests.interop.waiting import until
+from tests.support.duemq_server import DueMQ
+from tests.support.server import Server
+from tests.support.wait_until import until
 
 PERSISTED_S = 30.0  # Apache writes its progress 10 s after its start
 

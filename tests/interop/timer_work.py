@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.interop import store_work
-from tests.interop.server import Server
 from tests.interop.store_work import QUEUE_COUNT, TOPIC, pull_topic, send
-from tests.interop.waiting import now_ms, until
-from tests.interop.wire import SUCCESS, ask
+from tests.support.remoting_requests import SUCCESS, ask
+from tests.support.server import Server
+from tests.support.wait_until import now_ms, until
 
 RECALL = 370
 PRECISION_MS = 1_000

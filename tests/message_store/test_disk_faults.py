@@ -16,8 +16,8 @@ from message_store.queues.consume_queue import PRE_BLANK_SIZE
 from message_store.queues.topic_removal import remove_topic
 from message_store.recovery.checkpoint import Checkpoint
 from message_store.store import MessageStore
-from tests.schedule_service.rig import crash
-from tests.store_help import add_message, open_store, put_one
+from tests.support.level_rig import crash
+from tests.support.stores import add_message, open_store, put_one
 
 Write = Callable[..., int]
 

@@ -21,7 +21,7 @@ from message_store.queues.topic_removal import remove_topic
 from message_store.recovery import checkpoint as checkpoint_module
 from message_store.store import MessageStore
 from tests.message_store.test_store import bodies, kill
-from tests.store_help import add_message, open_store, put_one
+from tests.support.stores import add_message, open_store, put_one
 
 MARK = "duemq.mark"
 UNIT_BYTES = layout.CQ_UNIT.itemsize

@@ -19,7 +19,9 @@ from message_store.errors import DueMQError, RecordUnreadable
 from message_store.log.record import Record
 from message_store.queues.consume_queue import ConsumeQueue, FileCache
 from message_store.store import MessageStore
-from tests.golden_data import (
+from tests.message_store.test_golden_records import log_bytes, records
+from tests.message_store.test_golden_stores import Key, Unit, apache_queues
+from tests.support.golden_stores import (
     LOG_FILE_BYTES,
     QUEUE_FILE_BYTES,
     STORES,
@@ -29,9 +31,7 @@ from tests.golden_data import (
     golden_store,
     level_rules,
 )
-from tests.message_store.test_golden_records import log_bytes, records
-from tests.message_store.test_golden_stores import Key, Unit, apache_queues
-from tests.store_help import put_one
+from tests.support.stores import put_one
 
 NAMES = [store.name for store in STORES]
 WALKED = NAMES[:3]  # opened, all of their log is walked; the killed one's from 65536 on

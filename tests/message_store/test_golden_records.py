@@ -12,7 +12,13 @@ import pytest
 from message_store import layout
 from message_store.log.record import Record, decode_record, encode_again
 from message_store.text import decode_offset_id, encode_offset_id
-from tests.golden_data import LOG_FILE_BYTES, STORES, GoldenStore, golden_store, manifest_lines
+from tests.support.golden_stores import (
+    LOG_FILE_BYTES,
+    STORES,
+    GoldenStore,
+    golden_store,
+    manifest_lines,
+)
 
 SET_BY_CLIENT = {"CONSUME_START_TIME", "MAX_OFFSET", "MIN_OFFSET"}
 

@@ -16,7 +16,8 @@ from message_store.log.record import Record
 from message_store.recovery.checkpoint import Checkpoint
 from message_store.store import MessageStore
 from message_store.text import java_hash
-from tests.golden_data import (
+from tests.message_store.test_golden_records import log_bytes, records
+from tests.support.golden_stores import (
     INDEX_ITEMS,
     INDEX_SLOTS,
     LOG_FILE_BYTES,
@@ -31,8 +32,7 @@ from tests.golden_data import (
     level_rules,
     manifest_lines,
 )
-from tests.message_store.test_golden_records import log_bytes, records
-from tests.store_help import put_one
+from tests.support.stores import put_one
 
 Unit = tuple[int, int, int]  # log offset, size, tags code
 Key = tuple[str, int]  # topic, queue id

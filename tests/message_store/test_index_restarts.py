@@ -15,10 +15,10 @@ from message_store.clock import FakeClock
 from message_store.errors import CorruptStore
 from message_store.kernels import index as kernels
 from message_store.verify import verify_store
-from tests.golden_data import (
+from tests.support.golden_stores import (
     copy_golden_store,
 )
-from tests.message_store.index_help import (
+from tests.support.naive_index import (
     ALWAYS,
     T0,
     contents,
@@ -27,7 +27,7 @@ from tests.message_store.index_help import (
     put_keys_of,
     service,
 )
-from tests.store_help import open_store
+from tests.support.stores import open_store
 
 # -- restarts -----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 from message_store.index import index_file
 from message_store.index.index_file import IndexFile
 from message_store.layout import INDEX_HEADER, INDEX_ITEM
-from tests.store_help import open_store, put_one
+from tests.support.stores import open_store, put_one
 
 ALWAYS = (0, 1 << 60)
 SLOTS, ITEMS = 50_000, 200_000

@@ -24,8 +24,8 @@ from message_store.json_dialect import (
     read_config,
     write_config,
 )
-from tests.bad_disk import BadDisk
-from tests.golden_data import STORES, golden_store
+from tests.support.bad_disk import BadDisk
+from tests.support.golden_stores import STORES, golden_store
 
 DELAY_OFFSETS = '{\n\t"offsetTable":{1:100,2:200,18:1800\n\t}\n}'
 

@@ -9,7 +9,7 @@ from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.log.record import encode_record
 from message_store.queues.topic_removal import remove_topic
-from tests.store_help import LOOPBACK, open_store, put_one
+from tests.support.stores import LOOPBACK, open_store, put_one
 
 TOP = (1 << 63) - 1
 INT_MAX = (1 << 31) - 1

@@ -12,7 +12,7 @@ from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RecordUnreadable, StoreLocked
 from message_store.layout import CQ_UNIT
 from message_store.log.batch import PutBatch
-from tests.store_help import add_message, open_store, put_one, small_config
+from tests.support.stores import add_message, open_store, put_one, small_config
 
 
 def bodies(store, topic, queue_id=0):
@@ -136,7 +136,7 @@ def test_second_broker_is_refused(tmp_path):
 
 def assert_refused_to_others(root):
     code = (
-        "from tests.store_help import open_store\nfrom pathlib import Path\nimport sys\n"
+        "from tests.support.stores import open_store\nfrom pathlib import Path\nimport sys\n"
         "open_store(Path(sys.argv[1])).__enter__()\n"
     )
     done = subprocess.run(

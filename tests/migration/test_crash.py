@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from delivery.ownership import OwnershipRefused
-from tests.migration.rig import MigrationRig
 from tests.migration.steps.test_drain import fill
-from tests.timer_store.faults import Death, Disk
+from tests.support.failing_disk import Death, Disk
+from tests.support.migration_rig import MigrationRig
 from timer_store.checkpoint.snapshot import CHECK_FILE, decode_check, write_check
 
 FILES = ("timerlog", "timerwheel", "config/duemq.timers.json", "config/delayOffset.json")

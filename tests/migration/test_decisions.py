@@ -10,10 +10,10 @@ import pytest
 
 from delivery.pending import Verdict
 from message_store.log.batch import PutBatch
-from tests.migration.rig import MigrationRig
 from tests.migration.steps.test_drain import fill, seen
-from tests.store_help import add_message
-from tests.timer_store.faults import Disk
+from tests.support.failing_disk import Disk
+from tests.support.migration_rig import MigrationRig
+from tests.support.stores import add_message
 from timer_store.pending.listing import Query, list_timers
 
 

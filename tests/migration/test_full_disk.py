@@ -11,7 +11,7 @@ from sqlalchemy.engine import Engine
 
 from migration.ledger.process import LedgerWorker
 from tests.migration.steps.test_service import Bench, with_broker
-from tests.timer_store.faults import Disk
+from tests.support.failing_disk import Disk
 
 COUNT = 60
 WAITS = {

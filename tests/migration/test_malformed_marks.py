@@ -11,8 +11,8 @@ from delivery import ownership
 from delivery.ownership import MARK_TOPIC, STATE_NAMES
 from migration.ownership.states import State
 from tests.delivery.test_ownership import HANDOVER, MALFORMED, put_mark
-from tests.duemq.running import running, small
-from tests.store_help import LOOPBACK
+from tests.support.running_broker import running, small
+from tests.support.stores import LOOPBACK
 
 
 def test_the_states_of_marks_are_those_of_migrations():

@@ -33,9 +33,9 @@ from message_store.clock import FakeClock
 from message_store.log.record import Record
 from message_store.recovery import checkpoint
 from schedule_service.names import SCHEDULE_TOPIC
-from tests.migration.rig import MigrationRig
-from tests.simulation.model import log_records
-from tests.timer_store.faults import Death, Disk, cut_log, lose_units
+from tests.support.failing_disk import Death, Disk, cut_log, lose_units
+from tests.support.migration_rig import MigrationRig
+from tests.support.naive_model import log_records
 from timer_store.names import TIMER_TOPIC
 
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 60_000, 5: 120_000}

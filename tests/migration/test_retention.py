@@ -13,8 +13,8 @@ from delivery import ownership
 from delivery.ownership import MARK_TOPIC, Route, StateRecord
 from migration.ownership import projection
 from migration.steps.verification import Tally, border_of
-from tests.migration.rig import MigrationRig
 from tests.migration.steps.test_drain import fill
+from tests.support.migration_rig import MigrationRig
 from timer_store.compaction.compactor import PIN_OWNER
 
 DAY_MS = 86_400_000

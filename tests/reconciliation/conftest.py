@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.needs import in_ci
+from tests.support.requirements import in_ci
 
 FOR_FEW_ROWS = {
     "spark.sql.shuffle.partitions": "2",

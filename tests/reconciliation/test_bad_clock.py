@@ -15,12 +15,12 @@ from reconciliation.scan.files import Root
 from reconciliation.scan.planning import log_segments, plan_log
 from reconciliation.scan.record_scan import Walk
 from reconciliation.spark.read import audit_stores, count_stores
-from tests.reconciliation.log_help import FILE_BYTES, START_MS, LogWriter
 from tests.reconciliation.sewn import Log
-from tests.timer_store.rig import TimerRig
+from tests.support.timer_rig import TimerRig
+from tests.support.written_logs import FILE_BYTES, START_MS, LogWriter
 
 HOUR_MS = 3_600_000
-LOG_FILE_BYTES = 65_536  # of `store_help`
+LOG_FILE_BYTES = 65_536  # of `small_config`
 STORE_MS_AT = (RECORD_HEAD.fields or {})["store_ms"][1]
 
 

@@ -18,9 +18,9 @@ from reconciliation.scan.options import wanted_of
 from reconciliation.scan.planning import row_of_files
 from reconciliation.scan.tables import ROLE_GAP, ROLE_NONE, TABLES
 from reconciliation.spark.reader import StoreReader
-from tests.golden_data import STORES, GoldenStore, golden_store
-from tests.reconciliation.log_help import LogWriter
-from tests.timer_store.rig import TimerRig
+from tests.support.golden_stores import STORES, GoldenStore, golden_store
+from tests.support.timer_rig import TimerRig
+from tests.support.written_logs import LogWriter
 from timer_store.layout import UNIT_BYTES, WHEEL_BYTES
 
 CLEAN_5 = "apache-5.3.3-clean"

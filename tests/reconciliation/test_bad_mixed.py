@@ -13,10 +13,10 @@ from message_store import layout
 from message_store.clock import FakeClock
 from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.verdicts import COLUMNS
-from tests.golden_data import LOG_FILE_BYTES, end_ms, golden_store
-from tests.reconciliation.naive import naive_audit
 from tests.reconciliation.test_bad_files import places, read
-from tests.timer_store.rig import TimerRig
+from tests.support.golden_stores import LOG_FILE_BYTES, end_ms, golden_store
+from tests.support.naive_audit import naive_audit
+from tests.support.timer_rig import TimerRig
 
 PARTS = ("apache-4.9.7-clean", "apache-5.3.3-clean")
 FIELDS = layout.RECORD_HEAD.fields or {}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from reconciliation.spark.session import SETTINGS
-from tests.golden_data import golden_store
-from tests.interop.needs import need_commands, skip_without
 from tests.reconciliation import clusters
+from tests.support.golden_stores import golden_store
+from tests.support.requirements import need_commands, skip_without
 
 STORE = "apache-5.3.3-clean"
 FOUND = {"cancelled": 1, "pending": 62, "ok": 23}

@@ -11,9 +11,9 @@ import pytest
 from reconciliation.audit import chains, histories, origins, plain_histories, verdicts
 from reconciliation.audit import rules as judging
 from reconciliation.audit.audit_config import AuditConfig
-from tests.reconciliation.lean_rows import LeanTables
-from tests.reconciliation.naive import naive_audit
-from tests.reconciliation.random_lives import RandomStore
+from tests.support.audit_rows import LeanTables
+from tests.support.naive_audit import naive_audit
+from tests.support.random_histories import RandomStore
 
 pytestmark = pytest.mark.spark
 STORES = 150

@@ -20,10 +20,10 @@ from reconciliation.jobs.run import Wanted, run_audit
 from reconciliation.jobs.watch import Watch, WatchConfig
 from reconciliation.spark.read import audit_stores, read_table
 from tests.migration.plans.test_counting import plan_of
-from tests.migration.rig import MigrationRig
 from tests.migration.steps.test_drain import fill
 from tests.reconciliation.conftest import FOR_FEW_ROWS
-from tests.reconciliation.planted import plant
+from tests.support.migration_rig import MigrationRig
+from tests.support.planted_faults import plant
 
 pytestmark = pytest.mark.spark
 VERDICT = {

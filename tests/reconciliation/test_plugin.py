@@ -21,7 +21,7 @@ from reconciliation.jobs import child_process
 from reconciliation.jobs.audit_ledger import AuditLedger
 from reconciliation.jobs.child_process import Result
 from reconciliation.plugin import JOB, ReconciliationPlugin
-from tests.duemq.running import asking, small
+from tests.support.running_broker import asking, small
 
 NIGHTLY = {"reconcileCron": "30 3 * * * Europe/Berlin"}
 

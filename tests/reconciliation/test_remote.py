@@ -16,8 +16,8 @@ import pytest
 from message_store.errors import UsageError
 from reconciliation.scan.files import Root
 from reconciliation.scan.tables import TABLES
-from tests.golden_data import copy_golden_store
 from tests.reconciliation.test_bad_files import read
+from tests.support.golden_stores import copy_golden_store
 
 moto = pytest.importorskip("moto.server", reason="needs moto with its server, and s3fs")
 pytest.importorskip("s3fs")

@@ -11,8 +11,8 @@ from message_store.errors import ConfigError
 from message_store.json_dialect import loads
 from message_store.log.batch import PutBatch
 from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
-from tests.schedule_service.rig import level_service
-from tests.store_help import add_message
+from tests.support.level_rig import level_service
+from tests.support.stores import add_message
 
 BOTH = pytest.mark.parametrize("mode", ["false", "true"], ids=["sync", "async"])
 

@@ -12,8 +12,8 @@ from delivery.pending import Verdict
 from schedule_service.cursor import without_holes
 from schedule_service.decisions import NOT_TAKEN
 from schedule_service.names import DECISION_TOPIC
-from tests.at_once import Synchronous
-from tests.schedule_service.rig import level_service
+from tests.support.level_rig import level_service
+from tests.support.synchronous import Synchronous
 
 DONE, CANCELLED, DELIVERED = [Verdict.DONE], [Verdict.CANCELLED], [Verdict.DELIVERED]
 

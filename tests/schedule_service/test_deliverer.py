@@ -12,7 +12,7 @@ from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
 from schedule_service.deliverer import NoTarget, target_of
 from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
-from tests.schedule_service.rig import level_service
+from tests.support.level_rig import level_service
 
 HOST = (b"\x7f\0\0\1", 1)
 

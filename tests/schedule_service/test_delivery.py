@@ -9,8 +9,8 @@ import pytest
 
 from message_store.log.batch import PutBatch
 from schedule_service.names import QUARANTINE_TOPIC, SCHEDULE_TOPIC
-from tests.schedule_service.rig import level_service
-from tests.store_help import add_message
+from tests.support.level_rig import level_service
+from tests.support.stores import add_message
 
 BOTH = pytest.mark.parametrize("mode", ["false", "true"], ids=["sync", "async"])
 

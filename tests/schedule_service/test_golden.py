@@ -13,7 +13,7 @@ from message_store.clock import FakeClock
 from message_store.json_dialect import loads
 from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.levels import parse_levels
-from tests.schedule_service.rig import level_service
+from tests.support.level_rig import level_service
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 STORES = ["apache-4.9.7-clean", "apache-4.9.7-running", "apache-5.3.3-clean", "apache-5.3.3-killed"]

@@ -16,7 +16,7 @@ from schedule_service import kernels
 from schedule_service.cursor import NEVER_MS
 from schedule_service.deliverer import NoTarget, add_delivery, target_of
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
-from tests.store_help import add_message, open_store
+from tests.support.stores import add_message, open_store
 
 SCHEDULE, HALF, PLAIN = 0, 1, 2
 DELAYS = np.array([0, 1_000, 5_000], np.int64)

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from message_store.clock import FakeClock
 from message_store.recovery import checkpoint
 from schedule_service.levels import parse_levels
-from tests.schedule_service.rig import Rig, level_service
+from tests.support.level_rig import Rig, level_service
 
 LEVEL_TEXTS = ["1s 5s 10s 1m", "5s 1s 1m", "1m 1m 1s 2s", "0s 1s"]
 QUEUES = 2

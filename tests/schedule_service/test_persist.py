@@ -6,7 +6,7 @@ import asyncio
 
 from message_store.json_dialect import loads
 from schedule_service.recovery import OFFSETS_FILE
-from tests.schedule_service.rig import level_service
+from tests.support.level_rig import level_service
 
 
 def tell(story):

@@ -13,7 +13,7 @@ from message_store.json_dialect import loads
 from message_store.retention.pins import UNKNOWN
 from schedule_service.names import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from schedule_service.plugin import create_plugin
-from tests.schedule_service.rig import FakeClock, FakeHost, level_service
+from tests.support.level_rig import FakeClock, FakeHost, level_service
 
 
 def tell(story):

@@ -14,7 +14,7 @@ from message_store.kernels import encode, scan
 from delivery.kernels.lateness import count_late
 from schedule_service import kernels
 from schedule_service.preload import preload_kernels
-from tests.schedule_service.rig import level_service
+from tests.support.level_rig import level_service
 
 NAMES = ("due_times", "leaving", "read_due", "leading_stored")
 DELIVERY = [getattr(kernels, name) for name in NAMES]

@@ -10,7 +10,7 @@ from message_store.queues.topic_table import TopicTable
 from schedule_service.levels import LevelHistory, Promise
 from schedule_service.names import HALF_TOPIC, SCHEDULE_TOPIC
 from schedule_service.put_hook import STALE_PROPERTIES, LevelHook
-from tests.store_help import LOOPBACK
+from tests.support.stores import LOOPBACK
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from message_store.layout import UNIT
 from schedule_service.levels import LevelHistory, Promise
 from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.queues import ScheduleQueues
-from tests.store_help import open_store, put_one
+from tests.support.stores import open_store, put_one
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from schedule_service.recovery import (
     take_saved,
     waiting_ranges,
 )
-from tests.schedule_service.rig import level_service
-from tests.store_help import put_one
+from tests.support.level_rig import level_service
+from tests.support.stores import put_one
 
 APACHE_4 = '{\n\t"offsetTable":{1:100,2:200,18:1800\n\t}\n}'
 APACHE_5 = (

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from message_store.clock import FakeClock
-from tests.schedule_service.rig import level_service
+from tests.support.level_rig import level_service
 
 
 def test_a_table_of_a_lost_log_is_not_believed_after_the_log_has_grown_again(

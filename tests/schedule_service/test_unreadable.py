@@ -8,8 +8,8 @@ import pytest
 
 from delivery.quarantine import QUARANTINE_TOPIC
 from message_store.log.page_guard import PAGE_BYTES
-from tests.bad_disk import BadDisk
-from tests.schedule_service.rig import level_service
+from tests.support.bad_disk import BadDisk
+from tests.support.level_rig import level_service
 
 MESSAGES = 40
 

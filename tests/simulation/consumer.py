@@ -13,8 +13,8 @@ from typing import Any
 
 from delivery.plugin import Request
 from message_store.log.record import decode_record
-from tests.duemq.loopback import pull_request
 from tests.simulation.world import World
+from tests.support.loopback_broker import pull_request
 
 GROUP = "live"
 TOPICS = ("T", "Other")

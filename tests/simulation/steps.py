@@ -11,10 +11,10 @@ from delivery.plugin import Request, Response
 from duemq.pull.pull import PullRequest
 from message_store.log.record import decode_record
 from schedule_service.levels import parse_levels
-from tests.duemq.loopback import pull_request
-from tests.duemq.net.sends import send_request
 from tests.simulation.consumer import Consumer
-from tests.simulation.model import (
+from tests.simulation.world import World
+from tests.support.loopback_broker import pull_request
+from tests.support.naive_model import (
     HOLD_MS,
     SCHEDULE,
     Fate,
@@ -24,7 +24,7 @@ from tests.simulation.model import (
     pending_of,
     timers_of,
 )
-from tests.simulation.world import World
+from tests.support.send_front import send_request
 
 LEVELS = ("1s 5s 10s 30s", "1s 2s 3s", "10s 1s", "2s 5s 10s 30s 1m", "1s 5s 10s 30s")
 COMMIT, ROLLBACK = 8, 12

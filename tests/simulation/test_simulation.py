@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from message_store.verify import Finding
-from tests.duemq.loopback import faults_of
 from tests.simulation.steps import CHANGING, Simulation
 from tests.simulation.world import Gate, World
+from tests.support.loopback_broker import faults_of
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "30"))
 FIRST = int(os.environ.get("SIMULATION_FIRST", "1"))

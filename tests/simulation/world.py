@@ -34,8 +34,8 @@ from message_store.clock import FakeClock
 from message_store.layout import CQ_UNIT
 from message_store.log.commit_log import LogFile
 from message_store.recovery import checkpoint
-from tests.duemq.loopback import LEVELS, TOPICS, properties_of
-from tests.duemq.replay import Wire
+from tests.support.frame_replay import Wire
+from tests.support.loopback_broker import LEVELS, TOPICS, properties_of
 
 TIMERS = Installed(
     "timer_store",

@@ -11,8 +11,8 @@ from delivery.pending import Verdict
 from delivery.quarantine import QUARANTINE_TOPIC
 from message_store.layout import SYS_PREPARED
 from message_store.log.batch import PutBatch
-from tests.store_help import add_message
-from tests.timer_store.rig import TimerRig
+from tests.support.stores import add_message
+from tests.support.timer_rig import TimerRig
 from timer_store.layout import TIMER_CHECK_BYTES, UNIT_BYTES
 from timer_store.names import HALF_TOPIC, TIMER_TOPIC
 

@@ -7,7 +7,7 @@ import pytest
 
 from delivery.quarantine import QUARANTINE_TOPIC
 from message_store.json_dialect import backup_path
-from tests.timer_store.rig import TimerRig
+from tests.support.timer_rig import TimerRig
 from timer_store.layout import SLOT_BYTES, TIMER_SLOT, TIMER_UNIT, UNIT_BYTES, WHEEL_SLOTS
 
 TIMERS = 120

@@ -12,7 +12,7 @@ from delivery.pending import Verdict
 from message_store.clock import FakeClock
 from message_store.errors import ConfigError, StoreLocked
 from message_store.log.batch import PutBatch
-from tests.store_help import add_message
+from tests.support.stores import add_message
 from timer_store.directory import TimerRefused, open_timers
 
 SMALL = {

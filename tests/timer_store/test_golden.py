@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from message_store.clock import FakeClock
-from tests.golden_data import copy_golden_store, end_ms, golden_store, manifest_lines
-from tests.timer_store.rig import TimerRig
+from tests.support.golden_stores import copy_golden_store, end_ms, golden_store, manifest_lines
+from tests.support.timer_rig import TimerRig
 
 VERSION, TOPIC, QUEUES = "5.3.3", "GoldenTimer", 8
 STORES = ["apache-5.3.3-clean", "apache-5.3.3-killed"]

@@ -9,8 +9,8 @@ import pytest
 
 from message_store.clock import FakeClock
 from tests.message_store.log.test_zeroing import FAULTS, Death, Steps, disk_states, no_holes
-from tests.store_help import open_store
-from tests.timer_store.rig import LOG_FILE_BYTES, TimerRig
+from tests.support.stores import open_store
+from tests.support.timer_rig import LOG_FILE_BYTES, TimerRig
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
 from timer_store.store import TimerStore

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from tests.timer_store.faults import Death
+from tests.support.failing_disk import Death
 from tests.timer_store.test_model import Life, TimersAgainstAList
 
 DELAYS_MS = tuple(range(110, 260, 10))

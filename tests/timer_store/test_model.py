@@ -27,10 +27,10 @@ from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.recovery import checkpoint
-from tests.simulation.model import log_records
-from tests.store_help import add_message
-from tests.timer_store.faults import Death, Disk, cut_log, lose_units
-from tests.timer_store.rig import TimerRig
+from tests.support.failing_disk import Death, Disk, cut_log, lose_units
+from tests.support.naive_model import log_records
+from tests.support.stores import add_message
+from tests.support.timer_rig import TimerRig
 from timer_store.names import TIMER_TOPIC
 
 PRECISION_MS = 100

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from delivery.pending import Verdict
-from tests.timer_store.faults import Disk
-from tests.timer_store.rig import TimerRig
+from tests.support.failing_disk import Disk
+from tests.support.timer_rig import TimerRig
 
 DAY_MS = 86_400_000
 YEAR_MS = 365 * DAY_MS

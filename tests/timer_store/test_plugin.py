@@ -15,8 +15,8 @@ from message_store.clock import FakeClock
 from message_store.errors import ConfigError
 from message_store.log.batch import PutBatch
 from message_store.retention.pins import UNKNOWN
-from tests.schedule_service.rig import FakeHost
-from tests.store_help import add_message, open_store
+from tests.support.level_rig import FakeHost
+from tests.support.stores import add_message, open_store
 from timer_store.names import TIMER_TOPIC
 from timer_store.plugin import PERSIST_JOB, TimerPlugin, create_plugin
 

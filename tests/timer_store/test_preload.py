@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from timer_store.kernels import gather, stage
 from timer_store.preload import preload_kernels
-from tests.timer_store.rig import TimerRig
+from tests.support.timer_rig import TimerRig
 
 def signatures():
     return {
@@ -41,7 +41,7 @@ from pathlib import Path
 import pytest
 from timer_store.kernels import chain, decide, fetch, records, wheel
 from timer_store.preload import preload_copies
-from tests.timer_store.compaction_help import DAY_MS, FullDisk, PinningRig
+from tests.support.full_timer_disk import DAY_MS, FullDisk, PinningRig
 
 def signatures():
     return {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.timer_store.rig import TimerRig
+from tests.support.timer_rig import TimerRig
 
 HOUR_MS = 3_600_000
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.timer_store.faults import Disk
-from tests.timer_store.rig import TimerRig
+from tests.support.failing_disk import Disk
+from tests.support.timer_rig import TimerRig
 from timer_store.dequeue import dequeue_service as delivery
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 

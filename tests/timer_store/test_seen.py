@@ -17,7 +17,7 @@ from duemq.admin.views import VIEW_REQUEST
 from duemq.broker import Broker
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.plugins import Installed
-from tests.duemq.running import Asker, running, small
+from tests.support.running_broker import Asker, running, small
 
 HOUR_S = 3_600
 GET_TIMER_CHECK_POINT, GET_TIMER_METRICS = 60, 61

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.timer_store.rig import TimerRig
+from tests.support.timer_rig import TimerRig
 
 DAY_MS = 86_400_000
 

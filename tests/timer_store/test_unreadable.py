@@ -8,8 +8,8 @@ import pytest
 
 from delivery.quarantine import QUARANTINE_TOPIC
 from message_store.log.page_guard import PAGE_BYTES
-from tests.bad_disk import BadDisk
-from tests.timer_store.rig import TimerRig
+from tests.support.bad_disk import BadDisk
+from tests.support.timer_rig import TimerRig
 from timer_store.checkpoint.snapshot import SNAPSHOT_FILE
 from timer_store.layout import WHEEL_BYTES
 from timer_store.log.wheel import TimerWheel

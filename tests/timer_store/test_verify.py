@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from message_store.verify import Report, verify_store
-from tests.golden_data import golden_store
-from tests.timer_store.rig import LOG_FILE_BYTES, TimerRig
+from tests.support.golden_stores import golden_store
+from tests.support.timer_rig import LOG_FILE_BYTES, TimerRig
 from timer_store.layout import SLOT_BYTES, TIMER_SLOT, UNIT_BYTES, WHEEL_BYTES
 from timer_store.verify import TIMERS
 

@@ -9,8 +9,8 @@ from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
 from message_store.errors import RequestError
-from tests.fakes import HOST, FakePeer
-from tests.store_help import open_store, put_one
+from tests.support.fakes import HOST, FakePeer
+from tests.support.stores import open_store, put_one
 
 
 class World:

@@ -5,8 +5,8 @@ import pytest
 from delivery.plugin import Request, Response
 from duemq.admin.consume_report import ConsumeReport
 from duemq.registry.clients import ClientTable
-from tests.fakes import FakeGroups, FakeOffsets, FakeTopics
-from tests.store_help import open_store, put_one
+from tests.support.fakes import FakeGroups, FakeOffsets, FakeTopics
+from tests.support.stores import open_store, put_one
 
 
 class ListedGroups(FakeGroups):

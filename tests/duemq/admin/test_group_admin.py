@@ -11,8 +11,8 @@ import pytest
 
 from delivery.plugin import Response
 from message_store.errors import RequestError
-from tests.duemq.admin_help import AdminBroker, admin_broker, key
-from tests.store_help import put_one
+from tests.support.admin_broker import AdminBroker, admin_broker, key
+from tests.support.stores import put_one
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.send.put_latency import PutLatency
 from message_store.clock import FakeClock
-from tests.store_help import open_store, put_one
+from tests.support.stores import open_store, put_one
 
 GOLDEN_TEXT = """
 msgPutTotalTodayNow scheduleMessageOffset_1 brokerActive sendThreadPoolQueueHeadWaitTimeMills

@@ -15,10 +15,10 @@ from duemq.pull.queue_times import store_ms_at
 from message_store import json_dialect
 from message_store.errors import RequestError
 from message_store.json_dialect import ObjectKey
-from tests.duemq.admin_help import AdminBroker, admin_broker, key
-from tests.duemq.golden_frames import read_exchanges
-from tests.golden_data import frame_files
-from tests.store_help import put_one
+from tests.support.admin_broker import AdminBroker, admin_broker, key
+from tests.support.golden_frames import read_exchanges
+from tests.support.golden_stores import frame_files
+from tests.support.stores import put_one
 
 CREATE = {
     "topic": "T",

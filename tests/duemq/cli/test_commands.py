@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from duemq.cli.exits import Exit
-from tests.duemq.running import SMALL
+from tests.support.running_broker import SMALL
 
 TOP = Path(__file__).resolve().parents[3]
 TIMEOUT_S = 300  # a first start compiles kernels

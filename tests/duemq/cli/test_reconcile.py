@@ -13,7 +13,7 @@ from message_store.ledger.engine import default_url
 from message_store.ledger.identity import store_id
 from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord, Place
 from tests.duemq.cli.test_commands import duemq, environment
-from tests.golden_data import golden_store
+from tests.support.golden_stores import golden_store
 
 SILENT = "import sys, duemq.cli.app; print([m for m in sys.modules if m in {'pyspark', 'pyarrow'}])"
 

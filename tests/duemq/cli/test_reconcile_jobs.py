@@ -19,9 +19,9 @@ from duemq.cli.app import run
 from duemq.cli.reconcile_jobs import WatchProgress, wait_for
 from duemq.cli.send_file import read_file
 from message_store.clock import FakeClock
-from tests.migration.rig import MigrationRig
 from tests.migration.steps.test_drain import fill
 from tests.reconciliation.conftest import spark as spark
+from tests.support.migration_rig import MigrationRig
 
 COUNT, LOST = 20, 5
 TWO_MINUTES_MS = 120_000

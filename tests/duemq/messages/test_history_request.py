@@ -12,7 +12,7 @@ from duemq.cli.decision_client import DecisionClient
 from duemq.messages.history_request import FIND_MESSAGE
 from message_store.clock import FakeClock
 from message_store.text import decode_offset_id, encode_offset_id
-from tests.duemq.running import running, small
+from tests.support.running_broker import running, small
 
 HOUR_MS = 3_600_000
 pytestmark = pytest.mark.finding("B5")

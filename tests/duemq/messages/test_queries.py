@@ -7,8 +7,8 @@ from duemq.messages.queries import QueryProcessor
 from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
-from tests.fakes import FakePeer
-from tests.store_help import open_store, put_one
+from tests.support.fakes import FakePeer
+from tests.support.stores import open_store, put_one
 
 KEYS = {"KEYS": "a b", "UNIQ_KEY": "u"}
 

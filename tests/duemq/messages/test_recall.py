@@ -11,8 +11,8 @@ from duemq.messages.recall_handle import RecallHandle
 from duemq.ports import Identity
 from duemq.send.put_path import PutPath
 from message_store.errors import RequestError
-from tests.fakes import HOST, FakeTopic, FakeTopics
-from tests.store_help import open_store
+from tests.support.fakes import HOST, FakeTopic, FakeTopics
+from tests.support.stores import open_store
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
 from timer_store.names import TIMER_TOPIC

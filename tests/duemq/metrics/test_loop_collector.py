@@ -16,7 +16,7 @@ from duemq.metrics.native_metrics import NativeRegistry
 from message_store.queues.consume_queue import FileCache
 from schedule_service.delivery import LevelService
 from tests.duemq.metrics.test_native_metrics import scrape
-from tests.duemq.running import running, small
+from tests.support.running_broker import running, small
 
 
 class Asked:

@@ -14,7 +14,7 @@ import pytest
 from message_store.clock import FakeClock
 from message_store.log.properties import encode_properties
 from message_store.text import decode_offset_id
-from tests.duemq.running import Asker, running, small
+from tests.support.running_broker import Asker, running, small
 
 RECORDED = Path(__file__).parents[2] / "golden" / "metrics" / "apache-5.3.3.txt"
 # Served since 5.3.3, but not seen in the recorded load.

@@ -4,7 +4,7 @@ import pytest
 
 from duemq.metrics.put_get_stats import HOUR_SAMPLE_MS, SAMPLE_MS, BrokerStats
 from message_store.clock import FakeClock
-from tests.fakes import FakeStore, put
+from tests.support.fakes import FakeStore, put
 
 
 def world():

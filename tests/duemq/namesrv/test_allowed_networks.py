@@ -7,7 +7,7 @@ import pytest
 from delivery.plugin import Request
 from duemq.namesrv.allowed_networks import Sources, parse_sources
 from message_store.errors import ConfigError, RequestError
-from tests.fakes import FakePeer
+from tests.support.fakes import FakePeer
 
 OWN = ("192.0.2.7",)
 

@@ -21,7 +21,7 @@ from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
-from tests.fakes import FakePeer
+from tests.support.fakes import FakePeer
 
 TOPICS = [TopicConfig(name="T"), TopicConfig(name="U")]
 MINE = "192.0.2.1:10911"

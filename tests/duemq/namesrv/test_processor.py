@@ -22,9 +22,9 @@ from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
-from tests.duemq.golden_frames import Exchange, read_exchanges
-from tests.fakes import FakePeer
-from tests.golden_data import frame_files
+from tests.support.fakes import FakePeer
+from tests.support.golden_frames import Exchange, read_exchanges
+from tests.support.golden_stores import frame_files
 
 US = BrokerAddress(
     cluster="C", broker_name="a", address="1.1.1.1:10911", ha_address="1.1.1.1:10912"

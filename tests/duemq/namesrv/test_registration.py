@@ -20,7 +20,7 @@ from duemq.namesrv.server import NameServer
 from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
 from message_store.clock import FakeClock
-from tests.fakes import FakePeer, settle
+from tests.support.fakes import FakePeer, settle
 
 US = BrokerAddress(cluster="C", broker_name="a", address="1.1.1.1:1", ha_address="1.1.1.1:2")
 INTERVAL_MS = 30_000

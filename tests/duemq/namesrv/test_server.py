@@ -18,7 +18,7 @@ from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, UsageError
-from tests.fakes import settle
+from tests.support.fakes import settle
 
 US = BrokerAddress(cluster="C", broker_name="a", address="1.1.1.1:1", ha_address="1.1.1.1:2")
 TOPICS = [TopicConfig(name="T"), TopicConfig(name="U")]

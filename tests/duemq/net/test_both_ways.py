@@ -18,7 +18,7 @@ from delivery.plugin import Request
 from duemq.net import codec, layout
 from message_store.errors import FrameError
 from message_store.log.properties import encode_properties
-from tests.duemq.net.sends import FastWay, Front, decode, frame_of, plain_way, row_of
+from tests.support.send_front import FastWay, Front, decode, frame_of, plain_way, row_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "frames"
 SCALARS = ("queueId", "sysFlag", "flag", "defaultTopicQueueNums", "maxReconsumeTimes")

@@ -12,7 +12,7 @@ from duemq.net.client import RemotingClient, split_address
 from duemq.net.server import RemotingServer
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
-from tests.duemq.net.wire import WAIT_S, echo
+from tests.support.raw_connection import WAIT_S, echo
 
 
 def test_call_oneway_and_reconnect(run: Run) -> None:

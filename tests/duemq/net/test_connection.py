@@ -14,7 +14,7 @@ from duemq.net.connection import Connection
 from duemq.net.limits import RemotingLimits
 from duemq.net.synchronous import Synchronous
 from message_store.errors import RequestError
-from tests.duemq.net.wire import echo
+from tests.support.raw_connection import echo
 
 
 class MemoryTransport(asyncio.Transport):

@@ -18,8 +18,8 @@ from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from tests.duemq.net.conftest import Run
-from tests.duemq.net.sends import Front, send_request
-from tests.duemq.net.wire import RawPeer, echo
+from tests.support.raw_connection import RawPeer, echo
+from tests.support.send_front import Front, send_request
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
 

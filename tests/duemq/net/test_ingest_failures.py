@@ -9,9 +9,9 @@ import pytest
 
 from duemq.net.answers import Answering
 from tests.duemq.net.conftest import Run
-from tests.duemq.net.sends import Front
 from tests.duemq.net.test_ingest import Bench, answers, fast, plain
-from tests.duemq.net.wire import WAIT_S
+from tests.support.raw_connection import WAIT_S
+from tests.support.send_front import Front
 
 
 @pytest.mark.finding("P:ingest-finish")

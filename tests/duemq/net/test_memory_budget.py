@@ -13,7 +13,7 @@ from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, UNSENT_BYTES, Memory
 from duemq.net.server import RemotingServer
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
-from tests.duemq.net.wire import RawPeer, echo
+from tests.support.raw_connection import RawPeer, echo
 
 MIB = 1 << 20
 pytestmark = pytest.mark.finding("A20")

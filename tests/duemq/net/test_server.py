@@ -15,7 +15,7 @@ from duemq.net.server import RemotingServer
 from message_store.clock import FakeClock
 from message_store.errors import RequestError, UsageError
 from tests.duemq.net.conftest import Run
-from tests.duemq.net.wire import WAIT_S, RawPeer, echo
+from tests.support.raw_connection import WAIT_S, RawPeer, echo
 
 
 async def refuse(request: Request) -> Response:

@@ -12,8 +12,8 @@ from duemq.net.server import RemotingServer
 from duemq.net.synchronous import Synchronous
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
-from tests.duemq.net.sends import Front, send_request
-from tests.duemq.net.wire import RawPeer
+from tests.support.raw_connection import RawPeer
+from tests.support.send_front import Front, send_request
 
 MANY = 500
 

@@ -6,7 +6,7 @@ from duemq.net.memory_budget import MemoryBudget
 from duemq.pull.held_pulls import HELD_OF_PEER_MAX, HeldPulls, Wake
 from duemq.registry.subscriptions import parse_expression
 from message_store.clock import FakeClock
-from tests.fakes import FakePeer, FakeStore, put, settle
+from tests.support.fakes import FakePeer, FakeStore, put, settle
 
 ALL = parse_expression("T", "*")
 

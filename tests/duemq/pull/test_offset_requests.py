@@ -5,7 +5,15 @@ from duemq.pull.offset_requests import OffsetProcessor
 from duemq.pull.pull_plan import PullLimits
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
-from tests.fakes import FakeGroup, FakeGroups, FakeOffsets, FakeStore, FakeTopic, FakeTopics, put
+from tests.support.fakes import (
+    FakeGroup,
+    FakeGroups,
+    FakeOffsets,
+    FakeStore,
+    FakeTopic,
+    FakeTopics,
+    put,
+)
 
 
 class World:

@@ -12,7 +12,7 @@ from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
-from tests.fakes import (
+from tests.support.fakes import (
     FakeGroup,
     FakeGroups,
     FakeOffsets,
@@ -23,7 +23,7 @@ from tests.fakes import (
     put,
     settle,
 )
-from tests.store_help import open_store
+from tests.support.stores import open_store
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
 HEADER = {

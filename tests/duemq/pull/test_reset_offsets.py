@@ -11,8 +11,16 @@ from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
-from tests.fakes import HOST, FakeGroup, FakeGroups, FakeOffsets, FakePeer, FakeTopic, FakeTopics
-from tests.store_help import open_store, put_one
+from tests.support.fakes import (
+    HOST,
+    FakeGroup,
+    FakeGroups,
+    FakeOffsets,
+    FakePeer,
+    FakeTopic,
+    FakeTopics,
+)
+from tests.support.stores import open_store, put_one
 
 START_MS = 1_000_000
 

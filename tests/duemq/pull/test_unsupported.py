@@ -10,7 +10,7 @@ import pytest
 from delivery.plugin import Request
 from duemq.pull.unsupported import UNSERVED, WARN_MS, UnservedProcessor
 from message_store.clock import FakeClock
-from tests.duemq.running import running, small
+from tests.support.running_broker import running, small
 
 POP_MESSAGE = 200_050
 

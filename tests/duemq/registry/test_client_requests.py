@@ -10,7 +10,7 @@ from duemq.registry.client_requests import PIECE_MAX, SCAN_MS, ClientProcessor
 from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
-from tests.fakes import FakeGroup, FakeGroups, FakePeer, FakeTopics, settle
+from tests.support.fakes import FakeGroup, FakeGroups, FakePeer, FakeTopics, settle
 
 
 class World:

@@ -5,7 +5,7 @@ import pytest
 from duemq.registry.clients import CHANNEL_EXPIRES_MS, ClientTable
 from duemq.registry.heartbeats import ConsumerEntry, Heartbeat
 from duemq.registry.subscriptions import parse_expression
-from tests.fakes import FakePeer
+from tests.support.fakes import FakePeer
 
 
 def beat(client="c", groups=("G",), topics=(("T", 1),), producers=(), model="CLUSTERING", **more):

@@ -12,7 +12,7 @@ import pytest
 from duemq.registry.config_file import ConfigFile
 from message_store import json_dialect
 from message_store.errors import CorruptStore
-from tests.bad_disk import BadDisk
+from tests.support.bad_disk import BadDisk
 
 GOOD, OTHER = '{"n":1}', '{"n":2}'
 

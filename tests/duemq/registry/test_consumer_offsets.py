@@ -16,7 +16,7 @@ from duemq.registry.consumer_offsets import COMMITS_PER_VERSION, OffsetManager
 from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RequestError
-from tests.golden_data import copy_golden_store
+from tests.support.golden_stores import copy_golden_store
 
 
 def manager(root: Path) -> OffsetManager:

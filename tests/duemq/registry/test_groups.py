@@ -13,7 +13,7 @@ from duemq.registry.table_file import TableFile
 from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RequestError
-from tests.golden_data import copy_golden_store
+from tests.support.golden_stores import copy_golden_store
 
 
 def manager(root: Path, *, auto_create: bool = True) -> GroupManager:

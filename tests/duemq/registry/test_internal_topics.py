@@ -11,8 +11,8 @@ from duemq.registry.internal_topics import INTERNAL_TOPICS, Access, client_acces
 from message_store.log.record import encode_record
 from message_store.text import encode_offset_id
 from schedule_service import names as level_names
-from tests.duemq.running import running, small
-from tests.store_help import LOOPBACK
+from tests.support.running_broker import running, small
+from tests.support.stores import LOOPBACK
 from timer_store import names as timer_names
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"

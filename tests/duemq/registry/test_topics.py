@@ -21,7 +21,7 @@ from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RequestError
 from message_store.queues.topic_table import TopicTable
-from tests.golden_data import copy_golden_store
+from tests.support.golden_stores import copy_golden_store
 
 CONFIG = BrokerConfig(broker_name="broker-a")
 

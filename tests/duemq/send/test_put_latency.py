@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from duemq.send.put_latency import CLASSES, MS_MAX, PutLatency
 from message_store.clock import FakeClock
-from tests.duemq.running import running, small
+from tests.support.running_broker import running, small
 
 puts = st.lists(st.tuples(st.integers(-5, MS_MAX), st.integers(1, 50)), min_size=1, max_size=30)
 

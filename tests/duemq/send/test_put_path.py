@@ -10,7 +10,7 @@ from duemq.send.put_path import PutPath
 from message_store.clock import FakeClock
 from message_store.hooks import PutHook
 from message_store.log.batch import PutBatch
-from tests.duemq.net.sends import BORN, HOME, FakeLog
+from tests.support.send_front import BORN, HOME, FakeLog
 
 
 def batch_of(*properties: bytes) -> PutBatch:

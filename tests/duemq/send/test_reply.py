@@ -6,8 +6,8 @@ from duemq.registry.clients import ClientTable
 from duemq.registry.heartbeats import Heartbeat
 from duemq.send.reply import ReplyProcessor
 from message_store.clock import FakeClock
-from tests.fakes import HOST, FakePeer, FakeTopic, FakeTopics
-from tests.store_help import open_store
+from tests.support.fakes import HOST, FakePeer, FakeTopic, FakeTopics
+from tests.support.stores import open_store
 
 LETTERS = "abcdefghi"
 HEADER = {

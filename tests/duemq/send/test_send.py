@@ -14,7 +14,7 @@ from duemq.net.answers import PlainSend
 from duemq.net.ingest import NotYet
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
-from tests.duemq.net.sends import BORN, Front, plain_way, row_of, send_request
+from tests.support.send_front import BORN, Front, plain_way, row_of, send_request
 
 
 def refused(front: Front, request: Request) -> RequestError:

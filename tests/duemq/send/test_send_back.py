@@ -7,8 +7,8 @@ from duemq.ports import Identity
 from duemq.send.send_back import SendBackProcessor, plan_retry
 from message_store import layout
 from message_store.errors import RequestError
-from tests.fakes import HOST, FakeGroup, FakeGroups, FakeTopic, FakeTopics
-from tests.store_help import open_store, put_one
+from tests.support.fakes import HOST, FakeGroup, FakeGroups, FakeTopic, FakeTopics
+from tests.support.stores import open_store, put_one
 
 IDENTITY = Identity("broker-a", "DefaultCluster", 0, HOST)
 

@@ -15,7 +15,7 @@ from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
-from tests.fakes import HOST
+from tests.support.fakes import HOST
 
 
 def half(born_ms=0, store_ms=0, **properties):

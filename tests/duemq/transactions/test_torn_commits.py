@@ -11,9 +11,9 @@ from delivery.plugin import Request
 from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
 from message_store.clock import FakeClock
 from message_store.layout import SYS_COMMIT
-from tests.duemq.running import running, small
 from tests.duemq.transactions.test_transactions import World
-from tests.store_help import put_one
+from tests.support.running_broker import running, small
+from tests.support.stores import put_one
 
 END = {"producerGroup": "p", "commitOrRollback": 8, "msgId": "TX1", "transactionId": "TX1"}
 

@@ -14,8 +14,8 @@ from message_store.clock import FakeClock
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.record import decode_record
-from tests.fakes import HOST, FakeOffsets, FakePeer, FakeTopics, settle
-from tests.store_help import add_message, open_store
+from tests.support.fakes import HOST, FakeOffsets, FakePeer, FakeTopics, settle
+from tests.support.stores import add_message, open_store
 
 IDENTITY = Identity("broker-a", "DefaultCluster", 0, HOST)
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0

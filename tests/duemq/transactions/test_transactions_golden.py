@@ -15,8 +15,14 @@ from duemq.transactions.half_messages import HALF_TOPIC, OP_TOPIC
 from duemq.transactions.transactions import Transactions
 from message_store.clock import FakeClock
 from message_store.store import MessageStore
-from tests.fakes import HOST, FakePeer, FakeTopics
-from tests.golden_data import STORES, copy_golden_store, end_ms, golden_config, level_rules
+from tests.support.fakes import HOST, FakePeer, FakeTopics
+from tests.support.golden_stores import (
+    STORES,
+    copy_golden_store,
+    end_ms,
+    golden_config,
+    level_rules,
+)
 
 OPEN = {"apache-4.9.7-clean": 1, "apache-4.9.7-running": 1}
 

@@ -18,7 +18,7 @@ from message_store.index.index_file import IndexFile, IndexService
 from message_store.kernels import index as kernels
 from message_store.log.record import decode_record, encode_record
 from message_store.verify import verify_store
-from tests.golden_data import (
+from tests.support.golden_stores import (
     INDEX_ITEMS,
     INDEX_SLOTS,
     STORES,
@@ -27,7 +27,7 @@ from tests.golden_data import (
     golden_config,
     golden_store,
 )
-from tests.message_store.index_help import (
+from tests.support.naive_index import (
     ALWAYS,
     HEADER,
     INDEX_FILE_BYTES,
@@ -44,7 +44,7 @@ from tests.message_store.index_help import (
     records_of,
     service,
 )
-from tests.store_help import LOOPBACK, open_store, put_one
+from tests.support.stores import LOOPBACK, open_store, put_one
 
 # -- Apache's bytes -----------------------------------------------------------------------------
 

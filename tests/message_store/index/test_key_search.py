@@ -17,7 +17,7 @@ from message_store.index import key_search
 from message_store.index.index_file import IndexService
 from message_store.index.key_search import HIT_UNIQUE, frames, search, search_now
 from message_store.log.batch import PutBatch
-from tests.store_help import add_message, open_store, put_one
+from tests.support.stores import add_message, open_store, put_one
 
 WORDS = ("a", "b", "Aa", "BB", "é", "C#", "long-" * 20)  # Aa and BB have the same hash
 MESSAGES = st.lists(

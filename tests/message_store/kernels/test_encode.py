@@ -12,7 +12,7 @@ from message_store.kernels import encode
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from tests.message_store.kernels import naive
-from tests.store_help import LOOPBACK
+from tests.support.stores import LOOPBACK
 
 SLOTS = 6
 row_columns = st.tuples(

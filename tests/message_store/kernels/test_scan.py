@@ -12,8 +12,8 @@ from message_store.kernels import scan
 from message_store.log.record import encode_record
 from message_store.queues.topic_table import TopicTable
 from message_store.text import java_hash
-from tests.golden_data import STORES, golden_store
 from tests.message_store.kernels import naive
+from tests.support.golden_stores import STORES, golden_store
 
 BASE = 4_096
 hosts = st.tuples(

@@ -15,7 +15,7 @@ from message_store.kernels import index as index_kernels
 from message_store.kernels import verify as kernels
 from message_store.log.record import Record, decode_record, encode_record
 from message_store.text import java_hash
-from tests.store_help import LOOPBACK
+from tests.support.stores import LOOPBACK
 
 BASE = 4_096
 T0 = 1_700_000_000_000

@@ -15,7 +15,7 @@ from message_store.queues.consume_queue import is_blank
 from message_store.store import MessageStore
 from message_store.verify import verify_store
 from tests.message_store.test_store import bodies, kill
-from tests.store_help import open_store, put_one, small_config
+from tests.support.stores import open_store, put_one, small_config
 
 FILE_BYTES = 65_536
 

@@ -16,7 +16,7 @@ import pytest
 from message_store.config import StoreConfig
 from message_store.kernels import bus_error
 from message_store.log.page_guard import CUT, NOT_WRITTEN, PAGE_BYTES, GuardedMap, page_guard
-from tests.bad_disk import BadDisk
+from tests.support.bad_disk import BadDisk
 from tests.test_house_rules import name_of, product_files, tree_of
 
 PAGES = 16

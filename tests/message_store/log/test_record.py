@@ -16,7 +16,7 @@ from message_store.kernels import encode
 from message_store.log.batch import PutBatch
 from message_store.log.record import decode_record, encode_again, encode_record
 from message_store.queues.topic_table import TopicTable
-from tests.store_help import LOOPBACK
+from tests.support.stores import LOOPBACK
 
 T0 = 1_700_000_000_000
 OUT = 1 << 20

@@ -18,8 +18,8 @@ from message_store.recovery.checkpoint import (
     Point,
     RecoveryMark,
 )
-from tests.bad_disk import BadDisk
-from tests.golden_data import golden_store
+from tests.support.bad_disk import BadDisk
+from tests.support.golden_stores import golden_store
 
 OLD = Marks(100, 80, 90, 70, 10, 9)
 NEW = Marks(200, 180, 190, 170, 20, 19)

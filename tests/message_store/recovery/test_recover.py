@@ -13,7 +13,7 @@ from message_store.log.record import encode_record
 from message_store.recovery.recover import file_before
 from message_store.store import MessageStore
 from tests.message_store.test_store import bodies
-from tests.store_help import LOOPBACK, open_store, put_one, small_config
+from tests.support.stores import LOOPBACK, open_store, put_one, small_config
 
 FILE_BYTES = 65_536
 

@@ -16,7 +16,7 @@ from message_store.log.commit_log import LogFile
 from message_store.retention.log_retention import FileFacts, Wanted, plan_removal, plan_wanted
 from message_store.retention.pins import UNKNOWN
 from message_store.store import MessageStore
-from tests.store_help import add_message, open_store, put_one, small_config
+from tests.support.stores import add_message, open_store, put_one, small_config
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000

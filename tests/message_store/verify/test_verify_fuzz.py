@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from message_store.verify import verify_store
-from tests.golden_data import STORES, GoldenStore, golden_store
+from tests.support.golden_stores import STORES, GoldenStore, golden_store
 
 changes = st.lists(
     st.tuples(

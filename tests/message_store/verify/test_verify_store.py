@@ -20,8 +20,8 @@ from message_store.queues.topic_removal import remove_topic
 from message_store.verify import Report, verify_store
 from message_store.verify.configs import LOCKS_PATH
 from message_store.verify.index import find_shape
-from tests.golden_data import STORES, GoldenStore, golden_store
-from tests.store_help import add_message, open_store
+from tests.support.golden_stores import STORES, GoldenStore, golden_store
+from tests.support.stores import add_message, open_store
 
 LOG_BYTES = 65_536
 RECORDS = 1_200

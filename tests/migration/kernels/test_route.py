@@ -12,7 +12,7 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.queues.topic_table import TopicTable
 from migration.kernels import route as kernels
-from tests.store_help import LOOPBACK
+from tests.support.stores import LOOPBACK
 from timer_store.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 NOW_MS, PRECISION_MS = 1_700_000_000_123, 100

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from migration.ledger.store import Ledger
-from tests.interop.needs import skip_without
 from tests.migration.ledger.postgres import Server, private_server
+from tests.support.requirements import skip_without
 
 NOW_MS = 1_795_278_600_000
 Opener = Callable[..., Ledger]

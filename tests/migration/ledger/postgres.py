@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.interop.needs import Missing
+from tests.support.requirements import Missing
 
 HOW = "PostgreSQL is not installed; on Debian and Ubuntu: apt-get install postgresql"
 SETTINGS = ("listen_addresses=", "fsync=off", "shared_buffers=16MB", "max_connections=20")

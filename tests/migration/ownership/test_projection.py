@@ -21,7 +21,7 @@ from delivery.ownership import (
 )
 from message_store import ranges
 from migration.ownership import projection
-from tests.store_help import open_store
+from tests.support.stores import open_store
 
 MARKS: list[Mark] = [
     StateRecord(migration="m", level=3, source="planned", target="routing", who="me", why="ü"),

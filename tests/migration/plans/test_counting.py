@@ -12,8 +12,8 @@ from message_store.store import MessageStore
 from migration.ownership.owners import Owners
 from migration.plans.counting import Count
 from migration.plans.plan import Obstacle, ObstacleKind, Plan
-from tests.migration.rig import MigrationRig
 from tests.migration.steps.test_drain import fill
+from tests.support.migration_rig import MigrationRig
 
 HOUR_S = 3_600
 

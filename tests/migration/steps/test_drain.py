@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.migration.rig import LEVELS, MigrationRig
+from tests.support.migration_rig import LEVELS, MigrationRig
 
 DELAYS_MS = {1: 1_000, 2: 5_000, 3: 10_000, 4: 60_000, 5: 120_000}
 assert len(LEVELS.split()) == len(DELAYS_MS)

@@ -18,8 +18,8 @@ from migration.ledger.store import Ledger
 from migration.ownership.states import State
 from migration.steps import offline
 from migration.steps.offline import OfflineStopped, copy_store, migrate_offline
-from tests.duemq.running import running, small
-from tests.golden_data import (
+from tests.migration.steps.test_service import PLUGINS, Bench
+from tests.support.golden_stores import (
     INDEX_ITEMS,
     INDEX_SLOTS,
     LOG_FILE_BYTES,
@@ -28,7 +28,7 @@ from tests.golden_data import (
     end_ms,
     manifest_lines,
 )
-from tests.migration.steps.test_service import PLUGINS, Bench
+from tests.support.running_broker import running, small
 
 GOLDEN = {
     "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),

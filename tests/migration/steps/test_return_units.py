@@ -12,9 +12,9 @@ from delivery import ownership
 from delivery.ownership import Route
 from message_store.log.batch import PutBatch
 from schedule_service.put_hook import STALE_PROPERTIES
-from tests.migration.rig import MigrationRig
 from tests.migration.steps.test_drain import fill, seen
-from tests.store_help import add_message
+from tests.support.migration_rig import MigrationRig
+from tests.support.stores import add_message
 from timer_store.names import DUE_NAMES, STALE_NAMES
 
 

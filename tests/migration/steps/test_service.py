@@ -22,8 +22,8 @@ from migration.ownership.owners import NoOwners
 from migration.requests import MIGRATE
 from migration.steps.service import MigrationService
 from migration.steps.throttle import BATCH_BUSY, PAUSE_FIRST_MS, PAUSE_MS_MAX
-from tests.duemq.running import Asker, running, small
 from tests.migration.lateness import delivered
+from tests.support.running_broker import Asker, running, small
 from timer_store.pending.claims import Claims
 
 PLUGINS = [

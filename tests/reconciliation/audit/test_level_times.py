@@ -11,10 +11,10 @@ import pytest
 from message_store.layout import CQ_UNIT
 from reconciliation.audit.level_times import delays_of, read_delays
 from reconciliation.scan.planned_store import plan_store
-from tests.golden_data import STORES, GoldenStore, golden_store
-from tests.migration.rig import MigrationRig
 from tests.migration.steps.test_drain import fill
 from tests.reconciliation.test_bad_files import read
+from tests.support.golden_stores import STORES, GoldenStore, golden_store
+from tests.support.migration_rig import MigrationRig
 
 pytestmark = pytest.mark.finding("C3")
 TABLE = (1_000, 5_000, 10_000)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.migration.rig import MigrationRig
 from tests.migration.steps.test_drain import fill
 from tests.reconciliation.test_bad_files import places, read
-from tests.timer_store.rig import TimerRig
+from tests.support.migration_rig import MigrationRig
+from tests.support.timer_rig import TimerRig
 from timer_store import layout
 
 pytestmark = pytest.mark.finding("C3")

@@ -14,9 +14,9 @@ from reconciliation.audit.reachable import read_reach
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import OFFSET_MAX
 from reconciliation.scan.store_state import Reach
-from tests.golden_data import STORES, GoldenStore, golden_store
 from tests.reconciliation.test_bad_files import read
-from tests.timer_store.rig import TimerRig
+from tests.support.golden_stores import STORES, GoldenStore, golden_store
+from tests.support.timer_rig import TimerRig
 
 pytestmark = pytest.mark.finding("C2")
 COUNT = 30

@@ -16,9 +16,9 @@ from reconciliation.scan.options import wanted_of
 from reconciliation.scan.tables import ROLE_GAP, ROLE_GONE, ROLE_PAST
 from reconciliation.spark.read import audit_stores, count_stores
 from reconciliation.spark.reader import StoreReader
-from tests.migration.rig import MigrationRig
 from tests.reconciliation.test_bad_files import read
-from tests.store_help import add_message
+from tests.support.migration_rig import MigrationRig
+from tests.support.stores import add_message
 
 pytestmark = pytest.mark.finding("C1")
 EACH = 8

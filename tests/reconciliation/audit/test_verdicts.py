@@ -22,12 +22,12 @@ from reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, audit, look
 from reconciliation.jobs.jobs import forecast, lateness, repair
 from reconciliation.scan.options import FORMAT
 from reconciliation.spark.read import audit_stores, read_table
-from tests.golden_data import STORES, GoldenStore, golden_store, manifest_lines
-from tests.reconciliation.lean_rows import LeanTables
-from tests.reconciliation.log_help import LogWriter
-from tests.reconciliation.naive import naive_audit
-from tests.reconciliation.planted import Planted, plant
-from tests.reconciliation.random_lives import RandomStore
+from tests.support.audit_rows import LeanTables
+from tests.support.golden_stores import STORES, GoldenStore, golden_store, manifest_lines
+from tests.support.naive_audit import naive_audit
+from tests.support.planted_faults import Planted, plant
+from tests.support.random_histories import RandomStore
+from tests.support.written_logs import LogWriter
 
 pytestmark = pytest.mark.spark
 STORES_RANDOM = 400

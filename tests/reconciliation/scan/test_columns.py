@@ -26,8 +26,8 @@ from reconciliation.scan.hashes import FACTOR, hash_text
 from reconciliation.scan.planning import log_segments, plan_log
 from reconciliation.scan.record_scan import Walk
 from reconciliation.scan.tables import MESSAGES, TABLES
-from tests.golden_data import STORES, GoldenStore, golden_store
-from tests.reconciliation.log_help import HOST, START_MS, LogWriter
+from tests.support.golden_stores import STORES, GoldenStore, golden_store
+from tests.support.written_logs import HOST, START_MS, LogWriter
 from timer_store.enqueue.due_time import due_ms_of, number_of
 
 ALL = [name for name, _ in MESSAGES]

@@ -16,7 +16,7 @@ from reconciliation.scan.files import Root
 from reconciliation.scan.options import wanted_of
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import StoreReader
-from tests.golden_data import copy_golden_store
+from tests.support.golden_stores import copy_golden_store
 
 
 @pytest.fixture

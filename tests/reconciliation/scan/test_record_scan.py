@@ -13,7 +13,7 @@ from reconciliation.scan import record_scan
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import Finding, log_segments, plan_log
 from reconciliation.scan.record_scan import Walk
-from tests.reconciliation.log_help import FILE_BYTES, LogWriter, record_at
+from tests.support.written_logs import FILE_BYTES, LogWriter, record_at
 
 BODY_BYTES_MAX = 400
 NEAR = 2_048  # the largest record of these logs, in place of 4 MiB

@@ -16,7 +16,7 @@ from reconciliation.scan.planning import plan_log
 from reconciliation.scan.store_state import AHEAD, PASSED, UNKNOWN, Owned, Standing, read_standing
 from reconciliation.scan.tables import ROLE_LEVEL, ROLE_TIMER, TABLES
 from reconciliation.spark.reader import StoreReader
-from tests.migration.rig import MigrationRig
+from tests.support.migration_rig import MigrationRig
 
 HOUR_MS = 3_600_000
 LEVEL, QUEUE = 4, 3  # "1m"

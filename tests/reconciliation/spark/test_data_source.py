@@ -14,8 +14,8 @@ from reconciliation.scan.options import wanted_of
 from reconciliation.scan.tables import TABLES, schema_of
 from reconciliation.spark.data_source import StoreSource
 from reconciliation.spark.reader import PushingReader
-from tests.golden_data import STORES, GoldenStore, golden_store
-from tests.reconciliation.log_help import LogWriter
+from tests.support.golden_stores import STORES, GoldenStore, golden_store
+from tests.support.written_logs import LogWriter
 
 CLEAN_5 = "apache-5.3.3-clean"
 

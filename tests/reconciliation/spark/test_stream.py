@@ -10,7 +10,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from message_store.errors import UsageError
 from reconciliation.spark.data_source import StoreSource
-from tests.reconciliation.log_help import FILE_BYTES, LogWriter
+from tests.support.written_logs import FILE_BYTES, LogWriter
 
 SCHEMA = StructType([StructField("phys_offset", LongType()), StructField("damage", StringType())])
 

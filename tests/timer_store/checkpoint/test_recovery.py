@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.store_help import open_store, put_one
-from tests.timer_store.rig import TimerRig
+from tests.support.stores import open_store, put_one
+from tests.support.timer_rig import TimerRig
 from timer_store.config import TimerConfig
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from timer_store.store import TimerStore

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.golden_data import golden_store
-from tests.timer_store.kernels.naive_units import LAP, Model, columns, staged
-from tests.timer_store.log.test_units import batches, fill, same_slots
-from tests.timer_store.units_help import (
+from tests.support.golden_stores import golden_store
+from tests.support.naive_timer_log import LAP, Model, columns, staged
+from tests.support.timer_logs import (
     FILE_BYTES,
     NOW_MS,
     open_units,
@@ -23,6 +22,7 @@ from tests.timer_store.units_help import (
     timed,
     timer,
 )
+from tests.timer_store.log.test_units import batches, fill, same_slots
 from timer_store.log.units import TimerUnits
 
 GOLDEN = ["apache-5.3.3-clean", "apache-5.3.3-killed"]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from message_store.json_dialect import backup_path, loads
-from tests.golden_data import golden_store
+from tests.support.golden_stores import golden_store
 from timer_store.checkpoint import snapshot as module
 from timer_store.checkpoint.snapshot import (
     CHECK_FILE,

@@ -13,8 +13,8 @@ import pytest
 from delivery.pending import Verdict
 from delivery.plugin import Recalled
 from message_store.verify import verify_store
-from tests.at_once import Synchronous
-from tests.timer_store.compaction_help import DAY_MS, FILE_BYTES, FullDisk, PinningRig
+from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, FullDisk, PinningRig
+from tests.support.synchronous import Synchronous
 from timer_store.compaction.compactor import PAUSE_MS
 from timer_store.compaction.plan import Waits
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from delivery.pending import Verdict
-from tests.at_once import Synchronous
-from tests.simulation.model import log_records
-from tests.timer_store.compaction_help import FullDisk, PinningRig
-from tests.timer_store.faults import Death
+from tests.support.failing_disk import Death
+from tests.support.full_timer_disk import FullDisk, PinningRig
+from tests.support.naive_model import log_records
+from tests.support.synchronous import Synchronous
 from tests.timer_store.test_model import Life
 from timer_store.names import TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers

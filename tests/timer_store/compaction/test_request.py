@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from delivery.plugin import Request
 from message_store.errors import RequestError
-from tests.timer_store.compaction_help import DAY_MS, FILE_BYTES, FullDisk, PinningRig
+from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, FullDisk, PinningRig
 from timer_store.collector import StoreCollector
 from timer_store.compaction.request import (
     COMPACT_TIMERS,

@@ -10,8 +10,7 @@ import pytest
 from delivery.quarantine import QUARANTINE_TOPIC
 from delivery.redirected import HALF_TOPIC
 from message_store.log.batch import PutBatch
-from tests.store_help import add_message, put_one
-from tests.timer_store.delivery_help import (
+from tests.support.due_timers import (
     WRITE_MS,
     bodies,
     held,
@@ -19,6 +18,7 @@ from tests.timer_store.delivery_help import (
     records,
     timer_topics,
 )
+from tests.support.stores import add_message, put_one
 from timer_store import layout
 from timer_store.dequeue.deliverer import NOT_PUT, TimerDeliverer
 from timer_store.names import TIMER_TOPIC

@@ -12,8 +12,8 @@ from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.text import java_hash
-from tests.store_help import add_message, put_one
-from tests.timer_store.delivery_help import WRITE_MS, held, open_timer_store, staged, timer_topics
+from tests.support.due_timers import WRITE_MS, held, open_timer_store, staged, timer_topics
+from tests.support.stores import add_message, put_one
 from timer_store import layout
 from timer_store.dequeue.gather import Gatherer
 from timer_store.dequeue.original_properties import DROPPED

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.timer_store.rig import TimerRig
+from tests.support.timer_rig import TimerRig
 from timer_store.dequeue import slot_loading as loading
 from timer_store.pending.lookup import PendingTimers
 

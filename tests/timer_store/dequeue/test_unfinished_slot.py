@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.timer_store.rig import TimerRig, assert_each_once_for_apache, waiting_units
+from tests.support.timer_rig import TimerRig, assert_each_once_for_apache, waiting_units
 
 NO_PLACES = np.empty(0, np.int64)
 

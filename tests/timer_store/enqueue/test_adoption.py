@@ -13,8 +13,8 @@ import pytest
 
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
-from tests.store_help import add_message
-from tests.timer_store.rig import TimerRig
+from tests.support.stores import add_message
+from tests.support.timer_rig import TimerRig
 from timer_store.checkpoint.snapshot import Check, write_check
 from timer_store.enqueue.due_time import out_ms_of
 from timer_store.layout import TIMED

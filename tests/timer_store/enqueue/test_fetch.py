@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.log.record import decode_record
-from tests.store_help import add_message, open_store
+from tests.support.stores import add_message, open_store
 from tests.timer_store.kernels import naive
 from timer_store import layout
 from timer_store.config import TimerConfig

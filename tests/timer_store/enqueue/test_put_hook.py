@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
-from tests.store_help import LOOPBACK
+from tests.support.stores import LOOPBACK
 from tests.timer_store.kernels import naive
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook

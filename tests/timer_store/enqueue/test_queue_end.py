@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.timer_store.rig import TimerRig
+from tests.support.timer_rig import TimerRig
 from timer_store import layout
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 

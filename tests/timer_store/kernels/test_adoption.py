@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from message_store import layout as store_layout
 from message_store.log.record import decode_record
-from tests.store_help import open_store, put_one
+from tests.support.stores import open_store, put_one
 from timer_store import layout
 from timer_store.enqueue.due_time import number_of
 from timer_store.kernels.adoption import identify

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.timer_store.kernels import naive_units as naive
-from tests.timer_store.kernels.naive_units import Unit, columns, is_plain_marker, staged
+from tests.support import naive_timer_log as naive
+from tests.support.naive_timer_log import Unit, columns, is_plain_marker, staged
 from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.log.chains import new_walk

@@ -14,7 +14,7 @@ from delivery.quarantine import origin_of
 from message_store.log.batch import PutBatch
 from message_store.log.properties import decode_properties
 from message_store.text import java_hash
-from tests.store_help import add_message, open_store
+from tests.support.stores import add_message, open_store
 from timer_store import layout
 from timer_store.names import TIMER_TOPIC
 from timer_store.pending.decision_records import DecidingRecords

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from delivery.redirected import renamed
 from message_store.text import java_hash
-from tests.store_help import open_store, put_one
+from tests.support.stores import open_store, put_one
 from timer_store import layout
 from timer_store.dequeue.original_properties import kind_of
 from timer_store.enqueue.level_records import LevelRecords, due_times

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.timer_store.kernels.naive_units import LAP, Model, Slot, Timer, Unit
-from tests.timer_store.units_help import timed
+from tests.support.naive_timer_log import LAP, Model, Slot, Timer, Unit
+from tests.support.timer_logs import timed
 from timer_store import layout
 from timer_store.kernels import units as kernels
 from timer_store.kernels.wheel import PAGE_BYTES

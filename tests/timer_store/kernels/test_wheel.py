@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.timer_store.kernels.naive_units import columns
+from tests.support.naive_timer_log import columns
 from timer_store import layout
 from timer_store.kernels import wheel as kernels
 from timer_store.layout import SLOT_BYTES, WHEEL_BYTES, WHEEL_SLOTS

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.timer_store.faults import Disk
-from tests.timer_store.rig import LOG_FILE_BYTES, TimerRig
+from tests.support.failing_disk import Disk
+from tests.support.timer_rig import LOG_FILE_BYTES, TimerRig
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from message_store.errors import ConfigError, CorruptStore
-from tests.golden_data import golden_store
-from tests.timer_store.kernels.naive_units import Unit, unpack
-from tests.timer_store.units_help import FILE_BYTES, NOW_MS
+from tests.support.golden_stores import golden_store
+from tests.support.naive_timer_log import Unit, unpack
+from tests.support.timer_logs import FILE_BYTES, NOW_MS
 from timer_store.layout import MAGIC_DELETE
 from timer_store.log.timer_log import FILE_BYTES_DEFAULT, TimerLog
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.timer_store.rig import TimerRig
+from tests.support.timer_rig import TimerRig
 from timer_store.layout import UNIT_BYTES
 from timer_store.log.timer_log import UnitFile
 from timer_store.log.unit_walk import UnitWalk

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from message_store.errors import CorruptStore
-from tests.timer_store.kernels.naive_units import (
+from tests.support.naive_timer_log import (
     LAP,
     Model,
     Timer,
@@ -17,7 +17,7 @@ from tests.timer_store.kernels.naive_units import (
     staged,
     unpack,
 )
-from tests.timer_store.units_help import (
+from tests.support.timer_logs import (
     FILE_BYTES,
     NOW_MS,
     open_units,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from message_store.errors import CorruptStore
-from tests.golden_data import golden_store
-from tests.timer_store.units_help import NOW_MS
+from tests.support.golden_stores import golden_store
+from tests.support.timer_logs import NOW_MS
 from timer_store import layout
 from timer_store.kernels.wheel import PAGE_BYTES, put_slot
 from timer_store.layout import WHEEL_BYTES, WHEEL_SLOTS

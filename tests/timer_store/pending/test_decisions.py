@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from delivery.pending import Verdict
-from tests.at_once import Synchronous
-from tests.timer_store.rig import TimerRig
+from tests.support.synchronous import Synchronous
+from tests.support.timer_rig import TimerRig
 from timer_store.names import TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers
 

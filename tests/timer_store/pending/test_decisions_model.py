@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delivery.pending import Verdict
-from tests.at_once import Synchronous
-from tests.timer_store.rig import TimerRig
+from tests.support.synchronous import Synchronous
+from tests.support.timer_rig import TimerRig
 from timer_store.pending.lookup import PendingTimers
 
 DELAYS_MS = st.sampled_from((1, 2, 150, 999, 1_000, 1_001, 4_000, 9_000, 61_000))

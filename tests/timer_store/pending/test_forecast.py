@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.timer_store.rig import TimerRig
+from tests.support.timer_rig import TimerRig
 from timer_store.kernels.forecast import bin_of, move_rolled
 from timer_store.layout import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT, UNIT_BYTES
 from timer_store.pending import forecast as module

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.timer_store.rig import TimerRig
+from tests.support.timer_rig import TimerRig
 from timer_store.pending import listing
 from timer_store.pending.listing import Cursor, Query, first_rows, list_timers, next_due_ms
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from delivery.plugin import Request, Response
-from tests.golden_data import frames
+from tests.support.golden_stores import frames
 
 
 class Exchange(NamedTuple):

@@ -24,8 +24,8 @@ from message_store.layout import CQ_UNIT
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from schedule_service.names import SCHEDULE_TOPIC
-from tests.migration.rig import MigrationRig
 from tests.reconciliation.sewn import Log
+from tests.support.migration_rig import MigrationRig
 from timer_store.names import TIMER_TOPIC
 
 Numbers = npt.NDArray[np.int64]

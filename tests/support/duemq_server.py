@@ -7,10 +7,10 @@ import os
 import sys
 from pathlib import Path
 
-from tests.interop.needs import Missing
-from tests.interop.ports import LOOPBACK
-from tests.interop.process import Child
-from tests.interop.server import Server, write_properties
+from tests.support.child_process import Child
+from tests.support.free_ports import LOOPBACK
+from tests.support.requirements import Missing
+from tests.support.server import Server, write_properties
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,8 @@ from duemq.net.client import RemotingClient
 from duemq.plugins import Installed
 from message_store.log.record import Record
 from message_store.verify import Finding, verify_store
-from tests.duemq.net.sends import send_request
-from tests.duemq.net.wire import RawPeer
+from tests.support.raw_connection import RawPeer
+from tests.support.send_front import send_request
 
 LEVELS = Installed(
     "schedule_service",

@@ -15,7 +15,7 @@ from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from schedule_service.plugin import SchedulePlugin, create_plugin
-from tests.store_help import add_message, open_store
+from tests.support.stores import add_message, open_store
 
 TURNS_MAX = 20_000
 LEVELS = "1s 5s 10s 1m"

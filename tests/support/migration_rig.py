@@ -35,9 +35,9 @@ from schedule_service.recovery import (
     plan_start,
     restore,
 )
-from tests.at_once import Synchronous
-from tests.schedule_service.rig import crash
-from tests.store_help import add_message, open_store
+from tests.support.level_rig import crash
+from tests.support.stores import add_message, open_store
+from tests.support.synchronous import Synchronous
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook

@@ -11,7 +11,7 @@ import pytest
 from delivery.plugin import Request
 from message_store.clock import FakeClock
 from message_store.store import MessageStore
-from tests.timer_store.rig import TimerRig
+from tests.support.timer_rig import TimerRig
 from timer_store.compaction.compactor import PIN_OWNER
 from timer_store.compaction.request import COMPACT_TIMERS, answer_compact
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
-from tests.schedule_service.rig import crash
-from tests.store_help import add_message, open_store
+from tests.support.level_rig import crash
+from tests.support.stores import add_message, open_store
 from timer_store import layout
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig

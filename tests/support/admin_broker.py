@@ -24,8 +24,8 @@ from duemq.registry.topics import TopicManager
 from message_store import json_dialect
 from message_store.clock import FakeClock
 from message_store.store import MessageStore
-from tests.fakes import FakePeer
-from tests.store_help import LOOPBACK, open_store
+from tests.support.fakes import FakePeer
+from tests.support.stores import LOOPBACK, open_store
 
 
 class AdminBroker:

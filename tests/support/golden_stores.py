@@ -22,7 +22,7 @@ from message_store.config import StoreConfig
 from message_store.hooks import LevelTable, TagsCodeRule
 from schedule_service.levels import parse_levels
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent.parent / "golden"
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 LOG_FILE_BYTES = 65_536

@@ -11,7 +11,7 @@ from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from message_store.text import java_hash
-from tests.store_help import add_message, open_store
+from tests.support.stores import add_message, open_store
 from timer_store import layout
 from timer_store.names import TIMER_TOPIC
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.interop.waiting import until
+from tests.support.wait_until import until
 
 STOP_S = 60.0
 LOG_TAIL_BYTES = 4_000

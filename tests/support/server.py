@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.interop.ports import LOOPBACK, free_ports, listening
-from tests.interop.process import Child, wait_for_child
-from tests.interop.wire import create_topic, has_route
+from tests.support.child_process import Child, wait_for_child
+from tests.support.free_ports import LOOPBACK, free_ports, listening
+from tests.support.remoting_requests import create_topic, has_route
 
 READY_S = 120.0
 CLUSTER_NAME = "DefaultCluster"

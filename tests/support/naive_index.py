@@ -17,14 +17,14 @@ from message_store.log.commit_log import CommitLog
 from message_store.log.record import Record, decode_record
 from message_store.recovery.checkpoint import Checkpoint
 from message_store.text import java_hash
-from tests.golden_data import (
+from tests.support.golden_stores import (
     INDEX_ITEMS,
     INDEX_SLOTS,
     LOG_FILE_BYTES,
     STORES,
     golden_config,
 )
-from tests.store_help import add_message
+from tests.support.stores import add_message
 
 T0 = 1_700_000_000_000
 ALWAYS = (0, 1 << 62)

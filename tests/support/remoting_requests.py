@@ -7,7 +7,7 @@ import socket
 import struct
 from dataclasses import dataclass, field
 
-from tests.interop.ports import LOOPBACK
+from tests.support.free_ports import LOOPBACK
 
 CREATE_TOPIC = 17
 GET_MAX_OFFSET = 30

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.timer_store.kernels.naive_units import Model, Timer
+from tests.support.naive_timer_log import Model, Timer
 from timer_store import layout
 from timer_store.kernels.wheel import PAGE_SLOTS
 from timer_store.log.timer_log import TimerLog
