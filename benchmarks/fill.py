@@ -139,7 +139,7 @@ def fill_store(root: Path, count: int, topic: str) -> None:
         filler.fill(count, far(clock.now_ms()))
         while timers.turn(clock.now_ms()):
             pass
-        assert timers.books.total >= count
+        assert timers.counts.total >= count
         catch_up_index(store)
         assert asyncio.run(CheckpointWriter(timers).persist(last=True))
         timers.close()

@@ -47,7 +47,7 @@ def status_view(service: MigrationService) -> dict[str, Any]:
 def _names_kept(service: MigrationService) -> int:
     """Return how many records kept their DELAY though the timers have them, since the start."""
     owners = service.owners
-    return 0 if owners is None else owners.timers.handovers.records.unnamed
+    return 0 if owners is None else owners.timers.transfers.records.unnamed
 
 
 def _level(service: MigrationService, level: int) -> dict[str, Any]:

@@ -41,13 +41,13 @@ class StoreCollector:
     def _figures(self) -> TimerFigures:
         timers, now_ms = self._timers, self._timers.clock.now_ms()
         return TimerFigures(
-            timers.stats, timers.books.by_topic(), views.first_due_ms(timers), self._gauges(now_ms)
+            timers.stats, timers.counts.by_topic(), views.first_due_ms(timers), self._gauges(now_ms)
         )
 
     def _gauges(self, now_ms: int) -> Mapping[str, tuple[str, float]]:
         timers = self._timers
         slots = views.slots_view(timers)
-        behind, lag_ms = timers.intake.behind, views.enqueue_lag_ms(timers, now_ms)
+        behind, lag_ms = timers.enqueue.behind, views.enqueue_lag_ms(timers, now_ms)
         late_ms = views.dequeue_lag_ms(timers, now_ms)
         log = timers.units.log
         return {
@@ -74,7 +74,7 @@ class StoreCollector:
         }
         for name, count in views.event_counts(self._timers).items():
             yield CounterMetricFamily(f"duemq_timer_{name}", texts[name], value=count)
-        taken = self._timers.intake.taken
+        taken = self._timers.enqueue.taken
         yield CounterMetricFamily("duemq_timer_taken", "Timers taken in.", value=taken)
 
     def _compaction(self) -> Iterator[Any]:
@@ -100,12 +100,12 @@ class StoreCollector:
     def _apaches(self) -> Iterator[Any]:
         timers, now_ms = self._timers, self._timers.clock.now_ms()
         gauges = {
-            "enqueue_lag": ("Timer enqueue messages lag", timers.intake.behind),
+            "enqueue_lag": ("Timer enqueue messages lag", timers.enqueue.behind),
             "enqueue_latency_milliseconds": (
                 "Timer enqueue latency",
                 views.enqueue_lag_ms(timers, now_ms),
             ),
-            "dequeue_lag": ("Timer dequeue messages lag", timers.books.total),
+            "dequeue_lag": ("Timer dequeue messages lag", timers.counts.total),
             "dequeue_latency_milliseconds": (
                 "Timer dequeue latency, in seconds as Apache's is, whatever the name says",
                 views.dequeue_lag_ms(timers, now_ms) // 1_000,
@@ -124,7 +124,7 @@ class StoreCollector:
     def _timing_messages(self) -> Any:
         text = "Current message number in timing"
         family = GaugeMetricFamily("rocketmq_timing_messages", text, labels=["topic"])
-        for topic, count in sorted(self._timers.books.by_topic().items()):
+        for topic, count in sorted(self._timers.counts.by_topic().items()):
             family.add_metric([topic], count)
         return family
 

@@ -61,7 +61,7 @@ class TimerDirectory:
         self.timers = TimerStore(store, clock, config)
         self.waiting = PendingTimers(self.timers)
         self._hook = TimerHook(
-            store.topics, config, self.timers.slot_count, pending_of=self.timers.books.of_topic
+            store.topics, config, self.timers.slot_count, pending_of=self.timers.counts.of_topic
         )
         self._keeper = CheckpointWriter(self.timers)
         self._failure = ""
@@ -160,7 +160,7 @@ class TimerDirectory:
     @property
     def pending(self) -> dict[str, int]:
         """How many timers wait, by topic."""
-        return self.timers.books.by_topic()
+        return self.timers.counts.by_topic()
 
     def forecast(self, from_ms: int, width_ms: int, count: int) -> npt.NDArray[np.int64]:
         """Return how many timers are due in each of `count` spans of `width_ms`."""

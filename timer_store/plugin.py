@@ -142,7 +142,7 @@ class TimerPlugin(PluginBase):
         service = TimerService(timers, clock, on_failure=self._host.stop)
         keeper = CheckpointWriter(timers)
         hook = TimerHook(
-            store.topics, self.config, timers.slot_count, pending_of=timers.books.of_topic
+            store.topics, self.config, timers.slot_count, pending_of=timers.counts.of_topic
         )
         await keeper.persist(last=True)  # so that no start has to look further back than this
         async with service.running():

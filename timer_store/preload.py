@@ -22,7 +22,7 @@ from timer_store.dequeue.near_stage import SMALL, NearStage
 from timer_store.kernels import chain, fetch, put, units, wheel
 from timer_store.kernels import gather as kernels
 from timer_store.pending.decision_records import DecidingRecords
-from timer_store.pending.records import RecordReader
+from timer_store.pending.records import Offsets, RecordReader, Rows
 
 ROWS = 2 * SMALL  # so many are sorted by their digits
 NOW_MS = 1_700_000_000_000
@@ -78,15 +78,21 @@ def preload_copies() -> None:
     data.flags.writeable = False
     file = SimpleNamespace(base=0, size=data.size, data=data)
     log = SimpleNamespace(files=[file], end=0)
-    store = SimpleNamespace(topics=TopicTable(), log=log, put=_put_nothing)
+    store: Any = SimpleNamespace(topics=TopicTable(), log=log, put=_put_nothing)
     deciding = DecidingRecords(store, 1_000)
-    TimerCopies(RecordReader(store, 1_000), deciding).put(np.zeros(1, layout.STAGED), NOW_MS)
+    records = RecordReader(store, 1_000, _none_transferred)
+    TimerCopies(records, deciding).put(np.zeros(1, layout.STAGED), NOW_MS)
     deciding.put_again(np.zeros(1, layout.TIMED), np.zeros(1, np.int64), NOW_MS)
     pos, due = np.zeros((2, 1), np.int64)
     chain.read_units(data, 0, 0, 0, np.empty(1, layout.LOGGED))
     chain.stage_at(data, 0, pos, 1_000, np.empty(1, layout.STAGED))
     chain.settle(data, 0, pos, 1_000, False, due, due)
     wheel.add_num(np.zeros(0, np.uint8), np.zeros(0, np.uint8), due[:0], -1)
+
+
+def _none_transferred(offsets: Offsets) -> tuple[Rows, Offsets]:
+    """Return no transferred message."""
+    return np.empty(0, layout.TIMED), np.empty(0, np.int64)
 
 
 def _put_nothing(batch: PutBatch) -> None:

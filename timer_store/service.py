@@ -43,7 +43,7 @@ class TimerService:
     async def running(self) -> AsyncIterator[Self]:
         """Deliver while the block is open; leaving it finishes the turn in hand."""
         loop = asyncio.get_running_loop()
-        loader = self._timers.delivery.loader
+        loader = self._timers.dequeue.loader
         with loader.threaded(lambda: _call_soon(loop, self._wake.set)):
             delivery = asyncio.create_task(self._guard(), name="timer delivery")
             rehearsal = asyncio.create_task(self._preload_kernels(), name="timer rehearsal")
@@ -91,7 +91,7 @@ class TimerService:
     @property
     def resting(self) -> bool:
         """Whether everything that can be done now is done."""
-        busy = self._timers.delivery.loader.busy
+        busy = self._timers.dequeue.loader.busy
         return self._sleeping_until >= 0 and not self._wake.is_set() and not busy
 
     def wake(self) -> None:
@@ -101,7 +101,7 @@ class TimerService:
     def note_put(self, batch: PutBatch) -> None:
         """Take the timers of an appended batch in. The dispatcher of this plugin."""
         noted = self._timers.note_put(batch, self._clock.now_ms())
-        if noted and self._timers.moment_ms < self._sleeping_until:
+        if noted and self._timers.look_ms < self._sleeping_until:
             self._wake.set()
 
 

@@ -55,8 +55,8 @@ def summary(timers: TimerStore) -> dict[str, Any]:
     soon = of_slots(timers, Span(minute_ms, MINUTE_MS, SOON_MINUTES))
     return {
         "now_ms": now_ms,
-        "pending": timers.books.total,
-        "topics": timers.books.by_topic(),
+        "pending": timers.counts.total,
+        "topics": timers.counts.by_topic(),
         "next_due_ms": next_due_ms(timers),
         "enqueue": enqueue_view(timers, now_ms),
         "dequeue": dequeue_view(timers, now_ms),
@@ -80,11 +80,11 @@ def summary(timers: TimerStore) -> dict[str, Any]:
 def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
     """Return how taking in goes: how many timers stand in their queue, since when, why."""
     return {
-        "behind": timers.intake.behind,
+        "behind": timers.enqueue.behind,
         "lag_ms": enqueue_lag_ms(timers, now_ms),
-        "taken": timers.intake.taken,
-        "per_second": rates(timers.intake.rate, now_ms),
-        "holding": timers.intake.holding,
+        "taken": timers.enqueue.taken,
+        "per_second": rates(timers.enqueue.rate, now_ms),
+        "holding": timers.enqueue.holding,
         "stopped": timers.config.stop_enqueue,
     }
 
@@ -95,7 +95,7 @@ def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
         "behind": overdue(timers, now_ms),
         "lag_ms": dequeue_lag_ms(timers, now_ms),
         "per_second": rates(timers.stats.rate, now_ms),
-        "refusal": timers.delivery.refusal,
+        "refusal": timers.dequeue.refusal,
         "stopped": timers.config.stop_dequeue,
     }
 
@@ -104,7 +104,7 @@ def event_counts(timers: TimerStore) -> dict[str, int]:
     """Return what else happened to timers since the start of the process."""
     decisions = timers.decisions
     return {
-        "rolled": timers.delivery.rolled,
+        "rolled": timers.dequeue.rolled,
         "cancelled": decisions.cancelled + timers.non_timers.cancelled,
         "moved": decisions.moved,
         "fired": decisions.fired,
@@ -134,7 +134,7 @@ def rates(rate: Any, now_ms: int) -> dict[str, float]:
 
 def enqueue_lag_ms(timers: TimerStore, now_ms: int) -> int:
     """Return how long the next timer to be taken in has been in the queue; 0 without one."""
-    if not timers.intake.behind:
+    if not timers.enqueue.behind:
         return 0
     first, _ = timers.fetch.bounds()
     offset = max(timers.position.queue_offset, first)
@@ -200,9 +200,9 @@ def runtime_view(timers: TimerStore) -> dict[str, str]:
     now_ms = timers.clock.now_ms()
     return {
         "timerReadBehind": str(dequeue_lag_ms(timers, now_ms) // 1_000),
-        "timerOffsetBehind": str(timers.intake.behind),
-        "timerCongestNum": str(timers.books.total),
-        "timerEnqueueTps": str(timers.intake.rate.per_second(now_ms)),
+        "timerOffsetBehind": str(timers.enqueue.behind),
+        "timerCongestNum": str(timers.counts.total),
+        "timerEnqueueTps": str(timers.enqueue.rate.per_second(now_ms)),
         "timerDequeueTps": str(timers.stats.rate.per_second(now_ms)),
     }
 
@@ -266,7 +266,7 @@ def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, An
         "before": int(bins[0]),
         "counts": bins[1:-1].tolist(),
         "later": int(bins[-1]),
-        "pending": timers.books.total,
+        "pending": timers.counts.total,
         "pos": following,
     }
 

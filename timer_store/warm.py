@@ -69,7 +69,7 @@ def _use(root: Path, clock: FakeClock, *, crash: bool) -> None:
                 pass
         if not crash:
             asyncio.run(keeper.leave())
-            settled_by_others(timers, UNKNOWN, _no_bar)
+            settled_by_others(timers.state, UNKNOWN, _no_bar)
         timers.close()
 
 

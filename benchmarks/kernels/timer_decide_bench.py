@@ -90,7 +90,7 @@ def run(store: MessageStore, timers: TimerStore, clock: FakeClock, offsets: Any,
     waiting = PendingTimers(timers)
     order = np.random.default_rng(5).permutation(offsets.size)
     later = np.full(size, clock.now_ms() + DAY_MS)
-    print(f"{timers.books.total} pending, {size} a batch")
+    print(f"{timers.counts.total} pending, {size} a batch")
     for number in range(3):
         mine = [order[(5 * number + k) * size :][:size] for k in range(5)]
         keys = [f"K{at}" for at in mine[0].tolist()]

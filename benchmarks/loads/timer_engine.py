@@ -143,7 +143,7 @@ def _leave(engine: Engine, count: int, span_ms: int) -> Spent:
     engine.clock.set_ms(start_ms + span_ms)
     with spent.spending(count):
         engine.work()
-    assert engine.timers.delivery.delivered == count
+    assert engine.timers.dequeue.delivered == count
     return spent
 
 
@@ -155,12 +155,12 @@ def grow(folder: Path, scale: float) -> list[Metric]:
         times = far(engine.clock.now_ms())
         for size in SIZES:
             size = int(size * scale)
-            engine.filler.fill(max(size - engine.timers.books.total, 0), times)
+            engine.filler.fill(max(size - engine.timers.counts.total, 0), times)
             engine.work()
             for name, spent in _probe(engine).items():
                 first.setdefault(name, spent.loop_ns)
                 ratio = spent.loop_ns / first[name]
-                title = f"{name}, {engine.timers.books.total:,} wait"
+                title = f"{name}, {engine.timers.counts.total:,} wait"
                 found += [
                     Metric(name=title, value=spent.loop_ns, unit="ns/msg", better="less"),
                     Metric(name=f"{title}: times", value=ratio, unit="x", better="less"),
@@ -179,12 +179,12 @@ def _probe(engine: Engine) -> dict[str, Spent]:
             engine.filler.make(now_ms + 2_000 + random.integers(0, 5_000, ROWS))
             with spent["put"].spending(ROWS):
                 engine.filler.append()
-        before = engine.timers.delivery.delivered
+        before = engine.timers.dequeue.delivered
         for _ in range(80):
             engine.clock.advance(100)
             with spent["deliver"].spending(0):
                 engine.work()
-        spent["deliver"].count = engine.timers.delivery.delivered - before
+        spent["deliver"].count = engine.timers.dequeue.delivered - before
         assert spent["deliver"].count == PROBE_BATCHES * ROWS
         best = {k: min(best.get(k, v), v, key=lambda each: each.loop_s) for k, v in spent.items()}
     return best

@@ -180,7 +180,7 @@ class Migrations:
         What cannot be routed (see `migration.steps.router`) goes to the level as before, behind
         the fence.
         """
-        if self._owners.timers.handovers.behind:
+        if self._owners.timers.transfers.behind:
             return False
         found = self._owners.levels.levels.get(level)
         if found is None or not found.cursor.held:

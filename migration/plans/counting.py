@@ -116,7 +116,7 @@ class Count:
 
     def _read(self, counted: Counted, first: int, end: int) -> None:
         """Count what the records themselves tell."""
-        records = self.owners.timers.handovers.records
+        records = self.owners.timers.transfers.records
         before = records.fixed
         rows, _ = records.read(counted.level, first, end, {})
         counted.unreadable += int(np.count_nonzero(rows["topic_index"] < 0))

@@ -59,10 +59,10 @@ class Drain:
             MarkRefused: The store takes no writes now; nothing has changed.
         """
         timers, now_ms = self._timers, self._clock.now_ms()
-        if timers.handovers.behind:
-            timers.handovers.catch_up(units_max, now_ms)
-            if timers.handovers.behind:
-                return Step(waits=timers.intake.holding or "the timers take in what they have")
+        if timers.transfers.behind:
+            timers.transfers.catch_up(units_max, now_ms)
+            if timers.transfers.behind:
+                return Step(waits=timers.enqueue.holding or "the timers take in what they have")
         if timers.claims.returning:
             return Step(waits="what went back to its level waits for a checkpoint of the timers")
         offer = self._levels.transfers.offer(level, units_max, RANGES_MAX)
@@ -93,8 +93,8 @@ class Drain:
         )
         marked = ownership.append(self._store, mark, now_ms)
         self._levels.transfers.hand_over(marked)
-        timers.handovers.note(marked)
-        timers.handovers.catch_up(units_max, now_ms)
+        timers.transfers.note(marked)
+        timers.transfers.catch_up(units_max, now_ms)
         self._wake()
         return Step(mark.count, mark.end - mark.first)
 

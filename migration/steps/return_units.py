@@ -54,12 +54,12 @@ class ReturnUnits:
 
     def left(self, level: int) -> list[Range]:
         """Return the ranges of a level that belong to the timers, settled messages with them."""
-        found: list[Range] = self._timers.handovers.owned.of(level)
+        found: list[Range] = self._timers.transfers.owned.of(level)
         return found
 
     def is_over(self, level: int) -> bool:
         """Return whether nothing of a level belongs to the timers."""
-        return self._timers.handovers.owned.bounds(level) is None
+        return self._timers.transfers.owned.bounds(level) is None
 
     def step(self, level: int, units_max: int, *, migration: str = "") -> Step:
         """Give back up to `units_max` units of a level's queue, the last ones.
@@ -67,7 +67,7 @@ class ReturnUnits:
         Raises:
             MarkRefused: The store takes no writes now; nothing has changed.
         """
-        handovers, now_ms = self._timers.handovers, self._clock.now_ms()
+        handovers, now_ms = self._timers.transfers, self._clock.now_ms()
         left = handovers.owned.bounds(level)
         if left is None:
             return Step()
@@ -75,7 +75,7 @@ class ReturnUnits:
             handovers.catch_up(units_max, now_ms)
             if handovers.behind:
                 return Step(
-                    waits=self._timers.intake.holding or "the timers take in what they have"
+                    waits=self._timers.enqueue.holding or "the timers take in what they have"
                 )
         if not self._levels.transfers.is_ready(level):
             return Step(waits="deliveries of the level are retried")
@@ -106,7 +106,7 @@ class ReturnUnits:
             gone_sum=checksum(gone["phys_offset"], gone["due_ms"]),
         )
         marked = ownership.append(self._store, mark, now_ms)
-        handovers.give_back(marked, rows, places, name_at)
+        self._timers.decisions.give_back(marked, rows, places, name_at)
         self._levels.transfers.take_back(marked)
         return Step(int(rows.size), end - first)
 

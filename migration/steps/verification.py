@@ -123,7 +123,7 @@ class Verification:
             yield from self._count(low)
 
     def _low(self) -> int:
-        return int(self._timers.handovers.records.bounds(self._level)[0])
+        return int(self._timers.transfers.records.bounds(self._level)[0])
 
     def _count(self, low: int) -> Iterator[int]:
         mine = yield from self._with_the_level()
@@ -166,7 +166,7 @@ class Verification:
         """Return (what waits, all before the border, what does not wait: log offsets, due)."""
         waiting, before = Tally(), Tally()
         gone: Gone = []
-        handovers = self._timers.handovers
+        handovers = self._timers.transfers
         for low, high in handovers.owned.of(self._level):
             first = max(low, self._low())
             while first < high:
@@ -209,7 +209,7 @@ class Verification:
 
     def _units(self, ranges: list[Range]) -> Iterator[tuple[Offsets, Any, Offsets]]:
         """Yield (queue offsets, units, due times) of messages in ranges of the level's queue."""
-        promised = self._timers.handovers.owned.promised.get(self._level, {})
+        promised = self._timers.transfers.owned.promised.get(self._level, {})
         for low, high in ranges:
             first = low
             while first < high:

@@ -59,7 +59,7 @@ def check(rig: MigrationRig, due: dict[bytes, int]) -> None:
     rig.advance(61_000)
     assert Counter(r.body for r in rig.delivered()) == Counter(due.keys())
     assert {r.body: r.store_ms for r in rig.delivered()} == due
-    assert (rig.level_pending, rig.timers.books.total) == (0, 0)
+    assert (rig.level_pending, rig.timers.counts.total) == (0, 0)
 
 
 @pytest.mark.parametrize("steps", list(RUNS), ids="-".join)
@@ -68,12 +68,12 @@ def test_a_kill_behind_each_step(steps: tuple[str, ...], tmp_path: Path) -> None
     due = fill(rig, 60, (4,))
     for name in steps:
         STEPS[name](rig)
-    owners = (rig.level_pending, rig.timers.books.total)
+    owners = (rig.level_pending, rig.timers.counts.total)
     assert owners == RUNS[steps]
     for _ in range(2):
         rig.kill()
         rig.open()
-        assert (rig.level_pending, rig.timers.books.total) == owners
+        assert (rig.level_pending, rig.timers.counts.total) == owners
         assert rig.verify(4).is_right
     check(rig, due)
     rig.close()
@@ -87,11 +87,11 @@ def test_files_lost_on_either_side(lost: tuple[str, ...], tmp_path: Path) -> Non
     due = fill(rig, 60, (4,))
     for name in ("over", "timers", "levels", "back", "over"):
         STEPS[name](rig)
-    owners = (rig.level_pending, rig.timers.books.total)
+    owners = (rig.level_pending, rig.timers.counts.total)
     rig.kill()
     lose(tmp_path, lost)
     rig.open()
-    assert (rig.level_pending, rig.timers.books.total) == owners
+    assert (rig.level_pending, rig.timers.counts.total) == owners
     check(rig, due)
     rig.close()
 
@@ -114,7 +114,7 @@ def test_one_side_is_older_than_the_other(older: str, tmp_path: Path) -> None:
         source = saved / name
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, tmp_path / name)
     rig.open()
-    assert rig.level_pending + rig.timers.books.total == 60
+    assert rig.level_pending + rig.timers.counts.total == 60
     check(rig, due)
     rig.close()
 
@@ -138,7 +138,7 @@ def test_death_at_each_write(
     rig.kill()
     disk.revive()
     rig.open()
-    assert rig.level_pending + rig.timers.books.total == 60
+    assert rig.level_pending + rig.timers.counts.total == 60
     assert rig.verify(4).is_right
     check(rig, due)
     rig.close()
@@ -160,7 +160,7 @@ def test_what_apache_delivered_of_it_does_not_come_again(tmp_path: Path) -> None
     write_check(path, check._replace(read_ms=read_ms, version_ms=1, counter=99))
     rig.clock.set_ms(read_ms)
     rig.open()
-    assert rig.timers.books.total + len(rig.delivered()) == 5
+    assert rig.timers.counts.total + len(rig.delivered()) == 5
     rig.advance(10_000)
     assert {record.body[:1] for record in rig.delivered()} == {b"3"}
     rig.close()

@@ -69,7 +69,7 @@ def test_the_mark_at_the_end_of_the_timer_log_is_taken_for_no_timer(tmp_path: Pa
     rig.advance(1)
     assert [record.body for record in rig.delivered()] == [b"near"]
     assert rig.waiting_timers.cancel(offset).verdicts.tolist() == [Verdict.DELIVERED]
-    assert rig.timers.books.total == 10
+    assert rig.timers.counts.total == 10
     rig.close()
 
 
@@ -91,7 +91,7 @@ def test_cancelled_moved_fired(rig: MigrationRig) -> None:
     assert came[b"2"].properties["DELAY"] == "4"
     rig.advance(60_000)
     assert len(rig.delivered()) == 19
-    assert (rig.level_pending, rig.timers.books.total) == (0, 0)
+    assert (rig.level_pending, rig.timers.counts.total) == (0, 0)
 
 
 def test_what_was_settled_ahead_is_not_handed_over(tmp_path: Path) -> None:
@@ -101,10 +101,10 @@ def test_what_was_settled_ahead_is_not_handed_over(tmp_path: Path) -> None:
     offsets = np.array([row["phys_offset"] for row in rows])
     assert (rig.waiting_levels.cancel(offsets).verdicts == Verdict.DONE).all()
     assert rig.drain.step(4, 20).moved == 17
-    assert rig.timers.books.total == 17
+    assert rig.timers.counts.total == 17
     rig.kill()
     rig.open()
-    assert (rig.level_pending, rig.timers.books.total) == (10, 17)
+    assert (rig.level_pending, rig.timers.counts.total) == (10, 17)
     assert rig.giveback.step(4, 100).moved == 17
     assert rig.verify(4).is_right
     rig.advance(61_000)
@@ -120,7 +120,7 @@ def test_a_full_disk_holds_the_timers_up_and_loses_nothing(
     disk = Disk(monkeypatch, tmp_path)
     disk.full = ("timerlog",)
     assert rig.drain.step(4, 20).moved == 20  # the mark is in the log: they are the timers'
-    assert (rig.level_pending, rig.timers.books.total) == (20, 0)
+    assert (rig.level_pending, rig.timers.counts.total) == (20, 0)
     assert "cannot be written" in rig.drain.step(4, 20).waits
     offset = int(rig.queues.units(4, 5, 1)[0]["phys_offset"])
     for port in (rig.waiting_timers, rig.waiting_levels):  # whichever is asked first
@@ -131,7 +131,7 @@ def test_a_full_disk_holds_the_timers_up_and_loses_nothing(
     disk.full = ()
     rig.kill()
     rig.open()
-    assert (rig.level_pending, rig.timers.books.total) == (20, 19)
+    assert (rig.level_pending, rig.timers.counts.total) == (20, 19)
     rig.advance(61_000)
     assert len(rig.delivered()) == len(due) - 1
     rig.close()
@@ -142,19 +142,19 @@ def test_a_copy_out_of_an_old_file_is_still_its_levels_message(tmp_path: Path) -
     due = fill(rig, 12, (4,))
     fill(plain, 12, (4,))
     rig.drain.step(4, 12)
-    rows, _ = rig.timers.handovers.owned_rows(4, 0, 12)
+    rows, _ = rig.timers.transfers.owned_rows(4, 0, 12)
     places = rig.timers.decisions.places(rows)
     log_end = rig.store.max_offset
-    timed, taken = rig.timers.copies.put(rows, rig.clock.now_ms())
+    timed, taken = rig.timers.state.copies.put(rows, rig.clock.now_ms())
     assert taken.all()
     rig.timers.decisions.settle(timed, places, log_end)
-    assert rig.timers.books.total == 12
+    assert rig.timers.counts.total == 12
     rig.kill()
     rig.open()
-    assert (rig.level_pending, rig.timers.books.total) == (0, 12)
+    assert (rig.level_pending, rig.timers.counts.total) == (0, 12)
     assert rig.giveback.step(4, 100).moved == 0  # nothing waits where it lay
     assert rig.unroute.step(4, 5).moved == 5
-    assert (rig.level_pending, rig.timers.books.total) == (5, 7)
+    assert (rig.level_pending, rig.timers.counts.total) == (5, 7)
     for one in (rig, plain):
         one.advance(61_000)
     assert {r.body: r.store_ms for r in rig.delivered()} == due

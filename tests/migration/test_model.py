@@ -356,7 +356,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
             else:
                 assert (arrived[number], owners) == (0, 1), f"{number} waits"
         waiting = len(self.sent) - len(self.cancelled) - arrived.total()
-        assert rig.level_pending + rig.timers.books.total == waiting
+        assert rig.level_pending + rig.timers.counts.total == waiting
         for level in rig.levels.levels:
             found = rig.verify(level)
             assert found.is_right, found

@@ -77,12 +77,12 @@ def drained(rig: OldRig, first: int, second: int) -> dict[bytes, int]:
 
 def test_what_retention_removed_does_not_differ(rig: OldRig) -> None:
     drained(rig, 200, 50)
-    assert (rig.level_pending, rig.timers.books.total) == (0, 250)
+    assert (rig.level_pending, rig.timers.counts.total) == (0, 250)
     assert rig.verify(4).removed == 0
     projection.write(rig.store, projection.restore(rig.store))
     rig.advance(40_000)
     rig.push()
-    assert rig.timers.books.total == 50
+    assert rig.timers.counts.total == 50
     assert rig.clean() > 1
     assert rig.queues.bounds(4)[0] > 100
     found = rig.verify(4)
@@ -108,7 +108,7 @@ def test_one_that_is_missing_is_told_whatever_retention_removed(end: str, rig: O
     assert 0 < low < 150
     assert rig.verify(4).is_right
     at = 149 if end.startswith("within") else high - 1
-    rows, _ = rig.timers.handovers.owned_rows(4, at, at + 1)
+    rows, _ = rig.timers.transfers.owned_rows(4, at, at + 1)
     places = rig.timers.decisions.places(rows)
     rig.timers.claims.add(
         rows["phys_offset"], places
@@ -128,7 +128,7 @@ def test_giving_back_behind_removed_messages_adds_up(rig: OldRig) -> None:
     assert rig.verify(4).is_right
     while rig.giveback.left(4):
         rig.giveback.step(4, 70)
-    assert (rig.level_pending, rig.timers.books.total) == (50, 0)
+    assert (rig.level_pending, rig.timers.counts.total) == (50, 0)
     found = rig.verify(4)
     assert found.is_right, found
     assert found.timers_pending == Tally()
@@ -179,7 +179,7 @@ def test_without_marks_the_fold_remembers(rig: OldRig) -> None:
     assert rig.drain.step(4, 50).moved == 20
     after = projection.restore(rig.store)
     assert (after.at, after.levels[4].handed) == (1, 120)
-    assert rig.timers.books.total == 20
+    assert rig.timers.counts.total == 20
     assert rig.verify(4).is_right
     rig.advance(61_000)
     assert {r.body: r.store_ms for r in rig.delivered() if r.body in due} == due

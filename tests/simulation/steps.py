@@ -338,7 +338,7 @@ class Simulation:
         books = {row["level"]: row["pending"] for row in view["levels"] if row["pending"]}
         assert books == dict(pending_of(records, self._schedule_units()))
         assert view["pending"] == sum(books.values())
-        assert self.world.timers.books.total == timers_of(records)
+        assert self.world.timers.counts.total == timers_of(records)
         await self.world.confirmed()
         await self._check_pulls(records)
         await self.consumer.check_all(records)

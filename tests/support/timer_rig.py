@@ -40,7 +40,7 @@ def assert_each_once_for_apache(timers: TimerStore) -> None:
     """Assert that an Apache broker finds what waits, once each."""
     units = waiting_units(timers)
     assert np.unique(units).size == units.size, "an Apache broker would deliver some twice"
-    assert units.size == timers.books.total, "an Apache broker would deliver what has left"
+    assert units.size == timers.counts.total, "an Apache broker would deliver what has left"
 
 
 class TimerRig:

@@ -52,7 +52,7 @@ def check_all(rig, due_ms, opened_ms=0):
     assert [record.body for record in records] == [b"%d" % n for n in range(len(due_ms))]
     for record, moment_ms in zip(records, due_ms, strict=True):
         assert moment_ms <= record.store_ms <= max(moment_ms, opened_ms)
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 def reopen(rig, *, asleep_ms=0, **config):
@@ -163,7 +163,7 @@ def test_t7_an_unreadable_record_is_kept_and_said(rig):
     (kept,) = rig.delivered(QUARANTINE_TOPIC)
     assert kept.properties["DUEMQ_REASON"] == "unreadable"
     assert kept.prepared_offset == -(int(damaged["phys_offset"]) + 1)
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 def test_t7_retention_asks_for_what_waits(rig):
@@ -454,7 +454,7 @@ def test_t23_a_half_message_is_no_timer(rig):
     )
     rig.hook(batch, rig.clock.now_ms())
     rig.store.put(batch)
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
     rig.advance(5_000)
     assert rig.bodies() == []
 

@@ -50,7 +50,7 @@ def check_all(rig, due_ms):
     for record in records:
         moment_ms = due_ms[int(record.body)]
         assert moment_ms <= record.store_ms <= max(moment_ms, opened_ms)
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
     rig.close()
 
 

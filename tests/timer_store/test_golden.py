@@ -60,7 +60,7 @@ def check(rig, before, opened_ms):
         origin = rig.store.read_record(-record.prepared_offset - 1)
         assert (record.body, record.born_ms) == (origin.body, origin.born_ms)
         assert "TIMER_DEL_UNIQKEY" not in record.properties
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
     assert rig.delivered("rmq_sys_DUEMQ_QUARANTINE") == []
 
 
@@ -78,7 +78,7 @@ def test_what_waits_comes_when_promised(name, later_ms, tmp_path):
     opened_ms = rig.clock.now_ms()
     before = {r.phys_offset for r in records(rig) if r.prepared_offset >= 0}
     if not later_ms:
-        assert rig.timers.books.by_topic() == {TOPIC: 19}
+        assert rig.timers.counts.by_topic() == {TOPIC: 19}
     if opened_ms < max(promised().values()):
         advance_to_end(rig)
     check(rig, before, opened_ms)

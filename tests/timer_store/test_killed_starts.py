@@ -66,7 +66,7 @@ def test_the_next_start_finds_every_timer(
         sizes = {path.stat().st_size for path in (root / "timerlog").iterdir()}
         assert sizes == {LOG_FILE_BYTES}
         again = TimerRig(root, clock).open()
-        assert again.timers.books.total == COUNT + LATER
+        assert again.timers.counts.total == COUNT + LATER
         again.close()
         if survived:
             assert step > 1

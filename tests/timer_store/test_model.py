@@ -170,7 +170,7 @@ class TimersAgainstAList(RuleBasedStateMachine):
         return self.now_ms + delay_ms
 
     def _note(self, number: int, topic: str, due_ms: int, row: Any, held: bool) -> None:
-        exempt = self.stopped_in or self.rig.timers.intake.behind > 0
+        exempt = self.stopped_in or self.rig.timers.enqueue.behind > 0
         offset = int(row["phys_offset"])
         end = offset + int(row["record_size"])
         self.sent[number] = Sent(number, topic, due_ms, offset, end, held, exempt)
@@ -407,10 +407,10 @@ class TimersAgainstAList(RuleBasedStateMachine):
             assert timers.first_pending_offset is not None
             needed = min(s.phys_offset for s in waiting)
             assert timers.first_pending_offset <= needed, "needed, but free to go"
-        if timers.intake.behind == 0:
-            assert timers.books.by_topic() == Counter(s.topic for s in waiting)
-            assert timers.books.by_file() == by_file
-            assert timers.books.total == len(waiting)
+        if timers.enqueue.behind == 0:
+            assert timers.counts.by_topic() == Counter(s.topic for s in waiting)
+            assert timers.counts.by_file() == by_file
+            assert timers.counts.total == len(waiting)
 
     def teardown(self) -> None:
         if hasattr(self, "life"):

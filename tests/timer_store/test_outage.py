@@ -49,7 +49,7 @@ def test_an_outage_delivers_everything_once_in_due_order(rig, end, away_ms):
     rig.advance(3 * DAY_MS)
     assert [int(body) for body in rig.bodies()] == sorted(due + soon + soon)
     assert all(record.store_ms >= int(record.body) for record in rig.delivered())
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 def test_a_stopped_delivery_for_more_than_a_lap_loses_nothing(tmp_path):
@@ -72,7 +72,7 @@ def test_a_stopped_delivery_for_more_than_a_lap_loses_nothing(tmp_path):
     rig.advance(60_000)
     rig.advance(100 * 3_600_000)
     assert sorted(map(int, rig.bodies())) == sorted(due + later)
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
     rig.close()
 
 
@@ -105,7 +105,7 @@ def test_a_clock_that_was_ahead_for_a_while_makes_nothing_late(rig):
     rig.put(rig.clock.now_ms() + 300, body=b"2")
     rig.advance(300)
     assert rig.bodies() == [b"far", b"1", b"2"]
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 def test_a_timer_log_that_is_full_when_timers_roll_stops_nothing(tmp_path, monkeypatch):
@@ -125,7 +125,7 @@ def test_a_timer_log_that_is_full_when_timers_roll_stops_nothing(tmp_path, monke
     rig.advance(1_000)
     assert [int(body) for body in rig.bodies()[1:]] == far
     assert [record.store_ms for record in rig.delivered()[1:]] == far
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
     rig.close()
 
 
@@ -144,7 +144,7 @@ def test_a_broken_chain_at_work_is_made_anew(rig):
     rig.open()
     rig.advance(20_000)
     assert [int(body) for body in rig.bodies()] == [*due, now_ms + 12_000]
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["lives on", "killed"])
@@ -181,7 +181,7 @@ def test_a_cancel_in_the_middle_of_a_roll_holds(tmp_path, monkeypatch, checkpoin
         rig.open()
     rig.advance(30_000)
     assert [int(body) for body in rig.bodies()] == [d for n, d in enumerate(far) if n not in gone]
-    assert rig.timers.books.by_topic().get("T", 0) == 0
+    assert rig.timers.counts.by_topic().get("T", 0) == 0
     rig.close()
 
 

@@ -29,7 +29,7 @@ rig = TimerRig(Path(sys.argv[1])).open()
 now_ms = rig.clock.now_ms()
 rig.put_many([(now_ms + 2_000 + n % 7, "TU"[n % 2], 0, b"x") for n in range(100)])
 rig.advance(4_000)
-assert rig.timers.delivery.delivered == 100
+assert rig.timers.dequeue.delivered == 100
 print(*(signatures() - before), sep="\\n")
 rig.close()
 """

@@ -43,7 +43,7 @@ def test_a_file_with_a_timer_stays_until_its_delivery_is_in_a_checkpoint(rig):
     fill(rig)
     rig.put(due_ms)
     fill(rig)
-    base = rig.timers.books.first_file
+    base = rig.timers.counts.first_file
     rig.persist()
     clean(rig)
     assert rig.store.min_offset == base
@@ -61,7 +61,7 @@ def test_what_is_not_taken_in_is_needed_too(rig):
     batch = rig.put(due_ms)
     fill(rig)
     rig.persist()
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
     assert rig.timers.first_pending_offset == int(batch.rows[0]["phys_offset"])
     assert clean(rig) == 0
     rig.timers.reconfigure(rig.config)

@@ -31,10 +31,10 @@ def test_copies_are_delivered_once_at_the_exact_time(rig, end, persist, ends_ms)
     if persist:
         assert rig.persist()
     rig.advance(ends_ms - ends_ms // 2)
-    assert rig.timers.books.by_topic() == {"T": 30, "U": 30}
+    assert rig.timers.counts.by_topic() == {"T": 30, "U": 30}
     getattr(rig, end)()
     rig.open()
-    assert rig.timers.books.by_topic() == {"T": 30, "U": 30}
+    assert rig.timers.counts.by_topic() == {"T": 30, "U": 30}
     rig.advance(due[0] - 1 - rig.clock.now_ms())
     assert rig.bodies() == rig.bodies("U") == []
     rig.advance(1_000)
@@ -46,7 +46,7 @@ def test_copies_are_delivered_once_at_the_exact_time(rig, end, persist, ends_ms)
     most = 4 if end == "close" else 7  # a kill undoes the knowledge that time has passed
     assert min(rolls) >= 4
     assert max(rolls) <= most
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 def test_a_full_disk_puts_it_off(tmp_path, monkeypatch):
@@ -74,10 +74,10 @@ def test_a_turn_rolls_a_bounded_number(tmp_path, monkeypatch):
         rig.clock.advance(100_000)
         turns = []
         while rig.timers.turn(rig.clock.now_ms()):
-            turns.append(rig.timers.delivery.rolled - sum(turns))
+            turns.append(rig.timers.dequeue.rolled - sum(turns))
         assert sum(turns) == 400
         assert max(turns) <= most
-        assert rig.timers.books.total == 400
+        assert rig.timers.counts.total == 400
         rig.advance(90_000)
         assert [record.store_ms for record in rig.delivered()] == due
         rig.close()

@@ -30,7 +30,7 @@ def test_a_timer_comes_at_its_own_millisecond(rig, delay_ms):
     assert (record.body, record.store_ms) == (b"body", due_ms)
     rig.advance(10_000)
     assert len(rig.delivered()) == 1
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 def test_a_time_that_has_come_is_delivered_at_once(rig):
@@ -57,7 +57,7 @@ def test_nothing_is_lost_doubled_or_early_across_a_restart(rig, end, persist, as
     rig.advance(20_000)
     assert rig.bodies() == [b"%d" % number for number in range(200)]
     assert all(r.store_ms >= now_ms + 37 * n + 1 for n, r in enumerate(rig.delivered()))
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
     assert rig.notices == []
 
 
@@ -79,7 +79,7 @@ def test_lost_files_are_made_anew(rig, lost, tmp_path):
     rig.advance(20_000)
     assert rig.bodies() == [b"%d" % number for number in range(200)]
     assert rig.notices
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 def test_the_books_know_a_topic_that_nobody_else_knew_at_the_start(rig, tmp_path):
@@ -90,8 +90,8 @@ def test_the_books_know_a_topic_that_nobody_else_knew_at_the_start(rig, tmp_path
     (tmp_path / "config" / "duemq.timers.json.bak").unlink(missing_ok=True)
     (tmp_path / "config" / "timercheck").unlink()
     rig.open()
-    assert rig.timers.books.by_topic() == {"New": 1}
+    assert rig.timers.counts.by_topic() == {"New": 1}
     rig.store.topics.set_routing("New", write_queues=4, read_queues=4, perm=6)
     rig.advance(5_000)
     assert rig.bodies("New") == [b"body"]
-    assert rig.timers.books.by_topic() == {}
+    assert rig.timers.counts.by_topic() == {}

@@ -160,4 +160,4 @@ def test_metrics_of_apaches_tools_are_right_after_a_crash(rig, persist):
     assert rig.persist(last=True)
     counts = rig.timers.files.metrics.counts
     assert {name: count.count for name, count in counts.items()} == {"T": 7, "U": 9}
-    assert rig.timers.books.by_topic() == {"T": 7, "U": 9}
+    assert rig.timers.counts.by_topic() == {"T": 7, "U": 9}

@@ -63,7 +63,7 @@ class CheckpointWriter:
         self._failed = False
         self._written: Snapshot | None = None
         self._passed = self._passed_later = NO_PLACES
-        self._remade = timers.remade
+        self._remade = timers.state.rebuilds
 
     @property
     def handover_offset(self) -> int:
@@ -94,7 +94,7 @@ class CheckpointWriter:
         """
         async with self._one_at_a_time:
             self._forget_remade()
-            self._passed = np.concatenate([self._passed, settle_delivered(self._timers)])
+            self._passed = np.concatenate([self._passed, settle_delivered(self._timers.state)])
             done = await self._persist(last=True)
             if done and self._passed.size:  # units of timers that were put on since the one before
                 done = await self._persist(last=True)
@@ -107,14 +107,14 @@ class CheckpointWriter:
         if not timers.non_timers.settled(timers.clock.now_ms()):
             return False
         if last:
-            mark_queue_end(timers)
+            mark_queue_end(timers.state)
         snapshot = self._snapshot()
         if not last and self._written is not None and is_same(snapshot, self._written):
             return False
         self._forget_remade()
         pages, claims = timers.units.wheel.capture(), timers.claims.taken()
         returned = timers.claims.taken_returned()
-        passed, needed = timers.delivery.take_passed(), timers.first_needed
+        passed, needed = timers.dequeue.take_passed(), timers.state.first_needed
         needed_from = timers.log_cleaning.needed_from(snapshot.read_ms)
         timers.writing = True
         try:
@@ -129,7 +129,7 @@ class CheckpointWriter:
         self._passed = np.concatenate([self._passed_later, passed])
         self._passed_later = NO_PLACES
         self._written, self._failed = snapshot, False
-        timers.held_from = needed
+        timers.state.held_from = needed
         files = timers.log_cleaning.detach_before(needed_from)
         if files:
             await asyncio.to_thread(self._erase, files)
@@ -144,8 +144,8 @@ class CheckpointWriter:
 
     def _forget_remade(self) -> None:
         """Forget what was known of places in the log, if the log was made anew."""
-        if self._remade != self._timers.remade:
-            self._remade = self._timers.remade
+        if self._remade != self._timers.state.rebuilds:
+            self._remade = self._timers.state.rebuilds
             self._passed = self._passed_later = NO_PLACES
 
     async def _write(self, capture: Capture) -> bool:
@@ -170,13 +170,13 @@ class CheckpointWriter:
             handover_unit=timers.position.handover_unit,
             log_offset=timers.store.max_offset,
             scan_from=min(
-                timers.delivery.scan_from(),
+                timers.dequeue.scan_from(),
                 timers.decisions.scan_from(),
-                timers.handovers.scan_from(),
+                timers.transfers.scan_from(),
             ),
             precision_ms=timers.config.precision_ms,
-            by_topic=timers.books.by_topic(),
-            by_file=timers.books.by_file(),
+            by_topic=timers.counts.by_topic(),
+            by_file=timers.counts.by_file(),
             version_ms=timers.clock.now_ms(),
         )
 

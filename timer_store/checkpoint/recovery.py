@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +22,13 @@ import numpy.typing as npt
 from delivery import ownership
 from message_store.errors import CorruptStore
 from message_store.ranges import distinct
+from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.checkpoint.snapshot import Snapshot
 from timer_store.enqueue import adoption
 from timer_store.log.slot_choice import candidates, slot_times
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
-
-if TYPE_CHECKING:
-    from timer_store.store import TimerStore
+from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
 Offsets = npt.NDArray[np.int64]
@@ -38,42 +37,42 @@ TAKE_UNITS = 65_536
 Progress = Callable[[str, int, int], None]
 
 
-def recover(timers: TimerStore, notice: Callable[[str], None], progress: Progress) -> None:
+def recover(state: TimerState, notice: Callable[[str], None], progress: Progress) -> None:
     """Bring an opened timer store to where it may go on.
 
     Args:
         notice: told in a line what an operator should know.
     """
-    snapshot = timers.files.load()
-    foreign = snapshot is None and timers.files.check is not None
-    adoption.load_log(timers, notice, foreign=foreign, own=snapshot is not None)
-    why = "no checkpoint" if snapshot is None else doubt(timers, snapshot)
+    snapshot = state.files.load()
+    foreign = snapshot is None and state.files.check is not None
+    adoption.load_log(state, notice, foreign=foreign, own=snapshot is not None)
+    why = "no checkpoint" if snapshot is None else doubt(state, snapshot)
     if snapshot is not None and why is None:
         try:
-            if restore(timers, snapshot, notice, progress):
+            if restore(state, snapshot, notice, progress):
                 return
             why = "the timer log is damaged"
         except CorruptStore as error:
             why = f"the timer log is damaged: {error}"
-    first, end = timers.fetch.bounds()
+    first, end = state.fetch.bounds()
     reach = adoption.UNKNOWN
     if foreign:
-        notice(f"{timers.store.root} was last used by an Apache broker: its timers are taken over")
-        reach = adoption.find_reach(timers, notice)
+        notice(f"{state.store.root} was last used by an Apache broker: its timers are taken over")
+        reach = adoption.find_reach(state, notice)
     elif snapshot is not None or first < end:
         notice(f"the timer store is made anew from the commit log: {why}")
-    rebuild(timers, progress, reach)
+    rebuild(state, progress, reach)
     if foreign:
-        notice(f"{timers.books.total} timers pending")
+        notice(f"{state.counts.total} timers pending")
 
 
-def doubt(timers: TimerStore, snapshot: Snapshot) -> str | None:
+def doubt(state: TimerState, snapshot: Snapshot) -> str | None:
     """Return why a checkpoint cannot be gone on from, None if it can."""
-    units, store = timers.units, timers.store
+    units, store = state.units, state.store
     _, queue_end = store.queue_bounds(TIMER_TOPIC, TIMER_QUEUE)
-    if snapshot.precision_ms != timers.config.precision_ms:
+    if snapshot.precision_ms != state.config.precision_ms:
         return (
-            f"timerPrecisionMs was {snapshot.precision_ms}, it is {timers.config.precision_ms} now"
+            f"timerPrecisionMs was {snapshot.precision_ms}, it is {state.config.precision_ms} now"
         )
     if snapshot.log_offset > store.max_offset:
         return f"the commit log ends at {store.max_offset}, it had {snapshot.log_offset}"
@@ -88,32 +87,32 @@ def doubt(timers: TimerStore, snapshot: Snapshot) -> str | None:
 
 
 def restore(
-    timers: TimerStore, snapshot: Snapshot, notice: Callable[[str], None], progress: Progress
+    state: TimerState, snapshot: Snapshot, notice: Callable[[str], None], progress: Progress
 ) -> bool:
     """Go back to a checkpoint and take in what came after it; False: it cannot be done.
 
     Raises:
         OSError: The disk refused the log, or what depends on it.
     """
-    units, position = timers.units, timers.position
+    units, position = state.units, state.position
     faults = units.repair(snapshot.log_pos)
     position.read_ms = position.staged_ms = snapshot.read_ms
     position.queue_offset = snapshot.queue_offset
     position.rolled_ms = snapshot.staged_ms
-    timers.books.restore(snapshot.by_topic, snapshot.by_file)
-    timers.handovers.restore(snapshot.handover_offset, snapshot.handover_unit)
-    if timers.store.durable_offset < timers.store.max_offset:
-        timers.store.flush()  # a tombstone must not outlive the delivery that it is for
-    bury_put_on(timers)
+    state.counts.restore(snapshot.by_topic, snapshot.by_file)
+    state.transfers.restore(snapshot.handover_offset, snapshot.handover_unit)
+    if state.store.durable_offset < state.store.max_offset:
+        state.store.flush()  # a tombstone must not outlive the delivery that it is for
+    bury_put_on(state)
     start, middle = snapshot.scan_from, snapshot.log_offset
-    before = origins(timers.store, start, middle)
-    bury(timers, before, counted=False)
-    settled = origins(timers.store, middle)
-    bury(timers, settled, counted=True)
-    returned = timers.handovers.read_on()
-    timers.handovers.bury_returned(returned, distinct(before, settled))
+    before = origins(state.store, start, middle)
+    bury(state, before, counted=False)
+    settled = origins(state.store, middle)
+    bury(state, settled, counted=True)
+    returned = state.transfers.read_on()
+    state.transfers.bury_returned(returned, distinct(before, settled))
     faults += units.check(position.read_ms)
-    if faults or not adds_up(timers):
+    if faults or not adds_up(state):
         notice(
             f"the timer wheel is linked anew from the timer log: "
             f"{faults[0] if faults else 'its slots do not hold what the checkpoint counts'}"
@@ -121,37 +120,37 @@ def restore(
         linked = units.relink(
             position.read_ms, progress=lambda done, whole: progress("units linked", done, whole)
         )
-        if linked.damaged.size or linked.too_far.size or not adds_up(timers):
+        if linked.damaged.size or linked.too_far.size or not adds_up(state):
             return False
-    take_in(timers, distinct(before, settled), progress)
+    take_in(state, distinct(before, settled), progress)
     return True
 
 
-def bury_put_on(timers: TimerStore) -> None:
+def bury_put_on(state: TimerState) -> None:
     """Put tombstones on units that were put on into later slots, before slots are counted again.
 
     They get them a checkpoint later than their successors; their slots count them no more.
     """
-    units, position = timers.units, timers.position
+    units, position = state.units, state.position
     for slots in units.wheel.live_parts(position.read_ms, position.rolled_ms + 1):
         for tick in slots["tick"].tolist():
             slot_ms = tick * units.precision_ms
             for rows in units.read_parts(slot_ms):
                 ends_ms = slot_ms + units.precision_ms
                 rolls = rows[rows["due_ms"] > ends_ms]
-                due_ms, window_ms = rolls["due_ms"], timers.config.window_ms
+                due_ms, window_ms = rolls["due_ms"], state.config.window_ms
                 later_ms = slot_times(due_ms, position.read_ms, ends_ms, window_ms)
                 put_on = units.find(rolls["phys_offset"], later_ms) >= 0
                 units.bury(rolls["pos"][put_on])
 
 
-def adds_up(timers: TimerStore) -> bool:
+def adds_up(state: TimerState) -> bool:
     """Return whether the slots hold as many timers as the books say."""
-    parts = timers.units.wheel.live_parts(timers.position.read_ms)
-    return sum(int(slots["num"].sum()) for slots in parts) == timers.books.total
+    parts = state.units.wheel.live_parts(state.position.read_ms)
+    return sum(int(slots["num"].sum()) for slots in parts) == state.counts.total
 
 
-def bury(timers: TimerStore, settled: Offsets, *, counted: bool) -> None:
+def bury(state: TimerState, settled: Offsets, *, counted: bool) -> None:
     """Put tombstones on the units of settled timers, and take those off the books.
 
     Args:
@@ -159,41 +158,41 @@ def bury(timers: TimerStore, settled: Offsets, *, counted: bool) -> None:
         counted: the books have them still.
     """
     for first in range(0, settled.size, TAKE_UNITS):
-        rows = timers.records.read(settled[first : first + TAKE_UNITS])
+        rows = state.records.read(settled[first : first + TAKE_UNITS])
         rows = rows[rows["kind"] == layout.TIMED_PLAIN]
-        rows = rows[rows["queue_offset"] < timers.position.queue_offset]
+        rows = rows[rows["queue_offset"] < state.position.queue_offset]
         if counted:
-            timers.books.note(rows["topic_index"], rows["phys_offset"], -1)
-        pair = candidates(rows["due_ms"], timers.position.read_ms, timers.config.window_ms)
-        timers.units.settle(positions_of(timers, rows, pair))
-        timers.units.recount(np.concatenate(pair))  # some had one less in the file already
+            state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
+        pair = candidates(rows["due_ms"], state.position.read_ms, state.config.window_ms)
+        state.units.settle(positions_of(state, rows, pair))
+        state.units.recount(np.concatenate(pair))  # some had one less in the file already
 
 
 def positions_of(
-    timers: TimerStore, rows: npt.NDArray[Any], pair: tuple[Offsets, Offsets]
+    state: TimerState, rows: npt.NDArray[Any], pair: tuple[Offsets, Offsets]
 ) -> Offsets:
     """Return where the units of timers lie in the timer log; those in no slot are left out."""
-    found = timers.units.find(rows["phys_offset"], pair[0])
-    again = timers.units.find(rows["phys_offset"], pair[1])
+    found = state.units.find(rows["phys_offset"], pair[0])
+    again = state.units.find(rows["phys_offset"], pair[1])
     found = np.where(found < 0, again, found)
     return distinct(found[found >= 0])
 
 
-def take_in(timers: TimerStore, settled: Offsets, progress: Progress | None = None) -> None:
+def take_in(state: TimerState, settled: Offsets, progress: Progress | None = None) -> None:
     """Take in the queue to its end, without what is settled."""
-    timers.intake.skip = settled
-    now_ms = timers.clock.now_ms()
-    total = timers.intake.behind
-    while timers.intake.behind and timers.intake.catch_up(TAKE_UNITS, now_ms):
+    state.enqueue.skip = settled
+    now_ms = state.clock.now_ms()
+    total = state.enqueue.behind
+    while state.enqueue.behind and state.enqueue.catch_up(TAKE_UNITS, now_ms):
         if progress is not None:
-            progress("timers taken in", total - timers.intake.behind, total)
-    while timers.handovers.catch_up(TAKE_UNITS, now_ms):
+            progress("timers taken in", total - state.enqueue.behind, total)
+    while state.transfers.catch_up(TAKE_UNITS, now_ms):
         pass
-    if not timers.intake.behind and not timers.handovers.behind:
-        timers.intake.skip = np.empty(0, np.int64)
+    if not state.enqueue.behind and not state.transfers.behind:
+        state.enqueue.skip = np.empty(0, np.int64)
 
 
-def origins(store: Any, start: int, end: int | None = None) -> Offsets:
+def origins(store: MessageStore, start: int, end: int | None = None) -> Offsets:
     """Return the origins that the records between two log offsets name, ascending."""
     held = [np.empty(0, np.int64)]
     for rows in store.scan(start, end):
@@ -203,38 +202,38 @@ def origins(store: Any, start: int, end: int | None = None) -> Offsets:
 
 
 def rebuild(
-    timers: TimerStore, progress: Progress, reach: adoption.Reach = adoption.UNKNOWN
+    state: TimerState, progress: Progress, reach: adoption.Reach = adoption.UNKNOWN
 ) -> None:
     """Make timer log, wheel and books anew from the queue, without what the log has settled.
 
     Args:
         reach: how far another broker was that used this store last.
     """
-    timers.handovers.restore(0, 0)
-    timers.handovers.read_on()
-    settled = _settled(timers, progress, reach)
+    state.transfers.restore(0, 0)
+    state.transfers.read_on()
+    settled = _settled(state, progress, reach)
     if reach is adoption.UNKNOWN:  # else the next start has to know what that other broker wrote
-        timers.files.forget()  # a crash before the next checkpoint must not find the last one
-    timers.units.clear()
-    timers.books.restore({}, {})
-    first, _ = timers.fetch.bounds()
-    timers.position.queue_offset = first
-    now_ms = timers.clock.now_ms()
-    start_ms = now_ms - now_ms % timers.config.precision_ms
-    timers.position.read_ms = timers.position.staged_ms = start_ms
-    timers.position.rolled_ms = -1
-    take_in(timers, settled, progress)
+        state.files.forget()  # a crash before the next checkpoint must not find the last one
+    state.units.clear()
+    state.counts.restore({}, {})
+    first, _ = state.fetch.bounds()
+    state.position.queue_offset = first
+    now_ms = state.clock.now_ms()
+    start_ms = now_ms - now_ms % state.config.precision_ms
+    state.position.read_ms = state.position.staged_ms = start_ms
+    state.position.rolled_ms = -1
+    take_in(state, settled, progress)
 
 
-def _settled(timers: TimerStore, progress: Progress, reach: adoption.Reach) -> Offsets:
+def _settled(state: TimerState, progress: Progress, reach: adoption.Reach) -> Offsets:
     """Return what of the queue and of handed-over messages the log has settled, ascending.
 
     Where there is neither, the log, which may be long, is not read for it.
     """
-    first, end = timers.fetch.bounds()
-    if first >= end and not timers.handovers.owned:
+    first, end = state.fetch.bounds()
+    if first >= end and not state.transfers.owned:
         return np.empty(0, np.int64)
     return distinct(
-        origins(timers.store, timers.store.min_offset),
-        adoption.settled_by_others(timers, reach, progress),
+        origins(state.store, state.store.min_offset),
+        adoption.settled_by_others(state, reach, progress),
     )

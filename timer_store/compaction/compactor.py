@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +28,8 @@ from message_store.retention.pins import Unknown
 from timer_store import layout
 from timer_store.compaction.plan import NO_PLAN, CompactionPlan, OldFile, Waits, plan_compaction
 from timer_store.log.unit_walk import UnitWalk, not_loaded
-
-if TYPE_CHECKING:
-    from timer_store.store import TimerStore
+from timer_store.pending.decisions import Decisions
+from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
 Rows = npt.NDArray[Any]
@@ -45,10 +44,10 @@ AGAIN_MS = 60_000  # after an attempt that gained too little
 class Survey:
     """Counts what waits in each log file before an offset."""
 
-    def __init__(self, timers: TimerStore, until: int) -> None:
-        self._file_bytes = timers.store.log.file_bytes
-        self._first = timers.store.min_offset // self._file_bytes
-        self._walk = UnitWalk(timers, until)
+    def __init__(self, state: TimerState, until: int) -> None:
+        self._file_bytes = state.store.log.file_bytes
+        self._first = state.store.min_offset // self._file_bytes
+        self._walk = UnitWalk(state, until)
         count = max(-(-until // self._file_bytes) - self._first, 1)
         self._messages, self._bytes = np.zeros((2, count), np.int64)
 
@@ -80,8 +79,8 @@ class Compaction:
         moment_ms: when the next piece may be done.
     """
 
-    def __init__(self, timers: TimerStore) -> None:
-        self._timers = timers
+    def __init__(self, state: TimerState, decisions: Decisions) -> None:
+        self._state, self._decisions = state, decisions
         self._work: Iterator[None] | None = None
         self.moment_ms = self._again_ms = 0
         self.plan = NO_PLAN
@@ -99,11 +98,11 @@ class Compaction:
     def look(self) -> bool:
         """Begin if the disk fills up; return whether there is work to do."""
         if self._work is None:
-            timers = self._timers
-            wanted = timers.store.retention.wanted()
-            if not (wanted.bytes and timers.config.compact_percent):
+            state = self._state
+            wanted = state.store.retention.wanted()
+            if not (wanted.bytes and state.config.compact_percent):
                 self._note(Waits.NOTHING, "")
-            elif timers.clock.now_ms() >= self._again_ms:
+            elif state.clock.now_ms() >= self._again_ms:
                 self._begin(wanted)
         return self._work is not None
 
@@ -140,13 +139,13 @@ class Compaction:
             self._again_ms = now_ms + (AGAIN_MS if self.waits else 0)
 
     def _hindrance(self) -> tuple[Waits, str]:
-        timers, why = self._timers, ""
-        if not timers.store.writable:
-            return Waits.REFUSED, f"nothing can be copied: {timers.store.refusal}"
-        if timers.config.stop_enqueue:
+        state, why = self._state, ""
+        if not state.store.writable:
+            return Waits.REFUSED, f"nothing can be copied: {state.store.refusal}"
+        if state.config.stop_enqueue:
             why = "timerStopEnqueue"
-        elif timers.intake.behind or timers.delivery.is_rolling:
-            why = timers.intake.holding or "timers are being taken in or put on"
+        elif state.enqueue.behind or state.dequeue.is_rolling:
+            why = state.enqueue.holding or "timers are being taken in or put on"
         return (Waits.BEHIND, f"nothing can be copied: {why}") if why else (Waits.NOTHING, "")
 
     def _note(self, waits: Waits, why: str) -> None:
@@ -162,11 +161,11 @@ class Compaction:
 
         A file with another pin would stay in any case.
         """
-        timers, file_bytes = self._timers, self._timers.store.log.file_bytes
-        first = timers.books.first_file
+        state, file_bytes = self._state, self._state.store.log.file_bytes
+        first = state.counts.first_file
         if first is None or first >= wanted.until or self._free_bytes >= wanted.bytes:
             return wanted.until, wanted.until, ""
-        others = timers.store.retention.first_pinned(but=PIN_OWNER)
+        others = state.store.retention.first_pinned(but=PIN_OWNER)
         if isinstance(others, Unknown):
             return wanted.until, wanted.until, "another plugin does not answer what it needs"
         if others is None or others >= wanted.until:
@@ -177,29 +176,29 @@ class Compaction:
     @property
     def _free_bytes(self) -> int:
         """Bytes of log files that go with the next round of retention: no timer needs them."""
-        return self._first_needed() - int(self._timers.store.min_offset)
+        return self._first_needed() - int(self._state.store.min_offset)
 
     def _first_needed(self) -> int:
-        first = self._timers.books.first_file
-        return int(self._timers.store.max_offset) if first is None else first
+        first = self._state.counts.first_file
+        return int(self._state.store.max_offset) if first is None else first
 
     def decide(self, wanted: Wanted, survey: Survey) -> CompactionPlan:
         """Return what should be copied."""
-        timers = self._timers
+        state = self._state
         first, end, why = self.span(wanted)
         if first >= end:
             return CompactionPlan(waits=Waits.OTHERS, why=why) if why else NO_PLAN
         plan = plan_compaction(
-            [survey.file(base) for base in range(first, end, timers.store.log.file_bytes)],
+            [survey.file(base) for base in range(first, end, state.store.log.file_bytes)],
             enough=wanted.bytes - self._free_bytes,
-            percent=timers.config.compact_percent,
-            room=timers.store.retention.room // 2,  # the other half is left to those who send
+            percent=state.config.compact_percent,
+            room=state.store.retention.room // 2,  # the other half is left to those who send
         )
         return replace(plan, waits=Waits.OTHERS, why=why) if why and not plan.waits else plan
 
     def _run(self, wanted: Wanted) -> Iterator[None]:
         """Survey, plan, copy; each step is one piece of work."""
-        survey = Survey(self._timers, wanted.until)
+        survey = Survey(self._state, wanted.until)
         yield from survey.steps()
         plan = self.decide(wanted, survey)
         self._note(plan.waits, plan.why)
@@ -218,17 +217,17 @@ class Compaction:
 
     def _copy_until(self, until: int, by_hand: bool) -> Iterator[None]:
         """Copy what waits before a log offset; the end of need is the end of work."""
-        timers, walk = self._timers, UnitWalk(self._timers, until)
-        looked_ms = timers.clock.now_ms()
+        state, walk = self._state, UnitWalk(self._state, until)
+        looked_ms = state.clock.now_ms()
         while walk.left:
             units = walk.piece()[["pos", "slot_ms"]].copy()
             self.progress = walk.progress
             while units.size and walk.valid:
                 units = units[self._copy(units[:COPIED_MAX]) :]
                 yield
-            if not by_hand and timers.clock.now_ms() - looked_ms >= LOOK_MS:
-                looked_ms = timers.clock.now_ms()
-                if not timers.store.retention.wanted().bytes:
+            if not by_hand and state.clock.now_ms() - looked_ms >= LOOK_MS:
+                looked_ms = state.clock.now_ms()
+                if not state.store.retention.wanted().bytes:
                     return
             yield
 
@@ -240,34 +239,34 @@ class Compaction:
         Args:
             units: `pos` and `slot_ms` of each.
         """
-        timers = self._timers
-        units = units[units["pos"] >= timers.units.log.min_pos]
-        rows = timers.units.read(np.ascontiguousarray(units["pos"]))
+        state = self._state
+        units = units[units["pos"] >= state.units.log.min_pos]
+        rows = state.units.read(np.ascontiguousarray(units["pos"]))
         sizes = np.cumsum(rows["record_size"].clip(0).astype(np.int64))
         count = max(int(np.searchsorted(sizes, COPIED_BYTES_MAX, "right")), 1)
         rows, slot_ms = rows[:count], units["slot_ms"][:count]
-        waits = (rows["state"] == layout.STAGED_WAITING) & not_loaded(timers, slot_ms)
-        waits &= ~timers.claims.has(np.ascontiguousarray(rows["phys_offset"]))
-        rows, log_end = rows[waits], timers.store.max_offset
-        timers.hold()
-        timed, taken = timers.copies.put(rows, timers.clock.now_ms())
+        waits = (rows["state"] == layout.STAGED_WAITING) & not_loaded(state, slot_ms)
+        waits &= ~state.claims.has(np.ascontiguousarray(rows["phys_offset"]))
+        rows, log_end = rows[waits], state.store.max_offset
+        state.hold()
+        timed, taken = state.copies.put(rows, state.clock.now_ms())
         if taken.any():
-            timers.decisions.settle(timed[taken], rows["pos"][taken], log_end)
+            self._decisions.settle(timed[taken], rows["pos"][taken], log_end)
         self.copied += int(taken.sum())
         self.copied_bytes += int(rows["record_size"][taken].sum())
         return count
 
     def _conclude(self, plan: CompactionPlan, before: int, by_hand: bool) -> None:
         """Count what is free to go now, and tell what is not."""
-        timers, first = self._timers, self._first_needed()
+        state, first = self._state, self._first_needed()
         self.freed_bytes += max(min(first, plan.until) - before, 0)
         if by_hand:
-            timers.store.retention.ask(plan.until)
-        elif not timers.store.retention.wanted().bytes:
+            state.store.retention.ask(plan.until)
+        elif not state.store.retention.wanted().bytes:
             self._note(Waits.NOTHING, "")
             return
         if first < plan.until:
-            by_file = timers.books.by_file()
+            by_file = state.counts.by_file()
             left = sum(count for base, count in by_file.items() if base < plan.until)
             why = f"{left} timers in log files from {first} on are due soon, or cannot be copied"
             self._note(Waits.LEFT, why)

@@ -56,7 +56,7 @@ async def _plan(timers: TimerStore) -> tuple[CompactionPlan, str]:
     wanted = timers.store.retention.expired()
     if not wanted.until:
         return NO_PLAN, NOTHING_EXPIRED
-    survey = Survey(timers, wanted.until)
+    survey = Survey(timers.state, wanted.until)
     for _ in survey.steps():
         await asyncio.sleep(0)
     plan = timers.compaction.decide(wanted, survey)

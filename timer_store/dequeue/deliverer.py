@@ -25,6 +25,7 @@ import numpy.typing as npt
 from delivery.quarantine import Reason, Undeliverable, quarantine
 from message_store.log.batch import PutBatch
 from message_store.log.unreadable import READS_MAX
+from message_store.store import MessageStore
 from timer_store.dequeue.gather import Gatherer, Load
 from timer_store.kernels import gather as kernels
 
@@ -74,7 +75,7 @@ class DeliveryBatch:
 class TimerDeliverer:
     """Appends what timers become to one store. Belongs to the event loop's thread."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._gatherer = Gatherer(store)
         self._batch = PutBatch(BATCH_ROWS)

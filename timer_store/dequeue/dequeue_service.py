@@ -21,9 +21,12 @@ from timer_store import layout
 from timer_store.checkpoint.position import Position
 from timer_store.compaction.copies import TimerCopies
 from timer_store.config import ROLL_BY_MESSAGE, TimerConfig
+from timer_store.dequeue.deliverer import TimerDeliverer
+from timer_store.dequeue.near_stage import NearStage
 from timer_store.dequeue.slot_loading import Loaded, SlotLoader
 from timer_store.log.slot_choice import place
 from timer_store.log.timer_log import REMEDY
+from timer_store.log.units import TimerUnits
 from timer_store.pending.claims import Claims
 from timer_store.pending.pending_counts import PendingCounts
 from timer_store.stats import TimerStats
@@ -43,22 +46,22 @@ class DequeueService:
 
     def __init__(
         self,
-        units: Any,
-        stage: Any,
-        deliverer: Any,
-        books: PendingCounts,
+        units: TimerUnits,
+        stage: NearStage,
+        deliverer: TimerDeliverer,
+        counts: PendingCounts,
         claims: Claims,
         position: Position,
         config: TimerConfig,
         copies: TimerCopies,
+        stats: TimerStats,
     ) -> None:
         self._units, self._stage, self._deliverer, self._copies = units, stage, deliverer, copies
-        self._books, self._claims, self._position = books, claims, position
-        self.config = config
+        self._counts, self._claims, self._position = counts, claims, position
+        self.config, self.stats = config, stats
         self.loader = SlotLoader(units, claims)
         self.broken: Exception | None = None  # where the chain of a slot ends too early
         self.refusal = ""  # why the last delivery was not taken
-        self.stats: TimerStats | None = None
         self.retry_ms = 0
         self.delivered = self.rolled = self.lost = self.parts = 0
         self._rolled_ms = -1  # slots up to this one may have been rolled already, or in part
@@ -206,7 +209,7 @@ class DequeueService:
         """Take timers out of their slot that have a copy, or went to quarantine."""
         self._units.discount(rows["pos"])
         self._claims.add(rows["phys_offset"], rows["pos"])
-        self._books.note(topic_index, rows["phys_offset"], -1)
+        self._counts.note(topic_index, rows["phys_offset"], -1)
         self.rolled += int(rows.size)
 
     def _add(self, timed: Rows, now_ms: int) -> int:
@@ -247,10 +250,9 @@ class DequeueService:
                 log.warning("due timers wait: %s", trip.refusal)
         self.refusal = trip.refusal
         settled = rows[: trip.done]
-        self._books.note(trip.topic_index, settled["phys_offset"], -1)
+        self._counts.note(trip.topic_index, settled["phys_offset"], -1)
         self.delivered += trip.delivered
-        if self.stats is not None:
-            self.stats.note(rows["due_ms"], trip, now_ms)
+        self.stats.note(rows["due_ms"], trip, now_ms)
         self.lost += trip.lost
         self._follow()
         return int(trip.done)

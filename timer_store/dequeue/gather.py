@@ -24,6 +24,7 @@ from message_store.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record, decode_record
 from message_store.queues.topic_table import TopicArrays, TopicTable
+from message_store.store import MessageStore
 from message_store.text import java_hash
 from timer_store import layout
 from timer_store.dequeue.original_properties import kind_of, seen_text
@@ -89,7 +90,7 @@ class Load:
 class Gatherer:
     """Makes batches of due timers of one store."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._store = store
         topics: TopicTable = store.topics
         self._timer, self._half = topics.add(TIMER_TOPIC), topics.add(HALF_TOPIC)

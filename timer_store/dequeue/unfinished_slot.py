@@ -11,52 +11,49 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from message_store.errors import CorruptStore
 from timer_store.dequeue.slot_loading import is_after
-
-if TYPE_CHECKING:
-    from timer_store.store import TimerStore
+from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
 Offsets = npt.NDArray[np.int64]
 NO_PLACES: Offsets = np.empty(0, np.int64)
 
 
-def settle_delivered(timers: TimerStore) -> Offsets:
+def settle_delivered(state: TimerState) -> Offsets:
     """Take delivered timers out of slots that are not completely delivered.
 
     Returns the places of their units, which are to be buried when their deliveries are on the disk.
     None, where as many would not be left as wait: a turn that was cut short, or a damaged slot.
     """
-    if timers.delivery.broken is not None:
+    if state.dequeue.broken is not None:
         return NO_PLACES
     try:
-        places = np.concatenate([NO_PLACES, *_delivered(timers)])
-        left = timers.units.wheel.total(timers.position.read_ms) - places.size
-        if left == timers.books.total:
-            timers.units.discount(places)
+        places = np.concatenate([NO_PLACES, *_delivered(state)])
+        left = state.units.wheel.total(state.position.read_ms) - places.size
+        if left == state.counts.total:
+            state.units.discount(places)
             return places
-        log.warning("%d timers wait, their slots would be left with %d", timers.books.total, left)
+        log.warning("%d timers wait, their slots would be left with %d", state.counts.total, left)
     except CorruptStore as error:
         log.warning("%s", error)
     log.warning("an Apache broker would deliver again what came of the last second")
     return NO_PLACES
 
 
-def _delivered(timers: TimerStore) -> Iterator[Offsets]:
+def _delivered(state: TimerState) -> Iterator[Offsets]:
     """Yield places of units whose timers were loaded and wait no longer."""
-    units, position = timers.units, timers.position
+    units, position = state.units, state.position
     from_ms, until_ms = position.read_ms, position.staged_ms + (position.part is not None)
     while (slot_ms := units.wheel.next_live(from_ms, until_ms)) is not None:
         from_ms = slot_ms + units.precision_ms
-        for rows in units.read_parts(slot_ms, skip=timers.claims.offsets):
+        for rows in units.read_parts(slot_ms, skip=state.claims.offsets):
             gone = (rows["due_ms"] > 0) & (rows["due_ms"] <= from_ms)  # what passes was put on
             if position.part is not None and slot_ms >= position.staged_ms:
                 gone &= ~is_after(rows, position.part)
-            gone &= ~timers.stage.contains(rows["phys_offset"], rows["due_ms"])
+            gone &= ~state.stage.contains(rows["phys_offset"], rows["due_ms"])
             yield rows["pos"][gone]

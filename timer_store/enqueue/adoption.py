@@ -30,7 +30,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,11 +45,9 @@ from timer_store.checkpoint.snapshot import Check
 from timer_store.kernels import adoption as kernels
 from timer_store.kernels import chain
 from timer_store.log.timer_log import SCAN_UNITS, TimerLog
-from timer_store.log.wheel import TimerWheel
+from timer_store.log.wheel import move_aside
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
-
-if TYPE_CHECKING:
-    from timer_store.store import TimerStore
+from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
 Rows = npt.NDArray[Any]
@@ -58,7 +56,7 @@ Notice = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
 NO_OFFSETS: Offsets = np.empty(0, np.int64)
 CHUNK_UNITS = 65_536
-LOG_NAME, ASIDE_NAME, DAMAGED_SUFFIX = "timerlog", "timerlog.apache", ".damaged"
+ASIDE_NAME = "timerlog.apache"
 CLOCK_SLACK_MS = 3_600_000  # Apache's clock may have stepped back by so much
 
 
@@ -82,28 +80,14 @@ UNKNOWN = Reach()
 # -- files --------------------------------------------------------------------------------------
 
 
-def sound_wheel(path: Path, precision_ms: int, findings: list[str]) -> TimerWheel:
-    """Open a wheel; one that cannot be a wheel is moved aside.
-
-    Args:
-        findings: what happened is added, for the operator.
-    """
-    try:
-        return TimerWheel(path, precision_ms)
-    except CorruptStore as error:
-        kept = _move_aside(path)
-        findings.append(f"{error} It is kept as {kept}; the slots are made anew.")
-        return TimerWheel(path, precision_ms)
-
-
-def load_log(timers: TimerStore, notice: Notice, *, foreign: bool, own: bool) -> None:
+def load_log(state: TimerState, notice: Notice, *, foreign: bool, own: bool) -> None:
     """Open the timer log; a foreign one is moved aside before, a damaged one too.
 
     Args:
         foreign: timercheck was written by an Apache broker, or our own checkpoint is lost.
         own: our checkpoint stands.
     """
-    directory = timers.units.log.directory
+    directory = state.units.log.directory
     aside = directory.with_name(ASIDE_NAME)
     if own and aside.is_dir():
         shutil.rmtree(aside)
@@ -113,39 +97,28 @@ def load_log(timers: TimerStore, notice: Notice, *, foreign: bool, own: bool) ->
         os.rename(directory, aside)
         sync_directory(aside.parent)
     try:
-        timers.units.log.load()
+        state.units.log.load()
     except CorruptStore as error:
-        timers.units.log.close()
-        kept = _move_aside(directory)
+        state.units.log.close()
+        kept = move_aside(directory)
         notice(f"{error} What is there is kept as {kept}; the timer log is made anew.")
-        timers.units.log.load()
+        state.units.log.load()
 
 
-def _move_aside(path: Path) -> Path:
-    """Rename a damaged file or directory, in the place of an older one; return the new path."""
-    kept = path.with_name(path.name + DAMAGED_SUFFIX)
-    if kept.is_dir():
-        shutil.rmtree(kept)
-    kept.unlink(missing_ok=True)
-    os.rename(path, kept)
-    sync_directory(path.parent)
-    return kept
-
-
-def find_reach(timers: TimerStore, notice: Notice) -> Reach:
+def find_reach(state: TimerState, notice: Notice) -> Reach:
     """Return what timercheck and the timer log beside it tell; nothing if they tell no truth."""
-    check = timers.files.check
+    check = state.files.check
     assert check is not None
-    _, queue_end = timers.fetch.bounds()
+    _, queue_end = state.fetch.bounds()
     queue_offset = min(check.queue_offset, check.master_queue_offset)
-    if queue_offset > queue_end or check.read_ms > timers.clock.now_ms() + CLOCK_SLACK_MS:
+    if queue_offset > queue_end or check.read_ms > state.clock.now_ms() + CLOCK_SLACK_MS:
         notice(
-            f"{timers.files.directory / 'timercheck'} says read time {check.read_ms} and queue "
+            f"{state.files.directory / 'timercheck'} says read time {check.read_ms} and queue "
             f"offset {queue_offset}, the queue ends at {queue_end} and it is "
-            f"{timers.clock.now_ms()}: the commit log alone decides which timers wait"
+            f"{state.clock.now_ms()}: the commit log alone decides which timers wait"
         )
         return UNKNOWN
-    directory = timers.units.log.directory.with_name(ASIDE_NAME)
+    directory = state.units.log.directory.with_name(ASIDE_NAME)
     near = near_units(directory, check)
     if near is None:
         notice(
@@ -256,85 +229,85 @@ class Witnesses:
         return settled
 
 
-def settled_by_others(timers: TimerStore, reach: Reach, progress: Progress) -> Offsets:
+def settled_by_others(state: TimerState, reach: Reach, progress: Progress) -> Offsets:
     """Return the log offsets of what stands in the queue and waits no more, ascending.
 
     Args:
         reach: how far the other broker was; `UNKNOWN`: the log alone decides.
     """
-    special = [rows[(rows["rolls"] > 0) | (rows["marker"] != 0)] for rows in _queue(timers)]
-    delivered = list(_deliveries(timers, _scan_start(timers, reach), progress))
+    special = [rows[(rows["rolls"] > 0) | (rows["marker"] != 0)] for rows in _queue(state)]
+    delivered = list(_deliveries(state, _scan_start(state, reach), progress))
     none = np.empty(0, layout.IDENTIFIED)
     witnesses = Witnesses(np.concatenate([none, *special]), np.concatenate([none, *delivered]))
-    found, offset = [NO_OFFSETS], timers.fetch.bounds()[0]
-    for units in _units(timers, offset):
-        rows = _identify(timers, units["phys_offset"], copies=False)
-        found.append(_passed(timers, units, rows, offset, reach))
+    found, offset = [NO_OFFSETS], state.fetch.bounds()[0]
+    for units in _units(state, offset):
+        rows = _identify(state, units["phys_offset"], copies=False)
+        found.append(_passed(state, units, rows, offset, reach))
         rows = rows[~is_in(rows["phys_offset"], found[-1])]
         settled = witnesses.copied(rows) | witnesses.cancelled(rows)
         found.append(rows["phys_offset"][settled])
         offset += int(units.size)
-    found += _handed_passed(timers, reach)
+    found += _handed_passed(state, reach)
     return distinct(*found)
 
 
-def _handed_passed(timers: TimerStore, reach: Reach) -> Iterator[Offsets]:
+def _handed_passed(state: TimerState, reach: Reach) -> Iterator[Offsets]:
     """Yield the messages of levels, handed over to the timers, whose slot Apache has read.
 
     They name no time of their own, so nothing else tells: a copy that Apache delivered of a slot
     that it has not read to its end comes again.
     """
-    owned, width_ms = timers.handovers.owned, timers.config.precision_ms
+    owned, width_ms = state.transfers.owned, state.config.precision_ms
     for level in owned.pieces if reach is not UNKNOWN else ():
         for first, end in owned.of(level):
             for start in range(first, end, CHUNK_UNITS):
-                rows, _ = timers.handovers.owned_rows(level, start, min(start + CHUNK_UNITS, end))
+                rows, _ = state.transfers.owned_rows(level, start, min(start + CHUNK_UNITS, end))
                 slot_ms = (rows["due_ms"] - 1) // width_ms * width_ms
                 offsets = rows["phys_offset"][slot_ms < reach.read_ms]
                 yield offsets[~is_in(offsets, reach.near)]
 
 
-def _passed(timers: TimerStore, units: Rows, rows: Rows, offset: int, reach: Reach) -> Offsets:
+def _passed(state: TimerState, units: Rows, rows: Rows, offset: int, reach: Reach) -> Offsets:
     """Return the records that Apache took in and whose slot it has read."""
     early = units["phys_offset"][: max(reach.queue_offset - offset, 0)]
     later = rows["phys_offset"][rows["out_ms"] >= reach.read_ms]
     return early[~(is_in(early, later) | is_in(early, reach.near))]
 
 
-def _scan_start(timers: TimerStore, reach: Reach) -> int:
+def _scan_start(state: TimerState, reach: Reach) -> int:
     """Return where in the commit log deliveries begin that timercheck does not know of."""
-    store = timers.store
+    store = state.store
     if not store.log.files:
         return 0
     start = file_before(store.log, reach.read_ms - CLOCK_SLACK_MS)
-    if reach.queue_offset < timers.fetch.bounds()[1]:
-        for units in _units(timers, reach.queue_offset):
+    if reach.queue_offset < state.fetch.bounds()[1]:
+        for units in _units(state, reach.queue_offset):
             return int(min(start, max(units[0]["phys_offset"], store.min_offset)))
     return int(start)
 
 
-def _deliveries(timers: TimerStore, start: int, progress: Progress) -> Iterator[Rows]:
+def _deliveries(state: TimerState, start: int, progress: Progress) -> Iterator[Rows]:
     """Yield (n,) `layout.IDENTIFIED` of the copies that Apache delivered."""
-    store = timers.store
+    store = state.store
     timer_topic, whole = store.topics.add(TIMER_TOPIC), store.max_offset - start
     for rows in store.scan(start):
         foreign = (rows["topic_index"] != timer_topic) & (rows["prepared_offset"] >= 0)
-        yield _identify(timers, rows["phys_offset"][foreign], copies=True)
+        yield _identify(state, rows["phys_offset"][foreign], copies=True)
         progress("bytes of the commit log looked at", int(rows[-1]["phys_offset"]) - start, whole)
 
 
-def _queue(timers: TimerStore) -> Iterator[Rows]:
-    for units in _units(timers, timers.fetch.bounds()[0]):
-        yield _identify(timers, units["phys_offset"], copies=False)
+def _queue(state: TimerState) -> Iterator[Rows]:
+    for units in _units(state, state.fetch.bounds()[0]):
+        yield _identify(state, units["phys_offset"], copies=False)
 
 
-def _units(timers: TimerStore, offset: int) -> Iterator[Rows]:
+def _units(state: TimerState, offset: int) -> Iterator[Rows]:
     """Yield the units of the timer queue; those of a hole have no record and size 0."""
-    first, end = timers.fetch.bounds()
+    first, end = state.fetch.bounds()
     offset = max(offset, first)
     while offset < end:
         count = min(CHUNK_UNITS, end - offset)
-        units = timers.store.units(TIMER_TOPIC, TIMER_QUEUE, offset, count)
+        units = state.store.units(TIMER_TOPIC, TIMER_QUEUE, offset, count)
         if not units.size:
             units = np.zeros(1, store_layout.UNIT)
             units["phys_offset"] = -1
@@ -342,10 +315,10 @@ def _units(timers: TimerStore, offset: int) -> Iterator[Rows]:
         offset += int(units.size)
 
 
-def _identify(timers: TimerStore, offsets: Offsets, *, copies: bool) -> Rows:
+def _identify(state: TimerState, offsets: Offsets, *, copies: bool) -> Rows:
     """Return (m,) `layout.IDENTIFIED` of the records at `offsets` that can have copies."""
     found = [np.empty(0, layout.IDENTIFIED)]
-    store_log, at = timers.store.log, 0
+    store_log, at = state.store.log, 0
     frames = np.zeros(1, store_layout.SCANNED)
     while at < offsets.size:
         try:

@@ -21,7 +21,9 @@ from message_store.log.batch import PutBatch
 from message_store.ranges import is_among
 from timer_store import layout
 from timer_store.checkpoint.position import Position
+from timer_store.dequeue.near_stage import NearStage
 from timer_store.log.slot_choice import place
+from timer_store.log.units import TimerUnits
 from timer_store.pending.pending_counts import PendingCounts
 from timer_store.stats import Rate
 
@@ -52,16 +54,16 @@ class EnqueueService:
     def __init__(
         self,
         fetch: Fetch,
-        units: Any,
-        stage: Any,
-        books: PendingCounts,
+        units: TimerUnits,
+        stage: NearStage,
+        counts: PendingCounts,
         position: Position,
         *,
         precision_ms: int,
         window_ms: int,
     ) -> None:
         self._fetch, self._units, self._stage = fetch, units, stage
-        self._books, self._position = books, position
+        self._counts, self._position = counts, position
         self._precision_ms, self._window_ms = precision_ms, window_ms
         self.broken: list[Rows] = []
         self.markers: list[Rows] = []
@@ -141,7 +143,7 @@ class EnqueueService:
         fit = fit[:taken]
         is_plain = fit["kind"] == layout.TIMED_PLAIN
         plain = fit if is_plain.all() else fit[is_plain]
-        self._books.note(plain["topic_index"], plain["phys_offset"], 1)
+        self._counts.note(plain["topic_index"], plain["phys_offset"], 1)
         self.taken += int(plain.size)
         self.rate.note(int(plain.size), now_ms)
         if fit.size:

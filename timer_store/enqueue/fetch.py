@@ -19,6 +19,7 @@ from message_store import layout as store_layout
 from message_store.errors import RecordUnreadable
 from message_store.kernels.kernel import entry
 from message_store.log.batch import PutBatch
+from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.config import TimerConfig
 from timer_store.kernels.fetch import from_put, from_records
@@ -37,7 +38,7 @@ class Fetcher:
     Rows that are returned stand in one buffer: they are valid until the next call.
     """
 
-    def __init__(self, store: Any, config: TimerConfig) -> None:
+    def __init__(self, store: MessageStore, config: TimerConfig) -> None:
         self._store = store
         self._from_put: dict[bool, Callable[..., int]] = {}
         self._timed = np.zeros(1_024, layout.TIMED)

@@ -24,6 +24,7 @@ from message_store.index.key_search import frames
 from message_store.kernels.kernel import entry
 from message_store.log.page_guard import GuardedMap
 from message_store.ranges import Range
+from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.kernels.transfer import Scratch, read_levels, set_names
 from timer_store.layout import DUE_MS_MAX, NAME_AS_IS
@@ -47,7 +48,7 @@ class LevelRecords:
         unnamed: those of them that kept it though they changed their owner.
     """
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: MessageStore) -> None:
         self._store = store
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
         self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))

@@ -8,13 +8,12 @@ They are settled between two turns, before the next checkpoint: so a checkpoint 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from timer_store.enqueue.enqueue_service import staged_rows
 from timer_store.enqueue.markers import apply_markers
-
-if TYPE_CHECKING:
-    from timer_store.store import TimerStore
+from timer_store.pending.decisions import Decisions
+from timer_store.state import TimerState
 
 ROWS_MAX = 1_024  # a turn
 
@@ -22,33 +21,33 @@ ROWS_MAX = 1_024  # a turn
 class NonTimers:
     """Settles the records of one timer queue that are no timers."""
 
-    def __init__(self, timers: TimerStore) -> None:
-        self._timers = timers
+    def __init__(self, state: TimerState, decisions: Decisions) -> None:
+        self._state, self._decisions = state, decisions
         self.parked = self.cancelled = 0
 
     def settled(self, now_ms: int) -> bool:
         """Settle all there are; return whether none is left."""
         while self.settle(now_ms):
             pass
-        intake = self._timers.intake
-        return not (intake.broken or intake.markers)
+        enqueue = self._state.enqueue
+        return not (enqueue.broken or enqueue.markers)
 
     def settle(self, now_ms: int) -> int:
         """Settle some; return how many. A full disk leaves them for later."""
-        count = self._settle_broken(now_ms) if self._timers.intake.broken else 0
-        return count + self._settle_markers(now_ms) if self._timers.intake.markers else count
+        count = self._settle_broken(now_ms) if self._state.enqueue.broken else 0
+        return count + self._settle_markers(now_ms) if self._state.enqueue.markers else count
 
     def _settle_broken(self, now_ms: int) -> int:
-        rows = self._timers.intake.broken.pop(0)
-        done = int(self._timers.deliverer.park_broken(staged_rows(rows[:ROWS_MAX], now_ms), now_ms))
-        self._keep(self._timers.intake.broken, rows[done:])
+        rows = self._state.enqueue.broken.pop(0)
+        done = int(self._state.deliverer.park_broken(staged_rows(rows[:ROWS_MAX], now_ms), now_ms))
+        self._keep(self._state.enqueue.broken, rows[done:])
         self.parked += done
         return done
 
     def _settle_markers(self, now_ms: int) -> int:
-        rows = self._timers.intake.markers.pop(0)
+        rows = self._state.enqueue.markers.pop(0)
         foreign = rows[rows["origin"] < 0]  # a marker with an origin was decided when it was put
-        self.cancelled += apply_markers(self._timers, foreign)
+        self.cancelled += apply_markers(self._state, self._decisions, foreign)
         return int(rows.size)
 
     @staticmethod

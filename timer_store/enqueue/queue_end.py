@@ -13,44 +13,41 @@ Source: TimerMessageStore.recover, reviseQueueOffset; TimerDequeueGetMessageServ
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from message_store.errors import CorruptStore
 from timer_store import layout
 from timer_store.layout import UNIT_BYTES
-
-if TYPE_CHECKING:
-    from timer_store.store import TimerStore
+from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
 
 
-def mark_queue_end(timers: TimerStore) -> None:
+def mark_queue_end(state: TimerState) -> None:
     """Have the last unit name the last record of the queue that was taken in."""
-    position = timers.position
-    rows, _ = timers.fetch.fetch_queue(max(position.queue_offset - 1, 0), 1)
+    position = state.position
+    rows, _ = state.fetch.fetch_queue(max(position.queue_offset - 1, 0), 1)
     if not position.queue_offset or not rows.size:
         return
     row = rows[:1].copy()
     if row["queue_offset"][0] != position.queue_offset - 1:
         return
-    if _last_record(timers) in (None, int(row["phys_offset"][0])):
+    if _last_record(state) in (None, int(row["phys_offset"][0])):
         return
     row["kind"] = layout.TIMED_MARKER
     row["slot_ms"], row["due_ms"] = position.staged_ms, position.staged_ms + 1  # it does not roll
-    now_ms = timers.clock.now_ms()
+    now_ms = state.clock.now_ms()
     try:
-        if timers.units.add(row, write_ms=now_ms, read_ms=position.read_ms):
-            timers.units.settle(np.array([timers.units.log.end - UNIT_BYTES]), copied=True)
+        if state.units.add(row, write_ms=now_ms, read_ms=position.read_ms):
+            state.units.settle(np.array([state.units.log.end - UNIT_BYTES]), copied=True)
     except OSError as error:
         log.warning("an Apache broker would take timers in again: %s", error)
 
 
-def _last_record(timers: TimerStore) -> int | None:
+def _last_record(state: TimerState) -> int | None:
     """Return the log offset of the last unit's record, None if there is no unit."""
-    units = timers.units.log
+    units = state.units.log
     for file in reversed(units.files):
         pos = units.end_in(file) - UNIT_BYTES
         if pos >= file.base:

@@ -15,7 +15,7 @@ in the commit log, as for every timer. So whatever is lost here can be made agai
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,14 +23,16 @@ import numpy.typing as npt
 from delivery import ownership
 from delivery.ownership import Marked, Ownership, Return, Transfer
 from message_store.ranges import Range, distinct, is_among, is_in, minus, within
+from message_store.store import MessageStore
 from timer_store import layout
+from timer_store.checkpoint.position import Position
+from timer_store.enqueue.enqueue_service import EnqueueService
 from timer_store.enqueue.level_records import LevelRecords
 from timer_store.layout import LOWER_Y, UPPER_Y
 from timer_store.log.slot_choice import candidates
+from timer_store.log.units import TimerUnits
 from timer_store.names import SCHEDULE_TOPIC
-
-if TYPE_CHECKING:
-    from timer_store.store import TimerStore
+from timer_store.pending.pending_counts import PendingCounts
 
 Rows = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
@@ -46,9 +48,18 @@ class TransferredUnits:
         taken, returned: messages taken in and given back by this run.
     """
 
-    def __init__(self, timers: TimerStore) -> None:
-        self._timers = timers
-        self.records = LevelRecords(timers.store)
+    def __init__(
+        self,
+        store: MessageStore,
+        units: TimerUnits,
+        position: Position,
+        counts: PendingCounts,
+        enqueue: EnqueueService,
+        window_ms: int,
+    ) -> None:
+        self._store, self._units, self._position = store, units, position
+        self._counts, self._enqueue, self._window_ms = counts, enqueue, window_ms
+        self.records = LevelRecords(store)
         self.owned = Ownership()
         self.taken = self.returned = 0
         self._waiting: list[Marked] = []  # handovers that are not taken in completely
@@ -58,7 +69,7 @@ class TransferredUnits:
 
     def note(self, marked: Marked) -> None:
         """Take note of a mark that was just appended, or is read at the start."""
-        position = self._timers.position
+        position = self._position
         if marked.at < self._next:
             return
         self._next = marked.at + 1
@@ -75,7 +86,7 @@ class TransferredUnits:
 
     def scan_from(self) -> int:
         """Return the log offset behind which decisions about what is not taken in lie."""
-        return self._waiting[0].phys_offset if self._waiting else int(self._timers.store.max_offset)
+        return self._waiting[0].phys_offset if self._waiting else int(self._store.max_offset)
 
     def first_behind(self) -> int | None:
         """Return the log offset of the first record that is not taken in, None without any."""
@@ -87,10 +98,10 @@ class TransferredUnits:
         found = np.zeros(rows.size, np.bool_)
         for mine in self._not_taken():
             found |= is_in(rows["phys_offset"], mine["phys_offset"])
-        return found & ~is_among(rows["phys_offset"], self._timers.intake.skip)
+        return found & ~is_among(rows["phys_offset"], self._enqueue.skip)
 
     def _not_taken(self) -> Iterator[Rows]:
-        unit = self._timers.position.handover_unit
+        unit = self._position.handover_unit
         for marked in self._waiting:
             assert isinstance(marked.mark, Transfer)
             for first, end in self.owned.of_mark(marked):
@@ -108,7 +119,7 @@ class TransferredUnits:
         Why it holds says `intake.holding`; the next call tries again.
         """
         total = 0
-        self._timers.intake.holding = ""
+        self._enqueue.holding = ""
         while self._waiting and total < count_max:
             done, complete = self._take_in(self._waiting[0], count_max - total, now_ms)
             total += done
@@ -121,13 +132,13 @@ class TransferredUnits:
     def _pass_mark(self) -> None:
         """Go on behind a handover that was taken in."""
         self._waiting.pop(0)
-        position = self._timers.position
+        position = self._position
         position.handover_unit = 0
         position.handover_offset = self._waiting[0].at if self._waiting else self._next
 
     def _take_in(self, marked: Marked, count_max: int, now_ms: int) -> tuple[int, bool]:
         """Take in from a handover; return (messages, whether nothing of it is left)."""
-        mark, position = marked.mark, self._timers.position
+        mark, position = marked.mark, self._position
         assert isinstance(mark, Transfer)
         done, least = 0, max(position.handover_unit, self.records.bounds(mark.level)[0])
         for first, end in within(self.owned.of_mark(marked), least, mark.end):
@@ -148,18 +159,18 @@ class TransferredUnits:
 
     def _link(self, rows: Rows, now_ms: int) -> int:
         """Link rows but those that are settled already; return how many leading ones are done."""
-        skip = self._timers.intake.skip
+        skip = self._enqueue.skip
         if not skip.size:
-            return int(self._timers.intake.take_rows(rows, now_ms))
+            return int(self._enqueue.take_rows(rows, now_ms))
         left = np.flatnonzero(~is_among(rows["phys_offset"], skip))
-        taken = int(self._timers.intake.take_rows(rows[left], now_ms))
+        taken = int(self._enqueue.take_rows(rows[left], now_ms))
         return int(left[taken]) if taken < left.size else int(rows.size)
 
     def _offset_of(self, level: int, first: int, rows: Rows, taken: int) -> int:
         """Return the queue offset of rows[taken]; blank units make no row."""
         phys_offset = int(rows[taken]["phys_offset"])
         while True:
-            units = self._timers.store.units(SCHEDULE_TOPIC, level - 1, first, READ_UNITS)
+            units = self._store.units(SCHEDULE_TOPIC, level - 1, first, READ_UNITS)
             hits = np.flatnonzero(units["phys_offset"] == phys_offset)
             if hits.size or not units.size:
                 return first + (int(hits[0]) if hits.size else 0)
@@ -170,8 +181,8 @@ class TransferredUnits:
     def restore(self, at: int, unit: int) -> None:
         """Know the marks before `at`, a checkpoint's: their messages have their units."""
         self.owned, self._waiting, self._next = Ownership(), [], at
-        position = self._timers.position
-        for marked in ownership.read(self._timers.store, quiet=True):
+        position = self._position
+        for marked in ownership.read(self._store, quiet=True):
             if marked.at > at or (marked.at == at and not unit):
                 break
             self.owned.fold(marked)
@@ -187,15 +198,15 @@ class TransferredUnits:
             (level, ranges) that belonged to the timers before, and went back since.
         """
         before = self.owned.copy()
-        position, returned = self._timers.position, []
-        for marked in ownership.read(self._timers.store, self._next, quiet=True):
+        position, returned = self._position, []
+        for marked in ownership.read(self._store, self._next, quiet=True):
             mark = marked.mark
             if isinstance(mark, Return):
                 went = _common(before.of(mark.level), list(mark.pending))
                 before.fold(Marked(before.at, 0, 0, mark))
                 returned.append((mark.level, went))
             self.note(marked)
-        self._next = max(self._next, ownership.bounds(self._timers.store)[1])
+        self._next = max(self._next, ownership.bounds(self._store)[1])
         if not self._waiting:
             position.handover_offset, position.handover_unit = self._next, 0
         return [(level, ranges) for level, ranges in returned if ranges]
@@ -226,15 +237,19 @@ class TransferredUnits:
             return found[1], numbers[1]
         return np.concatenate(found), np.concatenate(numbers)
 
-    def give_back(self, marked: Marked, rows: Rows, places: Offsets, name_at: Offsets) -> None:
-        """Let go of messages whose giveback is in the log; their records get their DELAY back.
+    def at_offsets(self, offsets: Offsets) -> tuple[Rows, Offsets]:
+        """Return the transferred ones of the records at log offsets, and their indexes."""
+        return self.records.at_offsets(offsets, self.owned)
+
+    def note_returned(self, marked: Marked, rows: Rows, name_at: Offsets) -> None:
+        """Return messages to their level: their records are named DELAY again.
+
+        `Decisions.give_back` has taken them out of their slots.
 
         Args:
-            rows, places: of all that it names; see `Decisions.places`.
-            name_at: of all of them; see `LevelRecords.read`.
+            name_at: (n,) i8: see `LevelRecords.read`.
         """
         assert isinstance(marked.mark, Return)
-        self._timers.decisions.settle(rows, places, marked.phys_offset, returned=True)
         self.note(marked)
         self.records.rename(rows, name_at, UPPER_Y)
         self.returned += int(rows.size)
@@ -245,7 +260,6 @@ class TransferredUnits:
         Args:
             settled: (n,) ascending: what was settled otherwise is taken out already.
         """
-        timers = self._timers
         for level, ranges in returned:
             for low, high in ranges:
                 while low < high:
@@ -254,14 +268,12 @@ class TransferredUnits:
                         self.owned.promised.get(level, {}), name=UPPER_Y,
                     )  # fmt: skip
                     rows = rows[~is_among(rows["phys_offset"], settled)]
-                    timers.books.note(rows["topic_index"], rows["phys_offset"], -1)
-                    pair = candidates(
-                        rows["due_ms"], timers.position.read_ms, timers.config.window_ms
-                    )
+                    self._counts.note(rows["topic_index"], rows["phys_offset"], -1)
+                    pair = candidates(rows["due_ms"], self._position.read_ms, self._window_ms)
                     for slot_ms in pair:
-                        places = timers.units.find(rows["phys_offset"], slot_ms)
-                        timers.units.settle(distinct(places[places >= 0]), copied=True)
-                    timers.units.recount(np.concatenate(pair))
+                        places = self._units.find(rows["phys_offset"], slot_ms)
+                        self._units.settle(distinct(places[places >= 0]), copied=True)
+                    self._units.recount(np.concatenate(pair))
 
 
 def _common(ranges: list[Range], others: list[Range]) -> list[Range]:

@@ -15,7 +15,7 @@ timer log that begins later as we do. Source: TimerMessageStore, cleaning of the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -23,9 +23,7 @@ from message_store.log.commit_log import LogFile
 from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.layout import UNIT_BYTES
-
-if TYPE_CHECKING:
-    from timer_store.store import TimerStore
+from timer_store.state import TimerState
 
 PIECE_UNITS: Final = 16_384
 LOOK_UNITS: Final = 131_072  # passed at a checkpoint, at most
@@ -35,8 +33,8 @@ FILES_MAX: Final = 10  # removed at a time
 class LogCleaning:
     """Removes files of one timer log. Belongs to the event loop's thread."""
 
-    def __init__(self, timers: TimerStore) -> None:
-        self._timers = timers
+    def __init__(self, state: TimerState) -> None:
+        self._state = state
         self._pos = self._remade = 0
         self.removed_files = 0
 
@@ -46,9 +44,9 @@ class LogCleaning:
         Args:
             read_ms: the first slot that is not completely delivered.
         """
-        log = self._timers.units.log
-        if self._remade != self._timers.remade or self._pos > log.end:
-            self._pos, self._remade = 0, self._timers.remade
+        log = self._state.units.log
+        if self._remade != self._state.rebuilds or self._pos > log.end:
+            self._pos, self._remade = 0, self._state.rebuilds
         self._pos = max(self._pos, log.min_pos)
         for _ in range(LOOK_UNITS // PIECE_UNITS):
             if not log.files or self._pos >= log.files[-1].base or not self._pass(read_ms):
@@ -57,11 +55,11 @@ class LogCleaning:
 
     def _pass(self, read_ms: int) -> bool:
         """Pass some units of one file; return whether none of them is needed."""
-        log, out = self._timers.units.log, np.empty(PIECE_UNITS, layout.LOGGED)
+        log, out = self._state.units.log, np.empty(PIECE_UNITS, layout.LOGGED)
         file = log.files[log.index_of(self._pos)]
         end = log.end_in(file)
         found = int(chain.read_units(file.data, file.base, self._pos, end, out))
-        width_ms = self._timers.config.precision_ms
+        width_ms = self._state.config.precision_ms
         rows = out[:found]
         needed = (rows["due_ms"] >= 0) & (rows["slot_ms"] >= read_ms - read_ms % width_ms)
         needed &= (rows["magic"] & layout.MAGIC_DELETE) == 0
@@ -79,7 +77,7 @@ class LogCleaning:
 
         They are to be erased, in any thread.
         """
-        log = self._timers.units.log
+        log = self._state.units.log
         files: list[LogFile] = []
         while len(log.files) > 1 and len(files) < FILES_MAX and log.files[1].base <= pos:
             files.append(log.detach_first())

@@ -6,7 +6,7 @@ was put on into a later slot has its unit there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,7 @@ import numpy.typing as npt
 from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.layout import UNIT_BYTES
-
-if TYPE_CHECKING:
-    from timer_store.store import TimerStore
+from timer_store.state import TimerState
 
 Rows = npt.NDArray[Any]
 PIECE_UNITS = 16_384
@@ -29,11 +27,11 @@ class UnitWalk:
         until: timers whose records lie before this log offset.
     """
 
-    def __init__(self, timers: TimerStore, until: int) -> None:
-        self._timers, self._until = timers, until
-        log = timers.units.log
+    def __init__(self, state: TimerState, until: int) -> None:
+        self._state, self._until = state, until
+        log = state.units.log
         self._first, self._pos, self._end = log.min_pos, log.min_pos, log.end
-        self._remade = timers.remade
+        self._remade = state.rebuilds
         self._out = np.empty(PIECE_UNITS, layout.LOGGED)
 
     @property
@@ -44,7 +42,7 @@ class UnitWalk:
     @property
     def valid(self) -> bool:
         """Whether the timer log is still the one that was walked through, not made anew."""
-        return self._remade == self._timers.remade
+        return self._remade == self._state.rebuilds
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -54,7 +52,7 @@ class UnitWalk:
 
     def piece(self) -> Rows:
         """Return those among the next units, (n,) `layout.LOGGED`; valid until the next call."""
-        log = self._timers.units.log
+        log = self._state.units.log
         self._pos = max(self._pos, log.min_pos)
         if not self.left:
             return self._out[:0]
@@ -70,13 +68,13 @@ class UnitWalk:
 
     def _waits(self, rows: Rows) -> npt.NDArray[np.bool_]:
         waits = (rows["phys_offset"] < self._until) & (rows["due_ms"] >= 0)
-        waits &= rows["phys_offset"] >= self._timers.store.min_offset
+        waits &= rows["phys_offset"] >= self._state.store.min_offset
         waits &= (rows["magic"] & layout.MAGIC_DELETE) == 0
-        return np.asarray(waits & not_loaded(self._timers, rows["slot_ms"]))
+        return np.asarray(waits & not_loaded(self._state, rows["slot_ms"]))
 
 
-def not_loaded(timers: TimerStore, slot_ms: Any) -> npt.NDArray[np.bool_]:
+def not_loaded(state: TimerState, slot_ms: Any) -> npt.NDArray[np.bool_]:
     """Return which slots are not loaded, not in part either."""
-    position = timers.position
-    width_ms = timers.config.precision_ms if position.part is not None else 0
+    position = state.position
+    width_ms = state.config.precision_ms if position.part is not None else 0
     return np.asarray(slot_ms >= position.staged_ms + width_ms)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +39,7 @@ WHEEL_PAGES: Final = WHEEL_BYTES // PAGE_BYTES
 READ_BYTES: Final = 1 << 20
 LIST_SLOTS: Final = 4_096
 _SLOT = packer(TIMER_SLOT)
+DAMAGED_SUFFIX: Final = ".damaged"
 
 
 class Slot(NamedTuple):
@@ -259,3 +261,28 @@ def _write_all(fd: int, data: memoryview, pos: int) -> None:
         done = os.pwrite(fd, data, pos)
         pos += done
         data = data[done:]
+
+
+def open_wheel(path: Path, precision_ms: int, findings: list[str]) -> TimerWheel:
+    """Open a wheel; a file that cannot be one is moved aside and replaced.
+
+    Args:
+        findings: Gets a line for the operator if that happens.
+    """
+    try:
+        return TimerWheel(path, precision_ms)
+    except CorruptStore as error:
+        kept = move_aside(path)
+        findings.append(f"{error} It is kept as {kept}; the slots are made anew.")
+        return TimerWheel(path, precision_ms)
+
+
+def move_aside(path: Path) -> Path:
+    """Rename a damaged file or directory, replacing an older one; return its new path."""
+    kept = path.with_name(path.name + DAMAGED_SUFFIX)
+    if kept.is_dir():
+        shutil.rmtree(kept)
+    kept.unlink(missing_ok=True)
+    os.rename(path, kept)
+    sync_directory(path.parent)
+    return kept

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
+from message_store.store import MessageStore
 from timer_store.kernels import decide as kernels
 from timer_store.names import TIMER_TOPIC
 
@@ -23,7 +24,7 @@ NOT_WRITABLE = "the store is not writable"
 class DecidingRecords:
     """Appends markers and copies to one store."""
 
-    def __init__(self, store: Any, precision_ms: int) -> None:
+    def __init__(self, store: MessageStore, precision_ms: int) -> None:
         self._store, self._precision_ms = store, precision_ms
         self._timer = store.topics.add(TIMER_TOPIC)
         self._batch = PutBatch(BATCH_ROWS)

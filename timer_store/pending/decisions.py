@@ -21,20 +21,19 @@ for the marker would hit the copy.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from delivery.ownership import Marked
 from delivery.pending import Decided, Verdict
 from message_store.config import INT_MAX
 from message_store.ranges import distinct, is_among
 from timer_store import layout
 from timer_store.enqueue.flow_control import beyond, crowded
 from timer_store.log.slot_choice import candidates
-
-if TYPE_CHECKING:
-    from timer_store.store import TimerStore
+from timer_store.state import TimerState
 
 Rows = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
@@ -45,9 +44,9 @@ NOWHERE, STAGED, QUEUED = -1, -2, -3  # instead of a unit's place
 class Decisions:
     """Decides about waiting timers of one store."""
 
-    def __init__(self, timers: TimerStore) -> None:
-        self._timers = timers
-        self._records = timers.deciding
+    def __init__(self, state: TimerState) -> None:
+        self._state = state
+        self._records = state.deciding
         self._queued: deque[tuple[int, int]] = deque()  # queue offset, log end before its decision
         self.cancelled = self.moved = self.fired = 0
 
@@ -59,25 +58,25 @@ class Decisions:
         Args:
             rows: (n,) `layout.TIMED` of their records.
         """
-        timers = self._timers
+        state = self._state
         found = np.full(rows.size, NOWHERE, np.int64)
         plain = rows["kind"] == layout.TIMED_PLAIN
         queued = plain & self._in_queue(rows)
         found[queued] = QUEUED
-        staged = timers.stage.contains(rows["phys_offset"], rows["due_ms"]) & plain & ~queued
+        staged = state.stage.contains(rows["phys_offset"], rows["due_ms"]) & plain & ~queued
         found[staged] = STAGED
         rest = plain & ~queued & ~staged
         found[rest] = self._in_slots(rows if rest.all() else rows[rest])
-        found[timers.claims.has(rows["phys_offset"])] = NOWHERE
+        found[state.claims.has(rows["phys_offset"])] = NOWHERE
         return found
 
     def _in_queue(self, rows: Rows) -> Mask:
         """Return which timers are not taken in yet, and not settled either."""
-        ahead = rows["queue_offset"] >= self._timers.position.queue_offset
+        ahead = rows["queue_offset"] >= self._state.position.queue_offset
         if ahead.any():
-            ahead &= ~is_among(rows["phys_offset"], self._timers.intake.skip)
-        if self._timers.handovers.behind:
-            ahead |= self._timers.handovers.limbo(rows)
+            ahead &= ~is_among(rows["phys_offset"], self._state.enqueue.skip)
+        if self._state.transfers.behind:
+            ahead |= self._state.transfers.limbo(rows)
         return np.asarray(ahead)
 
     def _in_slots(self, rows: Rows) -> Offsets:
@@ -85,22 +84,22 @@ class Decisions:
 
         Of a timer that is in two, as its slot is being rolled, the later one: only that counts it.
         """
-        timers, position = self._timers, self._timers.position
+        state, position = self._state, self._state.position
         found = np.full(rows.size, NOWHERE, np.int64)
-        pair = candidates(rows["due_ms"], position.read_ms, timers.config.window_ms)
-        for slot_ms in reversed(pair) if timers.delivery.is_rolling else pair:
+        pair = candidates(rows["due_ms"], position.read_ms, state.config.window_ms)
+        for slot_ms in reversed(pair) if state.dequeue.is_rolling else pair:
             ahead = (found == NOWHERE) & self._not_loaded(rows, slot_ms)
             if ahead.any():
                 mine = slice(None) if ahead.all() else ahead
-                found[mine] = timers.units.find(rows["phys_offset"][mine], slot_ms[mine])
+                found[mine] = state.units.find(rows["phys_offset"][mine], slot_ms[mine])
         return found
 
     def _not_loaded(self, rows: Rows, slot_ms: Offsets) -> Mask:
-        position = self._timers.position
+        position = self._state.position
         ahead = slot_ms >= position.staged_ms
         if position.part is not None:
             due_ms, phys_offset = position.part
-            here = slot_ms < position.staged_ms + self._timers.config.precision_ms
+            here = slot_ms < position.staged_ms + self._state.config.precision_ms
             loaded = (rows["due_ms"] < due_ms) | (
                 (rows["due_ms"] == due_ms) & (rows["phys_offset"] <= phys_offset)
             )
@@ -118,7 +117,7 @@ class Decisions:
             log_end: where the log ended before those records.
             returned: they belong to a level again.
         """
-        timers = self._timers
+        state = self._state
         queued = places == QUEUED
         if queued.any() and returned:
             rows, places = rows[~queued], places[~queued]
@@ -129,26 +128,36 @@ class Decisions:
             return
         staged = places == STAGED
         places = self._units_of_staged(rows, places, staged)
-        timers.units.discount(places[places >= 0])
+        state.units.discount(places[places >= 0])
         if staged.any():
-            timers.stage.settle(rows["phys_offset"][staged], rows["due_ms"][staged])
-        (timers.claims.add_returned if returned else timers.claims.add)(rows["phys_offset"], places)
-        if timers.delivery.is_rolling:
+            state.stage.settle(rows["phys_offset"][staged], rows["due_ms"][staged])
+        (state.claims.add_returned if returned else state.claims.add)(rows["phys_offset"], places)
+        if state.dequeue.is_rolling:
             self._settle_rolled(rows, places)
-        timers.books.note(rows["topic_index"], rows["phys_offset"], -1)
+        state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
+
+    def give_back(self, marked: Marked, rows: Rows, places: Offsets, name_at: Offsets) -> None:
+        """Return messages to their level; the ownership record that says so is in the log.
+
+        Args:
+            rows, places: of all pending messages that the record names; see `places`.
+            name_at: (n,) i8: see `LevelRecords.read`.
+        """
+        self.settle(rows, places, marked.phys_offset, returned=True)
+        self._state.transfers.note_returned(marked, rows, name_at)
 
     def _settle_rolled(self, rows: Rows, places: Offsets) -> None:
         """Have the units go, too, that such timers have left in the slot that is being rolled."""
-        timers = self._timers
-        first, _ = candidates(rows["due_ms"], timers.position.read_ms, timers.config.window_ms)
-        passed = timers.units.find(rows["phys_offset"], first)
+        state = self._state
+        first, _ = candidates(rows["due_ms"], state.position.read_ms, state.config.window_ms)
+        passed = state.units.find(rows["phys_offset"], first)
         left = (passed >= 0) & (passed != places)
-        timers.claims.add_returned(rows["phys_offset"][left], passed[left])
+        state.claims.add_returned(rows["phys_offset"][left], passed[left])
 
     def _skip(self, rows: Rows, log_end: int) -> None:
         """Have timers that stand in the queue not be taken in."""
-        intake = self._timers.intake
-        intake.skip = distinct(intake.skip, rows["phys_offset"])
+        enqueue = self._state.enqueue
+        enqueue.skip = distinct(enqueue.skip, rows["phys_offset"])
         self._queued.append((int(rows["queue_offset"].max()), log_end))
 
     def scan_from(self) -> int:
@@ -156,21 +165,21 @@ class Decisions:
 
         The queue is fetched again from the checkpoint on, and with it those timers.
         """
-        timers = self._timers
-        while self._queued and self._queued[0][0] < timers.position.queue_offset:
+        state = self._state
+        while self._queued and self._queued[0][0] < state.position.queue_offset:
             self._queued.popleft()
         if not self._queued:
-            return int(timers.store.max_offset)
+            return int(state.store.max_offset)
         return self._queued[0][1]
 
     def _units_of_staged(self, rows: Rows, places: Offsets, staged: Mask) -> Offsets:
         """Return the places of units, those of staged timers too, which lie in their slot still."""
-        timers = self._timers
+        state = self._state
         if not staged.any():
             return places
         places, mine = places.copy(), rows[staged]
-        first, _ = candidates(mine["due_ms"], timers.position.read_ms, timers.config.window_ms)
-        places[staged] = timers.units.find(mine["phys_offset"], first)
+        first, _ = candidates(mine["due_ms"], state.position.read_ms, state.config.window_ms)
+        places[staged] = state.units.find(mine["phys_offset"], first)
         return places
 
     # -- decisions ------------------------------------------------------------------------------
@@ -179,50 +188,50 @@ class Decisions:
         """Have timers never be delivered. See `delivery.pending.PendingMessages`."""
         rows, places, decided = self._look(offsets)
         at = np.flatnonzero(places != NOWHERE)
-        log_end, now_ms = self._timers.store.max_offset, self._timers.clock.now_ms()
+        log_end, now_ms = self._state.store.max_offset, self._state.clock.now_ms()
         refused = self._records.put_markers(rows[at], now_ms, named=True)
         self.cancelled += self._conclude(rows, places, at, refused, decided, log_end)
         return decided
 
     def move(self, offsets: Offsets, due_ms: Offsets, hooks: Any = None) -> Decided:
         """Have timers be delivered at another time; one that has come: now."""
-        timers = self._timers
+        state = self._state
         rows, places, decided = self._look(offsets)
-        now_ms = timers.clock.now_ms()
+        now_ms = state.clock.now_ms()
         waits = places != NOWHERE
-        too_far = waits & (due_ms - now_ms > timers.config.max_delay_ms)
+        too_far = waits & (due_ms - now_ms > state.config.max_delay_ms)
         for index in np.flatnonzero(too_far).tolist():
             decided.verdicts[index] = Verdict.REFUSED
             decided.remarks[index] = (
                 f"{int(due_ms[index])} is further away than the max delay "
-                f"{timers.config.max_delay_ms}ms (timerMaxDelaySec) from {now_ms}"
+                f"{state.config.max_delay_ms}ms (timerMaxDelaySec) from {now_ms}"
             )
         past = waits & (due_ms <= now_ms)
         self._fire(rows, places, np.flatnonzero(past), decided)
         at = np.flatnonzero(waits & ~too_far & ~past)
         at = self._with_room(at, rows["due_ms"], due_ms, decided)
-        log_end = timers.store.max_offset
+        log_end = state.store.max_offset
         refused = self._records.put_copies(rows[at], due_ms[at], now_ms)
         self.moved += self._conclude(rows, places, at, refused, decided, log_end)
         moved = at[decided.verdicts[at] == Verdict.DONE]
-        width_ms = timers.config.precision_ms
+        width_ms = state.config.precision_ms
         other = (rows["due_ms"][moved] - 1) // width_ms != (due_ms[moved] - 1) // width_ms
         self._records.put_markers(rows[moved[other]], now_ms, named=False)
-        decided.log_end = timers.store.max_offset
+        decided.log_end = state.store.max_offset
         return decided
 
     def _with_room(
         self, at: Offsets, was_ms: Offsets, due_ms: Offsets, decided: Decided
     ) -> Offsets:
         """Return those that stay in their slot, or find room in another; tell why of the rest."""
-        config, width_ms = self._timers.config, self._timers.config.precision_ms
+        config, width_ms = self._state.config, self._state.config.precision_ms
         if not config.flow_control or config.slot_timers_max >= INT_MAX:
             return at
         slots_ms = (due_ms[at] - 1) // width_ms * width_ms
         coming = np.flatnonzero((was_ms[at] - 1) // width_ms * width_ms != slots_ms)
         room = np.ones(at.size, np.bool_)
         limit = config.slot_timers_max
-        for index, slot_ms, count in beyond(slots_ms[coming], self._timers.slot_count, limit):
+        for index, slot_ms, count in beyond(slots_ms[coming], self._state.slot_count, limit):
             refused = coming[index]
             room[refused] = False
             decided.verdicts[at[refused]] = Verdict.REFUSED
@@ -238,11 +247,11 @@ class Decisions:
     def _look(self, offsets: Offsets) -> tuple[Rows, Offsets, Decided]:
         """Return records, places, and what is told of those that do not wait."""
         assert distinct(offsets).size == offsets.size, "each timer once"
-        rows = self._timers.records.read(offsets)
+        rows = self._state.records.read(offsets)
         places = self.places(rows)
         verdicts = np.full(offsets.size, Verdict.DELIVERED, np.int8)
         verdicts[rows["kind"] != layout.TIMED_PLAIN] = Verdict.UNKNOWN
-        return rows, places, Decided(verdicts, log_end=self._timers.store.max_offset)
+        return rows, places, Decided(verdicts, log_end=self._state.store.max_offset)
 
     def _conclude(
         self,
@@ -263,21 +272,21 @@ class Decisions:
         decided.verdicts[done] = Verdict.DONE
         if done.size:
             self.settle(rows[done], places[done], log_end)
-        decided.log_end = self._timers.store.max_offset
+        decided.log_end = self._state.store.max_offset
         return int(done.size)
 
     def _fire(self, rows: Rows, places: Offsets, at: Offsets, decided: Decided) -> None:
         """Carry timers to their topics before their time."""
         if not at.size:
             return
-        timers = self._timers
-        now_ms, log_end = timers.clock.now_ms(), timers.store.max_offset
+        state = self._state
+        now_ms, log_end = state.clock.now_ms(), state.store.max_offset
         staged = np.zeros(at.size, layout.STAGED)
         for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
             staged[column] = rows[column][at]
         staged["pos"], staged["write_ms"], staged["magic"] = -1, now_ms, layout.MAGIC_DEFAULT
         staged["state"] = layout.STAGED_FIRED
-        trip = timers.deliverer.deliver_batch(staged, now_ms)
+        trip = state.deliverer.deliver_batch(staged, now_ms)
         refused = dict.fromkeys(range(trip.done, at.size), trip.refusal)
         self.fired += self._conclude(rows, places, at, refused, decided, log_end)
         for item in trip.parked:
@@ -285,4 +294,4 @@ class Decisions:
             remark = f"it went to quarantine, {item.reason.value}: {item.detail}"
             decided.remarks |= dict.fromkeys(where.tolist(), remark)
         self._records.put_markers(rows[at[: trip.done]], now_ms, named=False)
-        decided.log_end = timers.store.max_offset
+        decided.log_end = state.store.max_offset

@@ -83,7 +83,7 @@ def _add_slots(timers: TimerStore, span: Span, bins: Bins, until_ms: int | None 
         bins += np.bincount(places, num, bins.size).astype(np.int64)
         beyond += int(num.sum())
     if position.part is not None:
-        left = timers.books.total - len(timers.stage) - beyond
+        left = timers.counts.total - len(timers.stage) - beyond
         bins[_which(position.staged_ms, span)] += max(left, 0)
 
 

@@ -373,7 +373,7 @@ def first_rows(rows: Rows, count: int) -> Rows:
 def _by_key(timers: TimerStore, query: Query) -> Page:
     """Return the waiting timers with a key: found through the key index."""
     end_ms = timers.clock.now_ms() + CLOCK_SLACK_MS
-    topics = [TIMER_TOPIC, *([SCHEDULE_TOPIC] if timers.handovers.owned else [])]
+    topics = [TIMER_TOPIC, *([SCHEDULE_TOPIC] if timers.transfers.owned else [])]
     found = [
         np.array(timers.store.query_keys(topic, query.key, KEY_RECORDS_MAX, 0, end_ms), np.int64)
         for topic in topics

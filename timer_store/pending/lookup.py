@@ -113,7 +113,7 @@ class PendingTimers:
     async def _records(self, keys: Sequence[str]) -> tuple[Matches, Rows]:
         """Return the records that have some keys, those that levels handed over too."""
         topics = [TIMER_TOPIC]
-        if self._timers.handovers.owned:
+        if self._timers.transfers.owned:
             topics.append(SCHEDULE_TOPIC)
         matches = await search(self._timers.store, topics, keys)
         pieces = [
@@ -174,7 +174,7 @@ class PendingTimers:
 
     def _handed_by_topic(self, index: int, from_ms: int, until_ms: int) -> Iterator[Found]:
         """Find what levels handed over for a topic."""
-        handovers = self._timers.handovers
+        handovers = self._timers.transfers
         for level in list(handovers.owned.pieces):
             for first, end in handovers.owned.of(level):
                 for start in range(first, end, PIECE_UNITS):

@@ -11,25 +11,29 @@ import numpy.typing as npt
 from message_store import layout as store_layout
 from message_store.errors import RecordUnreadable
 from message_store.queues.consume_queues import is_topic_name
+from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.kernels.fetch import from_records
 from timer_store.kernels.records import units_at
 from timer_store.names import TIMER_TOPIC
 
 Rows = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+ReadTransferred = Callable[[Offsets], tuple[Rows, Offsets]]
 
 
 class RecordReader:
     """Reads timers by the log offset of their record.
 
-    Attributes:
-        others: reads what lies elsewhere than in the timer topic; the caller sets it.
+    Args:
+        read_transferred: Returns the transferred level messages among records at log offsets,
+            and their indexes.
     """
 
-    def __init__(self, store: Any, precision_ms: int) -> None:
-        self.others: Callable[[npt.NDArray[np.int64]], tuple[Rows, npt.NDArray[np.int64]]] | None
-        self.others = None
-        self._store = store
+    def __init__(
+        self, store: MessageStore, precision_ms: int, read_transferred: ReadTransferred
+    ) -> None:
+        self._store, self._read_transferred = store, read_transferred
         self._numbers = np.array([store.topics.add(TIMER_TOPIC), precision_ms, 0], np.int64)
         self._text = np.zeros(1, layout.TIMER_TEXT)
         self._frames = np.zeros(1, store_layout.SCANNED)
@@ -52,10 +56,9 @@ class RecordReader:
             mine = order[first:end]
             span = file.base, min(file.size, log.end - file.base)
             timed[mine] = self._read_file(file.data, span, ranked[first:end])
-        if self.others is not None:
-            broken = np.flatnonzero(timed["kind"] == layout.TIMED_BROKEN)
-            rows, at = self.others(offsets[broken])
-            timed[broken[at]] = rows
+        broken = np.flatnonzero(timed["kind"] == layout.TIMED_BROKEN)
+        rows, at = self._read_transferred(offsets[broken])
+        timed[broken[at]] = rows
         return timed
 
     def _read_file(self, data: Any, span: tuple[int, int], offsets: Any) -> Rows:
@@ -72,7 +75,7 @@ class RecordReader:
         return timed
 
 
-def name_topics(store: Any, timed: Rows) -> None:
+def name_topics(store: MessageStore, timed: Rows) -> None:
     """Give real topics that are not in the topic table their index, so that the books know them.
 
     Args:
@@ -96,7 +99,7 @@ def name_topics(store: Any, timed: Rows) -> None:
         row["topic_index"] = found
 
 
-def _add_topic(store: Any, phys_offset: int, alike: list[tuple[int, bytes]]) -> int:
+def _add_topic(store: MessageStore, phys_offset: int, alike: list[tuple[int, bytes]]) -> int:
     """Give the real topic of one record its index; -1: it cannot be a topic."""
     name = store.read_record(phys_offset).properties.get("REAL_TOPIC", "")
     if not is_topic_name(name):

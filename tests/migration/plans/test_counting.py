@@ -108,7 +108,7 @@ def test_records_whose_name_cannot_change_are_told_and_come_as_all(rig: Migratio
     found = obstacle(plan_of(rig, 4), ObstacleKind.HAS_CRC)
     assert (found.level, found.count, found.blocks) == (4, 2, False)
     assert rig.drain.step(4, 10).moved == 3
-    assert rig.timers.handovers.records.unnamed == 2
+    assert rig.timers.transfers.records.unnamed == 2
     assert rig.verify(4).is_right
     rig.advance(60_000)
     assert sorted(r.body for r in rig.delivered()) == [b"a", b"b", b"c"]
@@ -127,7 +127,7 @@ def test_what_is_due_beyond_the_roll_window_waits_with_its_level(tmp_path: Path)
     rig.advance(15_000)  # the first ten are nearer now
     assert rig.drain.step(5, 100).moved == 10
     assert "beyond the roll window" in rig.drain.step(5, 100).waits
-    assert (rig.level_pending, rig.timers.books.total) == (10, 10)
+    assert (rig.level_pending, rig.timers.counts.total) == (10, 10)
     rig.advance(130_000)
     assert len(rig.delivered()) == 2 * len(due)
     rig.close()

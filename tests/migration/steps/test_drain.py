@@ -47,7 +47,7 @@ def test_a_drained_message_is_delivered_as_its_level_would_have(tmp_path: Path) 
     while moved.level_pending > 500:
         assert moved.drain.step(4 if steps % 2 else 5, 50).moved == 50
         steps += 1
-    assert moved.timers.books.total == 500
+    assert moved.timers.counts.total == 500
     for rig in (plain, moved):
         rig.advance(130_000)
     assert Counter(r.body for r in moved.delivered()) == Counter(due.keys())
@@ -63,7 +63,7 @@ def test_both_services_know_after_a_kill_what_is_whose(tmp_path: Path) -> None:
     assert rig.drain.step(4, 30).moved == 30
     rig.kill()
     rig = MigrationRig(tmp_path, rig.clock).open()
-    assert (rig.level_pending, rig.timers.books.total) == (70, 30)
+    assert (rig.level_pending, rig.timers.counts.total) == (70, 30)
     rig.advance(70_000)
     assert Counter(r.body for r in rig.delivered()) == Counter(due.keys())
     assert all(r.store_ms == due[r.body] for r in rig.delivered())

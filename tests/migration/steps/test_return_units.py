@@ -25,7 +25,7 @@ def check(rig: MigrationRig, due: dict[bytes, int]) -> None:
 
 
 def pending(rig: MigrationRig) -> tuple[int, int]:
-    return rig.level_pending, rig.timers.books.total
+    return rig.level_pending, rig.timers.counts.total
 
 
 def test_what_was_given_back_is_delivered_by_the_level(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_part_that_came_due_meanwhile_does_not_come_back(tmp_path: Path) -> No
     due = fill(rig, 100, (4,))
     rig.drain.step(4, 80)
     rig.advance(59_993)  # some have left, a few are staged
-    left = rig.timers.books.total
+    left = rig.timers.counts.total
     assert 0 < left < 50
     assert rig.giveback.step(4, 1_000).moved == left
     assert not rig.giveback.left(4)

@@ -53,7 +53,7 @@ def test_what_is_settled_is_not_gone_through_for_each_piece(tmp_path: Path) -> N
     rig = TimerRig(tmp_path).open()
     now_ms = rig.clock.now_ms()
     rig.put_many([(now_ms + 60_000, "T", 0, b"x") for _ in range(1_000)])
-    intake, times = rig.timers.intake, []
+    intake, times = rig.timers.enqueue, []
     for settled in (100, 5_000_000):
         intake.skip = (1 << 40) + np.arange(settled)
         rig.timers.position.queue_offset = 0

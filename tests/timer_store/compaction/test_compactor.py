@@ -60,29 +60,29 @@ def test_survivors_are_copied_the_files_go_and_each_comes_once_at_its_time(rig, 
     assert rig.clean() == 0
     disk.percent = 86
     assert rig.clean() == 0
-    pending = rig.timers.books.by_topic()
+    pending = rig.timers.counts.by_topic()
     rig.compact()
     compaction = rig.timers.compaction
     assert compaction.copied == len(due)
     assert compaction.waits == Waits.NOTHING
-    assert rig.timers.books.by_topic() == pending
+    assert rig.timers.counts.by_topic() == pending
     assert rig.clean() == 0, "the copies are in no checkpoint yet"
     assert rig.persist()
     assert rig.clean() >= 4
     assert compaction.freed_bytes >= 4 * FILE_BYTES
-    assert rig.timers.books.first_file == rig.store.min_offset
+    assert rig.timers.counts.first_file == rig.store.min_offset
     copies = rig.delivered(TIMER_TOPIC, TIMER_QUEUE)[-len(due) :]
     assert {copy.properties["TIMER_ROLL_TIMES"] for copy in copies} == {"1"}
     rig.advance(DAY_MS - (rig.clock.now_ms() + DAY_MS - due[0]) - 1)
     assert arrived(rig) == []
     rig.advance(DAY_MS)
     assert arrived(rig) == [(due_ms, due_ms) for due_ms in due]
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 def test_no_more_than_the_pressure_asks_for(rig, disk):
     sparse(rig, files=6)
-    in_first = rig.timers.books.by_file()[0]
+    in_first = rig.timers.counts.by_file()[0]
     disk.percent = 85.05  # half a file too much
     rig.compact()
     assert rig.timers.compaction.copied == in_first
@@ -132,13 +132,13 @@ def test_files_that_others_need_are_left(rig, disk):
     sparse(rig)
     other = rig.store.log.files[1].base + 5
     rig.store.retention.add_pin(lambda: other, owner="levels")
-    in_first = rig.timers.books.by_file()[0]
+    in_first = rig.timers.counts.by_file()[0]
     disk.percent = 88
     rig.compact()
     compaction = rig.timers.compaction
     assert compaction.copied == in_first
     assert compaction.waits == Waits.OTHERS
-    assert rig.timers.first_needed == rig.store.log.files[1].base
+    assert rig.timers.state.first_needed == rig.store.log.files[1].base
 
 
 def test_nothing_is_copied_that_cannot_be_stored_or_taken_in(rig, disk):
@@ -170,7 +170,7 @@ def test_due_timers_go_first(rig, disk):
     compaction.look()
     rig.clock.advance(5)
     assert rig.timers.turn(rig.clock.now_ms())
-    while rig.timers.delivery.is_due(rig.clock.now_ms()):
+    while rig.timers.dequeue.is_due(rig.clock.now_ms()):
         assert compaction.moment_ms == 0, "no piece yet"
         assert rig.timers.turn(rig.clock.now_ms())
     assert len(rig.bodies()) == 20
@@ -295,7 +295,7 @@ def test_by_hand_expired_files_are_made_free_and_go_at_any_hour(rig, disk):
     age(rig, 73)
     end = rig.store.log.files[2].base + FILE_BYTES
     rig.compact(by_hand=True)
-    by_file = rig.timers.books.by_file()
+    by_file = rig.timers.counts.by_file()
     assert min(by_file) >= end
     assert rig.clean() == 0
     assert rig.persist()

@@ -163,8 +163,8 @@ class World:
         newest = {number_of(r): r.phys_offset for r in mine if r.body.startswith(b"<")}
         assert waiting <= newest.keys(), "lost"
         size = timers.store.log.file_bytes
-        assert timers.books.total == len(waiting)
-        assert timers.books.by_file() == Counter(newest[n] // size * size for n in waiting)
+        assert timers.counts.total == len(waiting)
+        assert timers.counts.by_file() == Counter(newest[n] // size * size for n in waiting)
         if waiting:
             assert timers.first_pending_offset <= min(newest[n] for n in waiting)
 
@@ -210,7 +210,7 @@ def test_death_at_every_write(torn, cut):
             assert world.rig.timers.compaction.copied > 0
             world.advance(8 * SPAN_MS)
             world.check()
-            assert world.rig.timers.books.total == 0
+            assert world.rig.timers.counts.total == 0
         finally:
             world.end()
         steps += every
@@ -251,6 +251,6 @@ def test_any_order_of_deeds_and_deaths(seed, acts):
             world.check()
         world.advance(20 * SPAN_MS)
         world.check()
-        assert world.rig.timers.books.total == 0
+        assert world.rig.timers.counts.total == 0
     finally:
         world.end()

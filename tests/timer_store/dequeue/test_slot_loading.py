@@ -45,7 +45,7 @@ def config():
 def rig(tmp_path: Path, monkeypatch, config):
     monkeypatch.setattr(loading, "LARGE", 1)
     rig = TimerRig(tmp_path, **config).open()
-    rig.pool = rig.timers.delivery.loader._pool = Later()
+    rig.pool = rig.timers.dequeue.loader._pool = Later()
     yield rig
     rig.pool.run()
     if rig.is_open:
@@ -80,8 +80,8 @@ def finish(rig):
     rig.pool.run()
     rig.work()
     rig.advance(10 * SECOND_MS)
-    assert rig.timers.books.total == 0
-    assert rig.timers.remade == 0
+    assert rig.timers.counts.total == 0
+    assert rig.timers.state.rebuilds == 0
     return [int(body) for body in rig.bodies()]
 
 
@@ -144,8 +144,8 @@ def test_a_slot_in_parts(rig, when):
 def test_a_start_over_does_not_see_what_was_read(rig):
     begun(rig)
     rig.pool.run()
-    rig.timers.delivery.loader.drop()
-    rig.timers.delivery.loader._pool = None
+    rig.timers.dequeue.loader.drop()
+    rig.timers.dequeue.loader._pool = None
     rig.work()
     assert len(rig.timers.stage) == 20
 
@@ -153,7 +153,7 @@ def test_a_start_over_does_not_see_what_was_read(rig):
 def test_the_thread_tells_when_it_has_read(tmp_path, monkeypatch):
     monkeypatch.setattr(loading, "LARGE", 1)
     rig, told = TimerRig(tmp_path).open(), threading.Event()
-    with rig.timers.delivery.loader.threaded(told.set):
+    with rig.timers.dequeue.loader.threaded(told.set):
         first_ms = rig.clock.now_ms() // SECOND_MS * SECOND_MS + 2 * SECOND_MS
         put(rig, [first_ms + n for n in range(1, 50)])
         rig.clock.set_ms(first_ms)

@@ -38,14 +38,14 @@ def test_what_was_delivered_of_a_second_is_settled_in_it(rig, after_ms):
     put(rig, *DELAYS_MS)
     rig.advance(after_ms)
     left = sum(delay_ms > after_ms for delay_ms in DELAYS_MS)
-    assert rig.timers.books.total == left
+    assert rig.timers.counts.total == left
     rig.close()  # asserts what an Apache broker finds
     rig.open()
     assert rig.notices == []
-    assert rig.timers.books.total == left
+    assert rig.timers.counts.total == left
     rig.advance(2_000)
     assert came(rig) == list(DELAYS_MS)
-    assert rig.timers.remade == 0
+    assert rig.timers.state.rebuilds == 0
 
 
 def test_a_slot_of_which_a_part_is_loaded(tmp_path):
@@ -53,7 +53,7 @@ def test_a_slot_of_which_a_part_is_loaded(tmp_path):
     put(rig, *DELAYS_MS)
     rig.advance(2_250)
     assert rig.timers.position.part is not None
-    assert 0 < rig.timers.books.total < len(DELAYS_MS)
+    assert 0 < rig.timers.counts.total < len(DELAYS_MS)
     rig.close()
     rig.open()
     rig.advance(2_000)
@@ -135,7 +135,7 @@ def test_a_kill_while_others_were_put_on_makes_nothing_anew(rig, after_ms, end, 
     rig.advance(after_ms)
     if end == "between":  # the two checkpoints of the end
         with monkeypatch.context() as patch:
-            patch.setattr(rig.timers.delivery, "take_passed", lambda: NO_PLACES)
+            patch.setattr(rig.timers.dequeue, "take_passed", lambda: NO_PLACES)
             assert asyncio.run(rig.keeper.leave())
     else:
         assert rig.persist()
@@ -146,7 +146,7 @@ def test_a_kill_while_others_were_put_on_makes_nothing_anew(rig, after_ms, end, 
     assert rig.notices == []
     rig.advance(25_000)
     assert came(rig) == delays_ms
-    assert rig.timers.remade == 0
+    assert rig.timers.state.rebuilds == 0
 
 
 def test_without_it_an_apache_broker_would_find_them(rig):
@@ -165,7 +165,7 @@ def test_a_turn_that_was_cut_short_leaves_every_unit_as_it_is(rig, monkeypatch, 
 
     put(rig, *DELAYS_MS)
     rig.advance(2_250)
-    left = rig.timers.books.total
+    left = rig.timers.counts.total
     with monkeypatch.context() as patch:
         patch.setattr(rig.timers.deliverer, "deliver_batch", fail)
         with pytest.raises(MemoryError):

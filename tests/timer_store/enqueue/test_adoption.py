@@ -136,7 +136,7 @@ def test_what_waits_is_told_apart(seed, lost, tmp_path):
         (tmp_path / "timerwheel").write_bytes(b"no wheel")
     rig.config = TimerRig(tmp_path).config
     rig.open()
-    assert rig.timers.books.total == len(waits)
+    assert rig.timers.counts.total == len(waits)
     rig.kill()
     rig.open()
     rig.advance(600_000)

@@ -33,7 +33,7 @@ def test_the_last_unit_names_the_last_record_after_timers_were_put_on(rig, count
     due_ms = rig.clock.now_ms() + 45_000
     rig.put_many([(due_ms - n * 1_000, "T", 0, b"%d" % n) for n in range(count)])
     rig.advance(21_500)
-    waiting = rig.timers.books.total
+    waiting = rig.timers.counts.total
     assert rig.persist(last=True)
     last = units(rig)[-1]
     assert last["phys_offset"] == last_in_queue(rig)
@@ -42,7 +42,7 @@ def test_the_last_unit_names_the_last_record_after_timers_were_put_on(rig, count
     rig.close()
     rig.open()
     assert rig.notices == []
-    assert rig.timers.books.total == waiting
+    assert rig.timers.counts.total == waiting
     rig.advance(30_000)
     assert sorted(map(int, rig.bodies())) == list(range(count))
 
@@ -76,4 +76,4 @@ def test_a_timer_in_the_slot_of_that_unit_waits_on(rig, killed):
     assert rig.notices == []
     rig.advance(20_000)
     assert rig.bodies() == [b"last", b"rolls"]
-    assert rig.timers.remade == 0, "nothing was missing in its slot"
+    assert rig.timers.state.rebuilds == 0, "nothing was missing in its slot"

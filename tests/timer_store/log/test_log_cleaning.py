@@ -39,7 +39,7 @@ def test_files_go_when_their_timers_have_come(rig, end):
     getattr(rig, end)()
     rig.open()
     assert rig.notices == []
-    assert rig.timers.books.total == 200
+    assert rig.timers.counts.total == 200
     rig.advance(10_000)
     assert len(rig.bodies()) == 400
 
@@ -60,7 +60,7 @@ def test_a_file_in_which_one_waits_stays_until_it_is_put_on(rig, end):
     getattr(rig, end)()
     rig.open()
     assert rig.notices == []
-    assert rig.timers.books.total == 1
+    assert rig.timers.counts.total == 1
     rig.advance(600_000)
     assert len(rig.bodies()) == 161
 
@@ -94,7 +94,7 @@ def test_units_of_settled_timers_keep_no_file(rig):
     assert len(files(rig)) == 1
     rig.kill()
     rig.open()
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 def test_settled_units_at_the_end_of_a_chain_keep_no_file(rig):
@@ -125,6 +125,6 @@ def test_a_timer_log_made_anew_is_looked_at_from_its_beginning(rig):
     assert rig.timers.units.log.min_pos == files(rig)[0]
     rig.kill()
     rig.open()
-    assert rig.timers.books.total == 210
+    assert rig.timers.counts.total == 210
     rig.advance(70_000)
     assert len(rig.bodies()) == 410

@@ -30,7 +30,7 @@ def put(rig: TimerRig, count: int, delay_ms: int) -> list[int]:
 
 
 def walked(rig: TimerRig, until: int = 1 << 60) -> list[int]:
-    walk, found = UnitWalk(rig.timers, until), []
+    walk, found = UnitWalk(rig.timers.state, until), []
     while walk.left:
         found += walk.piece()["phys_offset"].tolist()
     done, whole = walk.progress
@@ -70,9 +70,9 @@ def test_damage_is_passed_over(rig):
 
 def test_a_log_that_was_made_anew_ends_it(rig):
     put(rig, 60, FAR_MS)
-    walk = UnitWalk(rig.timers, 1 << 60)
+    walk = UnitWalk(rig.timers.state, 1 << 60)
     walk.piece()
-    rig.timers.remade += 1
+    rig.timers.state.rebuilds += 1
     assert not walk.left
     assert not walk.valid
     assert walk.piece().size == 0

@@ -65,15 +65,15 @@ ENDS = ["none", "close", "kill", "persist kill"]
 def test_a_cancelled_timer_never_comes(rig, delay_ms, end):
     victim, other = put(rig, delay_ms, "a"), put(rig, delay_ms, "b")
     assert waiting(rig).cancel(one(victim)).verdicts.tolist() == [Verdict.DONE]
-    assert rig.timers.books.total == 1
+    assert rig.timers.counts.total == 1
     restart(rig, end)
-    assert rig.timers.books.total == 1
+    assert rig.timers.counts.total == 1
     assert waiting(rig).cancel(one(victim)).verdicts.tolist() == [Verdict.DELIVERED]
     assert waiting(rig).by_offset(one(victim)).gone.tolist() == [Verdict.CANCELLED]
     rig.advance(delay_ms + 2_000)
     assert rig.bodies() == [b"b"]
     assert waiting(rig).cancel(one(other)).verdicts.tolist() == [Verdict.DELIVERED]
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -87,7 +87,7 @@ def test_a_moved_timer_comes_at_its_new_time_and_once(rig, first_ms, then_ms, en
     decided = waiting(rig).move(one(offset), one(start_ms + then_ms), None)
     assert decided.verdicts.tolist() == [Verdict.DONE]
     restart(rig, end)
-    assert rig.timers.books.total == 1
+    assert rig.timers.counts.total == 1
     found = waiting(rig).by_offset(one(offset))
     assert found.due_ms.tolist() == [start_ms + then_ms]
     rig.advance(then_ms - 1)
@@ -112,7 +112,7 @@ def test_a_fired_timer_comes_now_and_once(rig, delay_ms, how, end):
     assert decided.verdicts.tolist() == [Verdict.DONE]
     assert rig.bodies() == [b"a"]
     restart(rig, end)
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
     rig.advance(delay_ms + 2_000)
     assert rig.bodies() == [b"a"]
     assert waiting(rig).by_offset(one(offset)).gone.tolist() == [Verdict.DELIVERED]
@@ -133,7 +133,7 @@ def test_what_was_delivered_or_is_no_timer_is_told(rig):
 def test_in_the_millisecond_of_its_delivery_it_is_one_or_the_other(rig, decide):
     offsets = [put(rig, 50, f"{n}") for n in range(60)]
     rig.clock.advance(50)
-    rig.timers.delivery.config = rig.timers.config.__class__(
+    rig.timers.dequeue.config = rig.timers.config.__class__(
         batch_records_max=20, max_delay_s=100 * 86_400
     )
     rig.timers.turn(rig.clock.now_ms())  # 20 of them left
@@ -163,29 +163,31 @@ def test_a_slot_that_is_loaded_in_parts(tmp_path, decide, end):
     rest = [n for n in range(100) if n % 3]
     expected = rest if decide == "cancel" else list(range(100))
     assert sorted(map(int, rig.bodies())) == expected
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
     rig.close()
 
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
 def test_a_timer_that_is_not_taken_in_yet(rig, decide, end):
-    rig.timers.config = rig.timers.config.__class__(stop_enqueue=True, max_delay_s=100 * 86_400)
+    rig.timers.state.config = rig.timers.config.__class__(
+        stop_enqueue=True, max_delay_s=100 * 86_400
+    )
     offsets = [put(rig, 2_000, f"{n}") for n in range(4)]
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
     wanted = one(*offsets[1:3])
     decided = decide_on(rig, decide, wanted, 4_000)
     assert decided.verdicts.tolist() == [Verdict.DONE] * 2
     again = waiting(rig).cancel(wanted)
     assert again.verdicts.tolist() == [Verdict.DELIVERED] * 2
     restart(rig, end)
-    rig.timers.config = rig.config
+    rig.timers.state.config = rig.config
     rig.advance(3_000)
     expected = {"cancel": [0, 3], "fire": [0, 1, 2, 3], "move": [0, 3]}[decide]
     assert sorted(map(int, rig.bodies())) == expected
     rig.advance(3_000)
     assert sorted(map(int, rig.bodies())) == ([0, 3] if decide == "cancel" else [0, 1, 2, 3])
-    assert rig.timers.books.total == 0
+    assert rig.timers.counts.total == 0
 
 
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
@@ -201,7 +203,7 @@ def test_a_full_disk_leaves_everything_as_it_was(rig, decide, monkeypatch):
         decided = decide_on(rig, decide, one(offset), 9_000)
     assert decided.verdicts.tolist() == [Verdict.REFUSED]
     assert "disk is full" in decided.remarks[0]
-    assert rig.timers.books.total == 1
+    assert rig.timers.counts.total == 1
     rig.store.check_disk()
     rig.advance(3_000)
     assert rig.bodies() == [b"a"]
@@ -324,7 +326,7 @@ def test_a_marker_of_a_client_cancels_its_target_only(tmp_path, index, end):
     for topic, name in (("T", "a"), ("T", "c"), ("T", "nobody"), ("nowhere", "a")):
         rig.put(due_ms, topic, body=b"0", UNIQ_KEY=name, TIMER_DEL_UNIQKEY=f"{topic}+{name}")
     rig.work()
-    assert rig.timers.books.total == 3
+    assert rig.timers.counts.total == 3
     if index:
         gone = waiting(rig).by_key("T", ["a"], unique=True).gone.tolist()
         assert gone == [Verdict.CANCELLED]

@@ -105,10 +105,10 @@ class World:
         self.rig.open()
 
     def hold(self, _: str) -> None:
-        self.rig.timers.config = replace(self.rig.config, stop_enqueue=True)
+        self.rig.timers.state.config = replace(self.rig.config, stop_enqueue=True)
 
     def let_go(self, _: str) -> None:
-        self.rig.timers.config = self.rig.config
+        self.rig.timers.state.config = self.rig.config
         self.rig.work()
 
     def check(self) -> None:
@@ -116,7 +116,7 @@ class World:
         expected = set(range(len(self.first))) - self.waits.keys() - self.gone
         assert sorted(bodies) == sorted(expected)
         if not self.rig.timers.config.stop_enqueue:
-            assert self.rig.timers.books.total == len(self.waits)
+            assert self.rig.timers.counts.total == len(self.waits)
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,0 +1,122 @@
+"""State of one timer store, shared by its parts.
+
+A part takes this object, or the few fields that it needs; none takes `TimerStore`, which runs them.
+Only the thread that opened the store uses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from message_store.clock import Clock
+from message_store.store import MessageStore
+from timer_store.checkpoint.position import Position
+from timer_store.checkpoint.snapshot import SnapshotFiles
+from timer_store.compaction.copies import TimerCopies
+from timer_store.config import TimerConfig
+from timer_store.dequeue.deliverer import TimerDeliverer
+from timer_store.dequeue.dequeue_service import DequeueService
+from timer_store.dequeue.near_stage import NearStage
+from timer_store.enqueue.enqueue_service import EnqueueService
+from timer_store.enqueue.fetch import Fetcher
+from timer_store.enqueue.transfers import TransferredUnits
+from timer_store.log.timer_log import TimerLog
+from timer_store.log.units import TimerUnits
+from timer_store.log.wheel import open_wheel
+from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
+from timer_store.pending.claims import Claims
+from timer_store.pending.decision_records import DecidingRecords
+from timer_store.pending.pending_counts import PendingCounts
+from timer_store.pending.records import RecordReader
+from timer_store.stats import TimerStats
+
+
+@dataclass(slots=True, kw_only=True)
+class TimerState:
+    """Shared state of one timer store.
+
+    Attributes:
+        findings: Lines for the operator about files that were replaced on opening.
+        rebuilds: Number of times that timer log and wheel were rebuilt; positions in the timer
+            log from before are invalid.
+        held_from: First log offset that the last checkpoint needs, None if it needs none.
+    """
+
+    store: MessageStore
+    clock: Clock
+    config: TimerConfig
+    files: SnapshotFiles
+    units: TimerUnits
+    position: Position
+    counts: PendingCounts
+    claims: Claims
+    stage: NearStage
+    fetch: Fetcher
+    records: RecordReader
+    deliverer: TimerDeliverer
+    deciding: DecidingRecords
+    copies: TimerCopies
+    enqueue: EnqueueService
+    dequeue: DequeueService
+    transfers: TransferredUnits
+    findings: list[str]
+    rebuilds: int = 0
+    held_from: int | None = None
+
+    @classmethod
+    def create(cls, store: MessageStore, clock: Clock, config: TimerConfig) -> Self:
+        """Return the state of a store whose files are opened but not loaded."""
+        root, precision_ms = Path(store.root), config.precision_ms
+        findings: list[str] = []
+        wheel = open_wheel(root / "timerwheel", precision_ms, findings)
+        units = TimerUnits(TimerLog(root / "timerlog", config.log_file_bytes), wheel)
+        now_ms = clock.now_ms()
+        start_ms = now_ms - now_ms % precision_ms
+        position, claims = Position(start_ms, start_ms), Claims()
+        counts = PendingCounts(store.topics, store.config.commitlog_file_bytes)
+        stage = NearStage(config.stage_records_max)
+        fetch, deliverer = Fetcher(store, config), TimerDeliverer(store)
+        enqueue = EnqueueService(
+            fetch, units, stage, counts, position,
+            precision_ms=precision_ms, window_ms=config.window_ms,
+        )  # fmt: skip
+        transfers = TransferredUnits(store, units, position, counts, enqueue, config.window_ms)
+        records = RecordReader(store, precision_ms, transfers.at_offsets)
+        deciding = DecidingRecords(store, precision_ms)
+        copies = TimerCopies(records, deciding)
+        dequeue = DequeueService(
+            units, stage, deliverer, counts, claims, position, config, copies,
+            TimerStats(store.topics),
+        )  # fmt: skip
+        return cls(
+            store=store, clock=clock, config=config, files=SnapshotFiles(root / "config"),
+            units=units, position=position, counts=counts, claims=claims, stage=stage,
+            fetch=fetch, records=records, deliverer=deliverer, deciding=deciding, copies=copies,
+            enqueue=enqueue, dequeue=dequeue, transfers=transfers, findings=findings,
+        )  # fmt: skip
+
+    @property
+    def first_needed(self) -> int | None:
+        """First log offset that a pending timer needs, None without any."""
+        return lowest(self.counts.first_file, self._first_in_queue(), self.transfers.first_behind())
+
+    def _first_in_queue(self) -> int | None:
+        """Return the log offset of the first record of the timer queue that is not enqueued."""
+        offset = max(self.position.queue_offset, self.fetch.bounds()[0])
+        units = self.store.units(TIMER_TOPIC, TIMER_QUEUE, offset, 1)
+        return int(units[0]["phys_offset"]) if units.size else None
+
+    def hold(self) -> None:
+        """Pin what is needed now until the next checkpoint."""
+        self.held_from = lowest(self.held_from, self.first_needed)
+
+    def slot_count(self, time_ms: int) -> int:
+        """Return the number of timers in the slot that covers `time_ms`."""
+        return self.units.wheel.num(time_ms)
+
+
+def lowest(*offsets: int | None) -> int | None:
+    """Return the lowest offset, ignoring None; None if all are."""
+    return min((offset for offset in offsets if offset is not None), default=None)
