@@ -30,8 +30,6 @@ from duemq.messages.recall import RecallProcessor
 from duemq.metrics.meters import Meters
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.metrics.rpc_meter import RpcMeter
-from duemq.net.answers import SendSettings
-from duemq.net.ingest import Ingest
 from duemq.net.limits import body_bytes_max
 from duemq.net.memory_budget import MemoryBudget
 from duemq.plugins import PluginSet
@@ -49,6 +47,8 @@ from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
+from duemq.send.answers import SendSettings
+from duemq.send.ingest import Ingest
 from duemq.send.put_path import PutPath
 from duemq.send.reply import ReplyProcessor
 from duemq.send.send import SendProcessor, SendRules

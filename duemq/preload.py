@@ -6,7 +6,7 @@ Without this the first client would wait some tenths of a second for them.
 from __future__ import annotations
 
 from duemq import kernels
-from duemq.net.kernels import answers, ingest
+from duemq.send.kernels import answers, ingest
 from message_store.kernels import encode, index
 from message_store.kernels.kept import load_kept
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from delivery.plugin import Request
 from duemq.broker import Broker
-from duemq.net import layout
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
+from duemq.send import layout
 from message_store.clock import SystemClock
 from message_store.layout import BATCH_ENTRY_HEAD, packer
 from message_store.log.properties import encode_properties

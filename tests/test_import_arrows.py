@@ -54,6 +54,16 @@ def test_imports_point_down(package: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_transport_knows_no_broker_policy() -> None:
+    wrong = [
+        f"{path.relative_to(TOP)}:{line} imports {module}"
+        for path in sources("duemq/net")
+        for module, line in imported_packages(path.read_text())
+        if module.startswith("duemq") and not module.startswith("duemq.net")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_the_broker_process_does_not_name_its_plugins() -> None:
     wrong = [
         f"{path.relative_to(TOP)}:{line} imports {module}"

@@ -12,10 +12,12 @@ from collections.abc import Callable
 import numpy as np
 
 from delivery.plugin import Request
-from duemq.net import codec, layout
-from duemq.net.columns import answer_text, host_column
-from duemq.net.kernels.answers import WAIT_ANY, put_answers
-from duemq.net.kernels.ingest import Into, take_sends
+from duemq.net import codec
+from duemq.send import layout
+from duemq.send.answers import answer_text
+from duemq.send.kernels.answers import WAIT_ANY, put_answers
+from duemq.send.kernels.ingest import Into, take_sends
+from duemq.send.layout import host_column
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 

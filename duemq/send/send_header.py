@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from delivery.plugin import Request
-from duemq.net import fields, layout
+from duemq.net import fields
 from duemq.net.codes import RequestCode
+from duemq.send import layout
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
 from message_store.log.properties import ENTRY_END, NAME_END
 

@@ -5,11 +5,22 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.queues.topic_table import TopicArrays
+
+
+class TopicNames(NamedTuple):
+    """The arrays of a topic table that find a topic."""
+
+    topics: npt.NDArray[Any]  # (n,) TOPIC
+    names: Bytes  # (n,) u1: the names, end to end
+    table: npt.NDArray[np.int32]  # (2^k,) i4: hash table of indexes into `topics`; -1 is free
 
 
 @kernel
@@ -22,7 +33,7 @@ def hash_name(data: Bytes, pos: int, size: int) -> int:
 
 
 @kernel
-def find_topic(data: Bytes, pos: int, size: int, arrays: TopicArrays) -> int:
+def find_topic(data: Bytes, pos: int, size: int, arrays: TopicNames | TopicArrays) -> int:
     """Return the index of the topic named data[pos:pos+size], or -1."""
     value = hash_name(data, pos, size)
     mask = np.uint64(arrays.table.size - 1)

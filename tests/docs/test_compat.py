@@ -16,9 +16,9 @@ from duemq.broker import Broker
 from duemq.configuration.apache_keys import WITHOUT_EFFECT
 from duemq.configuration.settings import key_notices, settings_from
 from duemq.net.codes import RequestCode
-from duemq.net.ingest import SEND_CODES
 from duemq.plugins import Installed
 from duemq.pull.unsupported import UNSERVED
+from duemq.send.ingest import SEND_CODES
 from message_store.config import (
     Option,
     Properties,

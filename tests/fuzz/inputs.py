@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from delivery.plugin import Request
 from duemq.net import codec, layout
 from duemq.net.codes import RequestCode
+from duemq.send import layout as send_layout
 from tests.support.golden_frames import read_exchanges
 from tests.support.golden_stores import GOLDEN
 
@@ -206,7 +207,7 @@ class Inputs:
             entries[self._random.randrange(len(entries))] = self._random.randrange(256)
         shared = self._random.choice(("", "X\x01" + "x" * 3_000 + "\x02", "DELAY\x013\x02"))
         values = ("p", "fuzz", "TBW102", "1", "0", "0", "1", "0", shared, "0", "false", "0", "true")
-        fields = dict(zip(layout.SEND_LETTERS, values, strict=False))
+        fields = dict(zip(send_layout.SEND_LETTERS, values, strict=False))
         return self._encode(Request(self._random.choice((320, 310)), fields, bytes(entries)))
 
     def _transaction(self) -> bytes:
@@ -217,7 +218,7 @@ class Inputs:
             text = f"TRAN_MSG\x01true\x02PGROUP\x01g\x02REAL_TOPIC\x01{self._value()}\x02"
             values = ("p", "fuzz", "TBW102", "1", "0", "4", "1", "0", text, "0", "false")
             return self._encode(
-                Request(310, dict(zip(layout.SEND_LETTERS, values, strict=False)), b"half")
+                Request(310, dict(zip(send_layout.SEND_LETTERS, values, strict=False)), b"half")
             )
         return self._encode(Request(code, fields))
 
@@ -250,7 +251,7 @@ class Inputs:
         if code == RequestCode.SEND_MESSAGE_V2:
             values = ("p", name, "TBW102", "1", "0", "0", "1", "0", "K\x01v\x02", "0", "false")
             return self._encode(
-                Request(code, dict(zip(layout.SEND_LETTERS, values, strict=False)), b"x")
+                Request(code, dict(zip(send_layout.SEND_LETTERS, values, strict=False)), b"x")
             )
         fields = dict.fromkeys(("topic", "group", "consumerGroup", "groupName"), name)
         fields |= {"defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1"}

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from delivery.plugin import Request
-from duemq.net import codec, layout
-from duemq.net.answers import PlainSend, SendSettings
-from duemq.net.columns import host_column
-from duemq.net.ingest import Ingest
-from duemq.net.kernels.ingest import Into, take_sends
+from duemq.net import codec
 from duemq.registry.topic_config import TopicConfig
+from duemq.send import layout
+from duemq.send.answers import PlainSend, SendSettings
+from duemq.send.ingest import Ingest
+from duemq.send.kernels.ingest import Into, take_sends
+from duemq.send.layout import host_column
 from duemq.send.put_path import PutPath
 from duemq.send.send import SendProcessor, SendRules
 from duemq.send.send_header import broker_suffix

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from delivery.plugin import Request
-from duemq.net.answers import PlainSend
-from duemq.net.ingest import NotYet
+from duemq.send.answers import PlainSend
+from duemq.send.ingest import NotYet
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
 from tests.support.send_front import BORN, Front, plain_way, row_of, send_request

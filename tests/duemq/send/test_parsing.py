@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from delivery.plugin import Response
 from duemq.messages.recall_handle import RecallHandle
-from duemq.net import codec, layout
-from duemq.net.columns import answer_text, host_column, send_fields
-from duemq.net.kernels import answers, header, properties, text
-from duemq.net.kernels.ingest import frame_end
+from duemq.net import codec
+from duemq.send import layout
+from duemq.send.answers import answer_text, send_fields
+from duemq.send.kernels import answers, header, properties, text
+from duemq.send.kernels.ingest import frame_end
+from duemq.send.layout import host_column
 from message_store import layout as store_layout
 from message_store.errors import FrameError
 from message_store.log.batch import PutBatch, fill_property_columns

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from duemq.net.kernels.header import find_name, name_table
+from duemq.send.kernels.header import find_name, name_table
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import equals, java_hash, parse_level, parse_number

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from duemq.net.layout import KIND_RICH_TEXT, KIND_TEXT
+from duemq.send.layout import KIND_RICH_TEXT, KIND_TEXT
 from message_store.kernels.bytes import Bytes, copy
 from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import load_u8

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from duemq.net.kernels.header import Spans, scan_header
-from duemq.net.kernels.properties import scan_properties
-from duemq.net.kernels.text import unescape
-from duemq.net.layout import (
+from duemq.net.layout import PREFIX_BYTES
+from duemq.send.kernels.header import Spans, scan_header
+from duemq.send.kernels.properties import scan_properties
+from duemq.send.kernels.text import unescape
+from duemq.send.layout import (
     KIND_NULL,
     KIND_NUMBER,
     KIND_TEXT,
     KIND_TRUE,
-    PREFIX_BYTES,
     SEND_REQUIRED,
     SLOT_CODE,
     SLOT_FLAG,
@@ -49,7 +49,7 @@ from duemq.net.layout import (
 from message_store.kernels.bytes import Bytes, copy, get_i4, get_u4
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import parse_number
-from message_store.kernels.topics import find_topic
+from message_store.kernels.topics import TopicNames, find_topic
 from message_store.layout import SYS_BORN_IPV6, SYS_STORE_IPV6, SYS_TRANSACTION_MASK
 
 (GROUP, TOPIC, DEFAULT_TOPIC, DEFAULT_QUEUES, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG) = range(8)
@@ -60,14 +60,6 @@ INT_MAX = 0x7FFF_FFFF
 NO_NUMBER = -(1 << 62)
 PERCENT = 37
 TRUE_UPPER = np.frombuffer(b"TRUE", np.uint8).copy()
-
-
-class TopicNames(NamedTuple):
-    """The part of TopicArrays that finds a topic."""
-
-    topics: npt.NDArray[Any]
-    names: Bytes
-    table: npt.NDArray[np.int32]
 
 
 class Into(NamedTuple):

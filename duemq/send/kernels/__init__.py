@@ -1,4 +1,4 @@
-"""Compiled loops of `net`: frames to PUT rows, PUT rows to response frames.
+"""Compiled loops of `send`: frames to PUT rows, PUT rows to response frames.
 
     text         JSON strings and numbers
     header       JSON header to spans of its fields

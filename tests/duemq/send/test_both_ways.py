@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delivery.plugin import Request
-from duemq.net import codec, layout
+from duemq.net import codec
+from duemq.send import layout
 from message_store.errors import FrameError
 from message_store.log.properties import encode_properties
 from tests.support.send_front import FastWay, Front, decode, frame_of, plain_way, row_of

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from duemq.net.layout import WIRE_ONEWAY, WIRE_PLAIN
+from duemq.send.layout import WIRE_ONEWAY, WIRE_PLAIN
 from message_store.kernels.bytes import Bytes, copy, put_digits, put_i4
 from message_store.kernels.kernel import kernel
 from message_store.layout import PROP_WAIT_FALSE, SYS_STORE_IPV6

@@ -22,18 +22,20 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery.plugin import Request
-from duemq.net import codec, layout
-from duemq.net.answers import Answering, PlainAnswer, PlainSend, SendMeter, SendSettings
+from duemq.net import codec
 from duemq.net.codes import RequestCode
-from duemq.net.columns import CONNECTIONS_MAX, host_column
 from duemq.net.connection import Connection
 from duemq.net.fair_queue import FairQueue
-from duemq.net.kernels.ingest import Into, TopicNames, take_sends
+from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
+from duemq.send import layout
+from duemq.send.answers import Answering, PlainAnswer, PlainSend, SendMeter, SendSettings
+from duemq.send.kernels.ingest import Into, take_sends
 from duemq.send.put_path import PutPath
 from message_store.clock import SystemClock
 from message_store.errors import FrameError
 from message_store.kernels.kernel import entry
+from message_store.kernels.topics import TopicNames
 from message_store.log.batch import PutBatch
 from message_store.log.properties import PROPERTIES_BYTES_MAX
 from message_store.queues.topic_table import TopicArrays, TopicTable
@@ -104,7 +106,7 @@ class Ingest:
         self._time_s = time_s or SystemClock().monotonic_s
         self._failed = Notices(log, logging.ERROR)
         self._suffix = np.frombuffer(settings.suffix, np.uint8).copy()
-        self._home = host_column(*settings.store_host)
+        self._home = layout.host_column(*settings.store_host)
         self._spans = np.zeros((layout.SLOT_COUNT + 1, 3), np.int64)
         self._state = np.zeros(layout.STATE_SIZE, np.int64)
         self._numbers = self._state.data  # the same: quicker for single numbers
@@ -209,7 +211,7 @@ class Ingest:
     def _take(self, connection: Connection, end_s: float) -> None:
         received = connection.received
         if connection.born is None:
-            connection.born = host_column(*connection.born_host)
+            connection.born = layout.host_column(*connection.born_host)
         self._enter(connection)
         if connection.waited:
             self._take_waited(connection)
@@ -269,7 +271,7 @@ class Ingest:
 
     def _enter(self, connection: Connection) -> None:
         """Make `connection` the one that rows belong to."""
-        if len(self._in_turn) == CONNECTIONS_MAX:
+        if len(self._in_turn) == layout.CONNECTIONS_MAX:
             self._finish()
         self._numbers[layout.STATE_CONNECTION] = len(self._in_turn)
         self._in_turn.append(connection)
@@ -345,7 +347,7 @@ class Ingest:
         except Exception as error:
             refusal = self._answering.refusal(error, request)
             received = connection.received
-            frame_bytes = frame.end - frame.header_start + layout.PREFIX_BYTES
+            frame_bytes = frame.end - frame.header_start + PREFIX_BYTES
             if not connection.closed:
                 received.take(received.start + frame_bytes)
             connection.respond(request, refusal, frame.serialize_type)

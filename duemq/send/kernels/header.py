@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from duemq.net import layout
-from duemq.net.kernels.text import QUOTE, number_end, skip_blank, string_end
-from duemq.net.layout import (
+from duemq.send import layout
+from duemq.send.kernels.text import QUOTE, number_end, skip_blank, string_end
+from duemq.send.layout import (
     KIND_FALSE,
     KIND_NULL,
     KIND_NUMBER,

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from delivery.plugin import Request, Response
-from duemq.net.ingest import PLAIN_FRAMES_MAX, TURN_S, Ingest
 from duemq.net.server import RemotingServer
 from duemq.net.synchronous import Synchronous
+from duemq.send.ingest import PLAIN_FRAMES_MAX, TURN_S, Ingest
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
 from tests.support.raw_connection import RawPeer

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from duemq.net.answers import Answering
+from duemq.send.answers import Answering
 from tests.duemq.net.conftest import Run
-from tests.duemq.net.test_ingest import Bench, answers, fast, plain
+from tests.duemq.send.test_ingest import Bench, answers, fast, plain
 from tests.support.raw_connection import WAIT_S
 from tests.support.send_front import Front
 

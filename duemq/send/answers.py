@@ -21,11 +21,20 @@ from delivery.plugin import Request, Response
 from duemq.messages.recall_handle import RecallHandle
 from duemq.net import codec
 from duemq.net.codes import ResponseCode
-from duemq.net.columns import answer_text, refusal_fields, send_fields
 from duemq.net.connection import Connection
-from duemq.net.kernels.answers import WAIT_ANY, WAIT_NO, WAIT_YES, put_answers
+from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
 from duemq.registry.topic_config import RETRY_PREFIX
+from duemq.send.kernels.answers import (
+    SCRATCH_BYTES,
+    VARIABLE_BYTES_MAX,
+    WAIT_ANY,
+    WAIT_NO,
+    WAIT_YES,
+    AnswerText,
+    put_answers,
+)
+from duemq.send.layout import CONNECTIONS_MAX
 from duemq.send.put_path import LogStore
 from message_store.clock import Clock
 from message_store.errors import RequestError
@@ -37,6 +46,7 @@ from message_store.text import encode_offset_id
 
 log = logging.getLogger(__name__)
 HELD_TURNS_MAX: Final = 8  # turns whose answers wait for the disk
+_PIECE_MARK = "@"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,3 +354,50 @@ def _flush_timeouts(data: bytes) -> bytes:
         out += codec.encode_response(_flush_timeout(answer.response), answer.opaque)[0]
         pos = frame.end
     return bytes(out)
+
+
+def send_fields(
+    queue_id: str, transaction_id: str | None, message_id: str, queue_offset: str, *, region: str,
+    trace_on: bool, recall_handle: str | None = None,
+) -> dict[str, str]:  # fmt: skip
+    """Return the extFields of a send's answer, in Apache's order. SendMessageResponseHeader"""
+    fields = {"queueId": queue_id}
+    if transaction_id is not None:
+        fields["transactionId"] = transaction_id
+    fields["msgId"] = message_id
+    fields |= refusal_fields(region=region, trace_on=trace_on)
+    if recall_handle is not None:
+        fields["recallHandle"] = recall_handle
+    fields["queueOffset"] = queue_offset
+    return fields
+
+
+def refusal_fields(*, region: str, trace_on: bool) -> dict[str, str]:
+    """Return the extFields that every answer to a send has."""
+    return {"TRACE_ON": "true" if trace_on else "false", "MSG_REGION": region}
+
+
+def answer_text(rows_max: int, *, region: str, trace_on: bool, broker_name: str) -> AnswerText:
+    """Return the constant pieces of a send's answer, and room for `rows_max` answers.
+
+    The pieces are cut from an answer that the codec encoded.
+    """
+    pieces = _pieces(region, trace_on, _PIECE_MARK)
+    pieces.append(_pieces(region, trace_on, None)[3])
+    cuts = np.cumsum([0, *map(len, pieces)]).astype(np.int64)
+    text = np.frombuffer(b"".join(pieces), np.uint8).copy()
+    out = np.empty(rows_max * (text.size + VARIABLE_BYTES_MAX), np.uint8)
+    broker = np.frombuffer(broker_name.encode(), np.uint8).copy()
+    scratch, ends = np.zeros(SCRATCH_BYTES, np.uint8), np.zeros(CONNECTIONS_MAX, np.int64)
+    return AnswerText(text, cuts, broker, scratch, out, ends)
+
+
+def _pieces(region: str, trace_on: bool, recall_handle: str | None) -> list[bytes]:
+    mark = _PIECE_MARK
+    assert mark not in region
+    fields = send_fields(
+        mark, mark, mark, mark, region=region, trace_on=trace_on, recall_handle=recall_handle
+    )
+    whole = bytes(codec.encode_response(Response(0, None, fields), 0)[0])[PREFIX_BYTES:]
+    head, _, tail = whole.partition(b'"opaque":0,')
+    return (head + b'"opaque":' + mark.encode() + b"," + tail).split(mark.encode())

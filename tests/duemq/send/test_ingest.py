@@ -10,9 +10,11 @@ import pytest
 
 from delivery.plugin import Request, Response
 from duemq.messages.recall_handle import RecallHandle
-from duemq.net import codec, layout
+from duemq.net import codec
+from duemq.net.layout import BINARY_TYPE, JSON_TYPE
 from duemq.net.server import RemotingServer
 from duemq.net.synchronous import Synchronous
+from duemq.send import layout
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
 from message_store.log.batch import PutBatch
@@ -56,7 +58,7 @@ def plain(opaque: int, **changes: Any) -> Request:
 
 
 @pytest.mark.parametrize("way", [fast, plain])
-@pytest.mark.parametrize("serialize_type", [layout.JSON_TYPE, layout.BINARY_TYPE])
+@pytest.mark.parametrize("serialize_type", [JSON_TYPE, BINARY_TYPE])
 def test_answer_of_a_send(run: Run, way: Any, serialize_type: int) -> None:
     async def main() -> None:
         front = Front()
@@ -108,7 +110,7 @@ def test_the_kernel_answers_as_the_codec_would(run: Run) -> None:
 NOW = FakeClock().now_ms()
 
 
-@pytest.mark.parametrize("serialize_type", [layout.JSON_TYPE, layout.BINARY_TYPE])
+@pytest.mark.parametrize("serialize_type", [JSON_TYPE, BINARY_TYPE])
 @pytest.mark.parametrize(
     ("rule", "properties", "changes", "out_ms"),
     [

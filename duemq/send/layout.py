@@ -1,0 +1,61 @@
+"""Records that the kernels of `send` share with Python, in native byte order."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+# What a send needs for its answer, one row beside each PUT row; native byte order.
+WIRE = np.dtype(
+    [
+        ("opaque", "i4"),
+        ("connection", "i4"),  # number of the connection within the turn
+        ("queue_id", "i4"),  # of the request's topic: hooks may move the message elsewhere
+        ("flags", "i4"),  # WIRE_*
+    ],
+    align=True,
+)
+WIRE_ONEWAY: Final = 1
+WIRE_PLAIN: Final = 2  # answered by Python
+
+# One end of a connection as PUT columns; native byte order.
+HOST = np.dtype(
+    [("ip_hi", "u8"), ("ip_lo", "u8"), ("port", "i4"), ("ipv6", "i4")],
+    align=True,
+)
+
+# Indexes of the numbers that `take_sends` reads and writes.
+STATE_FRAME_END, STATE_ROWS, STATE_STAGED, STATE_CONNECTION = range(4)
+STATE_FRAME_MAX, STATE_BODY_MAX, STATE_PROPERTIES_MAX = range(4, 7)
+STATE_SIZE: Final = 7
+
+# Why `take_sends` stopped.
+STOP_INCOMPLETE, STOP_PLAIN, STOP_FULL, STOP_BROKEN = range(4)
+
+# Spans of a JSON header: what kind of value, from where to where.
+SPAN_START, SPAN_END, SPAN_KIND = range(3)
+KIND_TEXT, KIND_RICH_TEXT, KIND_NUMBER, KIND_TRUE, KIND_FALSE, KIND_NULL = range(1, 7)
+
+# Header fields of a send: code 310 names them by letters in this order, code 10 by these names.
+SEND_FIELDS: Final = (
+    *("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag"),
+    *("bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes"),
+    *("batch", "bname"),
+)
+SEND_LETTERS: Final = "abcdefghijklmn"
+SEND_REQUIRED: Final = 8  # the first so many must be there
+SLOT_LONG: Final = 16  # slots of long names follow those of letters
+SLOT_CODE, SLOT_FLAG, SLOT_OPAQUE = 32, 33, 34
+SLOT_COUNT: Final = 35
+
+CONNECTIONS_MAX: Final = 32_768  # of one turn
+
+
+def host_column(address: bytes, port: int) -> npt.NDArray[Any]:
+    """Return (1,) HOST of address bytes (4 or 16) and a port."""
+    number = int.from_bytes(address, "big")
+    column = np.zeros(1, HOST)
+    column[0] = (number >> 64, number & 0xFFFF_FFFF_FFFF_FFFF, port, len(address) == 16)
+    return column
