@@ -48,12 +48,25 @@ class Option:
     section: str  # class name
 
 
+COUNTED = (
+    "checks",
+    "connections",
+    "entries",
+    "files",
+    "groups",
+    "slots",
+    "subscriptions",
+    "topics",
+)
+UNITS = {"percent": "%"} | {word: word for word in ("ms", "s", "hours", "bytes", "port", *COUNTED)}
+
+
 def option(
     default: Any,
-    *,
     key: str,
     doc: str,
-    unit: str = "",
+    *,
+    unit: str | None = None,
     live: bool = False,
     wire: bool = False,
     minimum: float | None = None,
@@ -65,43 +78,40 @@ def option(
 
     Args:
         default: The value when the key is absent.
-        key: Apache's name of it (or ours, with `own`).
+        key: RocketMQ's name of the key (or ours, with `own`).
         doc: One sentence for the reference.
-        unit: `ms`, `bytes`, `%`, ...
+        unit: `ms`, `bytes`, `%`, ...; by default what the name of the field ends in.
         live: A running broker takes a new value.
-        wire: A request (25, 318) may change it. Never for a key that names a path, an address, a
-            command or a class: the network is not trusted with those.
+        wire: A request (25, 318) may change it as well. Never for a key that names a path, an
+            address, a command or a class: the network is not trusted with those.
         minimum, maximum: Inclusive limits of a number; an int has those of its Java type anyway.
         choices: The only words allowed.
+        own: A key of DueMQ, unknown to RocketMQ.
     """
-    metadata = {
-        "key": key,
-        "doc": doc,
-        "unit": unit,
-        "live": live,
-        "wire": wire,
-        "minimum": minimum,
-        "maximum": maximum,
-        "choices": choices,
-        "own": own,
-    }
+    reload = {"live": live or wire, "wire": wire}
+    limits = {"minimum": minimum, "maximum": maximum, "choices": choices}
+    metadata = {"key": key, "doc": doc, "unit": unit, "own": own, **reload, **limits}
     return field(default=default, metadata=metadata)
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that the name of a field ends in, as in `idle_ms` or `topics_max`."""
+    return UNITS.get(name.removesuffix("_max").rpartition("_")[2], "")
 
 
 def options(section: type) -> list[Option]:
     """Return the keys of a configuration class, in the order they are declared."""
     hints = typing.get_type_hints(section)
-    return [
-        Option(
-            name=item.name,
-            default=item.default,
-            kind=hints[item.name],
-            section=section.__name__,
-            **item.metadata,
-        )
-        for item in dataclasses.fields(section)
-        if "key" in item.metadata
-    ]
+    found = []
+    for item in dataclasses.fields(section):
+        if "key" not in item.metadata:
+            continue
+        known = dict(item.metadata)
+        if known["unit"] is None:
+            known["unit"] = unit_of(item.name)
+        kind, name = hints[item.name], section.__name__
+        found.append(Option(item.name, default=item.default, kind=kind, section=name, **known))
+    return found
 
 
 def from_properties(section: type[T], properties: Mapping[str, str]) -> T:
@@ -126,7 +136,7 @@ def to_properties(config: Any) -> dict[str, str]:
 
 def with_live(old: T, new: T) -> tuple[T, list[str]]:
     """Return `old` with the live values of `new`, and the keys whose change needs a restart."""
-    live, waiting = {}, []
+    live, restart = {}, []
     for item in options(type(old)):
         value = getattr(new, item.name)
         if value == getattr(old, item.name):
@@ -134,8 +144,8 @@ def with_live(old: T, new: T) -> tuple[T, list[str]]:
         if item.live:
             live[item.name] = value
         else:
-            waiting.append(item.key)
-    return dataclasses.replace(old, **live), waiting  # type: ignore[type-var]
+            restart.append(item.key)
+    return dataclasses.replace(old, **live), restart  # type: ignore[type-var]
 
 
 def value_text(value: Any) -> str:
@@ -189,202 +199,156 @@ def _of(item: Option) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Where the store lies, how it is cut into files, when it is flushed and cleaned.
+    """Directories, file sizes, flushing and retention of the store.
 
     File sizes are part of the format: a directory must be opened with those it was made with.
     Source: MessageStoreConfig.
     """
 
-    root_text: str = option(
-        "~/store", key="storePathRootDir", doc="Directory of the store.", unit="path"
-    )
+    root_text: str = option("~/store", "storePathRootDir", "Directory of the store.", unit="path")
     commitlog_text: str = option(
         "",
-        key="storePathCommitLog",
-        doc="Directory of the commit log; empty: `commitlog` below the root.",
+        "storePathCommitLog",
+        "Directory of the commit log; empty: `commitlog` below the root.",
         unit="path",
     )
     commitlog_file_bytes: int = option(
-        1 << 30,
-        key="mappedFileSizeCommitLog",
-        doc="Size of one commit log file.",
-        unit="bytes",
-        minimum=4_096,
+        1 << 30, "mappedFileSizeCommitLog", "Size of one commit log file.", minimum=4_096
     )
     queue_file_bytes: int = option(
         6_000_000,
-        key="mappedFileSizeConsumeQueue",
-        doc="Size of one consume queue file, rounded up to whole 20-byte units.",
-        unit="bytes",
+        "mappedFileSizeConsumeQueue",
+        "Size of one consume queue file, rounded up to whole 20-byte units.",
         minimum=20,
     )
     message_bytes_max: int = option(
         4 << 20,
-        key="maxMessageSize",
-        doc="Longest message body that is accepted.",
-        unit="bytes",
+        "maxMessageSize",
+        "Maximum length of a message body.",
         minimum=1,
         maximum=256 << 20,
-        live=True,
         wire=True,
     )
     flush_disk_type: str = option(
         "ASYNC_FLUSH",
-        key="flushDiskType",
-        doc="SYNC_FLUSH: a message is on the disk before its send is answered, and before "
-        "consumers get it.",
+        "flushDiskType",
+        "SYNC_FLUSH: a message is on disk before its send is answered, and before consumers "
+        "receive it.",
         choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
     )
     flush_commitlog_interval_ms: int = option(
         500,
-        key="flushIntervalCommitLog",
-        doc="Pause between two flushes of the commit log (ASYNC_FLUSH).",
-        unit="ms",
+        "flushIntervalCommitLog",
+        "Pause between two flushes of the commit log (ASYNC_FLUSH).",
         minimum=1,
     )
     flush_queue_interval_ms: int = option(
         1_000,
-        key="flushIntervalConsumeQueue",
-        doc="Pause between two flushes of the consume queues.",
-        unit="ms",
+        "flushIntervalConsumeQueue",
+        "Pause between two flushes of the consume queues.",
         minimum=1,
-        live=True,
         wire=True,
     )
     sync_flush_timeout_ms: int = option(
         5_000,
-        key="syncFlushTimeout",
-        doc="Longest wait of a SYNC_FLUSH send; then it is answered FLUSH_DISK_TIMEOUT.",
-        unit="ms",
+        "syncFlushTimeout",
+        "Maximum time a SYNC_FLUSH send takes; after it the answer is FLUSH_DISK_TIMEOUT.",
         minimum=1,
-        live=True,
         wire=True,
     )
     index_enable: bool = option(
-        True, key="messageIndexEnable", doc="Keep the index of message keys and unique ids."
+        True, "messageIndexEnable", "Keep the index of message keys and unique ids."
     )
     index_slots_max: int = option(
-        5_000_000,
-        key="maxHashSlotNum",
-        doc="Hash slots of one index file.",
-        unit="slots",
-        minimum=1,
+        5_000_000, "maxHashSlotNum", "Hash slots of one index file.", minimum=1
     )
     index_entries_max: int = option(
-        20_000_000,
-        key="maxIndexNum",
-        doc="Entries of one index file.",
-        unit="entries",
-        minimum=2,
+        20_000_000, "maxIndexNum", "Entries of one index file.", minimum=2
     )
     delete_when_hours: str = option(
         "04",
-        key="deleteWhen",
-        doc="Hours of the day, separated by `;`, at which expired files are deleted.",
+        "deleteWhen",
+        "Hours of the day, separated by `;`, at which expired files are deleted.",
         unit="hour",
-        live=True,
         wire=True,
     )
     file_reserved_hours: int = option(
         72,
-        key="fileReservedTime",
-        doc="Age after which a commit log file may be deleted, unless a pending message needs it.",
-        unit="hours",
+        "fileReservedTime",
+        "Age at which a commit log file may be deleted, unless a pending message needs it.",
         minimum=0,
-        live=True,
         wire=True,
     )
     disk_used_percent_max: int = option(
         75,
-        key="diskMaxUsedSpaceRatio",
-        doc="Disk usage from which expired files are deleted at any hour.",
-        unit="%",
+        "diskMaxUsedSpaceRatio",
+        "Disk usage at which expired files are deleted at any hour.",
         minimum=1,
         maximum=100,
-        live=True,
         wire=True,
     )
     disk_forcible_percent: int = option(
         85,
-        key="diskSpaceCleanForciblyRatio",
-        doc="Disk usage from which the oldest files go although they have not expired.",
-        unit="%",
+        "diskSpaceCleanForciblyRatio",
+        "Disk usage at which the oldest files are deleted before they expire.",
         minimum=1,
         maximum=100,
-        live=True,
         wire=True,
     )
     disk_warning_percent: int = option(
         90,
-        key="diskSpaceWarningLevelRatio",
-        doc="Disk usage from which writes are refused; reads go on.",
-        unit="%",
+        "diskSpaceWarningLevelRatio",
+        "Disk usage at which writes are refused; reads continue.",
         minimum=1,
         maximum=100,
-        live=True,
         wire=True,
     )
     clean_forcibly: bool = option(
         True,
-        key="cleanFileForciblyEnable",
-        doc="Allow deletion of files that have not expired when the disk is nearly full.",
-        live=True,
+        "cleanFileForciblyEnable",
+        "Allow deletion of files that have not expired when the disk is nearly full.",
         wire=True,
     )
     delete_files_max: int = option(
-        10,
-        key="deleteFileBatchMax",
-        doc="Files deleted in one round.",
-        unit="files",
-        minimum=1,
-        live=True,
-        wire=True,
+        10, "deleteFileBatchMax", "Maximum files deleted in one round.", minimum=1, wire=True
     )
     clean_interval_ms: int = option(
-        10_000,
-        key="cleanResourceInterval",
-        doc="Pause between two rounds of retention.",
-        unit="ms",
-        minimum=100,
+        10_000, "cleanResourceInterval", "Pause between two rounds of retention.", minimum=100
     )
     query_count_max: int = option(
         32,
-        key="defaultQueryMaxNum",
-        doc="Messages returned by a query by key when the client names no number.",
+        "defaultQueryMaxNum",
+        "Messages returned by a query by key when the client gives no number.",
         unit="messages",
         minimum=1,
     )
     pull_bytes_max: int = option(
         262_144,
-        key="maxTransferBytesOnMessageInMemory",
-        doc="Bytes in one answer to a pull.",
-        unit="bytes",
+        "maxTransferBytesOnMessageInMemory",
+        "Maximum bytes in one answer to a pull.",
         minimum=1,
         maximum=PULL_BYTES_MAX,
-        live=True,
         wire=True,
     )
     pull_count_max: int = option(
         32,
-        key="maxTransferCountOnMessageInMemory",
-        doc="Messages in one answer to a pull.",
+        "maxTransferCountOnMessageInMemory",
+        "Maximum messages in one answer to a pull.",
         unit="messages",
         minimum=1,
-        live=True,
         wire=True,
     )
     memory_percent_max: int = option(
         40,
-        key="accessMessageInMemoryMaxRatio",
-        doc="A reader further behind than this share of memory is advised to use a slave.",
-        unit="%",
+        "accessMessageInMemoryMaxRatio",
+        "Share of memory; a reader further behind is advised to use a slave.",
         minimum=0,
         maximum=100,
     )
     broker_role: str = option(
         "ASYNC_MASTER",
-        key="brokerRole",
-        doc="DueMQ is always a master without replicas; SYNC_MASTER is taken as ASYNC_MASTER.",
+        "brokerRole",
+        "DueMQ is always a master without replicas; SYNC_MASTER is treated as ASYNC_MASTER.",
         choices=("ASYNC_MASTER", "SYNC_MASTER"),
     )
 

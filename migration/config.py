@@ -14,51 +14,47 @@ WINDOW_KEY = "migrationWindow"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationConfig:
-    """How levels become timers while the broker runs: how fast, when, and where that is told."""
+    """Rate, schedule and ledger of migrations of a running broker."""
 
     target_p99_ms: int = option(
         20,
-        key="migrationLatenessTargetMs",
-        doc="A migration gives way while deliveries are later than this (p99); 0: it never does.",
-        unit="ms",
+        "migrationLatenessTargetMs",
+        "Lateness (p99) of deliveries above which a migration slows down; 0: no limit.",
         minimum=0,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     factor: int = option(
         2,
-        key="migrationLatenessFactor",
-        doc="A migration gives way while deliveries (p99) are later than so many times what they "
-        "are when it rests; 0: only migrationLatenessTargetMs counts.",
+        "migrationLatenessFactor",
+        "A migration slows down while the lateness (p99) of deliveries exceeds this multiple of "
+        "the lateness without a migration; 0: only migrationLatenessTargetMs counts.",
         minimum=0,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     rate_per_s: int = option(
         0,
-        key="migrationRate",
-        doc="Messages a second that a migration moves at most; 0: as many as lateness allows.",
+        "migrationRate",
+        "Maximum messages a second that a migration moves; 0: as many as lateness allows.",
         unit="messages/s",
         minimum=0,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     window: str = option(
         "",
-        key=WINDOW_KEY,
-        doc="When a migration may work, as in `Mon-Fri 01:00-05:00 Europe/Berlin`; empty: always.",
-        own=True,
-        live=True,
+        WINDOW_KEY,
+        "Times at which a migration may work, as in `Mon-Fri 01:00-05:00 Europe/Berlin`; empty: "
+        "always.",
         wire=True,
+        own=True,
     )
     ledger_url: str = option(
         "",
-        key="migrationLedgerUrl",
-        doc="Where migrations are told of: `sqlite:////path/to/file` or "
-        "`postgresql://user@host/database`; empty: `duemq.ledger.sqlite` beside the store.",
+        "migrationLedgerUrl",
+        "Ledger of migrations: `sqlite:////path/to/file` or `postgresql://user@host/database`; "
+        "empty: `duemq.ledger.sqlite` beside the store.",
         own=True,
     )
 
@@ -70,15 +66,15 @@ class MigrationConfig:
 
     @property
     def limits(self) -> Limits:
-        """What the throttle keeps to."""
+        """Limits of the throttle."""
         return Limits(
             target_p99_ms=self.target_p99_ms, factor=self.factor, rate_per_s=self.rate_per_s
         )
 
     def parsed_window(self) -> Window | None:
-        """Return the window, None: always open.
+        """Return the window, or None if it is always open.
 
         Raises:
-            WindowError: It cannot be understood.
+            WindowError: The window is malformed.
         """
         return parse_window(self.window) if self.window.strip() else None

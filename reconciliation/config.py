@@ -17,77 +17,73 @@ FIELDS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileConfig:
-    """Audits by the clock: when, how much of the machine, and where that is told."""
+    """Schedule, resources and report of the audits that the broker starts."""
 
     cron: str = option(
         "",
-        key=CRON_KEY,
-        doc="When the store is audited: minute, hour, day, month, weekday as in a crontab, and a "
-        "time zone if wanted, as in `30 3 * * * Europe/Berlin`; empty: never.",
-        own=True,
+        CRON_KEY,
+        "Schedule of audits: minute, hour, day, month, weekday as in a crontab, and optionally a "
+        "time zone, as in `30 3 * * * Europe/Berlin`; empty: never.",
         live=True,
+        own=True,
     )
     late_ms: int = option(
         2_000,
-        key="reconcileLateMs",
-        doc="A delivery may come so much later than its time and is ok.",
-        unit="ms",
+        "reconcileLateMs",
+        "Maximum lateness of a delivery that an audit accepts.",
         minimum=0,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     cores: int = option(
         1,
-        key="reconcileCores",
-        doc="Tasks that an audit runs at once, at the lowest priority.",
+        "reconcileCores",
+        "Tasks that an audit runs in parallel, at the lowest priority.",
         minimum=1,
         maximum=1_024,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     memory: str = option(
         "1g",
-        key="reconcileMemory",
-        doc="Memory of an audit's Java process, as in `1g`.",
-        own=True,
+        "reconcileMemory",
+        "Memory of an audit's Java process, as in `1g`.",
         live=True,
+        own=True,
     )
     minutes_max: int = option(
         360,
-        key="reconcileMinutesMax",
-        doc="An audit that takes longer is ended, and told as one that could not run.",
+        "reconcileMinutesMax",
+        "Maximum duration of an audit; a longer audit is ended and reported as failed to run.",
         unit="min",
         minimum=1,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     report: str = option(
         "",
-        key="reconcileReport",
-        doc="File that each audit writes its report to, as HTML; empty: none.",
-        own=True,
+        "reconcileReport",
+        "File for the HTML report of each audit; empty: none.",
         live=True,
+        own=True,
     )
     ledger_url: str = option(
         "",
-        key="reconcileLedgerUrl",
-        doc="Where audits are told of: `sqlite:////path/to/file` or "
-        "`postgresql://user@host/database`; empty: `duemq.ledger.sqlite` beside the store.",
-        own=True,
+        "reconcileLedgerUrl",
+        "Ledger of audits: `sqlite:////path/to/file` or `postgresql://user@host/database`; empty: "
+        "`duemq.ledger.sqlite` beside the store.",
         live=True,
+        own=True,
     )
 
     def __post_init__(self) -> None:
         self.trigger()
 
     def trigger(self) -> CronTrigger | None:
-        """Return when audits are made, None: never.
+        """Return the trigger of the audits, or None if there is no schedule.
 
         Raises:
-            ConfigError: It cannot be understood.
+            ConfigError: The schedule is malformed.
         """
         words = self.cron.split()
         if not words:
@@ -99,5 +95,5 @@ class ReconcileConfig:
             fields = words[:FIELDS] if zone else words
             return CronTrigger.from_crontab(" ".join(fields), **zone)
         except (ValueError, LookupError) as error:
-            why = f"no time of a crontab ({error}); as in `30 3 * * *`: every day at half past 3"
+            why = f"not a crontab time ({error}); example: `30 3 * * *` is every day at 03:30"
             raise ConfigError(CRON_KEY, self.cron, why) from error

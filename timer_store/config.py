@@ -14,163 +14,139 @@ ROLL_BY_INDEX, ROLL_BY_MESSAGE = "index", "message"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerConfig:
-    """How long timers may wait, how they are kept, and how what is due is delivered."""
+    """Limits, storage and delivery of timers."""
 
     enabled: bool = option(
         True,
-        key="timerWheelEnable",
-        doc="Hold messages that ask for a time of their own; without it they are refused.",
+        "timerWheelEnable",
+        "Accept messages with a delivery time of their own; false: they are refused.",
     )
     precision_ms: int = option(
         1_000,
-        key="timerPrecisionMs",
-        doc="Width of a slot on the disk: 1000, 500, 200 or 100, others are rounded down. "
-        "Messages come at their own millisecond whatever it is.",
-        unit="ms",
+        "timerPrecisionMs",
+        "Width of a slot on disk: 1000, 500, 200 or 100; other values are rounded down. Messages "
+        "are delivered at their own millisecond in any case.",
         minimum=0,
     )
     roll_window_slots: int = option(
         172_800,
-        key="timerRollWindowSlot",
-        doc="Timers due later than so many slots from now are looked at again on the way.",
-        unit="slots",
+        "timerRollWindowSlot",
+        "Timers due later than this many slots from now are rolled until they are due within them.",
     )
     max_delay_s: int = option(
         259_200,
-        key="timerMaxDelaySec",
-        doc="The longest delay that is accepted.",
-        unit="s",
+        "timerMaxDelaySec",
+        "Maximum delay that is accepted.",
         minimum=0,
         maximum=DUE_MS_MAX // 1_000,
-        live=True,
         wire=True,
     )
     flush_interval_ms: int = option(
         1_000,
-        key="timerFlushIntervalMs",
-        doc="Pause between two checkpoints of the timer store.",
-        unit="ms",
+        "timerFlushIntervalMs",
+        "Pause between two checkpoints of the timer store.",
         minimum=100,
     )
     log_file_bytes: int = option(
         104_857_600,
-        key="mappedFileSizeTimerLog",
-        doc="Size of a timer log file.",
-        unit="bytes",
+        "mappedFileSizeTimerLog",
+        "Size of a timer log file.",
         minimum=TIMER_UNIT.itemsize + TIMER_BLANK.itemsize,
     )
     stop_enqueue: bool = option(
         False,
-        key="timerStopEnqueue",
-        doc="Leave new timers in their queue for now; they are held, not delivered.",
-        live=True,
+        "timerStopEnqueue",
+        "Pause enqueueing: new timers stay in their queue and are not delivered.",
         wire=True,
     )
     stop_dequeue: bool = option(
-        False,
-        key="timerStopDequeue",
-        doc="Deliver no timers for now.",
-        live=True,
-        wire=True,
+        False, "timerStopDequeue", "Pause the delivery of timers.", wire=True
     )
     flow_control: bool = option(
         True,
-        key="timerFlowControlEnabled",
-        doc="Whether timerCongestNumEachSlot and timerTopicQuota refuse messages.",
-        own=True,
-        live=True,
+        "timerFlowControlEnabled",
+        "Refuse messages above timerCongestNumEachSlot and timerTopicQuota.",
         wire=True,
+        own=True,
     )
     slot_timers_max: int = option(
         INT_MAX,
-        key="timerCongestNumEachSlot",
-        doc="Timers that may wait in one slot; one more is refused.",
+        "timerCongestNumEachSlot",
+        "Maximum pending timers of one slot; a further timer is refused.",
         unit="messages",
         minimum=0,
-        live=True,
         wire=True,
     )
     topic_quota: int = option(
         0,
-        key="timerTopicQuota",
-        doc="Timers of one topic that may wait, 0: any number.",
+        "timerTopicQuota",
+        "Maximum pending timers of one topic; 0: unlimited.",
         unit="messages",
         minimum=0,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     spread_ms: int = option(
         0,
-        key="timerSpreadMs",
-        doc="Spread due times over so much, always later, by the message's id; 0: not.",
-        unit="ms",
+        "timerSpreadMs",
+        "Interval over which due times are spread, always later, by the message's id; 0: none.",
         minimum=0,
         maximum=86_400_000,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     roll_mode: str = option(
         ROLL_BY_INDEX,
-        key="timerRollMode",
-        doc="What is written again on the way of a long timer: its index unit, or the message.",
+        "timerRollMode",
+        "What a roll of a long timer writes: its index unit, or the message.",
         choices=(ROLL_BY_INDEX, ROLL_BY_MESSAGE),
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     compact_percent: int = option(
         50,
-        key="timerCompactRatio",
-        doc="When the disk fills up, messages that wait are copied out of old commit log files of "
-        "which at most so much waits, so that the files can go; 0: never.",
-        unit="%",
+        "timerCompactRatio",
+        "Share of pending messages in an old commit log file up to which they are copied out when "
+        "the disk fills up, so that the file can be deleted; 0: never.",
         minimum=0,
         maximum=90,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     stage_lead_ms: int = option(
         1_000,
-        key="timerStageLeadMs",
-        doc="How long before it begins a slot is loaded.",
-        unit="ms",
+        "timerStageLeadMs",
+        "Time before the begin of a slot at which it is loaded.",
         minimum=0,
         maximum=60_000,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     stage_records_max: int = option(
         1 << 20,
-        key="timerStageRecords",
-        doc="Timers that are loaded at a time; more of the same second are loaded in parts.",
+        "timerStageRecords",
+        "Maximum timers loaded at a time; more timers of one second are loaded in parts.",
         unit="messages",
         minimum=1_024,
         own=True,
     )
     batch_records_max: int = option(
         4_096,
-        key="timerDeliverBatchRecords",
-        doc="Messages delivered in one piece, before other traffic has its turn.",
+        "timerDeliverBatchRecords",
+        "Maximum messages of one delivery batch; other traffic has its turn after each batch.",
         unit="messages",
         minimum=1,
         maximum=65_536,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
     batch_bytes_max: int = option(
         2 << 20,
-        key="timerDeliverBatchBytes",
-        doc="Bytes delivered in one piece; a larger message goes alone.",
-        unit="bytes",
+        "timerDeliverBatchBytes",
+        "Maximum bytes of one delivery batch; a larger message is delivered alone.",
         minimum=1,
-        own=True,
-        live=True,
         wire=True,
+        own=True,
     )
 
     def __post_init__(self) -> None:
@@ -181,7 +157,7 @@ class TimerConfig:
 
     @property
     def window_ms(self) -> int:
-        """How far ahead a unit may lie."""
+        """Longest time from now to the slot of a unit."""
         return self.roll_window_slots * self.precision_ms
 
     @property

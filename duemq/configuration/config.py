@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from functools import partial
 
 from duemq.namesrv.allowed_networks import parse_sources
 from message_store.config import LONG_MAX, option
@@ -16,158 +17,167 @@ NAME_CHARS_MAX = 127
 REGION_CHARS_MAX = 127  # every message and every answer to a send carries the region
 
 
+# Options of the broker and of the name server.
+bind_address_option = partial(
+    option,
+    "0.0.0.0",
+    "bindAddress",
+    "Address to listen on; any other than a loopback address is open to other machines, "
+    "without authentication.",
+    unit="IP address",
+)
+channel_idle_option = partial(
+    option,
+    120,
+    "serverChannelMaxIdleTimeSeconds",
+    "Time without traffic after which a connection is closed.",
+    minimum=1,
+)
+socket_backlog_option = partial(
+    option,
+    1_024,
+    "serverSocketBacklog",
+    "Maximum connections that are not accepted yet.",
+    unit="connections",
+    minimum=1,
+    maximum=65_535,
+)
+connections_max_option = partial(
+    option,
+    20_000,
+    "connectionsMax",
+    "Maximum open connections; a further connection is closed at once. At most half of the "
+    "file descriptors that the process may have (1,024 fewer when it may have many).",
+    minimum=1,
+    own=True,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Who this broker is, where it listens and registers, and what it lets clients do."""
+    """Identity, addresses and limits of the broker."""
 
     cluster_name: str = option(
-        "DefaultCluster", key="brokerClusterName", doc="Cluster this broker belongs to."
+        "DefaultCluster", "brokerClusterName", "Cluster this broker belongs to."
     )
     broker_name: str = option(
         "",
-        key="brokerName",
-        doc="Name of this broker in routes, unique in the cluster; empty: the host's name.",
+        "brokerName",
+        "Name of this broker in routes, unique in the cluster; empty: the host's name.",
     )
     broker_id: int = option(
-        0,
-        key="brokerId",
-        doc="0: master. DueMQ runs masters only.",
-        minimum=0,
-        maximum=0,
+        0, "brokerId", "0: master. DueMQ runs masters only.", minimum=0, maximum=0
     )
     broker_ip: str = option(
         "",
-        key="brokerIP1",
-        doc="Address that clients are told to connect to; empty: this machine's first address.",
+        "brokerIP1",
+        "Address announced to clients; empty: this machine's first address.",
         unit="IP address",
     )
     listen_port: int = option(
-        10_911,
-        key="listenPort",
-        doc="Port for clients; 0: any free port.",
-        unit="port",
-        minimum=0,
-        maximum=65_535,
+        10_911, "listenPort", "Port for clients; 0: any free port.", minimum=0, maximum=65_535
     )
-    bind_address: str = option(
-        "0.0.0.0",
-        key="bindAddress",
-        doc="Address to listen on; any other than a loopback address is open to other machines, "
-        "without authentication.",
-        unit="IP address",
-    )
+    bind_address: str = bind_address_option()
     vip_channel_enable: bool = option(
         True,
-        key="vipChannelEnable",
-        doc="Listen on listenPort - 2 as well, as Apache does; a port in use there is a warning.",
+        "vipChannelEnable",
+        "Also listen on listenPort - 2, as RocketMQ does; a port in use there is a warning.",
         own=True,
     )
     namesrv_addresses: str = option(
         "",
-        key="namesrvAddr",
-        doc="Name servers to register with, `host:port` separated by `;`.",
+        "namesrvAddr",
+        "Name servers to register with, `host:port` separated by `;`.",
         unit="addresses",
         live=True,
     )
     embedded_namesrv_enable: bool = option(
-        False,
-        key="embeddedNamesrvEnable",
-        doc="Run a name server inside the broker process.",
-        own=True,
+        False, "embeddedNamesrvEnable", "Run a name server inside the broker process.", own=True
     )
     embedded_namesrv_port: int = option(
         9_876,
-        key="embeddedNamesrvPort",
-        doc="Port of the name server inside the broker; 0: any free port.",
-        unit="port",
+        "embeddedNamesrvPort",
+        "Port of the name server inside the broker; 0: any free port.",
         minimum=0,
         maximum=65_535,
         own=True,
     )
     embedded_register_from: str = option(
         "loopback",
-        key="embeddedNamesrvRegisterFrom",
-        doc="Networks whose brokers may register with the embedded name server, separated by `;`, "
+        "embeddedNamesrvRegisterFrom",
+        "Networks whose brokers may register with the embedded name server, separated by `;`, "
         "as in `10.0.0.0/8`; `any`, or `loopback` for brokers of this machine.",
         unit="networks",
         own=True,
     )
     embedded_administer_from: str = option(
         "loopback",
-        key="embeddedNamesrvAdministerFrom",
-        doc="Networks that may administer the embedded name server (forbid writing, delete topics, "
-        "change key-value pairs), in the same form; loopback always may.",
+        "embeddedNamesrvAdministerFrom",
+        "Networks that may administer the embedded name server (forbid writing, delete topics, "
+        "change key-value pairs), in the same form; loopback is always allowed.",
         unit="networks",
         own=True,
     )
     register_interval_ms: int = option(
         30_000,
-        key="registerNameServerPeriod",
-        doc="Pause between two registrations with the name servers.",
-        unit="ms",
+        "registerNameServerPeriod",
+        "Pause between two registrations with the name servers.",
         minimum=100,
     )
     register_timeout_ms: int = option(
         24_000,
-        key="registerBrokerTimeoutMills",
-        doc="Longest wait for the answer of a name server.",
-        unit="ms",
+        "registerBrokerTimeoutMills",
+        "Maximum time for a name server to answer.",
         minimum=1,
     )
     permission: int = option(
         6,
-        key="brokerPermission",
-        doc="What clients may do here: 2 write, 4 read, 6 both.",
+        "brokerPermission",
+        "Permission of clients: 2 write, 4 read, 6 both.",
         minimum=0,
         maximum=7,
-        live=True,
         wire=True,
     )
     auto_create_topic: bool = option(
-        True,
-        key="autoCreateTopicEnable",
-        doc="Create a topic when the first message for it arrives.",
+        True, "autoCreateTopicEnable", "Create a topic when the first message for it arrives."
     )
     topics_max: int = option(
         262_144,
-        key="topicsMax",
-        doc="Topics of this broker, retry topics of groups included; one more is refused.",
-        unit="topics",
+        "topicsMax",
+        "Maximum topics, including retry topics of groups; a further topic is refused.",
         minimum=64,
         maximum=1 << 20,
         own=True,
     )
     groups_max: int = option(
         131_072,
-        key="consumerGroupsMax",
-        doc="Consumer groups of this broker; one more is refused.",
-        unit="groups",
+        "consumerGroupsMax",
+        "Maximum consumer groups; a further group is refused.",
         minimum=64,
         maximum=1 << 20,
         own=True,
     )
     client_groups_max: int = option(
         4_096,
-        key="clientGroupsMax",
-        doc="Producer and consumer groups of one connection; a heartbeat with more is refused.",
-        unit="groups",
+        "clientGroupsMax",
+        "Maximum producer and consumer groups of one connection; a heartbeat with more is refused.",
         minimum=1,
         maximum=65_536,
         own=True,
     )
     heartbeat_subscriptions_max: int = option(
         65_536,
-        key="heartbeatSubscriptionsMax",
-        doc="Subscriptions in one heartbeat, of all its groups; one with more is refused.",
-        unit="subscriptions",
+        "heartbeatSubscriptionsMax",
+        "Maximum subscriptions in one heartbeat, over all groups; a heartbeat with more is "
+        "refused.",
         minimum=1,
         maximum=1 << 20,
         own=True,
     )
     offsets_max: int = option(
         1_000_000,
-        key="consumerOffsetsMax",
-        doc="Topics of groups whose consumer offsets are kept; one more is refused.",
+        "consumerOffsetsMax",
+        "Maximum pairs of topic and group with a consumer offset; a further pair is refused.",
         unit="pairs",
         minimum=64,
         maximum=16 << 20,
@@ -175,218 +185,172 @@ class BrokerConfig:
     )
     default_topic_queues: int = option(
         8,
-        key="defaultTopicQueueNums",
-        doc="Queues of the template topic TBW102: the most an automatically created topic gets.",
+        "defaultTopicQueueNums",
+        "Queues of the template topic TBW102: the maximum for an automatically created topic.",
         unit="queues",
         minimum=1,
         maximum=65_536,
     )
     auto_create_group: bool = option(
         True,
-        key="autoCreateSubscriptionGroup",
-        doc="Create a consumer group when it is first seen.",
-        live=True,
+        "autoCreateSubscriptionGroup",
+        "Create a consumer group at its first request.",
         wire=True,
     )
     cluster_topic_enable: bool = option(
-        True, key="clusterTopicEnable", doc="The topic named like the cluster may be written."
+        True, "clusterTopicEnable", "Allow sends to the topic named after the cluster."
     )
     broker_topic_enable: bool = option(
-        True, key="brokerTopicEnable", doc="The topic named like the broker may be written."
+        True, "brokerTopicEnable", "Allow sends to the topic named after the broker."
     )
     trace_topic_enable: bool = option(
-        False, key="traceTopicEnable", doc="Create the topic for message traces at start."
+        False, "traceTopicEnable", "Create the topic for message traces at start."
     )
     trace_topic: str = option(
-        "RMQ_SYS_TRACE_TOPIC", key="msgTraceTopicName", doc="Topic for message traces."
+        "RMQ_SYS_TRACE_TOPIC", "msgTraceTopicName", "Topic for message traces."
     )
     trace_on: bool = option(
-        True, key="traceOn", doc="Tell clients that tracing is on (MSG_REGION, TRACE_ON)."
+        True, "traceOn", "Announce to clients that tracing is on (MSG_REGION, TRACE_ON)."
     )
     region_id: str = option(
-        "DefaultRegion",
-        key="regionId",
-        doc="Region that answers and traces carry; at most 127 characters.",
+        "DefaultRegion", "regionId", "Region in answers and traces; at most 127 characters."
     )
     flush_consumer_offset_ms: int = option(
         5_000,
-        key="flushConsumerOffsetInterval",
-        doc="Pause between two writes of consumerOffset.json.",
-        unit="ms",
+        "flushConsumerOffsetInterval",
+        "Pause between two writes of consumerOffset.json.",
         minimum=100,
     )
     long_polling_enable: bool = option(
-        True, key="longPollingEnable", doc="Hold a pull that finds nothing until a message comes."
+        True, "longPollingEnable", "Hold a pull that finds no message until one arrives."
     )
     short_polling_ms: int = option(
         1_000,
-        key="shortPollingTimeMills",
-        doc="How long a pull is held when long polling is off.",
-        unit="ms",
+        "shortPollingTimeMills",
+        "Time that a pull is held when long polling is off.",
         minimum=1,
-        live=True,
         wire=True,
     )
     long_polls_max: int = option(
         100_000,
-        key="longPollsMax",
-        doc="Pulls held at one time; one more is answered at once.",
+        "longPollsMax",
+        "Maximum held pulls; a further pull is answered at once.",
         unit="pulls",
         minimum=1,
         own=True,
     )
     notify_consumer_change: bool = option(
         True,
-        key="notifyConsumerIdsChangedEnable",
-        doc="Tell the members of a group when one comes or goes.",
+        "notifyConsumerIdsChangedEnable",
+        "Notify the members of a group when a member joins or leaves.",
     )
     channel_expired_ms: int = option(
         120_000,
-        key="channelExpiredTimeout",
-        doc="A client whose heartbeats stop for so long is forgotten.",
-        unit="ms",
+        "channelExpiredTimeout",
+        "Time without heartbeats after which a client is removed.",
         minimum=1_000,
     )
-    channel_idle_s: int = option(
-        120,
-        key="serverChannelMaxIdleTimeSeconds",
-        doc="A connection silent for so long is closed.",
-        unit="s",
-        minimum=1,
-    )
-    socket_backlog: int = option(
-        1_024,
-        key="serverSocketBacklog",
-        doc="Connections that may wait to be accepted.",
-        unit="connections",
-        minimum=1,
-        maximum=65_535,
-    )
-    connections_max: int = option(
-        20_000,
-        key="connectionsMax",
-        doc="Connections open at one time; one more is closed at once. At most half of the file "
-        "descriptors that the process may have (1,024 fewer when it may have many).",
-        unit="connections",
-        minimum=1,
-        own=True,
-    )
+    channel_idle_s: int = channel_idle_option()
+    socket_backlog: int = socket_backlog_option()
+    connections_max: int = connections_max_option()
     server_side_reset: bool = option(
         True,
-        key="useServerSideResetOffset",
-        doc="Reset offsets at the broker only; false: also push them to the group's members.",
-        live=True,
+        "useServerSideResetOffset",
+        "Reset offsets at the broker only; false: also push them to the members of the group.",
         wire=True,
     )
     memory_bytes_max: int = option(
         512 << 20,
-        key="remotingMemoryMax",
-        doc="Memory that all connections together may hold: received frames, requests in hand, "
-        "held pulls, unread answers. When it is used up, connections that are stuck for the "
-        "longest are closed.",
-        unit="bytes",
+        "remotingMemoryMax",
+        "Maximum memory of all connections together: received frames, requests in progress, held "
+        "pulls, unread answers. When it is used up, the connections that have been stuck for the "
+        "longest time are closed.",
         minimum=64 << 20,
         maximum=LONG_MAX,
         own=True,
     )
     reject_transactions: bool = option(
-        False,
-        key="rejectTransactionMessage",
-        doc="Refuse transactional messages.",
-        live=True,
-        wire=True,
+        False, "rejectTransactionMessage", "Refuse transactional messages.", wire=True
     )
     transaction_timeout_ms: int = option(
         6_000,
-        key="transactionTimeOut",
-        doc="Age of a half message before its producer is first asked.",
-        unit="ms",
+        "transactionTimeOut",
+        "Age at which the producer of a half message is first checked.",
         minimum=1,
-        live=True,
         wire=True,
     )
     transaction_checks_max: int = option(
         15,
-        key="transactionCheckMax",
-        doc="Times a producer is asked before a half message is set aside.",
-        unit="checks",
+        "transactionCheckMax",
+        "Maximum checks of a half message; after them it is set aside.",
         minimum=1,
-        live=True,
         wire=True,
     )
     transaction_check_interval_ms: int = option(
         30_000,
-        key="transactionCheckInterval",
-        doc="Pause between two rounds of asking producers.",
-        unit="ms",
+        "transactionCheckInterval",
+        "Pause between two rounds of transaction checks.",
         minimum=1,
-        live=True,
         wire=True,
     )
     property_filter_enable: bool = option(
         False,
-        key="enablePropertyFilter",
-        doc="SQL filters on properties; not supported: `true` has no effect, and a subscription "
-        "with such a filter is answered with an error.",
+        "enablePropertyFilter",
+        "SQL filters on properties; not supported: `true` has no effect, and a subscription with "
+        "such a filter is refused.",
     )
     recall_enable: bool = option(
         False,
-        key="recallMessageEnable",
-        doc="Let producers cancel a message that waits for its time, by its recall handle.",
-        live=True,
+        "recallMessageEnable",
+        "Let producers cancel a pending message by its recall handle.",
         wire=True,
     )
     recall_unwritable: bool = option(
         True,
-        key="allowRecallWhenBrokerNotWriteable",
-        doc="Take such cancels also while brokerPermission forbids writing.",
-        live=True,
+        "allowRecallWhenBrokerNotWriteable",
+        "Accept recalls also while brokerPermission forbids writing.",
         wire=True,
     )
     start_accept_ms: int = option(
         0,
-        key="startAcceptSendRequestTimeStamp",
-        doc="Sends before this moment are refused.",
+        "startAcceptSendRequestTimeStamp",
+        "Time before which sends are refused.",
         unit="ms since 1970",
         minimum=0,
         maximum=LONG_MAX,
     )
     config_blacklist: str = option(
         "configBlackList;brokerConfigPath",
-        key="configBlackList",
-        doc="Keys that a request may not change, separated by `;`.",
+        "configBlackList",
+        "Keys that a request may not change, separated by `;`.",
     )
     metrics_exporter: str = option(
         "PROM",
-        key="metricsExporterType",
-        doc="PROM: serve /metrics for Prometheus; DISABLE, and Apache's other exporters: do not.",
+        "metricsExporterType",
+        "PROM: serve /metrics for Prometheus; DISABLE and RocketMQ's other exporters: serve no "
+        "metrics.",
         choices=("PROM", "DISABLE", "OTLP_GRPC", "LOG"),
     )
     metrics_host: str = option(
-        "",
-        key="metricsPromExporterHost",
-        doc="Address of /metrics; empty: bindAddress.",
-        unit="IP address",
+        "", "metricsPromExporterHost", "Address of /metrics; empty: bindAddress.", unit="IP address"
     )
     metrics_port: int = option(
         5_557,
-        key="metricsPromExporterPort",
-        doc="Port of /metrics; 0: any free port. Unless it was set, a port in use is a warning.",
-        unit="port",
+        "metricsPromExporterPort",
+        "Port of /metrics; 0: any free port. A port in use is a warning, unless this key is set.",
         minimum=0,
         maximum=65_535,
     )
     plugins_disabled: str = option(
         "",
-        key="brokerPluginDisabled",
-        doc="Names of installed plugins that are not loaded, separated by `;`.",
+        "brokerPluginDisabled",
+        "Names of installed plugins that are not loaded, separated by `;`.",
         own=True,
     )
     config_watch_ms: int = option(
         5_000,
-        key="configWatchInterval",
-        doc="Pause between two looks at the configuration file for changes; 0: only on SIGHUP.",
-        unit="ms",
+        "configWatchInterval",
+        "Pause between two checks of the configuration file for changes; 0: reload only on SIGHUP.",
         minimum=0,
         own=True,
     )

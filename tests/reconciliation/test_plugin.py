@@ -69,7 +69,7 @@ async def at_work(host: Host, runs: Runs) -> AsyncIterator[ReconciliationPlugin]
     "text", ["soon", "* * * *", "61 * * * *", "0 3 * * * Moon/Side", "1 2 3 4 5 6 7"]
 )
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"reconcileCron=.*no time of a crontab"):
+    with pytest.raises(ConfigError, match=r"reconcileCron=.*not a crontab time"):
         ReconcileConfig(cron=text)
 
 
