@@ -12,7 +12,7 @@ DueMQError
     ├── CorruptStore      bytes that are not what they must be, with file and offset
     ├── StoreLocked       another broker owns the directory
     ├── StoreFull         no room: writes are refused, reads go on
-    ├── MarkRefused       a step of a migration was not taken by the log: nothing has changed
+    ├── OwnershipRefused       a step of a migration was not taken by the log: nothing has changed
     └── RecordUnreadable  a record that is gone or damaged
 """
 

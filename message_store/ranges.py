@@ -47,6 +47,11 @@ def minus(ranges: Sequence[Range], cuts: Sequence[Range]) -> list[Range]:
     return found
 
 
+def common(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    """Return what is in both (each sorted, disjoint)."""
+    return minus(ranges, minus(ranges, others))
+
+
 def within(ranges: Iterable[Range], first: int, end: int) -> list[Range]:
     """Return the parts of ranges that lie in first..end."""
     cut = ((max(low, first), min(high, end)) for low, high in ranges)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from delivery.ownership import MARK_TOPIC
+from delivery.ownership import OWNERSHIP_TOPIC
 from delivery.plugin import PluginBase, PluginHost, Request, RequestHandler, Response, SystemTopic
 from message_store.config import from_properties, with_live
 from message_store.errors import CorruptStore, RequestError
@@ -69,7 +69,7 @@ class MigrationPlugin(PluginBase):
         return MigrationConfig
 
     def system_topics(self) -> Sequence[SystemTopic]:
-        return (SystemTopic(MARK_TOPIC, 1, READ_ONLY),)
+        return (SystemTopic(OWNERSHIP_TOPIC, 1, READ_ONLY),)
 
     def put_hooks(self) -> Sequence[PutHook]:
         return (self._route,)

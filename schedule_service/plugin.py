@@ -176,12 +176,12 @@ class SchedulePlugin(PluginBase):
         if saved is None or saved.log_offset is None:
             self._adopted = dict(start.saved.offsets)
         self._change_levels(self.config.levels, store, write=True)
-        marked = list(ownership.read(store))
-        cursors = restore(store, queues, start, marked)
+        journal = list(ownership.read(store))
+        cursors = restore(store, queues, start, journal)
         service = LevelService(
             store, queues, self._host.clock, self.config, cursors, on_failure=self._host.stop
         )
-        service.transfers.restore(marked, start.saved.offsets)
+        service.transfers.restore(journal, start.saved.offsets)
         keeper = OffsetKeeper(
             store, self._host.clock, service, start.saved, version_step=self.config.version_step
         )

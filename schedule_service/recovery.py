@@ -28,9 +28,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from delivery.ownership import Marked, Return, Transfer
+from delivery.ownership import JournalEntry
+from delivery.ownership_projection import changes_of
 from message_store.json_dialect import dumps
-from message_store.ranges import distinct, minus, plus, within
+from message_store.ranges import distinct
 from schedule_service.cursor import (
     NEVER_MS,
     SEGMENTS_MAX,
@@ -249,42 +250,27 @@ class _Waiting:
         return found
 
 
-def with_marks(
-    ranges: list[Range], level: int, marked: Iterable[Marked], low: int, end: int
-) -> list[Range]:
-    """Return what waits in a level, given what changed its owner since, in that order.
-
-    Args:
-        low: nothing before it is delivered again: it was settled without origins.
-    """
-    for step in marked:
-        mark = step.mark
-        if isinstance(mark, Transfer) and mark.level == level:
-            ranges = minus(ranges, mark.ranges)
-        elif isinstance(mark, Return) and mark.level == level:
-            ranges = plus(ranges, within(mark.pending, low, end))
-    return ranges
-
-
 def restore(
-    store: Any, queues: ScheduleQueues, start: Start, marked: Sequence[Marked] = ()
+    store: Any, queues: ScheduleQueues, start: Start, journal: Sequence[JournalEntry] = ()
 ) -> dict[int, LevelCursor]:
     """Return a cursor for every level that has a queue.
 
     Args:
         store: gives the log's records by `scan(from)`.
-        marked: all handovers and givebacks that are retained.
+        journal: Retained records of the ownership journal.
     """
     waiting = []
     if start.is_ours:
-        marked = [step for step in marked if step.phys_offset >= (start.saved.log_offset or 0)]
+        reached = start.saved.log_offset or 0
+        journal = [entry for entry in journal if entry.phys_offset >= reached]
     for level in queues.levels:
         first, end = queues.bounds(level)
         entry = start.saved.offsets.get(level, 0)
         known = sorted([*start.saved.ahead.get(level, ()), *start.saved.settled.get(level, ())])
         ranges = waiting_ranges(entry, known, first, end)
-        low = first if start.is_ours else min(max(entry, first), end)
-        ranges = with_marks(ranges, level, marked, low, end)
+        low = first if start.is_ours else min(max(entry, first), end)  # before: settled, no origin
+        for change in changes_of(journal, level):
+            ranges = change.in_level(ranges, low, end)
         waiting.append(_Waiting(level, ranges, end))
     for origins in _origins(store, start.scan_from):
         found = sum(item.mark(queues, origins) for item in waiting)

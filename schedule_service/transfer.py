@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delivery.ownership import Marked, Ownership, Return, Transfer
+from delivery.ownership import JournalEntry, Return, Transfer
+from delivery.ownership_projection import Ownership
 from message_store.ranges import Range, within
 from schedule_service.cursor import NEVER_MS, Cut, Segment, find_cuts
 from schedule_service.queues import LONGEST_HASH, ScheduleQueues
@@ -61,13 +62,13 @@ class LevelTransfers:
         self.owned = Ownership()
         self._uncovered: dict[int, list[tuple[int, int]]] = {}  # level: (mark, first offset)
 
-    def restore(self, marked: Iterable[Marked], offsets: Mapping[int, int]) -> None:
+    def restore(self, journal: Iterable[JournalEntry], offsets: Mapping[int, int]) -> None:
         """Know all marks that are retained; `offsets`: Apache's numbers as they were found."""
-        for step in marked:
-            self.owned.fold(step)
-            if isinstance(step.mark, Transfer):
-                first = offsets.get(step.mark.level, step.mark.first)
-                self._uncovered[step.mark.level] = [(step.at, first)]
+        for step in journal:
+            self.owned.apply(step)
+            if isinstance(step.record, Transfer):
+                first = offsets.get(step.record.level, step.record.first)
+                self._uncovered[step.record.level] = [(step.queue_offset, first)]
 
     @property
     def floors(self) -> dict[int, int]:
@@ -113,20 +114,20 @@ class LevelTransfers:
         segment = next((s for s in found.cursor.segments if s.pending), None)
         return segment if segment is not None and segment.appended == segment.taken else None
 
-    def hand_over(self, marked: Marked) -> None:
+    def hand_over(self, entry: JournalEntry) -> None:
         """Pass what a mark says; it is what `offer` returned in this turn of the loop."""
-        mark = marked.mark
-        assert isinstance(mark, Transfer)
-        segment = self._front(mark.level)
+        record = entry.record
+        assert isinstance(record, Transfer)
+        segment = self._front(record.level)
         assert segment is not None
-        assert segment.appended == mark.first
+        assert segment.appended == record.first
         next_due_ms = NEVER_MS
-        if mark.end < segment.end:
-            units = self._queues.units(mark.level, mark.end, 1)
-            next_due_ms = int(self._queues.due_ms(mark.level, units)[0]) if units.size else 0
-        self._levels[mark.level].cursor.hand_over(segment, mark.end, next_due_ms)
-        self.owned.fold(marked)
-        self._uncovered.setdefault(mark.level, []).append((marked.at, mark.first))
+        if record.end < segment.end:
+            units = self._queues.units(record.level, record.end, 1)
+            next_due_ms = int(self._queues.due_ms(record.level, units)[0]) if units.size else 0
+        self._levels[record.level].cursor.hand_over(segment, record.end, next_due_ms)
+        self.owned.apply(entry)
+        self._uncovered.setdefault(record.level, []).append((entry.queue_offset, record.first))
 
     # -- back ---------------------------------------------------------------------------------
 
@@ -135,15 +136,15 @@ class LevelTransfers:
         found = self._levels.get(level)
         return found is not None and found.cursor.is_quiet
 
-    def take_back(self, marked: Marked) -> None:
+    def take_back(self, entry: JournalEntry) -> None:
         """Have the ranges of a giveback wait here again."""
-        mark = marked.mark
-        assert isinstance(mark, Return)
-        cursor = self._levels[mark.level].cursor
-        for first, end in reversed(mark.pending):
-            cuts, heads = self._cuts(mark.level, first, end)
+        record = entry.record
+        assert isinstance(record, Return)
+        cursor = self._levels[record.level].cursor
+        for first, end in reversed(record.pending):
+            cuts, heads = self._cuts(record.level, first, end)
             cursor.reopen(first, end, cuts, heads)
-        self.owned.fold(marked)
+        self.owned.apply(entry)
         self._wake()
 
     def _cuts(self, level: int, first: int, end: int) -> tuple[list[Cut], tuple[int, int]]:

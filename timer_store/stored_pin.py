@@ -46,11 +46,11 @@ def _first_timer(store: MessageStore, offset: int) -> int | None:
 
 def _handed_over(store: MessageStore, offset: int) -> Iterator[int | None]:
     """Yield where each handover begins whose ownership record is at or after a queue offset."""
-    for marked in ownership.read(store, offset):
-        mark = marked.mark
-        if isinstance(mark, Transfer):
-            first, _ = store.queue_bounds(SCHEDULE_TOPIC, mark.level - 1)
-            yield _phys_offset(store, SCHEDULE_TOPIC, mark.level - 1, max(mark.first, first))
+    for entry in ownership.read(store, offset):
+        record = entry.record
+        if isinstance(record, Transfer):
+            first, _ = store.queue_bounds(SCHEDULE_TOPIC, record.level - 1)
+            yield _phys_offset(store, SCHEDULE_TOPIC, record.level - 1, max(record.first, first))
 
 
 def _phys_offset(store: MessageStore, topic: str, queue: int, offset: int) -> int | None:

@@ -107,7 +107,7 @@ def run(root: Path, count: int, units: int) -> None:
             before = timers.units.log.end
             timed("drain", lambda: drain.step(LEVEL, units))
             used = (timers.units.log.end - before) / count
-            marked = store.queue_bounds(ownership.MARK_TOPIC, 0)[1]
+            marked = store.queue_bounds(ownership.OWNERSHIP_TOPIC, 0)[1]
             print(f"{used:.1f} bytes a message in the timer log, {marked} marks in all")
             timed("give back", lambda: back.step(LEVEL, units))
             asyncio.run(keeper.persist(last=True))

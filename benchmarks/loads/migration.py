@@ -21,7 +21,7 @@ from benchmarks.bench import Bench, Found, Load, Metric, books
 from benchmarks.fill_levels import LEVEL, fill_apache_store, fill_levels
 from benchmarks.loads.ready import start_s
 from benchmarks.watch import Watch, watching
-from delivery.ownership import MARK_TOPIC
+from delivery.ownership import OWNERSHIP_TOPIC
 from schedule_service.config import DEFAULT_LEVELS
 from schedule_service.levels import parse_levels
 from tests.interop.store_work import stored_queue
@@ -243,7 +243,7 @@ def _filled(bench: Bench, messages: int) -> tuple[int, str]:
 
 def migrate(server: Server, action: str) -> Done:
     """Run `duemq migrate` on level LEVEL until it is at rest; return what it did and when."""
-    before = len(stored_queue(server.store_dir, MARK_TOPIC, 0)) if action != "start" else 0
+    before = len(stored_queue(server.store_dir, OWNERSHIP_TOPIC, 0)) if action != "start" else 0
     first_ms = now_ms()
     words = [action, "--level", str(LEVEL), "--broker", server.broker_address, "--json"]
     done = subprocess.run(
@@ -252,7 +252,7 @@ def migrate(server: Server, action: str) -> Done:
     whole = Span(first_ms, now_ms())
     if done.returncode:
         raise RuntimeError(f"migrate {action}: {done.stderr.strip()} {done.stdout.strip()}")
-    records = stored_queue(server.store_dir, MARK_TOPIC, 0)[before:]
+    records = stored_queue(server.store_dir, OWNERSHIP_TOPIC, 0)[before:]
     marks = [json.loads(record.body) for record in records]
     moved = sum(mark["count"] for mark in marks if mark["kind"] in ("handover", "giveback"))
     into = [

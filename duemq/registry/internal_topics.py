@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from enum import Flag
 from typing import Final
 
-from delivery.ownership import MARK_TOPIC
+from delivery.ownership import OWNERSHIP_TOPIC
 from delivery.quarantine import QUARANTINE_TOPIC
 from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
@@ -53,7 +53,7 @@ INTERNAL_TOPICS: Final[Mapping[str, Access]] = {
     HALF_TOPIC: Access.NONE,
     OP_HALF_TOPIC: Access.NONE,
     ROCKSDB_OFFSET_TOPIC: Access.NONE,
-    MARK_TOPIC: Access.NONE,
+    OWNERSHIP_TOPIC: Access.NONE,
     DECISION_TOPIC: Access.NONE,
     QUARANTINE_TOPIC: Access.READ,  # operators consume it
     CHECK_MAX_TIME_TOPIC: Access.READ,  # mqadmin resumeCheckHalfMessage views a message first

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from delivery.ownership import Mark, Marked, Return, Route, StateRecord, Transfer
+from delivery.ownership import JournalEntry, OwnershipRecord, Return, Route, StateRecord, Transfer
 from message_store.ranges import Range
 from migration.ledger.records import (
     LIVE,
@@ -51,21 +51,21 @@ class LedgerProjection:
         self._steps: dict[tuple[str, int], _Steps] = {}  # the last ones of a level
         self.next_mark = known.next_mark
 
-    def take(self, marked: Marked) -> list[Record]:
+    def take(self, entry: JournalEntry) -> list[Record]:
         """Fold the next mark; return what changed in the ledger, nothing for one that is known."""
-        if marked.at < self.next_mark:
+        if entry.queue_offset < self.next_mark:
             return []
-        mark, self.next_mark = marked.mark, marked.at + 1
-        key = mark.migration, mark.level
-        event = self._event(key, marked)
+        record, self.next_mark = entry.record, entry.queue_offset + 1
+        key = record.migration, record.level
+        event = self._event(key, entry)
         level = self._levels.get(key) or LevelRecord(
-            migration_id=mark.migration,
-            level=mark.level,
+            migration_id=record.migration,
+            level=record.level,
             state=State.PLANNED,
-            updated_ms=marked.store_ms,
+            updated_ms=entry.store_ms,
         )
-        self._levels[key] = level = _after(replace(level, updated_ms=marked.store_ms), mark)
-        run = self._migrations[mark.migration] = self._run_after(marked)
+        self._levels[key] = level = _after(replace(level, updated_ms=entry.store_ms), record)
+        run = self._migrations[record.migration] = self._run_after(entry)
         return [run, level, event]
 
     def fold(self) -> Fold:
@@ -77,29 +77,31 @@ class LedgerProjection:
             events=list(self._events),
         )
 
-    def _event(self, key: tuple[str, int], marked: Marked) -> EventRecord:
+    def _event(self, key: tuple[str, int], entry: JournalEntry) -> EventRecord:
         """Return the event that tells of a mark: one of its own, or that of steps before it."""
         steps = self._steps.pop(key, None)
-        if steps is not None and steps.take(marked):
+        if steps is not None and steps.take(entry):
             self._steps[key] = steps
             self._events[steps.place] = event = steps.event
             return event
-        event = event_of(marked)
-        if isinstance(marked.mark, Transfer | Return):
-            self._steps[key] = _Steps(len(self._events), event, marked.mark)
+        event = event_of(entry)
+        if isinstance(entry.record, Transfer | Return):
+            self._steps[key] = _Steps(len(self._events), event, entry.record)
         self._events.append(event)
         return event
 
-    def _run_after(self, marked: Marked) -> MigrationRecord:
-        mark, at_ms = marked.mark, marked.store_ms
-        run = self._migrations.get(mark.migration)
+    def _run_after(self, entry: JournalEntry) -> MigrationRecord:
+        record, at_ms = entry.record, entry.store_ms
+        run = self._migrations.get(record.migration)
         if run is None:
             run = MigrationRecord(
-                migration_id=mark.migration, mode=mode_of(mark.migration), started_ms=at_ms
+                migration_id=record.migration, mode=mode_of(record.migration), started_ms=at_ms
             )
-        if isinstance(mark, StateRecord) and not run.started_by:
-            run = replace(run, started_by=mark.who)
-        states = {item.state for (name, _), item in self._levels.items() if name == mark.migration}
+        if isinstance(record, StateRecord) and not run.started_by:
+            run = replace(run, started_by=record.who)
+        states = {
+            item.state for (name, _), item in self._levels.items() if name == record.migration
+        }
         if not states <= FINAL:
             return replace(run, ended_ms=None)
         return replace(run, ended_ms=at_ms if run.ended_ms is None else run.ended_ms)
@@ -111,46 +113,50 @@ class _Steps:
 
     place: int
     event: EventRecord
-    mark: Transfer | Return
+    record: Transfer | Return
     count: int = 1
 
-    def take(self, marked: Marked) -> bool:
+    def take(self, entry: JournalEntry) -> bool:
         """Take another mark in; return whether it goes on with these."""
-        mark, before = marked.mark, self.mark
-        if not 0 <= marked.store_ms - self.event.at_ms < STEPS_MS:
+        record, before = entry.record, self.record
+        if not 0 <= entry.store_ms - self.event.at_ms < STEPS_MS:
             return False
-        if isinstance(mark, Transfer) and isinstance(before, Transfer) and mark.first == before.end:
-            excluded = before.excluded + mark.excluded
-            count = before.count + mark.count
-            self.mark = replace(before, end=mark.end, excluded=excluded, count=count)
-        elif isinstance(mark, Return) and isinstance(before, Return):
-            self.mark = replace(before, count=before.count + mark.count)
+        if (
+            isinstance(record, Transfer)
+            and isinstance(before, Transfer)
+            and record.first == before.end
+        ):
+            excluded = before.excluded + record.excluded
+            count = before.count + record.count
+            self.record = replace(before, end=record.end, excluded=excluded, count=count)
+        elif isinstance(record, Return) and isinstance(before, Return):
+            self.record = replace(before, count=before.count + record.count)
         else:
             return False
         self.count += 1
-        text = f"{_words(self.mark)[2]}, {self.count} steps"
+        text = f"{_words(self.record)[2]}, {self.count} steps"
         self.event = replace(self.event, text=text)
         return True
 
 
-def _after(level: LevelRecord, mark: Mark) -> LevelRecord:
-    match mark:
+def _after(level: LevelRecord, record: OwnershipRecord) -> LevelRecord:
+    match record:
         case Route():
-            return replace(level, fence=mark.fence) if mark.on else level
+            return replace(level, fence=record.fence) if record.on else level
         case Transfer():
             return replace(
                 level,
-                cursor=max(level.cursor, mark.end),
-                moved=level.moved + mark.count,
-                moved_bytes=level.moved_bytes + mark.count * UNIT_BYTES,
-                excluded=level.excluded + _length(mark.excluded),
+                cursor=max(level.cursor, record.end),
+                moved=level.moved + record.count,
+                moved_bytes=level.moved_bytes + record.count * UNIT_BYTES,
+                excluded=level.excluded + _length(record.excluded),
             )
         case Return():
-            return replace(level, given_back=level.given_back + mark.count)
+            return replace(level, given_back=level.given_back + record.count)
         case StateRecord():
-            paused = mark.source == mark.target and bool(mark.why)
-            cause = mark.why if paused else ""
-            return replace(level, state=State(mark.target), paused=paused, cause=cause)
+            paused = record.source == record.target and bool(record.why)
+            cause = record.why if paused else ""
+            return replace(level, state=State(record.target), paused=paused, cause=cause)
 
 
 def mode_of(migration_id: str) -> str:
@@ -158,39 +164,41 @@ def mode_of(migration_id: str) -> str:
     return OFFLINE if migration_id.startswith(f"{OFFLINE}-") else LIVE
 
 
-def event_of(marked: Marked) -> EventRecord:
+def event_of(entry: JournalEntry) -> EventRecord:
     """Return what a mark tells, in words."""
-    mark = marked.mark
-    kind, who, text = _words(mark)
+    record = entry.record
+    kind, who, text = _words(record)
     return EventRecord(
-        key=mark_key(marked.at),
-        migration_id=mark.migration,
-        at_ms=marked.store_ms,
+        key=mark_key(entry.queue_offset),
+        migration_id=record.migration,
+        at_ms=entry.store_ms,
         kind=kind,
-        level=mark.level,
+        level=record.level,
         who=who,
         text=text,
-        mark_offset=marked.at,
+        mark_offset=entry.queue_offset,
     )
 
 
-def _words(mark: Mark) -> tuple[str, str, str]:
-    match mark:
+def _words(record: OwnershipRecord) -> tuple[str, str, str]:
+    match record:
         case Route():
-            text = f"new messages are timers, fence {mark.fence}" if mark.on else "as before"
-            rules = (f"{topic}: {delay_ms} ms" for topic, delay_ms in sorted(mark.rules.items()))
+            text = f"new messages are timers, fence {record.fence}" if record.on else "as before"
+            rules = (f"{topic}: {delay_ms} ms" for topic, delay_ms in sorted(record.rules.items()))
             return "route", "", "; ".join([text, *rules])
         case Transfer():
-            ahead = f", {_length(mark.excluded)} settled ahead" if mark.excluded else ""
-            return "handover", "", f"{mark.count} of [{mark.first}, {mark.end}){ahead}"
+            ahead = f", {_length(record.excluded)} settled ahead" if record.excluded else ""
+            return "handover", "", f"{record.count} of [{record.first}, {record.end}){ahead}"
         case Return():
-            return "giveback", "", f"{mark.count} messages"
+            return "giveback", "", f"{record.count} messages"
         case StateRecord():
-            if mark.source == mark.target:
-                text = f"paused: {mark.why}" if mark.why else "resumed"
+            if record.source == record.target:
+                text = f"paused: {record.why}" if record.why else "resumed"
             else:
-                text = f"{mark.source} -> {mark.target}" + (f": {mark.why}" if mark.why else "")
-            return "state", mark.who, text.replace("_", " ")
+                text = f"{record.source} -> {record.target}" + (
+                    f": {record.why}" if record.why else ""
+                )
+            return "state", record.who, text.replace("_", " ")
 
 
 def _length(ranges: Iterable[Range]) -> int:

@@ -1,7 +1,7 @@
 """Checksum of a set of messages, independent of their order.
 
 Each message is mixed from its log offset and its due time; the sum of all counts, modulo 2^63. So
-sums of disjoint parts add up, and what left a part is subtracted.
+checksums of disjoint sets add up, see `Tally`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from delivery.ownership_projection import CHECKSUM_MASK, Tally
 from timer_store.layout import DUE_MS_MAX
 
-MASK = (1 << 63) - 1
 Offsets = npt.NDArray[np.int64]
 
 
@@ -27,14 +27,9 @@ def checksum(phys_offset: Offsets, due_ms: Offsets) -> int:
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(32)
-    return int(mixed.sum(dtype=np.uint64)) & MASK
+    return int(mixed.sum(dtype=np.uint64)) & CHECKSUM_MASK
 
 
-def plus(left: int, right: int) -> int:
-    """Return the checksum of two disjoint parts together."""
-    return (left + right) & MASK
-
-
-def minus(whole: int, part: int) -> int:
-    """Return the checksum of what is left when a part has gone."""
-    return (whole - part) & MASK
+def tally_of(phys_offset: Offsets, due_ms: Offsets) -> Tally:
+    """Return count and checksum of messages; see `checksum`."""
+    return Tally(int(phys_offset.size), checksum(phys_offset, due_ms))

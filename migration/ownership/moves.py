@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from delivery import ownership
-from delivery.ownership import Marked, StateRecord
+from delivery.ownership import JournalEntry, StateRecord
+from delivery.ownership_projection import JournalProjection, LevelProjection
 from message_store.clock import Clock
 from message_store.errors import CorruptStore, UsageError
 from migration.ledger.projection import UNIT_BYTES, LedgerProjection
 from migration.ledger.records import Fold, LevelRecord, MigrationRecord, Record
 from migration.ownership import projection
 from migration.ownership.owners import Owners
-from migration.ownership.projection import LevelProjection, Projection
 from migration.ownership.states import Event, Standing, State
 from migration.steps.drain import Drain, Step
 from migration.steps.return_units import ReturnUnits, Unroute
@@ -51,15 +51,17 @@ class Migrations:
         self._writing = asyncio.Lock()
         self._read_to = ownership.bounds(store)[1]  # queue offset of the next record to look at
         self.folded = projection.restore(store)
-        removed = ownership.bounds(store)[0] or (self._written.levels and not self._written.at)
+        removed = ownership.bounds(store)[0] or (
+            self._written.levels and not self._written.next_offset
+        )
         self.told = LedgerProjection(_before(self._written) if removed else None)
         self.waits: dict[int, str] = {}
         self._drain: Drain | None = None
         for level in self.folded.levels.values():
             if level.routed:
                 router.fold(_route_of(level))
-        for marked in ownership.read(store, quiet=True):
-            self.told.take(marked)
+        for entry in ownership.read(store, quiet=True):
+            self.told.take(entry)
 
     def bind(self, owners: Owners) -> None:
         """Work between these from now on."""
@@ -104,7 +106,7 @@ class Migrations:
 
         Raises:
             IllegalMove: One of them is migrated already; nothing has changed.
-            MarkRefused: The store takes no writes now; levels before it have started.
+            OwnershipRefused: The store takes no writes now; levels before it have started.
         """
         wanted = list(levels)
         for level in wanted:
@@ -145,7 +147,7 @@ class Migrations:
         """Take one step of a level; a level to be verified has none.
 
         Raises:
-            MarkRefused: The store takes no writes now; nothing has changed.
+            OwnershipRefused: The store takes no writes now; nothing has changed.
         """
         assert self._drain is not None
         standing = self.standing(level)
@@ -198,7 +200,7 @@ class Migrations:
         New messages of such a level are timers already, so it goes on from there.
 
         Raises:
-            MarkRefused: The store takes no writes now; the next call tries again.
+            OwnershipRefused: The store takes no writes now; the next call tries again.
         """
         self.catch_up()
         for level in list(self.folded.levels):
@@ -211,9 +213,9 @@ class Migrations:
     def catch_up(self) -> None:
         """Take in what was marked since; a malformed record is met, and reported, once."""
         start, self._read_to = self._read_to, ownership.bounds(self._store)[1]
-        for marked in ownership.read(self._store, start):
-            self.folded = self.folded.after(marked)
-            self._tell(*self.told.take(marked))
+        for entry in ownership.read(self._store, start):
+            self.folded = self.folded.after(entry)
+            self._tell(*self.told.take(entry))
 
     async def write(self) -> None:
         """Write the fold down in a thread, if the log has it on the disk.
@@ -223,7 +225,10 @@ class Migrations:
         """
         async with self._writing:
             folded = self.folded
-            if folded.at == self._written.at or folded.log_offset > self._store.durable_offset:
+            if (
+                folded.next_offset == self._written.next_offset
+                or folded.log_offset > self._store.durable_offset
+            ):
                 return
             await asyncio.to_thread(projection.write, self._store, folded)
             self._written = folded
@@ -243,38 +248,38 @@ class Migrations:
         why: str = "",
     ) -> None:
         name = migration or self.folded.levels[level].migration
-        mark = StateRecord(
+        record = StateRecord(
             migration=name, level=level, source=source.value, target=target.value, who=who, why=why
         )
-        ownership.append(self._store, mark, self._clock.now_ms())
+        ownership.append(self._store, record, self._clock.now_ms())
         self.waits.pop(level, None)
         self.catch_up()
         log.info("migration %s: level %d is %s%s", name, level, target, f" ({why})" if why else "")
 
     @staticmethod
-    def _load(store: Any) -> Projection:
+    def _load(store: Any) -> JournalProjection:
         try:
             return projection.load(store)
         except CorruptStore as error:
             log.error("%s The marks in the log are asked instead.", error)
-            return Projection()
+            return JournalProjection()
 
 
-def _route_of(level: LevelProjection) -> Marked:
+def _route_of(level: LevelProjection) -> JournalEntry:
     """Return the mark that a level is routed by."""
-    mark = ownership.Route(
+    record = ownership.Route(
         migration=level.migration, level=level.level, on=True, fence=level.fence,
         timer_fence=level.timer_fence, rules=dict(level.rules),
     )  # fmt: skip
-    return Marked(0, 0, level.changed_ms, mark)
+    return JournalEntry(0, 0, level.changed_ms, record)
 
 
-def _before(written: Projection) -> Fold:
+def _before(written: JournalProjection) -> Fold:
     """Return what a ledger is told of marks that retention removed."""
     known = [level for level in written.levels.values() if level.state]
     runs = {level.migration: level.changed_ms for level in known}
     return Fold(
-        next_mark=written.at,
+        next_mark=written.next_offset,
         migrations=[MigrationRecord(migration_id=name, started_ms=at) for name, at in runs.items()],
         levels=[
             LevelRecord(

@@ -68,7 +68,7 @@ def plugins_of(host: PluginHost) -> tuple[SchedulePlugin, TimerPlugin]:
     """Return the two plugins of a broker.
 
     Raises:
-        NoSides: One is not there, is another one, or holds no timers.
+        NoOwners: One is not there, is another one, or holds no timers.
     """
     levels, timers = host.plugin(LEVELS), host.plugin(TIMERS)
     if not isinstance(levels, SchedulePlugin):
@@ -94,7 +94,7 @@ def find_owners(host: PluginHost, store: Any) -> Owners | None:
     """Return both sides, None while one of them does not run.
 
     Raises:
-        NoSides: One will not run.
+        NoOwners: One will not run.
     """
     levels, timers = plugins_of(host)
     if levels.parts is None or timers.parts is None:

@@ -56,7 +56,7 @@ class Drain:
         """Hand over up to `units_max` units of a level's queue.
 
         Raises:
-            MarkRefused: The store takes no writes now; nothing has changed.
+            OwnershipRefused: The store takes no writes now; nothing has changed.
         """
         timers, now_ms = self._timers, self._clock.now_ms()
         if timers.transfers.behind:
@@ -81,7 +81,7 @@ class Drain:
             )
         kept = ~mask_of(offer.excluded, offer.first, offer.end)
         kept &= offer.units["size"] != PRE_BLANK_SIZE
-        mark = Transfer(
+        record = Transfer(
             migration=migration,
             level=level,
             first=offer.first,
@@ -91,12 +91,12 @@ class Drain:
             checksum=checksum(offer.units["phys_offset"][kept], offer.due_ms[kept]),
             promised=offer.promised,
         )
-        marked = ownership.append(self._store, mark, now_ms)
-        self._levels.transfers.hand_over(marked)
-        timers.transfers.note(marked)
+        entry = ownership.append(self._store, record, now_ms)
+        self._levels.transfers.hand_over(entry)
+        timers.transfers.note(entry)
         timers.transfers.catch_up(units_max, now_ms)
         self._wake()
-        return Step(mark.count, mark.end - mark.first)
+        return Step(record.count, record.end - record.first)
 
     def is_empty(self, level: int) -> bool:
         """Return whether nothing is left with the level."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from delivery.ownership import MARK_TOPIC
+from delivery.ownership import OWNERSHIP_TOPIC
 from delivery.plugin import BrokerPlugin, SystemTopic
 from message_store.clock import Clock, FakeClock
 from message_store.config import StoreConfig, from_properties
@@ -174,7 +174,11 @@ def _opened(
         last_ms = _last_store_ms(store)
         wall.set_ms(max(last_ms, wall.now_ms()))
         clock.set_ms(max(last_ms, wall.now_ms() - LOOK_BACK_MS))
-        topics = (*plugin.system_topics(), SystemTopic(TIMER_TOPIC, 1), SystemTopic(MARK_TOPIC, 1))
+        topics = (
+            *plugin.system_topics(),
+            SystemTopic(TIMER_TOPIC, 1),
+            SystemTopic(OWNERSHIP_TOPIC, 1),
+        )
         for topic in topics:
             store.topics.set_routing(
                 topic.name, write_queues=topic.queues, read_queues=topic.queues, perm=topic.perm

@@ -54,7 +54,7 @@ class ReturnUnits:
 
     def left(self, level: int) -> list[Range]:
         """Return the ranges of a level that belong to the timers, settled messages with them."""
-        found: list[Range] = self._timers.transfers.owned.of(level)
+        found: list[Range] = self._timers.transfers.owned.ranges(level)
         return found
 
     def is_over(self, level: int) -> bool:
@@ -65,7 +65,7 @@ class ReturnUnits:
         """Give back up to `units_max` units of a level's queue, the last ones.
 
         Raises:
-            MarkRefused: The store takes no writes now; nothing has changed.
+            OwnershipRefused: The store takes no writes now; nothing has changed.
         """
         handovers, now_ms = self._timers.transfers, self._clock.now_ms()
         left = handovers.owned.bounds(level)
@@ -94,7 +94,7 @@ class ReturnUnits:
         if gone.size:
             kept = places != NOWHERE
             rows, places, name_at = rows[kept], places[kept], name_at[kept]
-        mark = Return(
+        record = Return(
             migration=migration,
             level=level,
             first=first,
@@ -105,9 +105,9 @@ class ReturnUnits:
             gone=int(gone.size),
             gone_sum=checksum(gone["phys_offset"], gone["due_ms"]),
         )
-        marked = ownership.append(self._store, mark, now_ms)
-        self._timers.decisions.give_back(marked, rows, places, name_at)
-        self._levels.transfers.take_back(marked)
+        entry = ownership.append(self._store, record, now_ms)
+        self._timers.decisions.give_back(entry, rows, places, name_at)
+        self._levels.transfers.take_back(entry)
         return Step(int(rows.size), end - first)
 
 
@@ -146,7 +146,7 @@ class Unroute:
         """Copy up to `count_max` timers of a level back; the last step ends the route.
 
         Raises:
-            MarkRefused: Everything is back, but the end of the route is not noted: call again.
+            OwnershipRefused: Everything is back, but the end of the route is not noted: call again.
         """
         rows = self._look(level)
         now, self._found[level] = rows[:count_max], rows[count_max:]
@@ -172,13 +172,13 @@ class Unroute:
     def _end(self, level: int, migration: str) -> None:
         self._read_to.pop(level, None)
         if level in self._router.levels:
-            mark = Route(migration=migration, level=level, on=False)
+            record = Route(migration=migration, level=level, on=False)
             try:
-                marked = ownership.append(self._store, mark, self._clock.now_ms())
+                entry = ownership.append(self._store, record, self._clock.now_ms())
             except OwnershipRefused:
                 self._found[level] = NO_TIMERS
                 raise
-            self._router.fold(marked)
+            self._router.fold(entry)
         self._over.add(level)
 
     def _look(self, level: int) -> Rows:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery import ownership
-from delivery.ownership import Marked, Route
+from delivery.ownership import JournalEntry, Route
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from migration.kernels import route as kernels
@@ -70,15 +70,15 @@ class Router:
         """The routed levels."""
         return self._levels
 
-    def fold(self, marked: Marked) -> None:
+    def fold(self, entry: JournalEntry) -> None:
         """Take a mark in: at the start all that are retained, then each as it is written."""
-        mark = marked.mark
-        if not isinstance(mark, Route):
+        record = entry.record
+        if not isinstance(record, Route):
             return
-        if mark.on:
-            self._levels[mark.level] = Routing(mark.level, mark.timer_fence, mark.rules)
+        if record.on:
+            self._levels[record.level] = Routing(record.level, record.timer_fence, record.rules)
         else:
-            self._levels.pop(mark.level, None)
+            self._levels.pop(record.level, None)
         self._known = None
 
     def begin(
@@ -91,16 +91,16 @@ class Router:
         now_ms: int,
         *,
         migration: str = "",
-    ) -> Marked:
+    ) -> JournalEntry:
         """Route a level from now on; the mark is the fence between its queue and the timers.
 
         Args:
             queues: the `ScheduleQueues`; timers: the `TimerStore`.
 
         Raises:
-            MarkRefused: The store takes no writes now; nothing has changed.
+            OwnershipRefused: The store takes no writes now; nothing has changed.
         """
-        mark = Route(
+        record = Route(
             migration=migration,
             level=level,
             on=True,
@@ -108,9 +108,9 @@ class Router:
             timer_fence=timers.fetch.bounds()[1],
             rules=dict(rules),
         )
-        marked = ownership.append(store, mark, now_ms)
-        self.fold(marked)
-        return marked
+        entry = ownership.append(store, record, now_ms)
+        self.fold(entry)
+        return entry
 
     def __call__(self, batch: PutBatch, now_ms: int) -> None:
         """Make timers of the rows with a routed level; due times count from the store time."""

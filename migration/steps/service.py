@@ -90,7 +90,7 @@ class MigrationService:
         """Return both sides, which run.
 
         Raises:
-            NoSides: They do not run, or not yet, or no more.
+            NoOwners: They do not run, or not yet, or no more.
         """
         found = self._find()
         if found is None:
@@ -216,7 +216,7 @@ class MigrationService:
         """Count in pieces, each when the throttle allows one.
 
         Raises:
-            NoSides: The broker stops.
+            NoOwners: The broker stops.
         """
         self.throttle.begin()
         began_ms = self._clock.now_ms()

@@ -29,37 +29,20 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery import ownership
-from delivery.ownership import Mark, Return, Transfer
+from delivery.ownership_projection import Change, LevelProjection, Tally, changes_of
 from message_store.ranges import Range, is_among, is_in
-from migration.ownership.checksum import checksum, minus, plus
-from migration.ownership.projection import LevelProjection
+from migration.ownership.checksum import tally_of
 from schedule_service.level import Level
 from timer_store.enqueue.level_records import PRE_BLANK_SIZE
 from timer_store.names import SCHEDULE_TOPIC
 
 PIECE_UNITS = 4_096
-PIECE_MARKS = 16
+PIECE_RECORDS = 16
 NOWHERE = -1
 Offsets = npt.NDArray[np.int64]
 Gone = list[tuple[Offsets, Offsets]]
 _R = TypeVar("_R")
 Counting = Generator[int, None, _R]  # yields how many each piece had
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Messages and the checksum of them."""
-
-    count: int = 0
-    sum: int = 0
-
-    def plus(self, other: Tally) -> Tally:
-        """Return both together."""
-        return Tally(self.count + other.count, plus(self.sum, other.sum))
-
-    def minus(self, other: Tally) -> Tally:
-        """Return what is left without the other."""
-        return Tally(self.count - other.count, minus(self.sum, other.sum))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +113,15 @@ class Verification:
         changes = yield from self._changes()
         border = border_of(low, changes)
         expected = Tally()
-        for first, _, sign, tally in changes:
-            if first >= border:
-                expected = expected.plus(tally) if sign > 0 else expected.minus(tally)
+        for change in changes:
+            if change.first >= border:
+                expected = expected.plus(change.over).minus(change.back).minus(change.gone)
         waiting, before, gone = yield from self._with_the_timers(border)
         settled = yield from self._settled(gone)
         folded = self._folded
         self.found = Verified(
             self._level, mine, waiting, settled, expected.plus(before),
-            Tally(folded.handed, folded.handed_sum),
-            Tally(folded.returned, folded.returned_sum), Tally(folded.gone, folded.gone_sum),
+            folded.over, folded.back, folded.settled,
         )  # fmt: skip
 
     def _with_the_level(self) -> Counting[Tally]:
@@ -149,16 +131,16 @@ class Verification:
         settled = np.array(sorted(held.settled), np.int64)
         for numbers, units, due_ms in self._units(ranges):
             kept = ~is_among(numbers, settled)
-            mine = mine.plus(_tally(units["phys_offset"][kept], due_ms[kept]))
+            mine = mine.plus(tally_of(units["phys_offset"][kept], due_ms[kept]))
             yield int(units.size)
         return mine
 
     def _changes(self) -> Counting[list[Change]]:
-        """Return what the retained marks say of this level."""
+        """Return the changes of this level in the retained journal."""
         found: list[Change] = []
-        for at, marked in enumerate(ownership.read(self._store, quiet=True)):
-            found += _change(marked.mark, self._level)
-            if at % PIECE_MARKS == 0:
+        for number, entry in enumerate(ownership.read(self._store, quiet=True)):
+            found += changes_of([entry], self._level)
+            if number % PIECE_RECORDS == 0:
                 yield 0
         return found
 
@@ -167,17 +149,17 @@ class Verification:
         waiting, before = Tally(), Tally()
         gone: Gone = []
         handovers = self._timers.transfers
-        for low, high in handovers.owned.of(self._level):
+        for low, high in handovers.owned.ranges(self._level):
             first = max(low, self._low())
             while first < high:
                 end = min(first + self._units_max(), high)
                 rows, _ = handovers.owned_rows(self._level, first, end)
                 rows = rows[self._timers.decisions.places(rows) != NOWHERE]
-                waiting = waiting.plus(_tally(rows["phys_offset"], rows["due_ms"]))
+                waiting = waiting.plus(tally_of(rows["phys_offset"], rows["due_ms"]))
                 for numbers, units, due_ms in self._units([(first, end)]):
                     phys_offset = units["phys_offset"].copy()
                     old = numbers < border
-                    before = before.plus(_tally(phys_offset[old], due_ms[old]))
+                    before = before.plus(tally_of(phys_offset[old], due_ms[old]))
                     left = ~is_in(phys_offset, rows["phys_offset"])
                     gone.append((phys_offset[left], due_ms[left]))
                 yield end - first
@@ -205,7 +187,7 @@ class Verification:
             done[places[phys_offset[places] == origins]] = True
             at = int(rows["phys_offset"][-1]) + int(rows["record_size"][-1])
             yield int(rows.size)
-        return _tally(phys_offset[done], due_ms[done])
+        return tally_of(phys_offset[done], due_ms[done])
 
     def _units(self, ranges: list[Range]) -> Iterator[tuple[Offsets, Any, Offsets]]:
         """Yield (queue offsets, units, due times) of messages in ranges of the level's queue."""
@@ -230,28 +212,12 @@ class Verification:
                 first += int(units.size)
 
 
-Change = tuple[int, int, int, Tally]  # first, end, 1: over, -1: back; messages
-
-
-def _change(mark: Mark, level: int) -> list[Change]:
-    if mark.level != level:
-        return []
-    if isinstance(mark, Transfer):
-        return [(mark.first, mark.end, 1, Tally(mark.count, mark.checksum))]
-    if isinstance(mark, Return):
-        back = Tally(mark.count, mark.checksum).plus(Tally(mark.gone, mark.gone_sum))
-        return [(mark.first, mark.end, -1, back)]
-    return []
-
-
 def border_of(low: int, changes: list[Change]) -> int:
     """Return the first queue offset from `low` on that no mark reaches across."""
     border, following = low, -1
     while border != following:
         following = border
-        border = max([border, *(end for first, end, _, _ in changes if first < border < end)])
+        border = max(
+            [border, *(change.end for change in changes if change.first < border < change.end)]
+        )
     return border
-
-
-def _tally(phys_offset: Offsets, due_ms: Offsets) -> Tally:
-    return Tally(int(phys_offset.size), checksum(phys_offset, due_ms))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from delivery.ownership import MARK_TOPIC
+from delivery.ownership import OWNERSHIP_TOPIC
 from reconciliation.audit.verdicts import CLEAN, TIMER_TOPIC
 from reconciliation.scan.ownership_tables import ROUTE, handed_over, marks_of
 
@@ -40,7 +40,7 @@ def migration_proof(
         phys_offset (of the record that changed its owner), promised_ms, due_ms, delivered_ms,
         deliveries, verdict, proven, why.
     """
-    marks = messages.where(F.col("topic") == MARK_TOPIC)
+    marks = messages.where(F.col("topic") == OWNERSHIP_TOPIC)
     drained = handed_over(schedule, marks, migration_id).withColumn("way", F.lit(DRAINED))
     names = (*KEYS, "way", "phys_offset", "promised_ms")
     moved = drained.select(*names).unionByName(_routed(messages, marks, migration_id, names))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from delivery.ownership import MARK_TOPIC
+from delivery.ownership import OWNERSHIP_TOPIC
 from reconciliation.audit.rules import EXCUSED
 from reconciliation.audit.verdicts import CLEAN, origin
 from reconciliation.scan.ownership_tables import owned_by_timers
@@ -234,7 +234,7 @@ def backfill_plan(
     ended = messages.where(_plain() & (F.col("prepared_offset") < 0))
     ended = ended.select("store", origin().alias("phys_offset")).distinct()
     rows = rows.join(ended, ["store", "phys_offset"], "left_anti")
-    owned = owned_by_timers(schedule, messages.where(F.col("topic") == MARK_TOPIC))
+    owned = owned_by_timers(schedule, messages.where(F.col("topic") == OWNERSHIP_TOPIC))
     rows = rows.join(owned, ["store", "level", "queue_offset"], "left_anti")
     overdue = F.count(F.when(F.col("due_ms") <= as_of_ms, 1))
     found = rows.groupBy("store", "level").agg(

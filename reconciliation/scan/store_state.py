@@ -18,7 +18,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from delivery.ownership import MARK_QUEUE, MARK_TOPIC, Marked, Ownership, Return, marked_of
+from delivery.ownership import (
+    OWNERSHIP_QUEUE,
+    OWNERSHIP_TOPIC,
+    JournalEntry,
+    entry_of,
+)
+from delivery.ownership_projection import Ownership, change_of
 from message_store.errors import RecordUnreadable
 from message_store.json_dialect import loads
 from message_store.layout import CHECKPOINT_BYTES, CQ_UNIT, native_columns, packer
@@ -130,9 +136,9 @@ def read_standing(number: int, root: Root, plan: LogPlan) -> tuple[Standing, lis
     taken_to = told(TIMER_FILE, lambda: int(read_json(root, TIMER_FILE).get("handoverOffset", 0)))
     check = told(CHECK_FILE, lambda: read_check(root))
     read_ms = None if check is None else check["read_ms"] or None
-    marked = told(f"consumequeue/{MARK_TOPIC}", lambda: list(read_marks(root, plan))) or []
-    levels = told(OFFSETS_FILE, lambda: _levels(saved or {}, marked))
-    owned, promised = _owned(marked, taken_to or 0)
+    journal = told(f"consumequeue/{OWNERSHIP_TOPIC}", lambda: list(read_marks(root, plan))) or []
+    levels = told(OFFSETS_FILE, lambda: _levels(saved or {}, journal))
+    owned, promised = _owned(journal, taken_to or 0)
     without_timers = Standing(number, levels, owned, promised)
     if not check or read_ms is None:
         return without_timers, findings
@@ -183,7 +189,7 @@ def read_check(root: Root) -> dict[str, int] | None:
     return check
 
 
-def _levels(saved: Any, marked: list[Marked]) -> dict[int, tuple[Range, ...]] | None:
+def _levels(saved: Any, journal: list[JournalEntry]) -> dict[int, tuple[Range, ...]] | None:
     """Return what delayOffset.json says the levels are done with."""
     if not saved.get("offsetTable"):
         return None
@@ -195,35 +201,37 @@ def _levels(saved: Any, marked: list[Marked]) -> dict[int, tuple[Range, ...]] | 
             more = [(int(first), int(end)) for first, end in ranges]
             found[int(level)] = plus(found.get(int(level), []), more)
     reached = saved.get("commitLogOffset")
-    for step in marked:  # what came back later waits again
-        mark = step.mark
-        if isinstance(mark, Return) and reached is not None and step.phys_offset >= int(reached):
-            found[mark.level] = minus(found.get(mark.level, []), list(mark.pending))
+    for entry in journal:  # what came back after the table was written is pending again
+        change = change_of(entry.record)
+        if change is not None and reached is not None and entry.phys_offset >= int(reached):
+            found[change.level] = minus(found.get(change.level, []), change.regained)
     return {level - 1: tuple(ranges) for level, ranges in found.items()}
 
 
 def _owned(
-    marked: list[Marked], taken_to: int
+    journal: list[JournalEntry], taken_to: int
 ) -> tuple[dict[int, tuple[Owned, ...]], dict[int, Mapping[int, int]]]:
     """Return what the timers own, by queue id, and the due times that marks promise."""
-    fold = Ownership()
-    for step in marked:
-        fold.fold(step)
+    timers = Ownership()
+    for entry in journal:
+        timers.apply(entry)
     owned = {
         level - 1: tuple(Owned(first, end, at < taken_to) for first, end, at in pieces)
-        for level, pieces in fold.pieces.items()
+        for level, pieces in timers.pieces.items()
         if pieces
     }
-    return owned, {level - 1: dict(due) for level, due in fold.promised.items()}
+    return owned, {level - 1: dict(due) for level, due in timers.promised.items()}
 
 
-def read_marks(root: Root, plan: LogPlan) -> Iterator[Marked]:
+def read_marks(root: Root, plan: LogPlan) -> Iterator[JournalEntry]:
     """Yield the marks of migrations that are retained, in order; those damaged are left out.
 
     Raises:
         OSError: A file cannot be read.
     """
-    files, _ = row_of_files(root.url, root.files(f"consumequeue/{MARK_TOPIC}/{MARK_QUEUE}"))
+    files, _ = row_of_files(
+        root.url, root.files(f"consumequeue/{OWNERSHIP_TOPIC}/{OWNERSHIP_QUEUE}")
+    )
     for entry in files:
         units = native_columns(
             np.frombuffer(root.read(entry.path, 0, entry.size // 20 * 20), CQ_UNIT)
@@ -237,7 +245,7 @@ def read_marks(root: Root, plan: LogPlan) -> Iterator[Marked]:
                 yield made
 
 
-def _mark(root: Root, plan: LogPlan, number: int, at: int, size: int) -> Marked | None:
+def _mark(root: Root, plan: LogPlan, number: int, at: int, size: int) -> JournalEntry | None:
     entry = next((e for e in reversed(plan.files) if int(e.name) <= at), None)
     if entry is None:
         return None
@@ -245,6 +253,6 @@ def _mark(root: Root, plan: LogPlan, number: int, at: int, size: int) -> Marked 
     data = root.read(entry.path, start, start + size)
     try:
         record = decode_record(memoryview(data.tobytes()), at)
-        return marked_of(record, number)
+        return entry_of(record, number)
     except (RecordUnreadable, ValueError):
         return None

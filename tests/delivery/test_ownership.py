@@ -1,4 +1,4 @@
-"""Marks as bytes: what is malformed is skipped with one notice, whatever it is."""
+"""Ownership records as bytes: malformed ones are skipped, with one log line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from delivery import ownership
 from delivery.ownership import Return, Route, StateRecord, Transfer
+from delivery.ownership_projection import Ownership
 from delivery.quarantine import NO_HOST
 from message_store.log.batch import PutBatch
 from tests.support.stores import LOOPBACK, open_store
@@ -24,9 +25,11 @@ ROUTE = Route(migration="m", level=3, on=True, fence=4, timer_fence=7, rules={"T
 STATE = StateRecord(migration="m", level=3, source="planned", target="routing", who="anna")
 
 
-@pytest.mark.parametrize("mark", [HANDOVER, GIVEBACK, ROUTE, STATE], ids=lambda m: type(m).__name__)
-def test_a_mark_survives_its_bytes(mark):
-    assert ownership.decode(ownership.encode(mark)) == mark
+@pytest.mark.parametrize(
+    "record", [HANDOVER, GIVEBACK, ROUTE, STATE], ids=lambda m: type(m).__name__
+)
+def test_a_record_survives_its_bytes(record):
+    assert ownership.decode(ownership.encode(record)) == record
 
 
 MALFORMED = {
@@ -66,10 +69,10 @@ MALFORMED = {
 
 
 @pytest.mark.finding("A2")
-@pytest.mark.parametrize(("mark", "changes"), MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_field_makes_no_mark(mark, changes):
-    body = json.dumps(json.loads(ownership.encode(mark)) | changes).encode()
-    with pytest.raises(ValueError, match=r"mark|malformed|literal"):
+@pytest.mark.parametrize(("record", "changes"), MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_field_is_no_record(record, changes):
+    body = json.dumps(json.loads(ownership.encode(record)) | changes).encode()
+    with pytest.raises(ValueError, match=r"record|malformed|literal"):
         ownership.decode(body)
 
 
@@ -77,7 +80,7 @@ def test_a_malformed_field_makes_no_mark(mark, changes):
 @pytest.mark.parametrize(
     "body", [b"", b"junk", b"\xff", b"[]", b"5", b"null", b"{}", b"[" * 100_000, b"9" * 10_000]
 )
-def test_a_body_that_is_no_object_makes_no_mark(body):
+def test_a_body_that_is_no_object_is_no_record(body):
     with pytest.raises(ValueError):
         ownership.decode(body)
 
@@ -95,31 +98,31 @@ FIELDS = sorted({name for kind in ownership.KINDS.values() for name in kind.__sl
     st.sampled_from([HANDOVER, GIVEBACK, ROUTE, STATE]),
     st.dictionaries(st.sampled_from(["kind", *FIELDS]), json_values, max_size=4),
 )
-def test_whatever_stands_in_the_fields_it_is_a_mark_or_a_value_error(mark, changes):
-    body = json.dumps(json.loads(ownership.encode(mark)) | changes).encode()
+def test_whatever_stands_in_the_fields_it_is_a_record_or_a_value_error(record, changes):
+    body = json.dumps(json.loads(ownership.encode(record)) | changes).encode()
     try:
         found = ownership.decode(body)
     except ValueError:
         return
     assert ownership.decode(ownership.encode(found)) == found
-    ownership.Ownership().fold(ownership.Marked(0, 0, 0, found))
+    Ownership().apply(ownership.JournalEntry(0, 0, 0, found))
 
 
-def put_mark(store, body, born_host=NO_HOST):
+def put_record(store, body, born_host=NO_HOST):
     batch = PutBatch(1)
     batch.add(
-        topic_index=store.topics.add(ownership.MARK_TOPIC), queue_id=0, body=body, properties=b"",
-        born_ms=1, born_host=born_host, store_host=NO_HOST,
+        topic_index=store.topics.add(ownership.OWNERSHIP_TOPIC), queue_id=0, body=body,
+        properties=b"", born_ms=1, born_host=born_host, store_host=NO_HOST,
     )  # fmt: skip
     store.put(batch)
 
 
 @pytest.mark.finding("A2")
-def test_a_mark_that_a_client_sent_is_none(tmp_path, caplog):
+def test_a_record_that_a_client_sent_is_none(tmp_path, caplog):
     with open_store(tmp_path) as store:
-        put_mark(store, ownership.encode(HANDOVER), LOOPBACK)
-        put_mark(store, ownership.encode(ROUTE))
-        assert [found.mark for found in ownership.read(store)] == [ROUTE]
+        put_record(store, ownership.encode(HANDOVER), LOOPBACK)
+        put_record(store, ownership.encode(ROUTE))
+        assert [found.record for found in ownership.read(store)] == [ROUTE]
     assert "a client wrote it: 127.0.0.1, port 10911" in caplog.text
 
 
@@ -127,15 +130,15 @@ def test_a_mark_that_a_client_sent_is_none(tmp_path, caplog):
 def test_junk_is_reported_in_one_line_with_its_count(tmp_path, caplog):
     with open_store(tmp_path) as store:
         for number in range(2_500):
-            put_mark(store, b"junk" if number != 1_700 else ownership.encode(ROUTE))
-        assert [found.at for found in ownership.read(store)] == [1_700]
-        (told,) = caplog.messages
-        assert "2499 records from queue offset 0 on" in told
-        assert len(told) < 1_000
-        assert [found.mark for found in ownership.read(store, quiet=True)] == [ROUTE]
+            put_record(store, b"junk" if number != 1_700 else ownership.encode(ROUTE))
+        assert [found.queue_offset for found in ownership.read(store)] == [1_700]
+        (logged,) = caplog.messages
+        assert "2499 records from queue offset 0 on" in logged
+        assert len(logged) < 1_000
+        assert [found.record for found in ownership.read(store, quiet=True)] == [ROUTE]
         assert len(caplog.messages) == 1
 
 
-def test_a_giveback_of_everything_is_a_mark():
-    mark = replace(GIVEBACK, pending=((5, 9),))
-    assert ownership.decode(ownership.encode(mark)) == mark
+def test_a_return_of_everything_is_a_record():
+    record = replace(GIVEBACK, pending=((5, 9),))
+    assert ownership.decode(ownership.encode(record)) == record

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from delivery import ownership
-from delivery.ownership import MARK_TOPIC, STATE_NAMES
+from delivery.ownership import OWNERSHIP_TOPIC, STATE_NAMES
 from migration.ownership.states import State
-from tests.delivery.test_ownership import HANDOVER, MALFORMED, put_mark
+from tests.delivery.test_ownership import HANDOVER, MALFORMED, put_record
 from tests.support.running_broker import running, small
 from tests.support.stores import LOOPBACK
 
@@ -26,16 +26,16 @@ def test_a_broker_starts_whatever_the_marks_hold(tmp_path):
     async def poison():
         async with running(properties) as (broker, asker):
             assert (await asker.send("T", b"x", DELAY="2")).code == 0
-            for mark, changes in MALFORMED.values():
-                body = json.dumps(json.loads(ownership.encode(mark)) | changes).encode()
-                put_mark(broker.store, body)
-            put_mark(broker.store, b"[" * 10_000)
-            put_mark(broker.store, ownership.encode(HANDOVER), LOOPBACK)
+            for record, changes in MALFORMED.values():
+                body = json.dumps(json.loads(ownership.encode(record)) | changes).encode()
+                put_record(broker.store, body)
+            put_record(broker.store, b"[" * 10_000)
+            put_record(broker.store, ownership.encode(HANDOVER), LOOPBACK)
 
     async def start():
         async with running(properties) as (broker, asker):
             assert (await asker.send("T", b"y")).code == 0
-            assert broker.store.queue_bounds(MARK_TOPIC, 0)[1] == len(MALFORMED) + 2
+            assert broker.store.queue_bounds(OWNERSHIP_TOPIC, 0)[1] == len(MALFORMED) + 2
 
     asyncio.run(poison())
     asyncio.run(start())
@@ -49,9 +49,9 @@ def test_junk_is_read_and_reported_once(tmp_path, caplog):
         async with running(properties) as (broker, _):
             migrations = broker.plugins.plugins["migration"]._running.service.migrations
             for _ in range(50):
-                put_mark(broker.store, b"junk")
+                put_record(broker.store, b"junk")
             migrations.catch_up()
-            told = [text for text in caplog.messages if MARK_TOPIC in text]
+            told = [text for text in caplog.messages if OWNERSHIP_TOPIC in text]
             assert len(told) == 1
             assert "50 records" in told[0]
             read: list[int] = []
@@ -61,8 +61,8 @@ def test_junk_is_read_and_reported_once(tmp_path, caplog):
                 migrations.catch_up()
                 migrations.heal()
             assert read == []
-            assert len([text for text in caplog.messages if MARK_TOPIC in text]) == 1
-            put_mark(broker.store, b"more")
+            assert len([text for text in caplog.messages if OWNERSHIP_TOPIC in text]) == 1
+            put_record(broker.store, b"more")
             migrations.catch_up()
             assert len(read) == 1
 

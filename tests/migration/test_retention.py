@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from delivery import ownership
-from delivery.ownership import MARK_TOPIC, Route, StateRecord
+from delivery.ownership import OWNERSHIP_TOPIC, Route, StateRecord
+from delivery.ownership_projection import Change, JournalProjection, Tally
 from migration.ownership import projection
-from migration.steps.verification import Tally, border_of
+from migration.steps.verification import border_of
 from tests.migration.steps.test_drain import fill
 from tests.support.migration_rig import MigrationRig
 from timer_store.compaction.compactor import PIN_OWNER
@@ -153,11 +154,11 @@ def test_what_was_given_back_is_pinned_before_a_table_says_so(rig: OldRig) -> No
 
 def test_without_marks_the_fold_remembers(rig: OldRig) -> None:
     store = rig.store
-    for mark in (
+    for record in (
         StateRecord(migration="m", level=4, source="planned", target="routing"),
         Route(migration="m", level=4, on=True, fence=3, rules={"T": 70_000}),
     ):
-        ownership.append(store, mark, rig.clock.now_ms())
+        ownership.append(store, record, rig.clock.now_ms())
     drained(rig, 100, 0)
     before = projection.restore(store)
     projection.write(store, before)
@@ -170,7 +171,7 @@ def test_without_marks_the_fold_remembers(rig: OldRig) -> None:
     assert rig.verify(4).is_right
     assert rig.verify(4).removed == 100
     rig.kill()
-    shutil.rmtree(rig.root / "consumequeue" / MARK_TOPIC)  # its numbers begin anew
+    shutil.rmtree(rig.root / "consumequeue" / OWNERSHIP_TOPIC)  # its numbers begin anew
     rig.open()
     assert ownership.bounds(rig.store) == (0, 0)
     again = projection.restore(rig.store)
@@ -178,7 +179,7 @@ def test_without_marks_the_fold_remembers(rig: OldRig) -> None:
     due = fill(rig, 20, (4,))
     assert rig.drain.step(4, 50).moved == 20
     after = projection.restore(rig.store)
-    assert (after.at, after.levels[4].handed) == (1, 120)
+    assert (after.next_offset, after.levels[4].handed) == (1, 120)
     assert rig.timers.counts.total == 20
     assert rig.verify(4).is_right
     rig.advance(61_000)
@@ -192,9 +193,9 @@ def test_a_fold_of_another_log_is_not_believed(rig: OldRig) -> None:
     right = projection.restore(rig.store)
     first = next(iter(ownership.read(rig.store)))
     for at, log_offset in ((2, first.phys_offset + 1), (1, first.phys_offset + 2), (7, 1 << 40)):
-        projection.write(rig.store, projection.Projection(right.levels, at, log_offset))
+        projection.write(rig.store, JournalProjection(right.levels, at, log_offset))
         assert projection.restore(rig.store) == right
-    projection.write(rig.store, projection.Projection(at=1, log_offset=first.phys_offset + 1))
+    projection.write(rig.store, JournalProjection(next_offset=1, log_offset=first.phys_offset + 1))
     assert projection.restore(rig.store).levels[4].handed == 6  # it is believed: its mark is there
 
 
@@ -213,4 +214,4 @@ def test_a_fold_of_another_log_is_not_believed(rig: OldRig) -> None:
 def test_the_border_is_where_no_mark_reaches_across(
     low: int, ranges: list[tuple[int, int]], border: int
 ) -> None:
-    assert border_of(low, [(first, end, 1, Tally()) for first, end in ranges]) == border
+    assert border_of(low, [Change(3, first, end) for first, end in ranges]) == border

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from delivery import ownership
-from delivery.ownership import MARK_TOPIC
+from delivery.ownership import OWNERSHIP_TOPIC
 from message_store.clock import FakeClock
 from message_store.hooks import TagsCodeRule
 from message_store.json_dialect import load_config
@@ -77,15 +77,15 @@ class MigrationRig:
         topics = self.store.topics
         for name, count in ((SCHEDULE_TOPIC, SCHEDULE_QUEUES), (DECISION_TOPIC, 1)):
             topics.set_routing(name, write_queues=count, read_queues=count, perm=6)
-        for name in (TIMER_TOPIC, MARK_TOPIC):
+        for name in (TIMER_TOPIC, OWNERSHIP_TOPIC):
             topics.set_routing(name, write_queues=1, read_queues=1, perm=6)
         for name in self.topics:
             topics.set_routing(name, write_queues=4, read_queues=4, perm=6)
         self._open_levels()
         self._open_timers()
         self.router = Router(topics, self.history, precision_ms=self.timer_config.precision_ms)
-        for marked in ownership.read(self.store):
-            self.router.fold(marked)
+        for entry in ownership.read(self.store):
+            self.router.fold(entry)
         self.drain = Drain(self.levels, self.timers, self.store, self.clock, wake=lambda: None)
         self.giveback = ReturnUnits(self.levels, self.timers, self.store, self.clock)
         self.unroute = Unroute(self.router, self.timers, self.store, self.clock, wake=lambda: None)
@@ -106,13 +106,13 @@ class MigrationRig:
         log_min, log_end = self.store.min_offset, self.store.max_offset
         start = plan_start(saved, {}, log_min=log_min, log_end=log_end)
         start = replace(start, saved=fitted(start.saved, ends))
-        marked = list(ownership.read(self.store))
-        cursors = restore(self.store, queues, start, marked)
+        journal = list(ownership.read(self.store))
+        cursors = restore(self.store, queues, start, journal)
         self.levels = LevelService(
             self.store, queues, self.clock, self.level_config, cursors,
             on_failure=self.failures.append,
         )  # fmt: skip
-        self.levels.transfers.restore(marked, start.saved.offsets)
+        self.levels.transfers.restore(journal, start.saved.offsets)
         self.offsets = OffsetKeeper(
             self.store, self.clock, self.levels, start.saved or Saved(), version_step=500
         )

@@ -259,7 +259,7 @@ def _handed_passed(state: TimerState, reach: Reach) -> Iterator[Offsets]:
     """
     owned, width_ms = state.transfers.owned, state.config.precision_ms
     for level in owned.pieces if reach is not UNKNOWN else ():
-        for first, end in owned.of(level):
+        for first, end in owned.ranges(level):
             for start in range(first, end, CHUNK_UNITS):
                 rows, _ = state.transfers.owned_rows(level, start, min(start + CHUNK_UNITS, end))
                 slot_ms = (rows["due_ms"] - 1) // width_ms * width_ms

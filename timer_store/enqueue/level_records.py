@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from delivery.ownership import Ownership
+from delivery.ownership_projection import Ownership
 from message_store import layout as store_layout
 from message_store.errors import RecordUnreadable
 from message_store.index.key_search import frames
@@ -203,7 +203,7 @@ class LevelRecords:
         numbers = seen["queue_offset"][order]
         promised = owned.promised.get(level, {})
         rows, at = [NO_ROWS], [np.empty(0, np.int64)]
-        for first, end in owned.of(level):
+        for first, end in owned.ranges(level):
             low, high = np.searchsorted(numbers, (first, end)).tolist()
             while low < high:
                 units = self._run(level, numbers[low:high])

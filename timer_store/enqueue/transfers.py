@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery import ownership
-from delivery.ownership import Marked, Ownership, Return, Transfer
-from message_store.ranges import Range, distinct, is_among, is_in, minus, within
+from delivery.ownership import JournalEntry, Return, Transfer
+from delivery.ownership_projection import Ownership, change_of
+from message_store.ranges import Range, common, distinct, is_among, is_in, within
 from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.checkpoint.position import Position
@@ -62,22 +63,22 @@ class TransferredUnits:
         self.records = LevelRecords(store)
         self.owned = Ownership()
         self.taken = self.returned = 0
-        self._waiting: list[Marked] = []  # handovers that are not taken in completely
+        self._waiting: list[JournalEntry] = []  # handovers that are not taken in completely
         self._next = 0  # the first mark behind those that were looked at
 
     # -- marks --------------------------------------------------------------------------------
 
-    def note(self, marked: Marked) -> None:
+    def note(self, entry: JournalEntry) -> None:
         """Take note of a mark that was just appended, or is read at the start."""
         position = self._position
-        if marked.at < self._next:
+        if entry.queue_offset < self._next:
             return
-        self._next = marked.at + 1
-        self.owned.fold(marked)
-        if isinstance(marked.mark, Transfer):
-            self._waiting.append(marked)
+        self._next = entry.queue_offset + 1
+        self.owned.apply(entry)
+        if isinstance(entry.record, Transfer):
+            self._waiting.append(entry)
         elif not self._waiting:
-            position.handover_offset, position.handover_unit = marked.at + 1, 0
+            position.handover_offset, position.handover_unit = entry.queue_offset + 1, 0
 
     @property
     def behind(self) -> bool:
@@ -102,12 +103,12 @@ class TransferredUnits:
 
     def _not_taken(self) -> Iterator[Rows]:
         unit = self._position.handover_unit
-        for marked in self._waiting:
-            assert isinstance(marked.mark, Transfer)
-            for first, end in self.owned.of_mark(marked):
+        for entry in self._waiting:
+            assert isinstance(entry.record, Transfer)
+            for first, end in self.owned.ranges_of(entry):
                 first = max(first, unit)
                 while first < end:
-                    rows, first = self.records.read(marked.mark.level, first, end, {})
+                    rows, first = self.records.read(entry.record.level, first, end, {})
                     yield rows
             unit = 0
 
@@ -134,24 +135,24 @@ class TransferredUnits:
         self._waiting.pop(0)
         position = self._position
         position.handover_unit = 0
-        position.handover_offset = self._waiting[0].at if self._waiting else self._next
+        position.handover_offset = self._waiting[0].queue_offset if self._waiting else self._next
 
-    def _take_in(self, marked: Marked, count_max: int, now_ms: int) -> tuple[int, bool]:
+    def _take_in(self, entry: JournalEntry, count_max: int, now_ms: int) -> tuple[int, bool]:
         """Take in from a handover; return (messages, whether nothing of it is left)."""
-        mark, position = marked.mark, self._position
-        assert isinstance(mark, Transfer)
-        done, least = 0, max(position.handover_unit, self.records.bounds(mark.level)[0])
-        for first, end in within(self.owned.of_mark(marked), least, mark.end):
+        record, position = entry.record, self._position
+        assert isinstance(record, Transfer)
+        done, least = 0, max(position.handover_unit, self.records.bounds(record.level)[0])
+        for first, end in within(self.owned.ranges_of(entry), least, record.end):
             while first < end:
                 if done >= count_max:
                     return done, False
                 stop = min(end, first + count_max - done)
                 rows, following = self.records.read(
-                    mark.level, first, stop, mark.promised, name=LOWER_Y
+                    record.level, first, stop, record.promised, name=LOWER_Y
                 )
                 taken = self._link(rows, now_ms)
                 if taken < rows.size:
-                    position.handover_unit = self._offset_of(mark.level, first, rows, taken)
+                    position.handover_unit = self._offset_of(record.level, first, rows, taken)
                     return done + taken, False
                 done += taken
                 position.handover_unit = first = following
@@ -182,13 +183,13 @@ class TransferredUnits:
         """Know the marks before `at`, a checkpoint's: their messages have their units."""
         self.owned, self._waiting, self._next = Ownership(), [], at
         position = self._position
-        for marked in ownership.read(self._store, quiet=True):
-            if marked.at > at or (marked.at == at and not unit):
+        for entry in ownership.read(self._store, quiet=True):
+            if entry.queue_offset > at or (entry.queue_offset == at and not unit):
                 break
-            self.owned.fold(marked)
-            if marked.at == at and isinstance(marked.mark, Transfer):  # taken in up to `unit`
-                self.owned.cut(marked.mark.level, unit, marked.mark.end)
-        self.owned.at = at
+            change = self.owned.apply(entry)
+            if change is not None and entry.queue_offset == at:  # enqueued up to `unit`
+                self.owned.remove(change.level, unit, change.end)
+        self.owned.next_offset = at
         position.handover_offset, position.handover_unit = at, unit
 
     def read_on(self) -> list[tuple[int, list[Range]]]:
@@ -199,13 +200,13 @@ class TransferredUnits:
         """
         before = self.owned.copy()
         position, returned = self._position, []
-        for marked in ownership.read(self._store, self._next, quiet=True):
-            mark = marked.mark
-            if isinstance(mark, Return):
-                went = _common(before.of(mark.level), list(mark.pending))
-                before.fold(Marked(before.at, 0, 0, mark))
-                returned.append((mark.level, went))
-            self.note(marked)
+        for entry in ownership.read(self._store, self._next, quiet=True):
+            change = change_of(entry.record)
+            if change is not None and change.lost:
+                went = common(before.ranges(change.level), change.regained)
+                before.remove(change.level, change.first, change.end)
+                returned.append((change.level, went))
+            self.note(entry)
         self._next = max(self._next, ownership.bounds(self._store)[1])
         if not self._waiting:
             position.handover_offset, position.handover_unit = self._next, 0
@@ -223,7 +224,7 @@ class TransferredUnits:
         promised = self.owned.promised.get(level, {})
         found, numbers = [np.empty(0, layout.TIMED)], [NO_OFFSETS]
         first = max(first, self.records.bounds(level)[0])
-        for low, high in self.owned.of(level, first, end):
+        for low, high in self.owned.ranges(level, first, end):
             while low < high:
                 rows, following = self.records.read(level, low, high, promised, names=names)
                 if rows.size == following - low:
@@ -241,7 +242,7 @@ class TransferredUnits:
         """Return the transferred ones of the records at log offsets, and their indexes."""
         return self.records.at_offsets(offsets, self.owned)
 
-    def note_returned(self, marked: Marked, rows: Rows, name_at: Offsets) -> None:
+    def note_returned(self, entry: JournalEntry, rows: Rows, name_at: Offsets) -> None:
         """Return messages to their level: their records are named DELAY again.
 
         `Decisions.give_back` has taken them out of their slots.
@@ -249,8 +250,8 @@ class TransferredUnits:
         Args:
             name_at: (n,) i8: see `LevelRecords.read`.
         """
-        assert isinstance(marked.mark, Return)
-        self.note(marked)
+        assert isinstance(entry.record, Return)
+        self.note(entry)
         self.records.rename(rows, name_at, UPPER_Y)
         self.returned += int(rows.size)
 
@@ -274,8 +275,3 @@ class TransferredUnits:
                         places = self._units.find(rows["phys_offset"], slot_ms)
                         self._units.settle(distinct(places[places >= 0]), copied=True)
                     self._units.recount(np.concatenate(pair))
-
-
-def _common(ranges: list[Range], others: list[Range]) -> list[Range]:
-    """Return what is in both."""
-    return minus(ranges, minus(ranges, sorted(others)))

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from delivery.ownership import Marked
+from delivery.ownership import JournalEntry
 from delivery.pending import Decided, Verdict
 from message_store.config import INT_MAX
 from message_store.ranges import distinct, is_among
@@ -136,15 +136,15 @@ class Decisions:
             self._settle_rolled(rows, places)
         state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
 
-    def give_back(self, marked: Marked, rows: Rows, places: Offsets, name_at: Offsets) -> None:
+    def give_back(self, entry: JournalEntry, rows: Rows, places: Offsets, name_at: Offsets) -> None:
         """Return messages to their level; the ownership record that says so is in the log.
 
         Args:
             rows, places: of all pending messages that the record names; see `places`.
             name_at: (n,) i8: see `LevelRecords.read`.
         """
-        self.settle(rows, places, marked.phys_offset, returned=True)
-        self._state.transfers.note_returned(marked, rows, name_at)
+        self.settle(rows, places, entry.phys_offset, returned=True)
+        self._state.transfers.note_returned(entry, rows, name_at)
 
     def _settle_rolled(self, rows: Rows, places: Offsets) -> None:
         """Have the units go, too, that such timers have left in the slot that is being rolled."""

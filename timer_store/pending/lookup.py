@@ -176,7 +176,7 @@ class PendingTimers:
         """Find what levels handed over for a topic."""
         handovers = self._timers.transfers
         for level in list(handovers.owned.pieces):
-            for first, end in handovers.owned.of(level):
+            for first, end in handovers.owned.ranges(level):
                 for start in range(first, end, PIECE_UNITS):
                     rows, _ = handovers.owned_rows(level, start, min(start + PIECE_UNITS, end))
                     mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)

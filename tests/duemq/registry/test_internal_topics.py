@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from delivery.ownership import MARK_TOPIC
+from delivery.ownership import OWNERSHIP_TOPIC
 from duemq.registry.internal_topics import INTERNAL_TOPICS, Access, client_access, is_internal
 from message_store.log.record import encode_record
 from message_store.text import encode_offset_id
@@ -226,7 +226,7 @@ def test_offsets_of_the_brokers_own_group_cannot_be_changed(tmp_path):
 def test_every_topic_of_a_plugin_is_in_the_list():
     """The broker does not import its plugins, so their names are written down a second time."""
     mine = {level_names.SCHEDULE_TOPIC, level_names.DECISION_TOPIC, level_names.QUARANTINE_TOPIC}
-    mine |= {timer_names.TIMER_TOPIC, timer_names.HALF_TOPIC, MARK_TOPIC}
+    mine |= {timer_names.TIMER_TOPIC, timer_names.HALF_TOPIC, OWNERSHIP_TOPIC}
     assert mine <= INTERNAL_TOPICS.keys()
 
 

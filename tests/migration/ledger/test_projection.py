@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delivery.ownership import Mark, Marked, Return, Route, StateRecord, Transfer
+from delivery.ownership import JournalEntry, OwnershipRecord, Return, Route, StateRecord, Transfer
 from migration.ledger.projection import STEPS_MS, LedgerProjection, event_of
 from migration.ledger.records import EventRecord, LevelRecord, MigrationRecord
 from migration.ownership.states import State
@@ -21,7 +21,7 @@ def state(source: str, target: str, level: int = 3, **values: Any) -> StateRecor
     return StateRecord(migration="r", level=level, source=source, target=target, **values)
 
 
-STORY: list[Mark] = [
+STORY: list[OwnershipRecord] = [
     state("planned", "routing", who="anna", why="Friday"),
     Route(migration="r", level=3, on=True, fence=100, rules={"orders": 5_000}),
     state("routing", "draining"),
@@ -34,15 +34,15 @@ STORY: list[Mark] = [
 ]
 
 
-def told(marks: list[Mark]) -> LedgerProjection:
+def told(marks: list[OwnershipRecord]) -> LedgerProjection:
     story = LedgerProjection()
-    for at, mark in enumerate(marks):
-        story.take(marked(at, mark))
+    for at, record in enumerate(marks):
+        story.take(entry(at, record))
     return story
 
 
-def marked(at: int, mark: Mark) -> Marked:
-    return Marked(at, 4_096 * at, START_MS + at, mark)
+def entry(at: int, record: OwnershipRecord) -> JournalEntry:
+    return JournalEntry(at, 4_096 * at, START_MS + at, record)
 
 
 def test_a_whole_run() -> None:
@@ -78,7 +78,7 @@ def test_each_step_in_words() -> None:
         "draining -> verifying",
         "verifying -> done",
     ]
-    assert event_of(marked(4, STORY[4])) == EventRecord(
+    assert event_of(entry(4, STORY[4])) == EventRecord(
         key="mark 4",
         migration_id="r",
         at_ms=1_004,
@@ -91,19 +91,19 @@ def test_each_step_in_words() -> None:
 
 
 def test_steps_that_follow_each_other_are_one_event() -> None:
-    steps: list[Mark] = [
+    steps: list[OwnershipRecord] = [
         Transfer(migration="r", level=3, first=at, end=at + 10, excluded=((at, at + 1),), count=9)
         for at in range(0, 1_000, 10)
     ]
-    backs: list[Mark] = [
+    backs: list[OwnershipRecord] = [
         Return(migration="r", level=3, first=at, end=at + 10, pending=(), count=5)
         for at in range(0, 30, 10)
     ]
     other = Transfer(migration="r", level=4, first=0, end=7, count=7)
     gap = Transfer(migration="r", level=3, first=2_000, end=2_001, count=1)
     story = LedgerProjection()
-    for at, mark in enumerate([*steps[:50], other, *steps[50:], gap, *backs]):
-        event = story.take(marked(at, mark))[-1]
+    for at, record in enumerate([*steps[:50], other, *steps[50:], gap, *backs]):
+        event = story.take(entry(at, record))[-1]
         assert isinstance(event, EventRecord)
     events = story.fold().events
     assert [(event.text, event.mark_offset) for event in events] == [
@@ -118,8 +118,8 @@ def test_steps_that_follow_each_other_are_one_event() -> None:
 def test_steps_of_a_long_run_are_an_event_now_and_then() -> None:
     story = LedgerProjection()
     for at in range(100):
-        mark = Transfer(migration="r", level=3, first=at, end=at + 1, count=1)
-        story.take(Marked(at, at, at * STEPS_MS // 10, mark))
+        record = Transfer(migration="r", level=3, first=at, end=at + 1, count=1)
+        story.take(JournalEntry(at, at, at * STEPS_MS // 10, record))
     assert [event.mark_offset for event in story.fold().events] == list(range(0, 100, 10))
 
 
@@ -136,14 +136,14 @@ def test_a_pause_and_its_cause(count: int, paused: bool) -> None:
 def test_a_run_is_over_with_its_last_level_and_goes_on_with_a_rollback() -> None:
     story = told([*STORY[:8], state("planned", "routing", level=5), STORY[8]])
     assert story.fold().migrations[0].ended_ms is None
-    story.take(marked(10, state("routing", "rolling_back", level=5)))
-    story.take(marked(11, state("rolling_back", "rolled_back", level=5)))
+    story.take(entry(10, state("routing", "rolling_back", level=5)))
+    story.take(entry(11, state("rolling_back", "rolled_back", level=5)))
     assert story.fold().migrations[0].ended_ms == START_MS + 11
-    story.take(marked(12, state("done", "rolling_back")))
+    story.take(entry(12, state("done", "rolling_back")))
     assert story.fold().migrations[0].ended_ms is None
     back = Return(migration="r", level=3, first=10, end=100, pending=((50, 90),), count=40)
-    story.take(marked(13, back))
-    story.take(marked(14, Route(migration="r", level=3, on=False)))
+    story.take(entry(13, back))
+    story.take(entry(14, Route(migration="r", level=3, on=False)))
     fold = story.fold()
     assert [level.given_back for level in fold.levels] == [40, 0]
     assert [event.text for event in fold.events[-2:]] == ["40 messages", "as before"]
@@ -154,13 +154,13 @@ def test_marks_that_are_known_change_nothing(stop: int, again: int) -> None:
     whole, first = told(STORY).fold(), told(STORY[:stop])
     story = LedgerProjection(first.fold())  # as after a restart, with the fold from a file
     for at in range(min(again, stop), len(STORY)):
-        assert bool(story.take(marked(at, STORY[at]))) == (at >= stop)
+        assert bool(story.take(entry(at, STORY[at]))) == (at >= stop)
     assert story.fold() == whole
 
 
 def test_what_a_step_changed_is_what_the_ledger_lacks(opener: Opener) -> None:
     ledger, story = opener(), LedgerProjection()
-    for at, mark in enumerate(STORY):
-        ledger.write(story.take(marked(at, mark)))
+    for at, record in enumerate(STORY):
+        ledger.write(story.take(entry(at, record)))
     run, fold = ledger.run("r"), story.fold()
     assert ([run.migration], run.levels, run.events) == (fold.migrations, fold.levels, fold.events)

@@ -1,4 +1,4 @@
-"""Marks and what follows from them: ranges, ownership, the fold, its file."""
+"""The file of the journal's projection, and journals with damaged records."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from hypothesis import strategies as st
 
 from delivery import ownership
 from delivery.ownership import (
-    MARK_TOPIC,
-    Mark,
-    Marked,
-    Ownership,
+    OWNERSHIP_TOPIC,
+    OwnershipRecord,
     Return,
     Route,
     StateRecord,
     Transfer,
 )
+from delivery.ownership_projection import JournalProjection
 from message_store import ranges
 from migration.ownership import projection
 from tests.support.stores import open_store
 
-MARKS: list[Mark] = [
+RECORDS: list[OwnershipRecord] = [
     StateRecord(migration="m", level=3, source="planned", target="routing", who="me", why="ü"),
     Route(migration="m", level=3, on=True, fence=7, timer_fence=2, rules={"T": 5_000}),
     Transfer(migration="m", level=3, first=0, end=9, excluded=((2, 3), (5, 7)), count=6, checksum=1,
@@ -52,33 +51,15 @@ def test_ranges_are_sets(one: list[tuple[int, int]], other: list[tuple[int, int]
         assert found == ranges.joined(found)
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.integers(1, 20)), max_size=9))
-def test_a_unit_belongs_to_the_last_mark_that_names_it(steps: list[tuple[bool, int, int]]) -> None:
-    owned, naive = Ownership(), dict.fromkeys(range(40), -1)
-    for at, (over, first, count) in enumerate(steps):
-        end = first + count
-        mark: Mark = Return(migration="", level=1, first=first, end=end, pending=())
-        if over:
-            mark = Transfer(migration="", level=1, first=first, end=end)
-        marked = Marked(at, 0, 0, mark)
-        owned.fold(marked)
-        owned.fold(marked)  # known already
-        naive |= dict.fromkeys(range(first, end), at if over else -1)
-        if over:
-            assert as_set(owned.of_mark(marked)) == {n for n, by in naive.items() if by == at}
-    assert as_set(owned.of(1)) == {number for number, by in naive.items() if by >= 0}
-    assert [owned.owns(1, number) for number in range(40)] == [naive[n] >= 0 for n in range(40)]
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_record_is_read_as_it_was_written(record: OwnershipRecord) -> None:
+    assert ownership.decode(ownership.encode(record)) == record
 
 
-@pytest.mark.parametrize("mark", MARKS)
-def test_a_mark_is_read_as_it_was_written(mark: Mark) -> None:
-    assert ownership.decode(ownership.encode(mark)) == mark
-
-
-def test_the_fold_survives_its_file_and_lives_without_it(tmp_path: Path) -> None:
+def test_the_projection_survives_its_file_and_lives_without_it(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
-        for mark in MARKS[:3]:
-            ownership.append(store, mark, 5)
+        for record in RECORDS[:3]:
+            ownership.append(store, record, 5)
         first = projection.restore(store)
         level = first.levels[3]
         assert (level.state, level.routed, level.handed, level.rules) == (
@@ -89,27 +70,30 @@ def test_the_fold_survives_its_file_and_lives_without_it(tmp_path: Path) -> None
         )
         projection.write(store, first)
         assert projection.restore(store) == first
-        for mark in MARKS[3:]:
-            ownership.append(store, mark, 6)
+        for record in RECORDS[3:]:
+            ownership.append(store, record, 6)
         later = projection.restore(store)
         assert (later.levels[3].routed, later.levels[3].returned, later.levels[3].gone) == (
             False,
             2,
             1,
         )
-        store.config_path(projection.FOLD_FILE).unlink()
+        store.config_path(projection.PROJECTION_FILE).unlink()
         assert projection.restore(store) == later
-        projection.write(store, projection.Projection(at=99, log_offset=store.max_offset + 1))
+        projection.write(store, JournalProjection(next_offset=99, log_offset=store.max_offset + 1))
         assert projection.restore(store) == later  # it claims more than the log has
 
 
-def test_a_damaged_mark_is_told_and_left_out(
+def test_a_damaged_record_is_logged_and_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_store(tmp_path) as store:
-        marked = [ownership.append(store, mark, 5) for mark in MARKS]
-        store.log.files[0].write(marked[1].phys_offset + 120, b"\0\0\0")
-        assert [found.at for found in ownership.read(store)] == [0, 2, 3, 4]
-        assert [found.mark for found in ownership.read(store, 3)] == MARKS[3:]
-        assert f"{MARK_TOPIC}: 1 records from queue offset 0 on are no marks" in caplog.text
+        entries = [ownership.append(store, record, 5) for record in RECORDS]
+        store.log.files[0].write(entries[1].phys_offset + 120, b"\0\0\0")
+        assert [found.queue_offset for found in ownership.read(store)] == [0, 2, 3, 4]
+        assert [found.record for found in ownership.read(store, 3)] == RECORDS[3:]
+        assert (
+            f"{OWNERSHIP_TOPIC}: skipped 1 records from queue offset 0 on, which are not"
+            in caplog.text
+        )
         assert "queue offset 1: commit log offset 212: the body does not match" in caplog.text

@@ -184,13 +184,13 @@ def test_a_start_that_ended_between_its_marks_goes_on(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
         await bench.send(10, 5)
         end = bench.broker.store.queue_bounds("SCHEDULE_TOPIC_XXXX", 4)[1]
-        mark = Route(migration="run-1", level=5, on=True, fence=end)
-        ownership.append(bench.broker.store, mark, bench.clock.now_ms())
+        record = Route(migration="run-1", level=5, on=True, fence=end)
+        ownership.append(bench.broker.store, record, bench.clock.now_ms())
 
     async def second(bench: Bench) -> None:
         found = await bench.until(5, "done")
         assert (found["migration"], found["who"], found["moved"]) == ("run-1", "", 10)
-        told = [marked.mark for marked in ownership.read(bench.broker.store)]
+        told = [entry.record for entry in ownership.read(bench.broker.store)]
         assert told[1] == StateRecord(
             migration="run-1", level=5, source="planned", target="routing", who="recovery"
         )

@@ -1,0 +1,312 @@
+"""Projection of the ownership journal: what its records mean, written once.
+
+    records --apply, in order--> Ownership         ranges of each level's queue that timers own
+                                 JournalProjection  state, route and counts of each level
+
+Rules (`change_of`): a `Transfer` makes its range, without `excluded`, the timers'. A `Return` takes
+its whole range from the timers; of that, `pending` belongs to the level again. The last record
+that names a unit decides. Whether a unit is settled (delivered, cancelled, in quarantine) the
+journal does not say: origins in the log do.
+
+Readers apply the journal at their own pace (a checkpoint of the timers is older than the log), so
+each keeps its own `Ownership`. `reconciliation.scan.ownership_tables` has the same rules as
+columns. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+from delivery.ownership import (
+    NO_END,
+    JournalEntry,
+    OwnershipRecord,
+    Return,
+    Route,
+    StateRecord,
+    Transfer,
+)
+from message_store.ranges import Range, joined, minus, plus, within
+
+CHECKSUM_MASK: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Messages and their checksum; tallies of disjoint sets add up."""
+
+    count: int = 0
+    sum: int = 0
+
+    def plus(self, other: Tally) -> Tally:
+        """Return the tally of two disjoint sets together."""
+        return Tally(self.count + other.count, (self.sum + other.sum) & CHECKSUM_MASK)
+
+    def minus(self, other: Tally) -> Tally:
+        """Return the tally without a part."""
+        return Tally(self.count - other.count, (self.sum - other.sum) & CHECKSUM_MASK)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a record changes in the queue of its level.
+
+    Attributes:
+        first, end: Range that the record names.
+        gained: Ranges that the timers own from now on; the level loses them.
+        lost: Ranges that the timers no longer own.
+        regained: Part of `lost` that the level owns again.
+        over: Messages that became timers; back: messages that the level owns again; gone: messages
+            of `lost` that were settled.
+    """
+
+    level: int
+    first: int
+    end: int
+    gained: list[Range] = field(default_factory=list)
+    lost: list[Range] = field(default_factory=list)
+    regained: list[Range] = field(default_factory=list)
+    over: Tally = Tally()
+    back: Tally = Tally()
+    gone: Tally = Tally()
+
+    def in_level(self, ranges: list[Range], first: int = 0, end: int = NO_END) -> list[Range]:
+        """Return what is pending in the level after the change, given the ranges before.
+
+        Args:
+            first, end: Nothing outside comes back.
+        """
+        return plus(minus(ranges, self.gained), within(self.regained, first, end))
+
+
+def change_of(record: OwnershipRecord) -> Change | None:
+    """Return what a record changes in a queue; None: it transfers nothing."""
+    if isinstance(record, Transfer):
+        return Change(
+            record.level,
+            record.first,
+            record.end,
+            gained=minus([(record.first, record.end)], record.excluded),
+            over=Tally(record.count, record.checksum),
+        )
+    if isinstance(record, Return):
+        return Change(
+            record.level,
+            record.first,
+            record.end,
+            lost=joined([(record.first, record.end)]),
+            regained=list(record.pending),
+            back=Tally(record.count, record.checksum),
+            gone=Tally(record.gone, record.gone_sum),
+        )
+    return None
+
+
+def changes_of(journal: Iterable[JournalEntry], level: int) -> list[Change]:
+    """Return the changes of one level, in their order."""
+    changes = (change_of(entry.record) for entry in journal if entry.record.level == level)
+    return [change for change in changes if change is not None]
+
+
+Piece = tuple[int, int, int]  # first, end, queue offset of the transfer's record in the journal
+
+
+class Ownership:
+    """Ranges of the levels' queues that belong to the timers.
+
+    Attributes:
+        pieces: Level to its pieces, ascending and disjoint.
+        promised: Level to due times of units whose tags code is no time, by queue offset.
+        next_offset: Queue offset of the next record to apply.
+    """
+
+    def __init__(self) -> None:
+        self.pieces: dict[int, list[Piece]] = {}
+        self.promised: dict[int, dict[int, int]] = {}
+        self.next_offset = 0
+
+    def __bool__(self) -> bool:
+        return any(self.pieces.values())
+
+    def apply(self, entry: JournalEntry) -> Change | None:
+        """Apply the next record; one before `next_offset` changes nothing.
+
+        Returns:
+            What it changed, None if it transferred nothing.
+        """
+        if entry.queue_offset < self.next_offset:
+            return None
+        self.next_offset = entry.queue_offset + 1
+        change = change_of(entry.record)
+        if change is None:
+            return None
+        self._remove(change.level, change.lost or change.gained)
+        if change.gained:
+            pieces = self.pieces.setdefault(change.level, [])
+            is_ascending = not pieces or pieces[-1][1] <= change.gained[0][0]
+            pieces += [(first, end, entry.queue_offset) for first, end in change.gained]
+            if not is_ascending:
+                pieces.sort()
+        if isinstance(entry.record, Transfer) and entry.record.promised:
+            self.promised.setdefault(change.level, {}).update(entry.record.promised)
+        return change
+
+    def remove(self, level: int, first: int, end: int) -> None:
+        """Remove a range from the timers' without a record."""
+        self._remove(level, [(first, end)])
+
+    def _remove(self, level: int, ranges: list[Range]) -> None:
+        left = self.pieces.get(level, [])
+        if not left or not ranges:
+            return
+        low, high = _span(left, ranges[0][0], ranges[-1][1])
+        left[low:high] = [
+            (first_left, end_left, at)
+            for first, end, at in left[low:high]
+            for first_left, end_left in minus([(first, end)], ranges)
+        ]
+
+    def ranges(self, level: int, first: int = 0, end: int = NO_END) -> list[Range]:
+        """Return the ranges of first..end that belong to the timers, neighbours joined."""
+        pieces = self.pieces.get(level, [])
+        low, high = _span(pieces, first, end)
+        return within(joined(piece[:2] for piece in pieces[low:high]), first, end)
+
+    def bounds(self, level: int) -> Range | None:
+        """Return the smallest range that has all of a level's ranges, None without any."""
+        pieces = self.pieces.get(level)
+        return (pieces[0][0], pieces[-1][1]) if pieces else None
+
+    def ranges_of(self, entry: JournalEntry) -> list[Range]:
+        """Return the ranges that belong to the timers because of one transfer."""
+        record = entry.record
+        assert isinstance(record, Transfer)
+        pieces = self.pieces.get(record.level, [])
+        low, high = _span(pieces, record.first, record.end)
+        mine = [(first, end) for first, end, at in pieces[low:high] if at == entry.queue_offset]
+        return within(mine, record.first, record.end)
+
+    def owns(self, level: int, offset: int) -> bool:
+        """Return whether a unit belongs to the timers."""
+        low, high = _span(self.pieces.get(level, []), offset, offset + 1)
+        return low < high
+
+    def copy(self) -> Self:
+        """Return an independent copy."""
+        twin = type(self)()
+        twin.pieces = {level: list(pieces) for level, pieces in self.pieces.items()}
+        twin.promised = {level: dict(times) for level, times in self.promised.items()}
+        twin.next_offset = self.next_offset
+        return twin
+
+
+def _span(pieces: list[Piece], first: int, end: int) -> Range:
+    """Return (low, high): pieces[low:high] of ascending, disjoint pieces overlap first..end."""
+    low = bisect_right(pieces, first, key=lambda piece: piece[1])
+    return low, max(low, bisect_left(pieces, end, key=lambda piece: piece[0]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelProjection:
+    """State, route and counts of one level, from the records of its newest migration.
+
+    Attributes:
+        migration: Newest migration of the level.
+        state: Target of its newest state record, empty without one.
+        who, why, changed_ms: Of that record.
+        routed: New messages become timers; fence, timer_fence, rules: see `Route`.
+        handed, returned, gone: Messages that became timers, that the level owns again, and that
+            were settled when their range came back; `..._sum`: their checksums.
+        first, end: Queue offsets of the range that was transferred up to now.
+    """
+
+    level: int
+    migration: str = ""
+    state: str = ""
+    who: str = ""
+    why: str = ""
+    changed_ms: int = 0
+    routed: bool = False
+    fence: int = 0
+    timer_fence: int = 0
+    rules: Mapping[str, int] = field(default_factory=dict)
+    handed: int = 0
+    handed_sum: int = 0
+    returned: int = 0
+    returned_sum: int = 0
+    gone: int = 0
+    gone_sum: int = 0
+    first: int = 0
+    end: int = 0
+
+    @property
+    def over(self) -> Tally:
+        """Messages that became timers."""
+        return Tally(self.handed, self.handed_sum)
+
+    @property
+    def back(self) -> Tally:
+        """Messages that the level owns again."""
+        return Tally(self.returned, self.returned_sum)
+
+    @property
+    def settled(self) -> Tally:
+        """Messages that were settled when their range came back."""
+        return Tally(self.gone, self.gone_sum)
+
+    def after(self, entry: JournalEntry) -> LevelProjection:
+        """Return the level after one more record; another migration's counts begin at 0."""
+        record, before = entry.record, self
+        if record.migration != self.migration:
+            before = LevelProjection(
+                level=self.level, migration=record.migration, routed=self.routed, fence=self.fence,
+                timer_fence=self.timer_fence, rules=self.rules,
+            )  # fmt: skip
+        if isinstance(record, StateRecord):
+            return replace(
+                before, state=record.target, who=record.who, why=record.why,
+                changed_ms=entry.store_ms,
+            )  # fmt: skip
+        if isinstance(record, Route):
+            return replace(
+                before, routed=record.on, fence=record.fence, timer_fence=record.timer_fence,
+                rules=dict(record.rules),
+            )  # fmt: skip
+        change = change_of(record)
+        assert change is not None
+        over, back = before.over.plus(change.over), before.back.plus(change.back)
+        gone = before.settled.plus(change.gone)
+        counted = replace(
+            before, handed=over.count, handed_sum=over.sum, returned=back.count,
+            returned_sum=back.sum, gone=gone.count, gone_sum=gone.sum,
+        )  # fmt: skip
+        if not isinstance(record, Transfer):
+            return counted
+        first = min(before.first, record.first) if before.handed else record.first
+        return replace(counted, first=first, end=max(before.end, record.end))
+
+
+@dataclass(frozen=True, slots=True)
+class JournalProjection:
+    """State, route and counts of all levels.
+
+    Attributes:
+        next_offset: Queue offset of the next record to apply.
+        log_offset: The log must reach up to here for this to be valid.
+    """
+
+    levels: Mapping[int, LevelProjection] = field(default_factory=dict)
+    next_offset: int = 0
+    log_offset: int = 0
+
+    def after(self, entry: JournalEntry) -> JournalProjection:
+        """Return the projection after one more record; a known one changes nothing."""
+        if entry.queue_offset < self.next_offset:
+            return self
+        level = entry.record.level
+        before = self.levels.get(level, LevelProjection(level=level))
+        levels = {**self.levels, level: before.after(entry)}
+        return JournalProjection(levels, entry.queue_offset + 1, entry.phys_offset + 1)
