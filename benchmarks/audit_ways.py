@@ -16,7 +16,8 @@ from typing import Any
 from message_store.log.record import decode_record
 from reconciliation.audit.verdicts import LEAN
 from reconciliation.scan.options import wanted_of
-from reconciliation.scan.tables import ROLE_DELIVERY, TABLES
+from reconciliation.scan.roles import ROLE_DELIVERY
+from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import Part, StoreReader
 
 PROCESSES = 2

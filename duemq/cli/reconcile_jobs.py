@@ -109,7 +109,7 @@ def plan(wanted: Wanted, where: Where, *, as_json: bool) -> None:
     """Print what a migration would move, counted from the files."""
     from reconciliation.audit.verdicts import SCHEDULE_TOPIC
     from reconciliation.jobs.jobs import PLAN_COLUMNS, backfill_plan
-    from reconciliation.scan.tables import ROLE_GAP
+    from reconciliation.scan.roles import ROLE_GAP
     from reconciliation.spark.read import read_table
 
     as_of_ms = SystemClock().now_ms() if wanted.as_of_ms is None else wanted.as_of_ms

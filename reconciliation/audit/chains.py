@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from reconciliation.scan.tables import ROLE_LEVEL_COPY, ROLE_TIMER_COPY
+from reconciliation.scan.roles import ROLE_LEVEL_COPY, ROLE_TIMER_COPY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from reconciliation.audit.plain_histories import LIFE
-from reconciliation.scan.tables import (
+from reconciliation.scan.roles import (
     ROLE_DECISION,
     ROLE_DELIVERY,
     ROLE_GONE,

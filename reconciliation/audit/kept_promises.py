@@ -19,14 +19,13 @@ from pyspark.sql import functions as F
 from reconciliation.audit.plain_histories import told
 from reconciliation.audit.plain_sums import SUMS, add_up, touch
 from reconciliation.audit.rules import judged
-from reconciliation.scan.tables import (
+from reconciliation.audit.tally import SENT, UNUSUAL
+from reconciliation.scan.roles import (
     ROLE_CANDIDATE,
     ROLE_CLOCK,
     ROLE_LEVEL_COPY,
     ROLE_MARKER,
     ROLE_TIMER_COPY,
-    SENT,
-    UNUSUAL,
 )
 
 if TYPE_CHECKING:

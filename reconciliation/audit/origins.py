@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from reconciliation.scan.tables import ROLE_DELIVERY
+from reconciliation.scan.roles import ROLE_DELIVERY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

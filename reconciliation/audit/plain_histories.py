@@ -1,9 +1,9 @@
-"""Histories of plain messages: one pending record and its deliveries. One numeric pass.
+"""Histories of plain messages: one pending record and its deliveries, in one numeric aggregation.
 
-Each record adds to its key's sums; bits of `tally` count and say, see `tables`.
+Each record adds to the sums of its key; `tally` has the counts and flags.
 
 Body, properties and target of both records cancel each other out in an exclusive or: what is left
-over is a difference. With more than one delivery that says nothing; but then it is a duplicate.
+is a difference. With more than one delivery it means nothing, but then it is a duplicate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from reconciliation.scan.tables import (
+from reconciliation.audit.tally import (
     COUNT_MASK,
     HURT,
     KNOWN,
@@ -23,15 +23,14 @@ from reconciliation.scan.tables import (
     PASSED,
     PAST,
     PAST_MASK,
-    ROLE_DELIVERY,
-    ROLE_LEVEL,
-    ROLE_PAST,
     SENT,
     SENT_AWAY,
     SENT_HURT,
     SENT_MASK,
     STORE_BITS,
+    record_tally,
 )
+from reconciliation.scan.roles import ROLE_DELIVERY, ROLE_PAST
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -52,25 +51,12 @@ def plain_message_histories(events: DataFrame) -> DataFrame:
         events: of `verdicts._keyed`, roles ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY and ROLE_PAST.
     """
     sent, past = F.col("role") == ROLE_DELIVERY, F.col("role") == ROLE_PAST
-    away = F.coalesce(~F.col("queued"), F.lit(False))
-    flags = (
-        F.lit(1)
-        + _bit(F.col("hurt"), HURT)
-        + _bit(F.col("target").isNull(), NO_TARGET)
-        + _bit(F.col("role") == ROLE_LEVEL, LEVEL)
-        + _bit(F.col("passed").isNotNull(), KNOWN)
-        + _bit(F.coalesce(F.col("passed") == 1, F.lit(False)), PASSED)
-        + _bit(F.coalesce("other_time", F.lit(False)), OTHER_TIME)
-        + _bit(away, NO_UNIT)
-    )
-    one = F.lit(1 << SENT) + _bit(F.col("hurt"), SENT_HURT) + _bit(away, SENT_AWAY)
-    tally = F.when(sent, one).when(past, F.lit(1 << PAST)).otherwise(flags)
 
     def of_held(name: str) -> Column:
         return F.max(F.when(~sent & ~past, F.col(name)))
 
     sums = events.groupBy("key").agg(
-        F.sum(tally).alias("tally"),
+        F.sum("tally").alias("tally"),
         F.bit_xor("body").alias("body"),
         F.bit_xor("properties_hash").alias("properties"),
         F.bit_xor("target").alias("target"),
@@ -127,8 +113,31 @@ def told(sums: DataFrame, *more: str) -> DataFrame:
     )
 
 
-def _bit(holds: Column, place: int) -> Column:
-    return F.when(holds, F.lit(1 << place)).otherwise(F.lit(0)).cast("bigint")
+class _Columns:
+    """Columns of the table `messages` in a query, for `record_tally`."""
+
+    def equals(self, name: str, value: int) -> Column:
+        return F.coalesce(F.col(name) == F.lit(value), F.lit(False))
+
+    def is_null(self, name: str) -> Column:
+        return F.col(name).isNull()
+
+    def invert(self, flags: Column) -> Column:
+        return ~flags
+
+    def bits(self, base: int, *flags: tuple[Column, int]) -> Column:
+        total = F.lit(base).cast("bigint")
+        for holds, place in flags:
+            total = total + F.when(holds, F.lit(1 << place)).otherwise(F.lit(0)).cast("bigint")
+        return total
+
+    def choose(self, flags: Column, chosen: Column, other: Column) -> Column:
+        return F.when(flags, chosen).otherwise(other)
+
+
+def tally_column() -> Column:
+    """Return what a row of `messages` adds to the tally of its message."""
+    return record_tally(_Columns())
 
 
 def _part(place: int, mask: int) -> Column:

@@ -1,13 +1,13 @@
-"""Plain messages as four sums per record: enough to audit kept promises.
+"""Plain messages as four sums for each message, packed by workers.
 
-    key       the record that waits
-    tally     counts and flags, see `tables`
+    key       store number and log offset of the pending record
+    tally     counts and flags, see `tally`
     content   XOR of body and target, half of the bits each: 0 over a pair that agrees
     rest      XOR of the properties
-    time_ms   the sum of when it was stored and minus when it was due: the lateness of a pair
+    time_ms   sum of the delivery's store time and minus the due time: the lateness of a pair
 
 A worker packs the columns that `plain_histories` would aggregate (`pack`) and assigns them to
-buckets by their key (`Buckets`): a row is all that one bucket got, so that Spark moves few rows.
+buckets by their key (`Buckets`): one row has all records of a bucket, so that Spark moves few rows.
 `add_up` then adds up each bucket: pairs that agree and are in time are counted by lateness, all
 others are reported one by one. `kept_promises` defines what the sums mean.
 """
@@ -15,6 +15,7 @@ others are reported one by one. `kept_promises` defines what the sums mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -22,30 +23,27 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reconciliation.scan.tables import (
-    HURT,
+from reconciliation.audit.tally import (
     KNOWN,
     LEVEL,
-    NO_TARGET,
     NO_UNIT,
-    OTHER_TIME,
     PASSED,
     PAST,
     PAST_MASK,
     PLACE_MAX,
-    ROLE_DELIVERY,
-    ROLE_LEVEL,
     SENT,
-    SENT_AWAY,
-    SENT_HURT,
     STORE_BITS,
-    TIME_MIN,
     TOUCHED,
     UNUSUAL,
+    record_tally,
 )
+from reconciliation.scan.roles import ROLE_DELIVERY, ROLE_LEVEL
+from reconciliation.scan.tables import TIME_MIN
 
 Numbers = npt.NDArray[np.int64]
 Packed = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Values = npt.NDArray[Any]
 NEEDED: Final = (
     "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
     "damage", "properties_hash", "target", "due_ms", "unit_ms", "passed", "other_time", "queued",
@@ -59,40 +57,30 @@ LENGTHS: Final = np.uint64(0x9E3779B1)
 FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 HIGH: Final = np.uint64(48)
 WORDS: Final = 5  # of a packed record
-ROWS: Final = 1 << 18  # dealt out at once
+ROWS: Final = 1 << 18  # of one batch
 SCHEMA: Final = pa.schema([("bucket", pa.int32()), ("packed", pa.binary())])
 SUMS: Final = "key bigint, tally bigint, content bigint, rest bigint, time_ms bigint, weight bigint"
 """What `add_up` returns; weight: how many messages a row stands for, the last of which is key."""
 NAMES: Final = [word.split()[0] for word in SUMS.split(",")]
 PAIR: Final = (1 << SENT) + 1
 PAST_ONLY: Final = ~(PAST_MASK << PAST)
-FLAGS: Final = (
-    (1 << LEVEL) | (1 << KNOWN) | (1 << PASSED) | (1 << NO_UNIT)
-)  # they say nothing of what is delivered
+FLAGS: Final = (1 << LEVEL) | (1 << KNOWN) | (1 << PASSED) | (1 << NO_UNIT)
+"""Bits that do not matter once a message is delivered."""
 
 
 def pack(column: Callable[[str], pa.Array]) -> Packed:
-    """Return (n, WORDS) sums of records of the roles of `tables.PLAIN`.
+    """Return (n, WORDS) sums of records of the roles `roles.PLAIN`.
 
     Args:
-        column: returns one of NEEDED.
+        column: Returns one of NEEDED.
     """
     column = cache(column)
     sent = _numbers(column("role")) == ROLE_DELIVERY
     at, prepared = _numbers(column("phys_offset")), _numbers(column("prepared_offset"))
     place = np.where(sent & (~prepared < PLACE_MAX), ~prepared, at)  # further is no log: its own
     key = place | (_numbers(column("store_id")) << STORE_BITS)
-    hurt = _there(column("damage"))
     due_ms, unusual = _due_ms(column, sent)
-    level, passed = _numbers(column("role")) == ROLE_LEVEL, column("passed")
-    queued = column("queued")
-    away = _there(queued) & ~_true(queued)
-    flags = 1 + _bits(
-        (hurt, HURT), (~_there(column("target")), NO_TARGET), (level, LEVEL), (unusual, UNUSUAL),
-        (_there(passed), KNOWN), (_numbers(passed) == 1, PASSED), (away, NO_UNIT),
-        (_true(column("other_time")), OTHER_TIME),
-    )  # fmt: skip
-    tally = np.where(sent, (1 << SENT) + _bits((hurt, SENT_HURT), (away, SENT_AWAY)), flags)
+    tally = record_tally(_Arrays(column)) + (unusual.astype(np.int64) << UNUSUAL)
     stored_ms = np.clip(_numbers(column("store_ms")), 0, 2 * TIME_MAX)  # then it is late for sure
     target = _words(column("target"))
     body = _words(column("body_crc")) ^ (_words(column("body_len")) * LENGTHS)
@@ -112,27 +100,27 @@ def pack_past(number: int, offsets: Numbers) -> Packed:
 
 
 class Buckets:
-    """Deals records out: `take` them, then `rest`; both yield batches of SCHEMA."""
+    """Assignment of sums to buckets; batches of SCHEMA whenever many have come together."""
 
     def __init__(self, count: int) -> None:
-        self._count, self._held, self._rows = count, list[Packed](), 0
+        self._count, self._packed, self._rows = count, list[Packed](), 0
 
     def take(self, packed: Packed) -> Iterator[pa.RecordBatch]:
-        """Take some; yield if there are many now."""
-        self._held.append(packed)
+        """Add sums; yield a batch if there are many now."""
+        self._packed.append(packed)
         self._rows += len(packed)
         if self._rows >= ROWS:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is held."""
+        """Yield a batch of what was added since the last one."""
         if self._rows:
-            yield dealt(np.concatenate(self._held), self._count)
-        self._held, self._rows = [], 0
+            yield by_bucket(np.concatenate(self._packed), self._count)
+        self._packed, self._rows = [], 0
 
 
-def dealt(packed: Packed, count: int) -> pa.RecordBatch:
-    """Return (n, WORDS) sums by bucket."""
+def by_bucket(packed: Packed, count: int) -> pa.RecordBatch:
+    """Return (n, WORDS) sums as a batch with a row for each bucket."""
     mixed = (packed[:, 0].view(np.uint64) * FACTOR) >> HIGH
     bucket = (mixed % np.uint64(count)).astype(np.uint16)
     sorted_ = packed[np.argsort(bucket, kind="stable")]
@@ -151,14 +139,14 @@ def touch(batches: Iterable[pa.RecordBatch], *, count: int) -> Iterator[pa.Recor
     for batch in batches:
         packed = np.zeros((batch.num_rows, WORDS), np.int64)
         packed[:, 0], packed[:, 1] = batch.column(0).to_numpy(), 1 << TOUCHED
-        yield dealt(packed, count)
+        yield by_bucket(packed, count)
 
 
 def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.RecordBatch]:
     """Yield SUMS of whole buckets.
 
     Args:
-        late_ms: what is delivered so late at most, and agrees, is counted only.
+        late_ms: Maximum lateness of a pair that agrees and is counted only.
     """
     pieces = [
         np.frombuffer(value.as_buffer(), np.int64).reshape(-1, WORDS)
@@ -177,8 +165,7 @@ def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.Re
     fine = (rows[:, 1] & ~FLAGS == PAIR) & (rows[:, 2] == 0) & (rows[:, 3] == 0)
     fine &= (rows[:, 4] >= 0) & (rows[:, 4] <= late_ms)
     past = (rows[:, 1] & PAST_ONLY == 0) & (rows[:, 1] != 0)
-    told = (rows[~fine & ~past], _counted(rows[fine]), _counted_past(rows[past]))
-    rows = np.concatenate(told)
+    rows = np.concatenate([rows[~fine & ~past], _counted(rows[fine]), _counted_past(rows[past])])
     yield pa.RecordBatch.from_arrays([pa.array(rows[:, n]) for n in range(WORDS + 1)], NAMES)
 
 
@@ -199,10 +186,8 @@ def _counted_past(rows: Packed) -> Packed:
     return found
 
 
-def _due_ms(
-    column: Callable[[str], pa.Array], sent: npt.NDArray[np.bool_]
-) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-    """Return what records promise, 0 where that is not told here, and which those are."""
+def _due_ms(column: Callable[[str], pa.Array], sent: Flags) -> tuple[Numbers, Flags]:
+    """Return due times, 0 where one is unknown here, and which pending records lack one."""
     level = _numbers(column("role")) == ROLE_LEVEL
     in_queue, own = column("unit_ms"), column("due_ms")
     due_ms = np.where(level, _numbers(in_queue), _numbers(own))
@@ -211,9 +196,34 @@ def _due_ms(
     return np.where(known, due_ms, 0), ~known & ~sent
 
 
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """Columns of `messages` as arrays, for `record_tally`."""
+
+    column: Callable[[str], pa.Array]
+
+    def equals(self, name: str, value: int) -> Values:
+        return np.asarray(_numbers(self.column(name)) == value) & _there(self.column(name))
+
+    def is_null(self, name: str) -> Values:
+        return ~_there(self.column(name))
+
+    def invert(self, flags: Values) -> Values:
+        return ~flags
+
+    def bits(self, base: int, *flags: tuple[Values, int]) -> Values:
+        total = np.array(base, np.int64)
+        for holds, place in flags:
+            total = total + (holds.astype(np.int64) << place)
+        return total
+
+    def choose(self, flags: Values, chosen: Values, other: Values) -> Values:
+        return np.where(flags, chosen, other)
+
+
 def _numbers(values: pa.Array) -> Numbers:
     """Return numbers; 0 where there is none."""
-    filled = values.fill_null(0) if values.null_count else values
+    filled = values.fill_null(pa.scalar(0).cast(values.type)) if values.null_count else values
     return np.asarray(filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
 
 
@@ -221,19 +231,7 @@ def _words(values: pa.Array) -> npt.NDArray[np.uint64]:
     return _numbers(values).view(np.uint64)
 
 
-def _there(values: pa.Array) -> npt.NDArray[np.bool_]:
+def _there(values: pa.Array) -> Flags:
     if not values.null_count:
         return np.ones(len(values), np.bool_)
     return np.asarray(values.is_valid().to_numpy(zero_copy_only=False))
-
-
-def _true(values: pa.Array) -> npt.NDArray[np.bool_]:
-    filled = values.fill_null(False) if values.null_count else values
-    return np.asarray(filled.to_numpy(zero_copy_only=False), np.bool_)
-
-
-def _bits(*flags: tuple[Any, int]) -> Numbers:
-    total = np.int64(0)
-    for holds, place in flags:
-        total = total + (holds.astype(np.int64) << place)
-    return np.asarray(total)

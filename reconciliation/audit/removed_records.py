@@ -12,16 +12,17 @@ What the timers have taken in is pending in their own log, see `pointers`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from reconciliation.scan.files import Root
+from reconciliation.scan.place_rows import gone_rows
 from reconciliation.scan.planning import LogPlan, Segment
+from reconciliation.scan.roles import ROLE_GONE, ROLE_PAST
 from reconciliation.scan.store_state import AHEAD, Standing
-from reconciliation.scan.tables import ROLE_GONE, ROLE_PAST
 from reconciliation.scan.unit_tables import SCHEDULE_TOPIC, queue_segments, read_units
 
 Offsets = npt.NDArray[np.int64]
@@ -56,22 +57,6 @@ def gone_units(segment: Segment, standing: Standing) -> Iterator[tuple[Offsets, 
                 if piece.taken:
                     pending &= (numbers < piece.first) | (numbers >= piece.end)
         yield places[pending], places[~pending]
-
-
-def gone_rows(schema: pa.Schema, number: int, offsets: Offsets, role: int) -> pa.RecordBatch:
-    """Return log offsets as rows of `messages` of the role ROLE_GONE or ROLE_PAST."""
-    given: dict[str, Any] = {
-        "store_id": np.full(offsets.size, number, np.int32),
-        "phys_offset": offsets,
-        "role": np.full(offsets.size, role, np.int32),
-    }
-    arrays = [
-        pa.array(given[field.name], field.type)
-        if field.name in given
-        else pa.nulls(offsets.size, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def read_gone(

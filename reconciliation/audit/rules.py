@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from reconciliation.scan.tables import STORE_BITS
+from reconciliation.audit.tally import STORE_BITS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -28,11 +28,10 @@ from reconciliation.audit.audit_config import AuditConfig
 from reconciliation.audit.chains import find_roots
 from reconciliation.audit.histories import whole_histories
 from reconciliation.audit.origins import with_origins
-from reconciliation.audit.plain_histories import plain_message_histories
+from reconciliation.audit.plain_histories import plain_message_histories, tally_column
 from reconciliation.audit.rules import judged
-from reconciliation.scan.tables import (
-    CLOCK_SET_BACK,
-    PLACE_MAX,
+from reconciliation.audit.tally import PLACE_MAX, STORE_BITS
+from reconciliation.scan.roles import (
     PLAIN,
     RARE,
     ROLE_CANDIDATE,
@@ -48,10 +47,9 @@ from reconciliation.scan.tables import (
     ROLE_TIMER_COPY,
     ROLE_TOPIC,
     ROLE_UNIT,
-    STORE_BITS,
-    TIME_MIN,
     WAITING,
 )
+from reconciliation.scan.tables import CLOCK_SET_BACK, TIME_MIN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -360,7 +358,7 @@ def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
         "properties_hash", "target", "topic_hash", F.col("damage").isNotNull().alias("hurt"),
         F.when(held, F.col("real_queue_id")).otherwise(F.col("queue_id")).alias("queue_id"),
         "level", F.when(held, due_ms).alias("due_ms"), "rolls", "passed",
-        "other_time", "queued",
+        "other_time", "queued", tally_column().alias("tally"),
     ).where("key is not null")  # fmt: skip
 
 

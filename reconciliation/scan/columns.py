@@ -17,8 +17,7 @@ from reconciliation.audit.unit_times import NONE, UnitTimes
 from reconciliation.kernels import columns as kernels
 from reconciliation.scan.hashes import hash_text, mix, name_table
 from reconciliation.scan.record_scan import Walk
-from reconciliation.scan.store_state import UNKNOWN, Standing
-from reconciliation.scan.tables import (
+from reconciliation.scan.roles import (
     PLAIN,
     ROLE_CANDIDATE,
     ROLE_DECISION,
@@ -32,18 +31,14 @@ from reconciliation.scan.tables import (
     ROLE_TIMER,
     ROLE_TIMER_COPY,
     ROLE_TOPIC,
-    TABLES,
-    TIME_MIN,
     WAITING,
 )
+from reconciliation.scan.store_state import UNKNOWN, Standing
+from reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
 Rows = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.int64]
-ARROW: Final = {
-    "string": pa.string(), "binary": pa.binary(), "bigint": pa.int64(), "int": pa.int32(),
-    "boolean": pa.bool_(),
-}  # fmt: skip
 # What brokers write and rewrite comes first: those are no part of a message's own properties.
 BROKERS: Final = (
     *("DELAY", "DELAy", "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELIVER_MS"),
@@ -78,12 +73,6 @@ OF_ROW: Final = {
     "prepared_offset": "prepared_offset", "body_len": "body_len",
 }  # fmt: skip
 DUE_MS_MAX: Final = 10**18 - 1
-
-
-def arrow_schema(table: str, columns: Sequence[str]) -> pa.Schema:
-    """Return the Arrow schema of some columns of a table."""
-    kinds = dict(TABLES[table])
-    return pa.schema([(name, ARROW[kinds[name]]) for name in columns])
 
 
 class MessageColumns:
@@ -180,9 +169,8 @@ class MessageColumns:
         met = [walk.topics.name(at) for at in range(len(walk.topics))]
         hashes = {_signed(hash_text(name.encode())): name for name in met} | self._names
         facts = {"store": walk.segment.store, "store_id": self.standing.number, "role": ROLE_TOPIC}
-        rows = [facts | {"topic": name, "topic_hash": value} for value, name in hashes.items()]
-        made = [{name: row.get(name) for name in self.schema.names} for row in rows]
-        return pa.RecordBatch.from_pylist(made, self.schema)
+        rows = (facts | {"topic": name, "topic_hash": value} for value, name in hashes.items())
+        return batch_of_rows(self.schema, rows)
 
 
 def _signed(value: int) -> int:

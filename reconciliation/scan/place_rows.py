@@ -1,15 +1,18 @@
-"""Rows of `messages` that are no records: unreadable places, clock steps."""
+"""Rows of `messages` that are no records: unreadable places, clock steps, removed records."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from reconciliation.audit.clock_steps import Step
 from reconciliation.scan.planning import Finding
-from reconciliation.scan.tables import ROLE_CLOCK, ROLE_GAP
+from reconciliation.scan.roles import ROLE_CLOCK, ROLE_GAP
+from reconciliation.scan.tables import batch_of_columns, batch_of_rows
 
 
 def gap_rows(
@@ -23,8 +26,7 @@ def gap_rows(
         | {"role": ROLE_GAP, "damage": f.kind, "record_size": min(f.size, 0x7FFFFFFF)}
         for f in findings
     ]
-    rows = [{name: fact.get(name) for name in schema.names} for fact in facts]
-    return pa.RecordBatch.from_pylist(rows, schema)
+    return batch_of_rows(schema, facts)
 
 
 def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.RecordBatch | None:
@@ -35,8 +37,14 @@ def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.
         | {"passed": int(step.corroborated)}
         for step in steps
     ]
-    rows = [{name: fact.get(name) for name in schema.names} for fact in facts]
-    return pa.RecordBatch.from_pylist(rows, schema) if rows else None
+    return batch_of_rows(schema, facts) if facts else None
+
+
+def gone_rows(
+    schema: pa.Schema, number: int, offsets: npt.NDArray[np.int64], role: int
+) -> pa.RecordBatch:
+    """Return log offsets of removed records as rows of the role ROLE_GONE or ROLE_PAST."""
+    return batch_of_columns(schema, {"store_id": number, "phys_offset": offsets, "role": role})
 
 
 def _place(found: Finding, number: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tables of a store and their columns: the only declaration.
+"""Tables of a store: the only declaration of their columns, and batches of them.
 
 A type is both Spark's (in a schema) and Arrow's (in a batch). Times are ms since the epoch, offsets
 bytes from the log's start; what a record does not have is null.
@@ -6,8 +6,11 @@ bytes from the log's start; what a record does not have is null.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
+
+import numpy as np
+import pyarrow as pa
 
 Columns = tuple[tuple[str, str], ...]
 
@@ -143,34 +146,41 @@ TABLES: Final[Mapping[str, Columns]] = {
     "tallies": TALLIES,
 }
 
-# Roles. A record of none takes no part; those from RARE on need a look at other records to tell
-# what they belong to.
-ROLE_NONE, ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY = 0, 1, 2, 3
-PLAIN: Final = frozenset({ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY})
-RARE: Final = 8
-ROLE_LEVEL_COPY, ROLE_TIMER_COPY = 8, 9  # made of another one that waited
-ROLE_QUARANTINE, ROLE_MARK, ROLE_DECISION = 10, 11, 12  # end the record that they name
-ROLE_MARKER, ROLE_CANDIDATE = 13, 14  # a client's marker; a delivery of Apache's: name none
-ROLE_TOPIC, ROLE_GAP = 15, 16  # no records: the name of a topic; a place that cannot be read
-ROLE_UNIT = 17  # of the audit's own: a queue's unit without a record
-ROLE_CLOCK = 18  # a record from which on the clock was set back: from out_ms to store_ms
-ROLE_GONE, ROLE_PAST = 19, 20  # units of records before the log's begin: pending; settled
-CLOCK_SET_BACK: Final = "clock"  # the kind of that finding: nothing is unread there
-TIME_MIN: Final = 1 << 31  # a tags code of so few bits is a tag's hash, no time
-STORE_BITS: Final = 48  # a key is store number << 48 | log offset
-PLACE_MAX: Final = (1 << STORE_BITS) - 1  # no record lies there or behind it
-WAITING: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
-
-# Bits of a tally, the sum of what the records of one message say:
-#    0-7 held records    8 hurt    9 no target    10 a level's    11, 12 passed: known, 1
-#    13 its due time cannot be told    14 something rare belongs to it
-#    15 its unit has another time    16 it has no unit    17-31 units of records that were removed
-#    32-47 deliveries    48-55 hurt ones    56 and up: those that no unit of their queue names
-HURT, NO_TARGET, LEVEL, KNOWN, PASSED, UNUSUAL, TOUCHED, OTHER_TIME = 8, 9, 10, 11, 12, 13, 14, 15
-NO_UNIT, PAST, SENT, SENT_HURT, SENT_AWAY = 16, 17, 32, 48, 56
-COUNT_MASK, PAST_MASK, SENT_MASK = 0xFF, 0x7FFF, 0xFFFF
+CLOCK_SET_BACK: Final = "clock"  # a kind of finding, and of damage: nothing is unread there
+TIME_MIN: Final = 1 << 31  # a tags code of fewer bits is the hash of a tag, no time
+ARROW: Final = {
+    "string": pa.string(), "binary": pa.binary(), "bigint": pa.int64(), "int": pa.int32(),
+    "boolean": pa.bool_(),
+}  # fmt: skip
 
 
 def schema_of(table: str) -> str:
     """Return the schema of a table as Spark writes one."""
     return ", ".join(f"{name} {kind}" for name, kind in TABLES[table])
+
+
+def arrow_schema(table: str, columns: Sequence[str]) -> pa.Schema:
+    """Return the Arrow schema of some columns of a table."""
+    kinds = dict(TABLES[table])
+    return pa.schema([(name, ARROW[kinds[name]]) for name in columns])
+
+
+def batch_of_rows(schema: pa.Schema, rows: Iterable[Mapping[str, object]]) -> pa.RecordBatch:
+    """Return rows as a batch; a column that a row lacks is null, one beyond the schema is cut."""
+    return pa.RecordBatch.from_pylist(
+        [{name: row.get(name) for name in schema.names} for row in rows], schema
+    )
+
+
+def batch_of_columns(schema: pa.Schema, columns: Mapping[str, object]) -> pa.RecordBatch:
+    """Return columns as a batch: arrays of one length, or one value for all rows; else nulls."""
+    count = next(column.size for column in columns.values() if isinstance(column, np.ndarray))
+    arrays = []
+    for field in schema:
+        column = columns.get(field.name)
+        if isinstance(column, np.ndarray):
+            native = np.ascontiguousarray(column, field.type.to_pandas_dtype())
+            arrays.append(pa.array(native, field.type))
+        else:
+            arrays.append(pa.repeat(pa.scalar(column, field.type), count))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from message_store.layout import (
     CQ_UNIT,
@@ -248,20 +247,6 @@ READERS: Final[Mapping[str, Callable[[Segment], Iterator[Values]]]] = {
     "timer_wheel": _read_wheel,
     "index": _read_index,
 }
-
-
-def to_batch(schema: pa.Schema, store: str, values: Values) -> pa.RecordBatch:
-    """Return a record batch of the columns that the schema asks for."""
-    count = next(v.size for v in values.values() if isinstance(v, np.ndarray))
-    arrays = []
-    for field in schema:
-        value = store if field.name == "store" else values[field.name]
-        if isinstance(value, np.ndarray):
-            kind = field.type.to_pandas_dtype()
-            arrays.append(pa.array(np.ascontiguousarray(value, kind), field.type))
-        else:
-            arrays.append(pa.array([value], field.type).take(pa.array(np.zeros(count, np.int32))))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 # -- cursors ------------------------------------------------------------------------------------

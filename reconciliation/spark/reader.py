@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -16,12 +16,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from reconciliation.audit.other_files import Look, look_at, plan_looks
 from reconciliation.audit.plain_sums import NEEDED, Buckets, pack_past
 from reconciliation.audit.pointers import GONE
-from reconciliation.audit.removed_records import gone_rows, gone_segments, gone_units, read_gone
+from reconciliation.audit.removed_records import gone_segments, gone_units, read_gone
 from reconciliation.scan import unit_tables
-from reconciliation.scan.columns import MessageColumns, arrow_schema
+from reconciliation.scan.columns import MessageColumns
 from reconciliation.scan.files import Root
 from reconciliation.scan.options import Wanted
-from reconciliation.scan.place_rows import clock_rows, gap_rows
+from reconciliation.scan.place_rows import clock_rows, gap_rows, gone_rows
 from reconciliation.scan.planned_store import Planned, plan_store
 from reconciliation.scan.planning import (  # fmt: skip
     Finding,
@@ -32,15 +32,9 @@ from reconciliation.scan.planning import (  # fmt: skip
 )
 from reconciliation.scan.pushdown import narrowed
 from reconciliation.scan.record_scan import Walk
+from reconciliation.scan.roles import PLAIN, ROLE_CLOCK, ROLE_GAP, ROLE_GONE, ROLE_PAST
 from reconciliation.scan.store_state import Standing
-from reconciliation.scan.tables import (
-    PLAIN,
-    ROLE_CLOCK,
-    ROLE_GAP,
-    ROLE_GONE,
-    ROLE_PAST,
-    STORES,
-)
+from reconciliation.scan.tables import arrow_schema, batch_of_columns, batch_of_rows
 from timer_store.layout import UNIT_BYTES
 
 NO_STATE: Final = Standing()
@@ -59,7 +53,7 @@ class Part(InputPartition):
     looks: tuple[Look, ...] = ()
     stores: tuple[tuple[str, Root], ...] = ()
     standing: Standing = NO_STATE
-    rows: tuple[tuple[Any, ...], ...] = ()
+    rows: tuple[Mapping[str, object], ...] = ()
     gone: tuple[Segment, ...] = ()
 
 
@@ -116,8 +110,9 @@ class StoreReader(DataSourceReader):
             found.append(Part(stores=((root.url, root),)))
         if wanted.table == "stores":
             last_ms = max(plan.last_ms, store.standing.read_ms or 0)
-            row = (number, root.url, plan.min, plan.end, last_ms, plan.last_ms)
-            found.append(Part(rows=(row,)))
+            facts = {"store_id": number, "store": root.url, "log_min": plan.min}
+            facts |= {"log_end": plan.end, "last_ms": last_ms, "log_ms": plan.last_ms}
+            found.append(Part(rows=(facts,)))
         if findings and wanted.table in ("findings", "messages"):
             found.append(Part(findings=tuple(findings), standing=standing))
         return found
@@ -168,14 +163,9 @@ class StoreReader(DataSourceReader):
         elif partition.gone:
             yield from self._past(partition.gone, partition.standing)
         if partition.rows:
-            names = [name for name, _ in STORES]
-            rows = [dict(zip(names, row, strict=True)) for row in partition.rows]
-            made = [{name: row[name] for name in schema.names} for row in rows]
-            yield pa.RecordBatch.from_pylist(made, schema)
+            yield batch_of_rows(schema, partition.rows)
         for store, root in partition.stores:
-            cursors = unit_tables.read_cursors(store, root)
-            rows = [{n: row[n] for n in schema.names} for row in cursors]
-            yield pa.RecordBatch.from_pylist(rows, schema)
+            yield batch_of_rows(schema, unit_tables.read_cursors(store, root))
         for segment in partition.segments:
             if table == "messages":
                 yield from self._messages(segment, partition.standing)
@@ -188,10 +178,10 @@ class StoreReader(DataSourceReader):
                 steps = [step.finding for step in walk.steps]
                 yield from _told(schema, [*walk.findings, *steps], table)
             else:
-                more = {"store_id": partition.standing.number}
+                more = {"store": segment.store, "store_id": partition.standing.number}
                 lost = self._wanted.lost and table == "consume_queue"
                 for values in unit_tables.read_units(table, segment, set(self._columns), lost=lost):
-                    yield unit_tables.to_batch(schema, segment.store, more | values)
+                    yield batch_of_columns(schema, more | values)
 
     def _tallies(self, segment: Segment, standing: Standing) -> Iterator[pa.RecordBatch]:
         columns = MessageColumns(NEEDED, self._wanted.precision_ms, PLAIN, standing)
@@ -271,5 +261,4 @@ def _told(
         if found is not None:
             yield found
     elif findings:
-        rows = [{name: getattr(f, name) for name in schema.names} for f in findings]
-        yield pa.RecordBatch.from_pylist(rows, schema)
+        yield batch_of_rows(schema, map(asdict, findings))

@@ -11,7 +11,7 @@ from typing import Final
 
 from message_store.errors import UsageError
 
-PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "fsspec")
+PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "fsspec", "jinja2")
 WHY_PACKAGES: Final = "{missing} not installed: pip install '.[spark]' in DueMQ's source tree"
 WHY_JAVA: Final = (
     "Spark needs Java 17 or newer, and there is none: set JAVA_HOME to it, or install it "

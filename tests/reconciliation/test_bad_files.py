@@ -16,7 +16,8 @@ from message_store import layout
 from reconciliation.scan.files import Entry, Root
 from reconciliation.scan.options import wanted_of
 from reconciliation.scan.planning import row_of_files
-from reconciliation.scan.tables import ROLE_GAP, ROLE_NONE, TABLES
+from reconciliation.scan.roles import ROLE_GAP, ROLE_NONE
+from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import StoreReader
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.timer_rig import TimerRig

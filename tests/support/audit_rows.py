@@ -10,17 +10,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from reconciliation.audit.kept_promises import Tallies
-from reconciliation.audit.plain_sums import dealt, pack, pack_past
+from reconciliation.audit.plain_sums import by_bucket, pack, pack_past
 from reconciliation.audit.verdicts import (
     DECISION_TOPIC,
     QUARANTINE_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from reconciliation.scan import tables
-from reconciliation.scan.columns import ARROW
+from reconciliation.scan import roles
 from reconciliation.scan.hashes import hash_text
-from reconciliation.scan.tables import TABLES
+from reconciliation.scan.tables import ARROW, TABLES
 
 Row = dict[str, Any]
 HELD = (SCHEDULE_TOPIC, TIMER_TOPIC)
@@ -48,8 +47,7 @@ class LeanTables:
         held = {
             (row["store"], row["phys_offset"])
             for row in self.messages
-            if row["role"] in tables.WAITING
-            or row["role"] in (tables.ROLE_MARK, tables.ROLE_MARKER)
+            if row["role"] in roles.WAITING or row["role"] in (roles.ROLE_MARK, roles.ROLE_MARKER)
         }
         self.queues = [
             row | {"store_id": self.numbers[row["store"]], "damage": None}
@@ -67,13 +65,13 @@ class LeanTables:
         self.messages += [
             {
                 "store_id": self.numbers[unit["store"]], "phys_offset": unit["phys_offset"],
-                "role": tables.ROLE_GONE if unit.get("pending") else tables.ROLE_PAST,
+                "role": roles.ROLE_GONE if unit.get("pending") else roles.ROLE_PAST,
             }
             for unit in gone
         ]  # fmt: skip
         topics = {name for row in messages for name in (row["topic"], row["real_topic"]) if name}
         self.topics = [
-            {"role": tables.ROLE_TOPIC, "topic": name, "topic_hash": _hash(name)} for name in topics
+            {"role": roles.ROLE_TOPIC, "topic": name, "topic_hash": _hash(name)} for name in topics
         ]
 
     def lean(self, row: Row) -> Row:
@@ -108,14 +106,14 @@ class LeanTables:
 
     def tallies(self, spark: Any, buckets: int = 3) -> Tallies:
         """Return what `audit_briefly` takes beside."""
-        rows = [row for row in self.messages if row["role"] in tables.PLAIN]
+        rows = [row for row in self.messages if row["role"] in roles.PLAIN]
         kinds = dict(TABLES["messages"])
-        past = [row for row in self.messages if row["role"] == tables.ROLE_PAST]
+        past = [row for row in self.messages if row["role"] == roles.ROLE_PAST]
         packed = [pack_past(row["store_id"], np.array([row["phys_offset"]])) for row in past]
         packed.append(
             pack(lambda name: pa.array([row.get(name) for row in rows], ARROW[kinds[name]]))
         )
-        made = dealt(np.concatenate(packed), buckets)
+        made = by_bucket(np.concatenate(packed), buckets)
         return Tallies(frame(spark, "tallies", made.to_pylist()), buckets)
 
     def frames(self, spark: Any) -> tuple[Any, DataFrame, DataFrame]:
@@ -149,19 +147,19 @@ def _role(row: Row) -> int:
     """Return a message's role, by its row."""
     topic, named = row["topic"], row["prepared_offset"] < 0
     if row["damage"] not in (None, "body-crc"):
-        return tables.ROLE_GAP
+        return roles.ROLE_GAP
     if row["sys_flag"] & 0xC not in (0, 8):
-        return tables.ROLE_NONE
+        return roles.ROLE_NONE
     behind = named and -row["prepared_offset"] - 1 < row["phys_offset"]
     copied = behind or (not named and row["rolls"] is not None)
     if topic == TIMER_TOPIC and row["cancels"] is not None:
-        return tables.ROLE_MARK if named else tables.ROLE_MARKER
+        return roles.ROLE_MARK if named else roles.ROLE_MARKER
     if topic == TIMER_TOPIC:
-        return tables.ROLE_TIMER_COPY if copied else tables.ROLE_TIMER
+        return roles.ROLE_TIMER_COPY if copied else roles.ROLE_TIMER
     if topic == SCHEDULE_TOPIC:
-        return tables.ROLE_LEVEL_COPY if copied else tables.ROLE_LEVEL
+        return roles.ROLE_LEVEL_COPY if copied else roles.ROLE_LEVEL
     if named:
-        others = {DECISION_TOPIC: tables.ROLE_DECISION, QUARANTINE_TOPIC: tables.ROLE_QUARANTINE}
-        return others.get(topic, tables.ROLE_DELIVERY)
+        others = {DECISION_TOPIC: roles.ROLE_DECISION, QUARANTINE_TOPIC: roles.ROLE_QUARANTINE}
+        return others.get(topic, roles.ROLE_DELIVERY)
     waited = row["level"] is not None or row["out_ms"] is not None
-    return tables.ROLE_CANDIDATE if row["real_topic"] is not None and waited else tables.ROLE_NONE
+    return roles.ROLE_CANDIDATE if row["real_topic"] is not None and waited else roles.ROLE_NONE

@@ -12,21 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciliation.audit.plain_sums import PAIR, WORDS, Buckets, add_up, dealt, pack, touch
-from reconciliation.scan.columns import ARROW
-from reconciliation.scan.tables import (
-    KNOWN,
-    LEVEL,
-    PASSED,
-    ROLE_DELIVERY,
-    ROLE_LEVEL,
-    ROLE_TIMER,
-    SENT,
-    STORE_BITS,
-    TABLES,
-    TOUCHED,
-    UNUSUAL,
-)
+from reconciliation.audit.plain_sums import PAIR, WORDS, Buckets, add_up, by_bucket, pack, touch
+from reconciliation.audit.tally import KNOWN, LEVEL, PASSED, SENT, STORE_BITS, TOUCHED, UNUSUAL
+from reconciliation.scan.roles import ROLE_DELIVERY, ROLE_LEVEL, ROLE_TIMER
+from reconciliation.scan.tables import ARROW, TABLES
 
 KINDS: Final = dict(TABLES["messages"])
 LATE_MS: Final = 50
@@ -54,7 +43,7 @@ def sums(*batches: pa.RecordBatch, late_ms: int = LATE_MS) -> list[Row]:
 
 def test_a_pair_that_agrees_is_counted() -> None:
     other = HELD | {"phys_offset": 300}, SENT_ROW | {"phys_offset": 950, "prepared_offset": -301}
-    (row,) = sums(dealt(packed(HELD, *other, SENT_ROW), 1))
+    (row,) = sums(by_bucket(packed(HELD, *other, SENT_ROW), 1))
     assert (row["tally"] & PAIR, row["content"], row["rest"]) == (PAIR, 0, 0)
     assert (row["key"], row["time_ms"], row["weight"]) == (300, 7, 2), "the last key"
 
@@ -76,7 +65,7 @@ def test_ones_that_do_not_are_told_alone(change: Row, wrong: str) -> None:
     pair = HELD | {"phys_offset": 300}, SENT_ROW | {"phys_offset": 950, "prepared_offset": -301}
     other = HELD | {"phys_offset": 500}, SENT_ROW | {"phys_offset": 960, "prepared_offset": -501}
     changed = SENT_ROW | change, other[1] | change
-    found = sums(dealt(packed(HELD, *pair, other[0], *changed), 1))
+    found = sums(by_bucket(packed(HELD, *pair, other[0], *changed), 1))
     rows = {row["key"]: row for row in found}
     assert set(rows) == {100, 300, 500}
     assert rows[100][wrong] == rows[500][wrong] != rows[300][wrong]
@@ -97,7 +86,7 @@ def test_ones_that_do_not_are_told_alone(change: Row, wrong: str) -> None:
     ],
 )
 def test_what_is_no_pair_is_told_alone(rows: list[Row], keys: list[int]) -> None:
-    found = sums(dealt(packed(*rows), 1))
+    found = sums(by_bucket(packed(*rows), 1))
     assert [row["key"] for row in found] == keys
     assert all(row["weight"] == 1 for row in found)
 
@@ -115,7 +104,8 @@ def test_what_something_rare_touches_is_left_out() -> None:
     keys = pa.RecordBatch.from_arrays([pa.array([100], pa.int64())], ["key"])
     (touched,) = touch([keys], count=1)
     other = HELD | {"phys_offset": 300}
-    assert [row["key"] for row in sums(dealt(packed(HELD, SENT_ROW, other), 1), touched)] == [300]
+    found = sums(by_bucket(packed(HELD, SENT_ROW, other), 1), touched)
+    assert [row["key"] for row in found] == [300]
     assert sums(touched) == []
 
 
@@ -152,7 +142,7 @@ def test_buckets_add_up_as_a_loop_does(
 def test_many_are_dealt_out_evenly() -> None:
     whole = np.zeros((64_000, WORDS), np.int64)
     whole[:, 0] = np.arange(64_000) * 256
-    sizes = [len(value.as_buffer()) for value in dealt(whole, 64)["packed"]]
+    sizes = [len(value.as_buffer()) for value in by_bucket(whole, 64)["packed"]]
     assert sum(sizes) == whole.nbytes
     assert max(sizes) < 2 * min(sizes)
     assert whole[0, 1] & (1 << TOUCHED) == 0

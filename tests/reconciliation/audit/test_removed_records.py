@@ -13,7 +13,7 @@ from delivery.pending import Verdict
 from message_store.log.batch import PutBatch
 from reconciliation.audit.summary import summarize
 from reconciliation.scan.options import wanted_of
-from reconciliation.scan.tables import ROLE_GAP, ROLE_GONE, ROLE_PAST
+from reconciliation.scan.roles import ROLE_GAP, ROLE_GONE, ROLE_PAST
 from reconciliation.spark.read import audit_stores, count_stores
 from reconciliation.spark.reader import StoreReader
 from tests.reconciliation.test_bad_files import read

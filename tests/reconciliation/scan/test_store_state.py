@@ -13,8 +13,9 @@ from reconciliation.audit.unit_times import NONE, UnitTimes
 from reconciliation.scan.files import Root
 from reconciliation.scan.options import wanted_of
 from reconciliation.scan.planning import plan_log
+from reconciliation.scan.roles import ROLE_LEVEL, ROLE_TIMER
 from reconciliation.scan.store_state import AHEAD, PASSED, UNKNOWN, Owned, Standing, read_standing
-from reconciliation.scan.tables import ROLE_LEVEL, ROLE_TIMER, TABLES
+from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import StoreReader
 from tests.support.migration_rig import MigrationRig
 
