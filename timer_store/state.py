@@ -12,7 +12,7 @@ from typing import Self
 
 from message_store.clock import Clock
 from message_store.store import MessageStore
-from timer_store.checkpoint.position import Position
+from timer_store.position import Position
 from timer_store.checkpoint.snapshot import SnapshotFiles
 from timer_store.compaction.copies import TimerCopies
 from timer_store.config import TimerConfig

@@ -38,15 +38,15 @@ from timer_store.checkpoint.timer_metrics import METRICS_FILE
 from timer_store.config import PRECISIONS_MS
 from timer_store.kernels import chain
 from timer_store.kernels import wheel as kernels
-from timer_store.layout import BLANK, TIMER_BLANK, TIMER_UNIT, UNIT_BYTES
-from timer_store.log.chains import FAULTS, NO_OFFSETS
+from timer_store.layout import BLANK, TIMER_BLANK, UNIT_BYTES
+from timer_store.log.chain_check import FAULT_TEXTS, NO_OFFSETS, check_slots
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 BLOCK_UNITS: Final = 65_536
 LIST_SLOTS: Final = 4_096
 PHASE: Final = "timers"
 Rows = npt.NDArray[Any]
-FAULT_TEXTS: Final = {
+RECORD_FAULT_TEXTS: Final = {
     store_kernels.NO_RECORD: "there is no record at log offset {phys}",
     store_kernels.WRONG_SIZE: "the record at log offset {phys} is not {size} bytes long",
     store_kernels.WRONG_TOPIC: "the record at log offset {phys} is no timer",
@@ -251,15 +251,8 @@ class _TimerLogCheck:
 
     def next_unit(self, piece: Piece, at: int, limit: int) -> int:
         """Return where the next unit lies in a file, -1 if none does."""
-        units = np.frombuffer(piece.data[at:limit], TIMER_UNIT)
-        looks = (units["size"] == UNIT_BYTES) & (units["magic"] > 0)
-        looks &= (units["magic"] <= layout.MAGIC_MAX) & (units["prev_pos"] >= -1)
-        places = at + np.flatnonzero(looks) * UNIT_BYTES
-        good = (
-            int(place) for place in places[:BLOCK_UNITS]
-            if not chain.unit_fault(piece.data, int(place), piece.base + int(place))
-        )  # fmt: skip
-        return next(good, -1)
+        found = int(chain.next_unit(piece.data, piece.base, at, limit))
+        return found if found < limit else -1
 
     def end_in(self, piece: Piece, at: int) -> None:
         """The log ends inside of a file; say what lies behind."""
@@ -332,7 +325,7 @@ class _TimerLogCheck:
         elif phys < log.min:
             why = f"log offset {phys} is before the commit log's first, {log.min}: it is lost"
         else:
-            why = FAULT_TEXTS[code].format(phys=phys, size=size)
+            why = RECORD_FAULT_TEXTS[code].format(phys=phys, size=size)
         at = int(unit["pos"]) - piece.base
         severity = self.facts.bad if behind else "error"
         self.report.add(severity, "timer-unit-record", piece.path, at, f"a timer waits, but {why}")
@@ -397,10 +390,7 @@ class _WheelCheck:
 
     def check_some(self, slots: Rows) -> None:
         facts = self.facts
-        cursors = np.zeros(slots.size, layout.CURSOR)
-        cursors["tick"], cursors["pos"] = slots["tick"], slots["last_pos"]
-        cursors["fault"][slots["first_pos"] > slots["last_pos"]] = chain.FAULT_PREV
-        cursors["fault"][slots["last_pos"] >= facts.log_end] = chain.FAULT_PLACE
+        cursors = check_slots(slots, facts.log_end)
         for piece in reversed(facts.pieces):
             chain.count_pending(piece.data, piece.base, cursors, facts.precision_ms, NO_OFFSETS)
         self.told += int(np.maximum(slots["num"], 0).sum())
@@ -419,7 +409,7 @@ class _WheelCheck:
         slot_ms = int(slot["tick"]) * self.facts.precision_ms
         text = (
             f"the chain of slot {slot_ms} leads to timer log position {int(cursor['pos'])}, but "
-            f"{FAULTS[int(cursor['fault'])]}"
+            f"{FAULT_TEXTS[int(cursor['fault'])]}"
         )
         self.report.add(self.facts.bad, "timer-chain", self.path, self.at(slot), text)
 

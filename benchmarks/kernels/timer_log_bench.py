@@ -102,7 +102,7 @@ def measure_many(units: TimerUnits, pending: int) -> None:
     once("settle 10,000", 10_000, lambda: units.settle(places))
     measure("find settled ones, by walking", 10_000, lambda: units.find(wanted, at))
     measure("check every slot", slots.size, lambda: units.check(NOW_MS))
-    measure("scan", pending, lambda: [chunk.size for chunk in units.scan()])
+    measure("scan", pending, lambda: [chunk.size for chunk in units.log.scan()])
     once("relink", pending, lambda: units.relink(NOW_MS))
     half = units.log.end // 104_857_600 * 104_857_600 or units.log.end // 104 * 52
     once("repair, half of it cut off", pending // 2, lambda: units.repair(half))

@@ -30,7 +30,7 @@ def waiting_units(timers: TimerStore) -> npt.NDArray[np.int64]:
     Source: TimerMessageStore.dequeue: units that cancel deliver nothing.
     """
     found = [np.empty(0, np.int64)]
-    for rows in timers.units.scan():
+    for rows in timers.units.log.scan():
         cancels = (rows["magic"] & layout.MAGIC_DELETE) != 0
         found.append(rows["phys_offset"][(rows["slot_ms"] >= timers.position.read_ms) & ~cancels])
     return np.concatenate(found)

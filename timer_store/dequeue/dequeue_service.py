@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from message_store.errors import CorruptStore
 from timer_store import layout
-from timer_store.checkpoint.position import Position
+from timer_store.position import Position
 from timer_store.compaction.copies import TimerCopies
 from timer_store.config import ROLL_BY_MESSAGE, TimerConfig
 from timer_store.dequeue.deliverer import TimerDeliverer

@@ -30,10 +30,10 @@ from timer_store.dequeue.near_stage import Run, sorted_run
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import Slot, TimerWheel
 from timer_store.pending.claims import Claims
+from timer_store.position import Key, is_after
 
 Rows = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
-Key = tuple[int, int]  # due_ms, phys_offset
 LARGE = 16_384  # timers: reading them holds the loop up for some ms
 NO_ROWS = np.empty(0, layout.STAGED)
 
@@ -174,7 +174,7 @@ class SlotLoader:
         """Return the timers that were linked into the slot since it was begun, STAGED."""
         tick = self._units.wheel.tick(begun.slot_ms)
         parts = [NO_ROWS]
-        for units in self._units.scan(begun.log_end):
+        for units in self._units.log.scan(begun.log_end):
             here = (units["slot_ms"] // self._units.precision_ms == tick) & (units["due_ms"] > 0)
             here &= units["magic"] & (layout.MAGIC_ROLL | layout.MAGIC_DELETE) != (
                 layout.MAGIC_DELETE
@@ -242,13 +242,6 @@ def _staged(units: Rows) -> Rows:
     ):  # fmt: skip
         rows[column] = units[column]
     return rows
-
-
-def is_after(rows: Rows, key: Key) -> npt.NDArray[np.bool_]:
-    """Return which of (n,) `layout.STAGED` come after the last timer of a part."""
-    due_ms, phys_offset = key
-    later = rows["due_ms"] > due_ms
-    return np.asarray(later | ((rows["due_ms"] == due_ms) & (rows["phys_offset"] > phys_offset)))
 
 
 def _wake_none() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.errors import CorruptStore
-from timer_store.dequeue.slot_loading import is_after
+from timer_store.position import is_after
 from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)

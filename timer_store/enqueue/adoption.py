@@ -43,8 +43,7 @@ from message_store.recovery.recover import file_before
 from timer_store import layout
 from timer_store.checkpoint.snapshot import Check
 from timer_store.kernels import adoption as kernels
-from timer_store.kernels import chain
-from timer_store.log.timer_log import SCAN_UNITS, TimerLog
+from timer_store.log.timer_log import TimerLog
 from timer_store.log.wheel import move_aside
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.state import TimerState
@@ -146,22 +145,10 @@ def near_units(directory: Path, check: Check) -> Offsets | None:
         units.end = units.find_end(0)
         if units.end < check.log_pos:
             return None
-        return distinct(NO_OFFSETS, *_units_from(units, check.read_ms))
+        near = (rows["phys_offset"][rows["slot_ms"] >= check.read_ms] for rows in units.scan())
+        return distinct(NO_OFFSETS, *near)
     finally:
         units.close()
-
-
-def _units_from(units: TimerLog, read_ms: int) -> Iterator[Offsets]:
-    out = np.empty(SCAN_UNITS, layout.LOGGED)
-    for file in units.files:
-        pos, end = file.base, units.end_in(file)
-        while pos < end:
-            found = int(chain.read_units(file.data, file.base, pos, end, out))
-            if not found:
-                break
-            rows = out[:found]
-            yield rows["phys_offset"][rows["slot_ms"] >= read_ms].copy()
-            pos += found * layout.UNIT_BYTES
 
 
 # -- what is settled ----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from message_store.log.batch import PutBatch
 from message_store.ranges import is_among
 from timer_store import layout
-from timer_store.checkpoint.position import Position
+from timer_store.position import Position
 from timer_store.dequeue.near_stage import NearStage
 from timer_store.log.slot_choice import place
 from timer_store.log.units import TimerUnits
@@ -176,17 +176,7 @@ class EnqueueService:
 
     def bring_near(self, plain: Rows, now_ms: int) -> None:
         """Stage the timers whose slot is loaded already."""
-        position = self._position
-        near = plain["slot_ms"] < position.staged_ms
-        if position.part is not None:
-            due_ms, phys_offset = position.part
-            here = plain["slot_ms"] // self._precision_ms == (
-                position.staged_ms // self._precision_ms
-            )
-            loaded = (plain["due_ms"] < due_ms) | (
-                (plain["due_ms"] == due_ms) & (plain["phys_offset"] <= phys_offset)
-            )
-            near |= here & loaded
+        near = self._position.is_loaded(plain, plain["slot_ms"], self._precision_ms)
         early = plain["due_ms"] <= plain["slot_ms"]
         self.early = self.early or bool((early & ~near).any())
         if near.any():

@@ -3,18 +3,34 @@
     broken   no time, no target, unreadable: to the quarantine topic, with the reason
     marker   TIMER_DEL_UNIQKEY: cancels the timer it names, as Apache's broker would
 
-They are settled between two turns, before the next checkpoint: so a checkpoint never passes one.
+They are settled between two turns, before the next checkpoint: no checkpoint passes one. A marker
+names a topic and a unique key; its target is that timer in the slot of the marker's own time. It
+is applied when it is enqueued, not when the slot is read: a marker that comes in time counts.
+
+Source: TimerMessageStore, TimerDequeueGetMessageService
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import RecordUnreadable, StoreError
+from message_store.index.key_search import HIT_UNIQUE, search_now
+from message_store.ranges import distinct
+from timer_store import layout
 from timer_store.enqueue.enqueue_service import staged_rows
-from timer_store.enqueue.markers import apply_markers
-from timer_store.pending.decisions import Decisions
+from timer_store.log.slot_choice import candidates
+from timer_store.names import TIMER_TOPIC
+from timer_store.pending.decisions import NOWHERE, Decisions
 from timer_store.state import TimerState
 
+Rows = npt.NDArray[Any]
+Offsets = npt.NDArray[np.int64]
+Target = tuple[str, str]  # (topic, unique key)
 ROWS_MAX = 1_024  # a turn
 
 
@@ -26,7 +42,7 @@ class NonTimers:
         self.parked = self.cancelled = 0
 
     def settled(self, now_ms: int) -> bool:
-        """Settle all there are; return whether none is left."""
+        """Settle all; return whether none is left."""
         while self.settle(now_ms):
             pass
         enqueue = self._state.enqueue
@@ -35,22 +51,74 @@ class NonTimers:
     def settle(self, now_ms: int) -> int:
         """Settle some; return how many. A full disk leaves them for later."""
         count = self._settle_broken(now_ms) if self._state.enqueue.broken else 0
-        return count + self._settle_markers(now_ms) if self._state.enqueue.markers else count
+        return count + self._apply_markers() if self._state.enqueue.markers else count
 
     def _settle_broken(self, now_ms: int) -> int:
-        rows = self._state.enqueue.broken.pop(0)
-        done = int(self._state.deliverer.park_broken(staged_rows(rows[:ROWS_MAX], now_ms), now_ms))
-        self._keep(self._state.enqueue.broken, rows[done:])
+        queue = self._state.enqueue.broken
+        rows = queue.pop(0)
+        done = self._state.deliverer.park_broken(staged_rows(rows[:ROWS_MAX], now_ms), now_ms)
+        if done < rows.size:
+            queue.insert(0, rows[done:])
         self.parked += done
         return done
 
-    def _settle_markers(self, now_ms: int) -> int:
-        rows = self._state.enqueue.markers.pop(0)
-        foreign = rows[rows["origin"] < 0]  # a marker with an origin was decided when it was put
-        self.cancelled += apply_markers(self._state, self._decisions, foreign)
-        return int(rows.size)
+    # -- markers --------------------------------------------------------------------------------
 
-    @staticmethod
-    def _keep(kept: list[Any], rows: Any) -> None:
-        if rows.size:
-            kept.insert(0, rows)
+    def _apply_markers(self) -> int:
+        """Cancel the timers that the next markers name; return how many markers there were."""
+        state, markers = self._state, self._state.enqueue.markers.pop(0)
+        foreign = markers[markers["origin"] < 0]  # one with an origin was applied when it was put
+        named = [(row, name) for row in foreign if (name := self._target_of(row)) is not None]
+        if named:
+            rows = state.records.read(distinct(self._find(named)))
+            places = self._decisions.places(rows)
+            pending = places != NOWHERE
+            self._decisions.settle(rows[pending], places[pending], state.store.max_offset)
+            self.cancelled += int(pending.sum())
+        return int(markers.size)
+
+    def _properties(self, row: Any) -> dict[str, str]:
+        try:
+            return self._state.store.read_record(int(row["phys_offset"])).properties
+        except RecordUnreadable:
+            return {}
+
+    def _target_of(self, marker: Any) -> Target | None:
+        """Return what a marker names, None if it names nothing."""
+        topic, plus, key = self._properties(marker).get("TIMER_DEL_UNIQKEY", "").partition("+")
+        return (topic, key) if plus and key else None
+
+    def _find(self, named: Sequence[tuple[Any, Target]]) -> Offsets:
+        """Return the log offsets of the timers named, in the slot of their marker."""
+        state, keys = self._state, [name[1] for _, name in named]
+        try:
+            matches = search_now(state.store, [TIMER_TOPIC], keys)
+            unique = matches.hits == HIT_UNIQUE
+            offsets, key_at = matches.offsets[unique], matches.key_at[unique]
+            rows = state.records.read(offsets)
+        except StoreError:  # without an index the slots are read
+            return self._find_in_slots(named)
+        width_ms = state.config.precision_ms
+        due_ms = np.array([row["due_ms"] for row, _ in named], np.int64)
+        topics = np.array([state.store.topics.find(name[0]) for _, name in named], np.int64)
+        same = (rows["due_ms"] - 1) // width_ms == (due_ms[key_at] - 1) // width_ms
+        same &= (rows["topic_index"] == topics[key_at]) & (rows["kind"] == layout.TIMED_PLAIN)
+        return np.asarray(offsets[same])
+
+    def _find_in_slots(self, named: Sequence[tuple[Any, Target]]) -> Offsets:
+        """Return the same without the key index: look at every timer of those slots."""
+        state, width_ms = self._state, self._state.config.precision_ms
+        found: list[int] = []
+        wanted: dict[int, set[Target]] = {}
+        for row, name in named:
+            wanted.setdefault((int(row["due_ms"]) - 1) // width_ms, set()).add(name)
+        for tick, names in wanted.items():
+            own = np.array([(tick + 1) * width_ms], np.int64)
+            pair = candidates(own, state.position.read_ms, state.config.window_ms)
+            for slot_ms in {int(times[0]) // width_ms * width_ms for times in pair}:
+                rows = state.units.read_slot(slot_ms).rows
+                for unit in rows[(rows["due_ms"] - 1) // width_ms == tick]:
+                    had = self._properties(unit)
+                    if (had.get("REAL_TOPIC", ""), had.get("UNIQ_KEY", "")) in names:
+                        found.append(int(unit["phys_offset"]))
+        return np.array(found, np.int64)

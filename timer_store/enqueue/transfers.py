@@ -26,7 +26,7 @@ from delivery.ownership_projection import Ownership, change_of
 from message_store.ranges import Range, common, distinct, is_among, is_in, within
 from message_store.store import MessageStore
 from timer_store import layout
-from timer_store.checkpoint.position import Position
+from timer_store.position import Position
 from timer_store.enqueue.enqueue_service import EnqueueService
 from timer_store.enqueue.level_records import LevelRecords
 from timer_store.layout import LOWER_Y, UPPER_Y

@@ -367,6 +367,14 @@ def valid_end(data: Bytes, base: int, limit: int) -> int:
 
 
 @kernel
+def next_unit(data: Bytes, base: int, at: int, limit: int) -> int:
+    """Return where the first unit of data[at:limit] begins, `limit` if there is none."""
+    while at < limit and unit_fault(data, at, base + at) != 0:
+        at += UNIT_BYTES
+    return at
+
+
+@kernel
 def read_units(data: Bytes, base: int, pos: int, end: int, out: Rows) -> int:
     """Decode the units at log positions pos..end until one is none; return how many.
 

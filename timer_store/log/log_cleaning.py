@@ -21,8 +21,8 @@ import numpy as np
 
 from message_store.log.commit_log import LogFile
 from timer_store import layout
-from timer_store.kernels import chain
 from timer_store.layout import UNIT_BYTES
+from timer_store.log.chain_check import is_pending
 from timer_store.state import TimerState
 
 PIECE_UNITS: Final = 16_384
@@ -55,21 +55,13 @@ class LogCleaning:
 
     def _pass(self, read_ms: int) -> bool:
         """Pass some units of one file; return whether none of them is needed."""
-        log, out = self._state.units.log, np.empty(PIECE_UNITS, layout.LOGGED)
-        file = log.files[log.index_of(self._pos)]
-        end = log.end_in(file)
-        found = int(chain.read_units(file.data, file.base, self._pos, end, out))
-        width_ms = self._state.config.precision_ms
-        rows = out[:found]
-        needed = (rows["due_ms"] >= 0) & (rows["slot_ms"] >= read_ms - read_ms % width_ms)
-        needed &= (rows["magic"] & layout.MAGIC_DELETE) == 0
+        log, width_ms = self._state.units.log, self._state.config.precision_ms
+        rows, following = log.read_piece(self._pos, log.end, np.empty(PIECE_UNITS, layout.LOGGED))
+        needed = is_pending(rows) & (rows["slot_ms"] >= read_ms - read_ms % width_ms)
         if needed.any():
             self._pos += int(np.argmax(needed)) * UNIT_BYTES
             return False
-        self._pos += max(found, 1) * UNIT_BYTES  # one that is damaged is passed over
-        if self._pos >= end:
-            self._pos = file.base + file.size
-            file.release()
+        self._pos = following
         return True
 
     def detach_before(self, pos: int) -> list[LogFile]:

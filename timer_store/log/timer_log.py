@@ -36,6 +36,7 @@ from timer_store.kernels import units as kernels
 from timer_store.layout import BLANK, TIMER_BLANK, TIMER_UNIT, UNIT_BYTES
 
 Offsets = npt.NDArray[np.int64]
+Rows = npt.NDArray[Any]
 BLANK_BYTES: Final = TIMER_BLANK.itemsize
 FILE_BYTES_DEFAULT: Final = 104_857_600
 FILE_BYTES_MAX: Final = (1 << 31) - 1
@@ -167,6 +168,42 @@ class TimerLog:
         if not chain.read_units(file.data, file.base, pos, pos + UNIT_BYTES, out):
             raise self.fault(pos, "there is no unit")
         return out.reshape(())
+
+    def scan(self, from_pos: int = 0, until_pos: int | None = None) -> Iterator[Rows]:
+        """Yield the units of the log in its order, (n,) `layout.LOGGED`; damage is passed over.
+
+        Args:
+            from_pos: where a unit lies, or before the log.
+            until_pos: position to stop at, None: the log's end as it is now.
+        """
+        until_pos = self.end if until_pos is None else min(until_pos, self.end)
+        for file in list(self.files):
+            pos = max(from_pos, file.base)
+            end = min(self.end_in(file), until_pos)
+            while pos < end:
+                out = np.empty(min(SCAN_UNITS, (end - pos) // UNIT_BYTES + 1), layout.LOGGED)
+                found = int(chain.read_units(file.data, file.base, pos, end, out))
+                if found:
+                    yield out[:found]
+                pos += max(found, 1) * UNIT_BYTES
+
+    def read_piece(self, pos: int, end: int, out: Rows) -> tuple[Rows, int]:
+        """Return the units from `pos` on that lie in one file, and where the next piece begins.
+
+        A damaged unit is passed over. A file that was read to its end gives its memory back.
+
+        Args:
+            pos: Where a unit lies; not before `min_pos`.
+            out: (n,) `layout.LOGGED` that the result is a part of.
+        """
+        file = self.files[self.index_of(pos)]
+        file_end = min(self.end_in(file), end)
+        found = int(chain.read_units(file.data, file.base, pos, file_end, out))
+        following = pos + max(found, 1) * UNIT_BYTES
+        if following >= file_end:
+            following = max(following, file.base + file.size)
+            file.release()
+        return out[:found], following
 
     def end_in(self, file: UnitFile) -> int:
         """Return the position behind the last unit of a file, blank left out."""

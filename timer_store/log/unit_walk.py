@@ -1,7 +1,7 @@
 """Walk through the timer log in bounded pieces: units of timers in old log files.
 
-Only what waits in slots that are not loaded yet is told: what is loaded leaves by itself, and what
-was put on into a later slot has its unit there.
+It returns only units of slots that are not loaded yet: what is loaded is delivered soon, and what
+was rolled into a later slot has its unit there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from timer_store import layout
-from timer_store.kernels import chain
 from timer_store.layout import UNIT_BYTES
+from timer_store.log.chain_check import is_pending
 from timer_store.state import TimerState
 
 Rows = npt.NDArray[Any]
@@ -51,26 +51,18 @@ class UnitWalk:
         return (min(self._pos, self._end) - self._first) // UNIT_BYTES, whole // UNIT_BYTES
 
     def piece(self) -> Rows:
-        """Return those among the next units, (n,) `layout.LOGGED`; valid until the next call."""
+        """Return the pending ones of the next units, (n,) `layout.LOGGED`, until the next call."""
         log = self._state.units.log
         self._pos = max(self._pos, log.min_pos)
         if not self.left:
             return self._out[:0]
-        file = log.files[log.index_of(self._pos)]
-        end = min(log.end_in(file), self._end)
-        found = int(chain.read_units(file.data, file.base, self._pos, end, self._out))
-        self._pos += max(found, 1) * UNIT_BYTES  # one that is damaged is passed over
-        if self._pos >= end:
-            self._pos = max(self._pos, file.base + file.size)
-            file.release()  # what was read for once is not to count as memory in use
-        rows = self._out[:found]
-        return rows[self._waits(rows)]
+        rows, self._pos = log.read_piece(self._pos, self._end, self._out)
+        return rows[self._is_wanted(rows)]
 
-    def _waits(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        waits = (rows["phys_offset"] < self._until) & (rows["due_ms"] >= 0)
-        waits &= rows["phys_offset"] >= self._state.store.min_offset
-        waits &= (rows["magic"] & layout.MAGIC_DELETE) == 0
-        return np.asarray(waits & not_loaded(self._state, rows["slot_ms"]))
+    def _is_wanted(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        wanted = is_pending(rows) & (rows["phys_offset"] < self._until)
+        wanted &= rows["phys_offset"] >= self._state.store.min_offset
+        return np.asarray(wanted & not_loaded(self._state, rows["slot_ms"]))
 
 
 def not_loaded(state: TimerState, slot_ms: Any) -> npt.NDArray[np.bool_]:

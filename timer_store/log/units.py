@@ -21,13 +21,21 @@ import numpy as np
 from message_store.errors import CorruptStore
 from message_store.ranges import distinct, is_in
 from timer_store import layout
-from timer_store.checkpoint import repair
-from timer_store.checkpoint.repair import Progress, Relinked
+from timer_store.log import repair
+from timer_store.log.repair import Progress, Relinked
 from timer_store.kernels import chain
 from timer_store.kernels import units as kernels
 from timer_store.kernels.wheel import add_num
 from timer_store.layout import UNIT_BYTES
-from timer_store.log.chains import FAULTS, LONG_MAX, NO_OFFSETS, Longs, Rows, new_cursors, new_walk
+from timer_store.log.chain_check import (
+    LONG_MAX,
+    NO_OFFSETS,
+    Longs,
+    Rows,
+    chain_error,
+    cursors_of,
+    new_walk,
+)
 from timer_store.log.timer_log import SCAN_UNITS, TimerLog, UnitFile
 from timer_store.log.wheel import TimerWheel
 
@@ -202,7 +210,7 @@ class TimerUnits:
         return self.log.files[self.log.index_of(pos)]
 
     def _broken(self, walk: Longs) -> CorruptStore:
-        return self.log.fault(int(walk[chain.WALK_POS]), FAULTS[int(walk[chain.WALK_FAULT])])
+        return chain_error(self.log, int(walk[chain.WALK_POS]), int(walk[chain.WALK_FAULT]))
 
     def _read_least(
         self, slot_ms: int, count_max: int, after: tuple[int, int], skip: Longs
@@ -266,24 +274,6 @@ class TimerUnits:
         low, high = int(positions.min()), int(positions.max())
         return [f for f in self.log.files if f.base <= high and f.base + f.size > low]
 
-    def scan(self, from_pos: int = 0, until_pos: int | None = None) -> Iterator[Rows]:
-        """Yield the units of the log in its order, (n,) `layout.LOGGED`; damage is passed over.
-
-        Args:
-            from_pos: where a unit lies, or before the log.
-            until_pos: position to stop at, None: the log's end as it is now.
-        """
-        until_pos = self.log.end if until_pos is None else min(until_pos, self.log.end)
-        for file in list(self.log.files):
-            pos = max(from_pos, file.base)
-            end = min(self.log.end_in(file), until_pos)
-            while pos < end:
-                out = np.empty(min(SCAN_UNITS, (end - pos) // UNIT_BYTES + 1), layout.LOGGED)
-                found = int(chain.read_units(file.data, file.base, pos, end, out))
-                if found:
-                    yield out[:found]
-                pos += max(found, 1) * UNIT_BYTES
-
     # -- single timers --------------------------------------------------------------------------
 
     def find(self, phys_offsets: Longs, slot_ms: Longs | int) -> Longs:
@@ -339,7 +329,7 @@ class TimerUnits:
         """Find units by walking their slots."""
         found = np.full(wanted.size, -1, np.int64)
         starts = np.flatnonzero(np.diff(ticks, prepend=ticks[0] - 1))
-        cursors = new_cursors(self.log, self.wheel, ticks[starts])
+        cursors = cursors_of(self.log, self.wheel, ticks[starts])
         cursors["first"], cursors["end"] = starts, np.append(starts[1:], wanted.size)
         cursors["count"] = cursors["end"] - cursors["first"]
         for file in reversed(self.log.files):
@@ -418,7 +408,7 @@ class TimerUnits:
     def repair(self, log_end: int, *, skip: Longs = NO_OFFSETS) -> list[CorruptStore]:
         """Cut the timer log at `log_end` and move slots back that point behind it.
 
-        See `timer_store.checkpoint.repair`, as for the next three.
+        See `timer_store.log.repair`, as for the next three.
         """
         return repair.repair(self.log, self.wheel, log_end, skip)
 

@@ -85,26 +85,15 @@ class Decisions:
         Of a timer that is in two, as its slot is being rolled, the later one: only that counts it.
         """
         state, position = self._state, self._state.position
+        precision_ms = state.config.precision_ms
         found = np.full(rows.size, NOWHERE, np.int64)
         pair = candidates(rows["due_ms"], position.read_ms, state.config.window_ms)
         for slot_ms in reversed(pair) if state.dequeue.is_rolling else pair:
-            ahead = (found == NOWHERE) & self._not_loaded(rows, slot_ms)
+            ahead = (found == NOWHERE) & ~position.is_loaded(rows, slot_ms, precision_ms)
             if ahead.any():
                 mine = slice(None) if ahead.all() else ahead
                 found[mine] = state.units.find(rows["phys_offset"][mine], slot_ms[mine])
         return found
-
-    def _not_loaded(self, rows: Rows, slot_ms: Offsets) -> Mask:
-        position = self._state.position
-        ahead = slot_ms >= position.staged_ms
-        if position.part is not None:
-            due_ms, phys_offset = position.part
-            here = slot_ms < position.staged_ms + self._state.config.precision_ms
-            loaded = (rows["due_ms"] < due_ms) | (
-                (rows["due_ms"] == due_ms) & (rows["phys_offset"] <= phys_offset)
-            )
-            ahead &= ~(here & loaded)
-        return np.asarray(ahead)
 
     # -- settled --------------------------------------------------------------------------------
 

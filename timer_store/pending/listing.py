@@ -27,7 +27,8 @@ from timer_store import layout
 from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.kernels import chain
 from timer_store.kernels import listing as kernels
-from timer_store.log.chains import FAULTS
+from timer_store.log.chain_check import chain_error, check_slots
+from timer_store.position import is_after
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from timer_store.pending.decisions import NOWHERE
 
@@ -205,10 +206,8 @@ class _Walk:
         pieces = [np.empty(0, FOUND)]
         for held in self._timers.stage.waiting():
             rows = _found(held, staged=True)
-            behind = (rows["due_ms"] > at.due_ms) | (
-                (rows["due_ms"] == at.due_ms) & (rows["phys_offset"] > at.phys_offset)
-            )
-            rows = rows[behind & (rows["due_ms"] > at.slot_ms) & self._query.matches(rows)]
+            later = is_after(rows, (at.due_ms, at.phys_offset))
+            rows = rows[later & (rows["due_ms"] > at.slot_ms) & self._query.matches(rows)]
             pieces.append(first_rows(rows, self._query.skip + self._left))
         rows = first_rows(np.concatenate(pieces), self._query.skip + self._left)
         rows["slot_ms"] = np.maximum(rows["due_ms"] - 1, 0)
@@ -275,10 +274,7 @@ class _Walk:
         for mine in np.unique(slots["tick"][[0, -1]]).tolist():  # only these can be begun
             after = self._after(mine * self._precision_ms)
             if after is not None:
-                passed = (rows["due_ms"] < after[0]) | (
-                    (rows["due_ms"] == after[0]) & (rows["phys_offset"] <= after[1])
-                )
-                here &= ~passed | (slot_ms != mine * self._precision_ms)
+                here &= is_after(rows, after) | (slot_ms != mine * self._precision_ms)
         if self._take(rows[here]):
             end_ms = (int(slots["tick"][-1]) + 1) * self._precision_ms
             self._at = Cursor(self._at.lap, end_ms, next_lap=self._at.next_lap)
@@ -289,9 +285,7 @@ class _Walk:
         out = np.zeros(int(np.maximum(slots["num"], 0).sum()) + 256, FOUND)
         count = -1
         while count < 0:
-            cursors = np.zeros(slots.size, layout.CURSOR)
-            cursors["tick"], cursors["pos"] = slots["tick"], slots["last_pos"]
-            cursors["fault"][cursors["pos"] >= units.log.end] = chain.FAULT_PLACE
+            cursors = check_slots(slots, units.log.end)
             count = 0
             for file in reversed(units.log.files):
                 count = kernels.collect_slots(
@@ -302,8 +296,8 @@ class _Walk:
                     break
         self._looked_at += count + int(slots.size)
         for cursor in cursors[cursors["fault"] != 0]:
-            fault = units.log.fault(int(cursor["pos"]), FAULTS[int(cursor["fault"])])
-            self.damage.append(str(fault))
+            error = chain_error(units.log, int(cursor["pos"]), int(cursor["fault"]))
+            self.damage.append(str(error))
         return without_seconds(out[:count])
 
     def _after(self, slot_ms: int) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ def rig(tmp_path: Path):
 
 
 def units(rig: TimerRig):
-    return np.concatenate([rows.copy() for rows in rig.timers.units.scan()])
+    return np.concatenate([rows.copy() for rows in rig.timers.units.log.scan()])
 
 
 def last_in_queue(rig: TimerRig) -> int:

@@ -85,7 +85,7 @@ def test_what_no_checkpoint_knows_removes_nothing(tmp_path, monkeypatch):
 def test_units_of_settled_timers_keep_no_file(rig):
     put(rig, 60, 5_000)
     put(rig, 60, 500_000)
-    units = np.concatenate([rows.copy() for rows in rig.timers.units.scan()])
+    units = np.concatenate([rows.copy() for rows in rig.timers.units.log.scan()])
     rig.timers.decisions.cancel(units["phys_offset"][60:].copy())
     rig.advance(31_000)
     rig.persist()

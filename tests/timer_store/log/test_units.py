@@ -244,11 +244,11 @@ def test_apache_s_units_are_not_due_before_their_slot_ends(tmp_path):
 def test_scan_gives_every_unit_as_columns(tmp_path):
     units = open_units(tmp_path)
     model = fill(units, [[timer(NOW_MS + 1 + n * 100, n) for n in range(120)]])
-    rows = np.concatenate(list(units.scan()))
+    rows = np.concatenate(list(units.log.scan()))
     assert rows["pos"].tolist() == sorted(model.units)
     assert rows["phys_offset"].tolist() == list(range(120))
     assert rows["slot_ms"].tolist() == [unit.slot_ms for _, unit in sorted(model.units.items())]
-    later = np.concatenate(list(units.scan(FILE_BYTES, 2 * FILE_BYTES)))
+    later = np.concatenate(list(units.log.scan(FILE_BYTES, 2 * FILE_BYTES)))
     assert later["phys_offset"].tolist() == list(range(49, 98))
     assert units.read(rows["pos"][::-7])["phys_offset"].tolist() == list(range(119, -1, -7))
 

@@ -209,7 +209,7 @@ def test_damage_in_the_middle_of_the_log_costs_only_itself(tmp_path):
     assert units.read_slot(tick * SECOND).rows["pos"].tolist() == [
         pos for pos, _ in model.in_slot(tick)
     ]
-    assert np.concatenate(list(units.scan()))["pos"].tolist() == sorted(model.units)
+    assert np.concatenate(list(units.log.scan()))["pos"].tolist() == sorted(model.units)
 
 
 def test_stale_units_behind_a_cut_are_never_linked(tmp_path):
@@ -280,7 +280,7 @@ APACHE_READ_MS = 1_795_225_834_000
 
 def test_apache_s_chains_resolve(apache):
     assert apache.check(APACHE_READ_MS) == []
-    rows = np.concatenate(list(apache.scan()))
+    rows = np.concatenate(list(apache.log.scan()))
     assert rows.size == 32
     found = []
     for slot in apache.wheel.live(APACHE_READ_MS):
@@ -298,7 +298,7 @@ def test_apache_s_chains_resolve(apache):
 
 
 def test_apache_s_units_are_found_by_their_records(apache):
-    rows = np.concatenate(list(apache.scan()))
+    rows = np.concatenate(list(apache.log.scan()))
     assert apache.find(rows["phys_offset"], rows["slot_ms"]).tolist() == rows["pos"].tolist()
     assert (apache.find(rows["phys_offset"], rows["slot_ms"] + SECOND) == -1).all()
 

@@ -1,12 +1,12 @@
 """Repair of timer log and wheel after a crash.
 
-repair    the log is cut at the end that the snapshot knows; slots that point behind it step back
-recount   slots whose timers were settled behind the snapshot's back
-check     does every slot that is needed point at a unit of its own?
-relink    if not: all slots are made anew from the log, and wrong pointers in it corrected
+repair    cut the log at the end that the snapshot knows; move slots back that point after it
+recount   count slots again whose timers were settled after the snapshot
+check     look whether every slot that is needed points at a unit of its own
+relink    if one does not: link all slots again from the log, and correct wrong pointers in it
 
-`check` and `relink` answer for what Apache leaves after a power cut, too: slots ahead of the log,
-chains that lead into another slot, gaps.
+`check` and `relink` also cover what Apache's broker leaves after a power cut: slots ahead of the
+log, chains that lead into another slot, gaps.
 
 Source: TimerMessageStore.recover, recoverAndRevise, reviseQueueOffset
 """
@@ -24,7 +24,14 @@ from timer_store.kernels import chain
 from timer_store.kernels import units as kernels
 from timer_store.kernels.wheel import set_slots, slots_behind
 from timer_store.layout import UNIT_BYTES
-from timer_store.log.chains import FAULTS, NO_OFFSETS, Longs, Rows, new_cursors
+from timer_store.log.chain_check import (
+    NO_OFFSETS,
+    Longs,
+    Rows,
+    chain_error,
+    check_slots,
+    cursors_of,
+)
 from timer_store.log.timer_log import REMEDY, TimerLog, UnitFile
 from timer_store.log.wheel import TimerWheel
 
@@ -86,7 +93,7 @@ def recount(log: TimerLog, wheel: TimerWheel, slot_ms: Longs, skip: Longs = NO_O
         slot_ms: (n,) times that the slots cover.
         skip: as in `repair`.
     """
-    cursors = new_cursors(log, wheel, np.unique(slot_ms // wheel.precision_ms))
+    cursors = cursors_of(log, wheel, np.unique(slot_ms // wheel.precision_ms))
     cursors = cursors[(cursors["pos"] >= 0) & (cursors["fault"] == 0)]
     last_pos = cursors["pos"].copy()
     _count(log, wheel, cursors, skip)
@@ -106,11 +113,8 @@ def check(log: TimerLog, wheel: TimerWheel, read_ms: int) -> list[CorruptStore]:
     found: list[CorruptStore] = []
     for slots in wheel.live_parts(read_ms):
         gone = slots["last_pos"] < log.min_pos
-        cursors = np.zeros(slots.size, layout.CURSOR)
-        cursors["tick"], cursors["pos"] = slots["tick"], slots["last_pos"]
-        cursors["fault"][gone & (slots["num"] > 0)] = chain.FAULT_PLACE
-        cursors["fault"][slots["first_pos"] > slots["last_pos"]] = chain.FAULT_PREV
-        cursors["fault"][slots["last_pos"] >= log.end] = chain.FAULT_PLACE
+        cursors = check_slots(slots, log.end)
+        cursors["fault"][gone & (slots["num"] > 0) & (cursors["fault"] == 0)] = chain.FAULT_PLACE
         inside = cursors[(cursors["fault"] == 0) & ~gone]
         for file in log.files:
             chain.check_units(file.data, file.base, inside, wheel.precision_ms)
@@ -125,10 +129,8 @@ def check(log: TimerLog, wheel: TimerWheel, read_ms: int) -> list[CorruptStore]:
 def _findings(log: TimerLog, wheel: TimerWheel, cursors: Rows) -> list[CorruptStore]:
     wrong = cursors[cursors["fault"] != 0][:FINDINGS_MAX]
     return [
-        log.fault(
-            int(cursor["pos"]),
-            f"slot {int(cursor['tick']) * wheel.precision_ms} points here, but "
-            f"{FAULTS[int(cursor['fault'])]}",
+        chain_error(
+            log, int(cursor["pos"]), int(cursor["fault"]), int(cursor["tick"]) * wheel.precision_ms
         )
         for cursor in wrong
     ]

@@ -1,0 +1,80 @@
+"""The checker of timer log and wheel: slots, chains of units, and the units that are pending.
+
+    slot         check_slots: its two ends can be true
+    chain, unit  `kernels.chain`: every step lies in the log, goes back, and stays in the slot
+    fault        FAULT_TEXTS, chain_error: what is wrong, and where
+
+Recovery, verification, lists and delivery all look at slots and units through this file.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.errors import CorruptStore
+from timer_store import layout
+from timer_store.kernels import chain
+from timer_store.log.timer_log import TimerLog
+from timer_store.log.wheel import TimerWheel
+
+Rows = npt.NDArray[Any]
+Longs = npt.NDArray[np.int64]
+LONG_MAX: Final = (1 << 63) - 1
+NO_OFFSETS: Final[Longs] = np.empty(0, np.int64)
+FAULT_TEXTS: Final = {
+    chain.FAULT_PLACE: "no unit can lie there",
+    chain.FAULT_SIZE: "there is no unit",
+    chain.FAULT_MAGIC: "the unit's magic is invalid",
+    chain.FAULT_PREV: "the unit points forward",
+    chain.FAULT_SLOT: "the unit belongs to another slot",
+}
+
+
+def check_slots(slots: Rows, log_end: int) -> Rows:
+    """Return the start of a walk along each slot, (n,) `layout.CURSOR`, with the slots' faults.
+
+    Args:
+        slots: (n,) `layout.SLOT`.
+        log_end: Position after the last unit of the timer log.
+    """
+    cursors = np.zeros(slots.size, layout.CURSOR)
+    cursors["tick"], cursors["pos"] = slots["tick"], slots["last_pos"]
+    cursors["fault"][slots["first_pos"] > slots["last_pos"]] = chain.FAULT_PREV
+    cursors["fault"][slots["last_pos"] >= log_end] = chain.FAULT_PLACE
+    return cursors
+
+
+def cursors_of(log: TimerLog, wheel: TimerWheel, ticks: Longs) -> Rows:
+    """Return the start of a walk along the slots of `ticks`, (n,) `layout.CURSOR`."""
+    slots = np.zeros(ticks.size, layout.SLOT)
+    slots["tick"] = ticks
+    width_ms = wheel.precision_ms
+    slots["last_pos"] = [wheel.slot(tick * width_ms).last_pos for tick in ticks.tolist()]
+    slots["first_pos"] = slots["last_pos"]  # the walk itself finds a chain that points forward
+    return check_slots(slots, log.end)
+
+
+def chain_error(log: TimerLog, pos: int, fault: int, slot_ms: int | None = None) -> CorruptStore:
+    """Return the error for a chain that breaks at a log position.
+
+    Args:
+        fault: FAULT_* of the unit there.
+        slot_ms: Start of the slot to name, if the slot's own pointer is wrong.
+    """
+    text = FAULT_TEXTS[fault]
+    return log.fault(pos, text if slot_ms is None else f"slot {slot_ms} points here, but {text}")
+
+
+def is_pending(units: Rows) -> npt.NDArray[np.bool_]:
+    """Return which units, (n,) `layout.LOGGED`, hold a timer: no markers, none that is settled."""
+    return np.asarray((units["due_ms"] >= 0) & (units["magic"] & layout.MAGIC_DELETE == 0))
+
+
+def new_walk(last_pos: int) -> Longs:
+    """Return the start of a walk along one chain."""
+    walk = np.zeros(chain.WALK_SIZE, np.int64)
+    walk[chain.WALK_POS], walk[chain.WALK_PHYS] = last_pos, LONG_MAX
+    return walk
