@@ -14,11 +14,14 @@ from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
+from message_store.store import MessageStore
 
 QUARANTINE_TOPIC: Final = "DUEMQ_QUARANTINE"
 NO_HOST = (b"\x7f\x00\x00\x01", 0)
 DETAIL_CHARS_MAX = 500
 VALUE_BYTES_MAX = 4_000
+MESSAGE_ILLEGAL: Final = 13  # response code of a message that the store refuses for good
+NOT_WRITABLE: Final = "the store is not writable"
 
 
 class Reason(StrEnum):
@@ -78,6 +81,26 @@ def quarantine(batch: PutBatch, topics: TopicTable, item: Undeliverable, *, now_
         reconsume_times=record.reconsume_times if record else 0,
         prepared_offset=origin_of(item.phys_offset),
     )
+
+
+def put_quarantined(
+    store: MessageStore, batch: PutBatch, item: Undeliverable, *, now_ms: int
+) -> str:
+    """Append the quarantine record of `item`; return why the store refused it, or ''.
+
+    The record goes without the message's bytes if even the quarantine topic takes no such length.
+
+    Args:
+        batch: Room for one message; it is cleared.
+    """
+    for data in (item.data, b""):
+        batch.clear()
+        batch.trusted = True
+        quarantine(batch, store.topics, item.with_data(data), now_ms=now_ms)
+        store.put(batch)
+        if batch.rows[0]["status"] != MESSAGE_ILLEGAL:
+            break
+    return batch.remarks.get(0, NOT_WRITABLE) if batch.rows[0]["status"] else ""
 
 
 def _properties(item: Undeliverable) -> dict[str, str]:

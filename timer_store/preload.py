@@ -64,7 +64,7 @@ def _gather(rows: Any, data: Any) -> None:
         is_malformed=np.ones(rows.size, np.uint8),
         alone=np.zeros(rows.size, np.bool_),
         arrays=topics.arrays,
-        ids=np.zeros(8, np.int64),  # at least as many as the kernel reads
+        context=kernels.Context(0, 0, 0, False, NOW_MS),
         scratch=kernels.Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)),
         files=[(0, 0, data)],
     )

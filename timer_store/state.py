@@ -12,7 +12,6 @@ from typing import Self
 
 from message_store.clock import Clock
 from message_store.store import MessageStore
-from timer_store.position import Position
 from timer_store.checkpoint.snapshot import SnapshotFiles
 from timer_store.compaction.copies import TimerCopies
 from timer_store.config import TimerConfig
@@ -30,6 +29,7 @@ from timer_store.pending.claims import Claims
 from timer_store.pending.decision_records import DecidingRecords
 from timer_store.pending.pending_counts import PendingCounts
 from timer_store.pending.records import RecordReader
+from timer_store.position import Position
 from timer_store.stats import TimerStats
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from message_store.kernels.bytes import Bytes, get_i4, get_u4, get_u8
+from message_store.kernels.bytes import Bytes, crc32, get_i4, get_i8, get_u4, get_u8
 from message_store.kernels.kernel import kernel
-from message_store.layout import SYS_BORN_IPV6, SYS_STORE_IPV6
+from message_store.layout import RECORD_HEAD, SYS_BORN_IPV6, SYS_STORE_IPV6
 
 TAGS = np.frombuffer(b"TAGS", np.uint8).copy()
 REAL_TOPIC = np.frombuffer(b"REAL_TOPIC", np.uint8).copy()
@@ -16,6 +16,11 @@ REAL_QID = np.frombuffer(b"REAL_QID", np.uint8).copy()
 CRC32 = np.frombuffer(b"__CRC32#", np.uint8).copy()
 CRC32_ENTRY_BYTES = 20
 QID_ILLEGAL = -(1 << 40)
+CRC_MASK = 0x7FFFFFFF  # Apache keeps the CRC of a body without its sign
+assert RECORD_HEAD.fields is not None
+BODY_CRC_AT, FLAG_AT, BORN_MS_AT, BORN_HOST_AT = (
+    int(RECORD_HEAD.fields[name][1]) for name in ("body_crc", "flag", "born_ms", "born_ip")
+)
 NAME_GROWTH_MAX = 300  # bytes that a record may grow by when it gets its own topic back
 
 
@@ -37,6 +42,29 @@ def read_hosts(data: Bytes, pos: int, sys_flag: int, row: Any) -> int:
         row["store_ip_lo"] = np.uint64(get_u4(data, pos))
     row["store_port"] = get_i4(data, pos + 4)
     return pos + 8
+
+
+@kernel
+def is_body_sound(data: Bytes, pos: int, frame: Any) -> bool:
+    """Return whether the body of the record at data[pos] has its CRC; `frame`: SCANNED."""
+    body_len = np.int64(frame["body_len"])
+    crc = crc32(data, pos + frame["body_pos"], body_len) & CRC_MASK
+    return body_len == 0 or crc == get_i4(data, pos + BODY_CRC_AT)
+
+
+@kernel
+def set_message(data: Bytes, pos: int, frame: Any, phys_offset: int, row: Any) -> None:
+    """Set the columns that a message has in common with the record at data[pos] it is made of.
+
+    All but its topic, and where body and properties lie. It names the record as its origin.
+    """
+    row["real_topic_index"], row["real_queue_id"] = -1, 0
+    row["flag"], row["sys_flag"] = get_i4(data, pos + FLAG_AT), frame["sys_flag"]
+    row["born_ms"] = get_i8(data, pos + BORN_MS_AT)
+    after = read_hosts(data, pos + BORN_HOST_AT, frame["sys_flag"], row)
+    row["reconsume_times"] = get_i4(data, after)
+    row["prepared_offset"] = -(phys_offset + 1)
+    set_plain(row)
 
 
 @kernel

@@ -22,7 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from delivery.quarantine import Reason, Undeliverable, quarantine
+from delivery.quarantine import (
+    MESSAGE_ILLEGAL,
+    NOT_WRITABLE,
+    Reason,
+    Undeliverable,
+    put_quarantined,
+)
 from message_store.log.batch import PutBatch
 from message_store.log.unreadable import READS_MAX
 from message_store.store import MessageStore
@@ -30,9 +36,7 @@ from timer_store.dequeue.gather import Gatherer, Load
 from timer_store.kernels import gather as kernels
 
 Rows = npt.NDArray[Any]
-MESSAGE_ILLEGAL = 13
 NOT_PUT = -1
-NOT_WRITABLE = "the store is not writable"
 BATCH_ROWS = 4_096
 
 
@@ -166,16 +170,8 @@ class TimerDeliverer:
         self._park(item, timer, trip, now_ms)
 
     def _park(self, item: Undeliverable, timer: Any, trip: DeliveryBatch, now_ms: int) -> None:
-        batch = self._single
-        for data in (item.data, b""):  # without its bytes if even the quarantine is too small
-            batch.clear()
-            batch.trusted = True
-            quarantine(batch, self._store.topics, item.with_data(data), now_ms=now_ms)
-            self._store.put(batch)
-            if batch.rows[0]["status"] != MESSAGE_ILLEGAL:
-                break
-        if batch.rows[0]["status"]:
-            trip.refusal = batch.remarks.get(0, NOT_WRITABLE)
+        trip.refusal = put_quarantined(self._store, self._single, item, now_ms=now_ms)
+        if trip.refusal:
             return
         trip.note_one(NOT_PUT, self._topic_of(timer, item))
         trip.parked.append(item)

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from delivery.quarantine import Reason, Undeliverable, origin_of, quarantine
+from delivery.quarantine import Reason, Undeliverable, quarantine
+from delivery.records import add_message, clear_client_columns, read_damaged, read_record
 from delivery.redirected import HALF_TOPIC, NoTarget, has_routes, real_target, without
 from message_store import layout as store_layout
 from message_store.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
-from message_store.log.record import Record, decode_record
+from message_store.log.record import Record
 from message_store.queues.topic_table import TopicArrays, TopicTable
 from message_store.store import MessageStore
 from message_store.text import java_hash
@@ -44,14 +45,14 @@ GROWTH_BYTES_MAX = 1 << 15  # what a record may grow by on its way to topic or q
 
 @dataclass(slots=True)
 class Load:
-    """Timers on their way, and the batch that they become.
+    """Due timers, and the batch that they become.
 
     Attributes:
         rows: (n,) `layout.STAGED`.
-        is_odd: (n,) u1: not made by the kernel.
-        alone: (n,) b1: so long that the store may refuse it; it is put in a batch of its own.
-        parked: by row: what goes to quarantine.
-        lost: rows whose record is gone.
+        is_malformed: (n,) u1: The kernel left the row out.
+        alone: (n,) b1: So long that the store may refuse it; put in a batch of its own.
+        parked: By row: what goes to quarantine.
+        lost: Rows whose record retention has removed.
     """
 
     rows: Rows
@@ -60,7 +61,7 @@ class Load:
     is_malformed: npt.NDArray[np.uint8]
     alone: npt.NDArray[np.bool_]
     arrays: TopicArrays
-    ids: npt.NDArray[np.int64]
+    context: kernels.Context
     scratch: kernels.Scratch
     files: list[tuple[int, int, npt.NDArray[np.uint8]]]
     parked: dict[int, Undeliverable] = field(default_factory=dict)
@@ -69,7 +70,8 @@ class Load:
     def read(self) -> None:
         """Run the kernel over all log files. Touches nothing but this load: any thread may."""
         rows, batch = self.rows, self.batch
-        into = kernels.Into(batch.rows, batch.staging, self.is_malformed)
+        end = np.zeros(1, np.int64)
+        into = kernels.Into(batch.rows, batch.staging, end, self.is_malformed)
         offsets = np.ascontiguousarray(rows["phys_offset"])
         order = np.argsort(offsets, kind="stable").astype(np.int32)
         if self.alone.any():
@@ -78,11 +80,11 @@ class Load:
         for base, size, data in self.files:
             first, end = np.searchsorted(ranked, (base, base + data.size))
             if first < end:
-                self.ids[4] = kernels.gather(
-                    data, (base, size), rows, order[first:end], self.arrays, self.ids,
+                kernels.gather(
+                    data, (base, size), rows, order[first:end], self.arrays, self.context,
                     self.scratch, into,
                 )  # fmt: skip
-        batch.staging_len = int(self.ids[4])
+        batch.staging_len = int(into.end[0])
         batch.count = int(rows.size)
         batch.trusted = True
 
@@ -107,7 +109,6 @@ class Gatherer:
         alone = (sizes < 0) | (sizes + GROWTH_BYTES_MAX > file_bytes)
         batch.clear()
         batch.reserve(int(rows.size), int(sizes[~alone].sum()))
-        ids = [self._timer, self._half, has_routes(store.topics), now_ms, 0, self._schedule]
         end = store.log.end
         return Load(
             rows=rows,
@@ -116,7 +117,9 @@ class Gatherer:
             is_malformed=np.ones(rows.size, np.uint8),
             alone=alone,
             arrays=store.topics.arrays,
-            ids=np.array(ids, np.int64),
+            context=kernels.Context(
+                self._timer, self._schedule, self._half, has_routes(store.topics), now_ms
+            ),
             scratch=kernels.Scratch(
                 np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)
             ),
@@ -152,9 +155,8 @@ class Gatherer:
 
     def build(self, batch: PutBatch, timer: Any, now_ms: int) -> Undeliverable | None:
         """Add the message that a timer becomes to `batch`, or return why it cannot be delivered."""
-        phys_offset, size = int(timer["phys_offset"]), int(timer["record_size"])
         try:
-            record = self._read(phys_offset, size)
+            record = self._read(timer)
         except RecordUnreadable as error:
             return self.undeliverable(Reason.UNREADABLE, str(error), timer)
         found = target_of(record, timer, self._store.topics, routed=has_routes(self._store.topics))
@@ -163,27 +165,18 @@ class Gatherer:
         add_delivery(batch, record, *found, timer, now_ms)
         return None
 
-    def _read(self, phys_offset: int, size: int) -> Record:
-        record = decode_record(self._store.record_bytes(phys_offset, size), phys_offset)
-        if record.phys_offset != phys_offset:
-            raise RecordUnreadable(phys_offset, "the record there names another position")
-        if record.total_size != size:
-            why = f"the record there has {record.total_size} bytes, {size} were noted"
-            raise RecordUnreadable(phys_offset, why)
-        return record
+    def _read(self, timer: Any) -> Record:
+        return read_record(self._store, int(timer["phys_offset"]), int(timer["record_size"]))
 
     def undeliverable(self, reason: Reason, detail: str, timer: Any) -> Undeliverable:
         """Return what goes to quarantine in place of a timer."""
         phys_offset, size = int(timer["phys_offset"]), int(timer["record_size"])
-        data, record, queue_offset, level = b"", None, -1, 0
-        try:
-            data = self._store.log.view(phys_offset, size).tobytes()
-            record = decode_record(memoryview(data), phys_offset, check_crc=False)
-            if record.phys_offset == phys_offset and record.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
-                queue_offset = record.queue_offset
-                level = record.queue_id + 1 if record.topic == SCHEDULE_TOPIC else 0
-        except RecordUnreadable:
-            pass
+        queue_offset, level = -1, 0
+        data, record = read_damaged(self._store, phys_offset, size)
+        topic = record.topic if record is not None and record.phys_offset == phys_offset else ""
+        if record is not None and topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
+            queue_offset = record.queue_offset
+            level = record.queue_id + 1 if topic == SCHEDULE_TOPIC else 0
         due_ms = -1 if level else int(timer["due_ms"]) or -1
         return Undeliverable(
             reason, detail, phys_offset, level, queue_offset, record, data, due_ms=due_ms
@@ -196,7 +189,7 @@ class Gatherer:
             timer: its `layout.STAGED` row; `due_ms` 0.
         """
         try:
-            record = self._read(int(timer["phys_offset"]), int(timer["record_size"]))
+            record = self._read(timer)
         except RecordUnreadable as error:
             return self.undeliverable(Reason.UNREADABLE, str(error), timer)
         found = fault_of(record, self._store.topics)
@@ -205,7 +198,7 @@ class Gatherer:
     def roll(self, batch: PutBatch, timer: Any, now_ms: int) -> Undeliverable | None:
         """Add a copy of a timer that waits on, or return why its record cannot be copied."""
         try:
-            record = self._read(int(timer["phys_offset"]), int(timer["record_size"]))
+            record = self._read(timer)
         except RecordUnreadable as error:
             return self.undeliverable(Reason.UNREADABLE, str(error), timer)
         foreign = foreign_of(record)
@@ -285,9 +278,7 @@ def add_delivery(
     row = _add(batch, record, topic_index, queue_id, text, timer, now_ms)
     if kind != FROM_TIMER:
         row["enqueue_ms"] = row["dequeue_ms"] = -1
-    for column in ("delay_level", "timer_kind", "timer_value", "prop_flags", "uniq_len"):
-        row[column] = 0
-    row["uniq_pos"] = 0
+    clear_client_columns(row)
 
 
 def add_roll(batch: PutBatch, record: Record, topic_index: int, timer: Any, now_ms: int) -> None:
@@ -316,21 +307,7 @@ def _add(
     timer: Any,
     now_ms: int,
 ) -> Any:
-    at = batch.add(
-        topic_index=topic_index,
-        queue_id=queue_id,
-        body=record.body,
-        properties=text,
-        born_ms=record.born_ms,
-        born_host=record.born_host,
-        store_host=record.store_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        reconsume_times=record.reconsume_times,
-        prepared_offset=origin_of(record.phys_offset),
-    )
-    batch.trusted = True
-    row = batch.rows[at]
+    row = add_message(batch, record, topic_index, queue_id, text)
     row["enqueue_ms"], row["dequeue_ms"] = timer["write_ms"], now_ms
     return row
 

@@ -20,11 +20,11 @@ import numpy.typing as npt
 from message_store.log.batch import PutBatch
 from message_store.ranges import is_among
 from timer_store import layout
-from timer_store.position import Position
 from timer_store.dequeue.near_stage import NearStage
 from timer_store.log.slot_choice import place
 from timer_store.log.units import TimerUnits
 from timer_store.pending.pending_counts import PendingCounts
+from timer_store.position import Position
 from timer_store.stats import Rate
 
 log = logging.getLogger(__name__)

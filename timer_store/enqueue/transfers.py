@@ -26,7 +26,6 @@ from delivery.ownership_projection import Ownership, change_of
 from message_store.ranges import Range, common, distinct, is_among, is_in, within
 from message_store.store import MessageStore
 from timer_store import layout
-from timer_store.position import Position
 from timer_store.enqueue.enqueue_service import EnqueueService
 from timer_store.enqueue.level_records import LevelRecords
 from timer_store.layout import LOWER_Y, UPPER_Y
@@ -34,6 +33,7 @@ from timer_store.log.slot_choice import candidates
 from timer_store.log.units import TimerUnits
 from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.pending_counts import PendingCounts
+from timer_store.position import Position
 
 Rows = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]

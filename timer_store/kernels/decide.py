@@ -16,15 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delivery.kernels.redirected import TAGS, read_hosts, set_plain
-from message_store.kernels.bytes import (
-    Bytes,
-    copy,
-    crc32,
-    get_i4,
-    get_i8,
-    put_digits,
-)
+from delivery.kernels.redirected import TAGS, is_body_sound, set_message
+from message_store.kernels.bytes import Bytes, copy, put_digits
 from message_store.kernels.index import KEYS_NAME, UNIQ_NAME
 from message_store.kernels.kernel import kernel
 from message_store.kernels.names import entry_end, is_named
@@ -73,6 +66,15 @@ class Made(NamedTuple):
     at: npt.NDArray[np.int64]  # (1,): the first free byte of it
 
 
+class Context(NamedTuple):
+    """What holds for all records that are made together."""
+
+    timer: int  # topic index of the timer topic
+    precision_ms: int
+    now_ms: int
+    body_pos: int  # of a marker's body in the staging buffer: one byte
+
+
 class Source(NamedTuple):
     """Where records are read from: one log file."""
 
@@ -92,23 +94,19 @@ def read_target(source: Source, timer: Any) -> int:
         return -1
     if read_frame(data, pos, pos + size, timer["phys_offset"], frame) != size:
         return -1
-    body_len = np.int64(frame["body_len"])
-    crc = crc32(data, pos + frame["body_pos"], body_len) & 0x7FFFFFFF
-    return pos if body_len == 0 or crc == get_i4(data, pos + 8) else -1
+    return pos if is_body_sound(data, pos, frame) else -1
 
 
 @kernel
-def set_common(source: Source, pos: int, timer: Any, due_ms: int, numbers: Any, row: Any) -> None:
-    """Set what markers and copies have in common; `numbers`: see `mark`."""
-    row["topic_index"], row["queue_id"] = numbers[0], 0
-    row["real_topic_index"], row["real_queue_id"] = -1, 0
-    row["sys_flag"] = source.frames[0]["sys_flag"]
-    after = read_hosts(source.data, pos + 48, row["sys_flag"], row)
-    row["reconsume_times"] = get_i4(source.data, after)
-    row["prepared_offset"] = -(timer["phys_offset"] + 1)
-    set_plain(row)
+def set_common(
+    source: Source, pos: int, timer: Any, due_ms: int, context: Context, row: Any
+) -> None:
+    """Set what markers and copies have in common."""
+    set_message(source.data, pos, source.frames[0], timer["phys_offset"], row)
+    row["topic_index"], row["queue_id"] = context.timer, 0
     row["prop_flags"] = PROP_REAL_TOPIC
-    row["out_ms"] = (due_ms - 1) // numbers[1] * numbers[1]
+    # Apache's broker puts a timer into the slot of TIMER_OUT_MS, which ends at its due time.
+    row["out_ms"] = (due_ms - 1) // context.precision_ms * context.precision_ms
 
 
 @kernel
@@ -159,14 +157,15 @@ def put_marker_text(source: Source, pos: int, named: bool, made: Made) -> None:
 
 
 @kernel
-def mark(source: Source, timers: Rows, order: Any, numbers: Any, made: Made) -> None:
+def mark(
+    source: Source, timers: Rows, order: Any, context: Context, named: bool, made: Made
+) -> None:
     """Make row i the marker of timer i, for those in `order`.
 
     Args:
         timers: (n,) TIMED; due_ms says which slot the marker goes to.
         order: (m,) indexes of the timers whose records lie in this file.
-        numbers: (5,) i8: topic index of the timer topic; precision in ms; now_ms; position of the
-            body in staging (one byte); 1 if the marker is to be found by its target's keys.
+        named: the marker is to be found by the keys of its target.
     """
     for i in order:
         row, timer = made.rows[i], timers[i]
@@ -174,14 +173,14 @@ def mark(source: Source, timers: Rows, order: Any, numbers: Any, made: Made) -> 
         pos = read_target(source, timer)
         if pos < 0:
             continue
-        set_common(source, pos, timer, timer["due_ms"], numbers, row)
+        set_common(source, pos, timer, timer["due_ms"], context, row)
         row["sys_flag"] &= HOST_BITS
         row["flag"] = row["reconsume_times"] = 0
-        row["born_ms"] = numbers[2]
-        row["body_pos"], row["body_len"] = numbers[3], 1
+        row["born_ms"] = context.now_ms
+        row["body_pos"], row["body_len"] = context.body_pos, 1
         row["prop_flags"] |= PROP_TIMER_DEL
         row["prop_pos"] = made.at[0]
-        put_marker_text(source, pos, numbers[4] != 0, made)
+        put_marker_text(source, pos, named, made)
         row["prop_len"] = made.at[0] - row["prop_pos"]
         row["tags_hash"] = java_hash(RECALL_TAG, TAGS.size + 1, RECALL_TAG.size - 1)
 
@@ -266,13 +265,14 @@ def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, made: Made)
 
 @kernel
 def copy_to(
-    source: Source, timers: Rows, order: Any, due_ms: Any, numbers: Any, made: Made
+    source: Source, timers: Rows, order: Any, due_ms: Any, context: Context, kept: bool, made: Made
 ) -> None:
     """Make row i the copy of timer i that is due at due_ms[i], for those in `order`.
 
     Args:
         due_ms: (n,) i8.
-        timers, order, numbers: see `mark`; the last number: 1 if that is when it was due before.
+        timers, order: see `mark`.
+        kept: due_ms is when each was due before.
     """
     data, frame = source.data, source.frames[0]
     for i in order:
@@ -281,14 +281,13 @@ def copy_to(
         pos = read_target(source, timer)
         if pos < 0:
             continue
-        set_common(source, pos, timer, due_ms[i], numbers, row)
-        row["flag"], row["born_ms"] = get_i4(data, pos + 16), get_i8(data, pos + 40)
+        set_common(source, pos, timer, due_ms[i], context, row)
         row["body_pos"], row["body_len"] = made.at[0], frame["body_len"]
         put_bytes(made, data, pos + frame["body_pos"], pos + frame["body_pos"] + frame["body_len"])
         row["prop_pos"] = made.at[0]
-        row["tags_hash"] = put_copy_text(source, pos, due_ms[i], numbers[4] != 0, made)
+        row["tags_hash"] = put_copy_text(source, pos, due_ms[i], kept, made)
         row["prop_len"] = made.at[0] - row["prop_pos"]
-        if numbers[4] != 0:
+        if kept:
             row["due_ms"] = due_ms[i]
             if data[pos + frame["topic_pos"]] != S:  # its text says TIMER_OUT_MS
                 row["out_ms"] = -1

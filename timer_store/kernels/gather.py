@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delivery.kernels.redirected import read_hosts, set_plain
-from message_store.kernels.bytes import Bytes, copy, crc32, get_i4, get_i8
+from delivery.kernels.redirected import is_body_sound, set_message
+from message_store.kernels.bytes import Bytes, copy
 from message_store.kernels.encode import MESSAGE_ILLEGAL
 from message_store.kernels.kernel import kernel
 from message_store.kernels.names import entry_end, is_named, is_topic
@@ -35,7 +35,7 @@ from timer_store.kernels.fetch import (
     is_entry,
     take_timer,
 )
-from timer_store.kernels.transfer import is_delay
+from timer_store.kernels.transfer import Scratch, is_delay
 from timer_store.layout import (
     FROM_LEVEL,
     FROM_NOTHING,
@@ -63,15 +63,19 @@ class Into(NamedTuple):
     """What `gather` fills."""
 
     rows: Rows  # (n,) message_store.layout.PUT
-    staging: Bytes
-    is_malformed: npt.NDArray[np.uint8]  # (n,): 1: left to the plain way
+    staging: Bytes  # with room for all
+    end: npt.NDArray[np.int64]  # (1,): the first free byte of it
+    is_malformed: npt.NDArray[np.uint8]  # (n,): 1: left to `timer_store.dequeue.gather`
 
 
-class Scratch(NamedTuple):
-    """Room that kernels cannot make themselves."""
+class Context(NamedTuple):
+    """What holds for all records of a batch."""
 
-    frames: Rows  # (1,) message_store.layout.SCANNED
-    text: Rows  # (1,) TIMER_TEXT
+    timer: int  # topic index of the timer topic
+    schedule: int  # of the levels' topic
+    half: int  # of the topic of half messages, which nothing is delivered to
+    routed: bool  # topics without queues count as missing
+    now_ms: int
 
 
 @kernel
@@ -171,18 +175,16 @@ def put_text(
 
 
 @kernel
-def find_kind(data: Bytes, pos: int, staged: Any, frame: Any, arrays: Any, ids: Any) -> int:
+def find_kind(data: Bytes, pos: int, staged: Any, frame: Any, arrays: Any, context: Context) -> int:
     """Return what the record at `pos` is, if it is a whole one of the right size: FROM_*."""
     size, kind = np.int64(staged["record_size"]), FROM_NOTHING
     if read_frame(data, pos, pos + size, staged["phys_offset"], frame) != size:
         return FROM_NOTHING
-    if is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, ids[0]):
+    if is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, context.timer):
         kind = FROM_TIMER if frame["queue_id"] == 0 else FROM_NOTHING
-    elif is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, ids[5]):
+    elif is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, context.schedule):
         kind = FROM_LEVEL
-    body_len = np.int64(frame["body_len"])
-    crc = crc32(data, pos + frame["body_pos"], body_len) & 0x7FFFFFFF
-    return kind if body_len == 0 or crc == get_i4(data, pos + 8) else FROM_NOTHING
+    return kind if is_body_sound(data, pos, frame) else FROM_NOTHING
 
 
 @kernel
@@ -211,30 +213,19 @@ def is_routed(text: Any) -> bool:
 
 
 @kernel
-def set_target(data: Bytes, text: Any, arrays: TopicArrays, ids: Any, guess: int, row: Any) -> bool:
+def set_target(
+    data: Bytes, text: Any, arrays: TopicArrays, context: Context, guess: int, row: Any
+) -> bool:
     """Set the real topic of `row`; False: there is none that it may go to."""
     pos, size = text["topic_pos"], np.int64(text["topic_len"])
     index = guess
     if not is_topic(data, pos, size, arrays, guess):
         index = find_topic(data, pos, size, arrays) if size > 0 else NOT_HERE
     row["topic_index"] = index
-    if index < 0 or index == ids[0] or index == ids[1] or row["queue_id"] < 0:
+    if index < 0 or index == context.timer or index == context.half or row["queue_id"] < 0:
         return False
     topic = arrays.topics[index]
-    return ids[2] == 0 or topic["write_queues"] != 0 or topic["read_queues"] != 0
-
-
-@kernel
-def set_rest(data: Bytes, pos: int, frame: Any, staged: Any, now_ms: int, row: Any) -> None:
-    """Set every other column but the positions of body and properties."""
-    row["real_topic_index"], row["real_queue_id"] = -1, 0
-    row["flag"], row["sys_flag"] = get_i4(data, pos + 16), frame["sys_flag"]
-    row["born_ms"] = get_i8(data, pos + 40)
-    after = read_hosts(data, pos + 48, frame["sys_flag"], row)
-    row["reconsume_times"] = get_i4(data, after)
-    row["prepared_offset"] = -(staged["phys_offset"] + 1)
-    set_plain(row)
-    row["enqueue_ms"], row["dequeue_ms"] = staged["write_ms"], now_ms
+    return not context.routed or topic["write_queues"] != 0 or topic["read_queues"] != 0
 
 
 @kernel
@@ -244,10 +235,10 @@ def gather(
     staged: Rows,
     order: Any,
     arrays: TopicArrays,
-    ids: Any,
+    context: Context,
     scratch: Scratch,
     into: Into,
-) -> int:
+) -> None:
     """Make rows of the records of staged[order], all of one log file.
 
     Args:
@@ -255,44 +246,46 @@ def gather(
         span: (log offset of data[0], bytes of data that are written).
         staged: (n,) STAGED; row i becomes into.rows[i].
         order: (m,) indexes, ascending by log offset.
-        ids: (6,) i8: topic indexes of timer and half topic; 1 if topics without queues count as
-            missing; now_ms; the first free byte of the staging buffer, which has room for all;
-            topic index of the schedule topic.
-
-    Returns the first free byte of the staging buffer behind them.
     """
-    frame, text, guess, at = scratch.frames[0], scratch.text[0], np.int64(-1), ids[4]
+    frame, text, guess = scratch.frames[0], scratch.text[0], np.int64(-1)
+    at = into.end[0]
     for i in order:
         timer, row = staged[i], into.rows[i]
         into.is_malformed[i] = 1
+        # A unit may name any place: nothing outside of the written bytes is read.
         pos = np.int64(timer["phys_offset"] - span[0])
         if pos < 0 or timer["record_size"] < 0 or pos + timer["record_size"] > span[1]:
             continue
-        kind = find_kind(data, pos, timer, frame, arrays, ids)
+        kind = find_kind(data, pos, timer, frame, arrays, context)
         if kind == FROM_NOTHING:
             continue
         start = pos + frame["prop_pos"]
         end = start + frame["prop_len"]
         drops = read_entries(data, start, end, text, row)
+        # The record must promise the time of its unit: a unit of another lap or store delivers
+        # nothing early.
         if not is_due(text, kind, frame["store_ms"], timer):
             continue
-        if not set_target(data, text, arrays, ids, guess, row):
+        if not set_target(data, text, arrays, context, guess, row):
             continue
-        if kind == FROM_LEVEL and row["topic_index"] == ids[5]:
+        if kind == FROM_LEVEL and row["topic_index"] == context.schedule:
             continue
-        set_rest(data, pos, frame, timer, ids[3], row)
+        set_message(data, pos, frame, timer["phys_offset"], row)
+        row["enqueue_ms"], row["dequeue_ms"] = timer["write_ms"], context.now_ms
+        # A consumer sees a message that was sent with a level as the level service delivers it:
+        # without the times of timers.
         if kind == FROM_TIMER and is_routed(text):
             kind = FROM_ROUTE
         if kind != FROM_TIMER:
             row["enqueue_ms"] = row["dequeue_ms"] = -1
-        guess = np.int64(row["topic_index"])
+        guess = np.int64(row["topic_index"])  # the next record often goes to the same topic
         row["body_pos"], row["body_len"] = at, frame["body_len"]
         copy(into.staging, at, data, pos + frame["body_pos"], np.int64(frame["body_len"]))
         row["prop_pos"] = at = at + frame["body_len"]
         at = put_text(data, start, end, text, kind, drops, into.staging, at)
         row["prop_len"] = at - row["prop_pos"]
         into.is_malformed[i] = 0
-    return at
+    into.end[0] = at
 
 
 @kernel

@@ -21,12 +21,11 @@ import numpy as np
 from message_store.errors import CorruptStore
 from message_store.ranges import distinct, is_in
 from timer_store import layout
-from timer_store.log import repair
-from timer_store.log.repair import Progress, Relinked
 from timer_store.kernels import chain
 from timer_store.kernels import units as kernels
 from timer_store.kernels.wheel import add_num
 from timer_store.layout import UNIT_BYTES
+from timer_store.log import repair
 from timer_store.log.chain_check import (
     LONG_MAX,
     NO_OFFSETS,
@@ -36,6 +35,7 @@ from timer_store.log.chain_check import (
     cursors_of,
     new_walk,
 )
+from timer_store.log.repair import Progress, Relinked
 from timer_store.log.timer_log import SCAN_UNITS, TimerLog, UnitFile
 from timer_store.log.wheel import TimerWheel
 

@@ -56,14 +56,20 @@ class DecidingRecords:
         """
         return self._put(timers, due_ms, now_ms, True)
 
-    def _put(self, timers: Rows, due_ms: Offsets | None, now_ms: int, last: int) -> dict[int, str]:
-        """Append markers (`due_ms` None) or copies; `last`: the kernels' last number."""
+    def _put(
+        self, timers: Rows, due_ms: Offsets | None, now_ms: int, keeps: bool
+    ) -> dict[int, str]:
+        """Append markers (`due_ms` None) or copies; return which were refused, and why.
+
+        Args:
+            keeps: Markers keep the keys of their targets, copies keep their time.
+        """
         refused: dict[int, str] = {}
         first = 0
         while first < timers.size:
             rows = timers[first : first + _bounded(timers["record_size"][first:])]
             times = None if due_ms is None else due_ms[first : first + rows.size]
-            self._fill(rows, times, now_ms, last)
+            self._fill(rows, times, now_ms, keeps)
             self._store.put(self._batch)
             for at in np.flatnonzero(self._batch.filled["status"]).tolist():
                 damaged = self._batch.rows[at]["status"] == kernels.UNREADABLE
@@ -72,7 +78,7 @@ class DecidingRecords:
             first += int(rows.size)
         return refused
 
-    def _fill(self, timers: Rows, due_ms: Offsets | None, now_ms: int, last: int) -> None:
+    def _fill(self, timers: Rows, due_ms: Offsets | None, now_ms: int, keeps: bool) -> None:
         batch = self._batch
         batch.clear()
         sizes = int(timers["record_size"].clip(0).astype(np.int64).sum())
@@ -80,7 +86,7 @@ class DecidingRecords:
         batch.trusted, batch.count = True, int(timers.size)
         batch.rows[: batch.count]["status"] = kernels.UNREADABLE
         body_at = batch.stage(b"0")
-        numbers = np.array([self._timer, self._precision_ms, now_ms, body_at, last], np.int64)
+        context = kernels.Context(self._timer, self._precision_ms, now_ms, body_at)
         made = kernels.Made(batch.rows, batch.staging, np.array([batch.staging_len], np.int64))
         order = np.argsort(timers["phys_offset"], kind="stable")
         ranked = timers["phys_offset"][order]
@@ -92,9 +98,9 @@ class DecidingRecords:
             size = min(file.size, log.end - file.base)
             source = kernels.Source(file.data, file.base, size, self._frames)
             if due_ms is None:
-                kernels.mark(source, timers, order[low:high], numbers, made)
+                kernels.mark(source, timers, order[low:high], context, keeps, made)
             else:
-                kernels.copy_to(source, timers, order[low:high], due_ms, numbers, made)
+                kernels.copy_to(source, timers, order[low:high], due_ms, context, keeps, made)
         batch.staging_len = int(made.at[0])
 
 

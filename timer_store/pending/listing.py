@@ -25,12 +25,11 @@ from message_store.ranges import distinct, is_in
 from message_store.text import java_hash
 from timer_store import layout
 from timer_store.enqueue.due_time import due_ms_of, number_of
-from timer_store.kernels import chain
 from timer_store.kernels import listing as kernels
 from timer_store.log.chain_check import chain_error, check_slots
-from timer_store.position import is_after
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from timer_store.pending.decisions import NOWHERE
+from timer_store.position import is_after
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore

@@ -208,16 +208,17 @@ def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
     data[position % size] ^= 0x41
     rows, staging = np.zeros(1, store_layout.PUT), np.full(size, 0xEE, np.uint8)
     is_malformed = np.zeros(1, np.uint8)
-    ids = np.array([store.topics.find(TIMER_TOPIC), -1, 1, NOW_MS, 0, -1], np.int64)
+    context = kernels.Context(store.topics.find(TIMER_TOPIC), -1, -1, True, NOW_MS)
     scratch = kernels.Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
-    into = kernels.Into(rows, staging, is_malformed)
+    end = np.zeros(1, np.int64)
+    into = kernels.Into(rows, staging, end, is_malformed)
     order = np.zeros(1, np.int32)
     arrays = store.topics.arrays
-    end = kernels.gather(data, (start, size), row, order, arrays, ids, scratch, into)
+    kernels.gather(data, (start, size), row, order, arrays, context, scratch, into)
     if not is_malformed[0]:
         out = rows[0]
         assert staging[out["body_pos"] :][: out["body_len"]].tobytes() == b"hello"
-        assert out["prop_pos"] + out["prop_len"] == end <= size
+        assert out["prop_pos"] + out["prop_len"] == end[0] <= size
 
 
 @given(

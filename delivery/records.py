@@ -1,0 +1,75 @@
+"""Redirected records read one at a time: checked, or as the bytes that quarantine gets.
+
+Levels and timers use it for the records that their kernels leave out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delivery.quarantine import origin_of
+from message_store.errors import RecordUnreadable
+from message_store.log.batch import PutBatch
+from message_store.log.record import Record, decode_record
+from message_store.store import MessageStore
+
+CLIENT_COLUMNS = ("delay_level", "timer_kind", "timer_value", "prop_flags", "uniq_pos", "uniq_len")
+
+
+def read_record(store: MessageStore, phys_offset: int, size: int) -> Record:
+    """Return the record at a log offset.
+
+    Raises:
+        RecordUnreadable: It is damaged, or not the record of that offset and size.
+    """
+    record = decode_record(store.record_bytes(phys_offset, size), phys_offset)
+    if record.phys_offset != phys_offset:
+        raise RecordUnreadable(phys_offset, "the record there names another position")
+    if record.total_size != size:
+        why = f"the record there has {record.total_size} bytes, {size} were noted"
+        raise RecordUnreadable(phys_offset, why)
+    return record
+
+
+def read_damaged(store: MessageStore, phys_offset: int, size: int) -> tuple[bytes, Record | None]:
+    """Return the bytes at a log offset, and the record in them if they can be decoded.
+
+    Zeros stand for what the disk cannot read; no bytes for what retention removed.
+    """
+    data = b""
+    try:
+        data = store.log.view(phys_offset, size).tobytes()
+        return data, decode_record(memoryview(data), phys_offset, check_crc=False)
+    except RecordUnreadable:
+        return data, None
+
+
+def add_message(
+    batch: PutBatch, record: Record, topic_index: int, queue_id: int, text: bytes
+) -> Any:
+    """Add the message that a redirected record becomes; return its row of the batch.
+
+    Args:
+        text: Its property text.
+    """
+    at = batch.add(
+        topic_index=topic_index,
+        queue_id=queue_id,
+        body=record.body,
+        properties=text,
+        born_ms=record.born_ms,
+        born_host=record.born_host,
+        store_host=record.store_host,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        reconsume_times=record.reconsume_times,
+        prepared_offset=origin_of(record.phys_offset),
+    )
+    batch.trusted = True
+    return batch.rows[at]
+
+
+def clear_client_columns(row: Any) -> None:
+    """Clear the columns of a row that only matter for messages from clients."""
+    for column in CLIENT_COLUMNS:
+        row[column] = 0
