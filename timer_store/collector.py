@@ -51,7 +51,7 @@ class StoreCollector:
         late_ms = views.dequeue_lag_ms(timers, now_ms)
         log = timers.units.log
         return {
-            "enqueue_lag": ("Timers in their queue that are not taken in.", behind),
+            "enqueue_lag": ("Timers in their queue that are not enqueued.", behind),
             "enqueue_lag_seconds": ("How long the first of them has been there.", lag_ms / 1_000),
             "dequeue_lag": (
                 "Timers that are due and not delivered.",
@@ -66,7 +66,7 @@ class StoreCollector:
 
     def _events(self) -> Iterator[Any]:
         texts = {
-            "rolled": "Timers put on into a later slot.",
+            "rolled": "Timers rolled into a later slot.",
             "cancelled": "Timers cancelled.",
             "moved": "Timers moved to another time.",
             "fired": "Timers delivered before their time, on request.",
@@ -75,7 +75,7 @@ class StoreCollector:
         for name, count in views.event_counts(self._timers).items():
             yield CounterMetricFamily(f"duemq_timer_{name}", texts[name], value=count)
         taken = self._timers.enqueue.taken
-        yield CounterMetricFamily("duemq_timer_taken", "Timers taken in.", value=taken)
+        yield CounterMetricFamily("duemq_timer_taken", "Timers enqueued.", value=taken)
 
     def _compaction(self) -> Iterator[Any]:
         compaction = self._timers.compaction

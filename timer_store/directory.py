@@ -52,7 +52,7 @@ class TimerDirectory:
 
     Attributes:
         store: the `MessageStore`: its topics, queues and records.
-        timers: the `TimerStore`: books, near stage, wheel (`timers.units.wheel`), forecast.
+        timers: the `TimerStore`: counts, near stage, wheel (`timers.units.wheel`), forecast.
         waiting: finds timers by log offset, key or topic, and decides about them.
     """
 
@@ -159,7 +159,7 @@ class TimerDirectory:
 
     @property
     def pending(self) -> dict[str, int]:
-        """How many timers wait, by topic."""
+        """Number of pending timers, by topic."""
         return self.timers.counts.by_topic()
 
     def forecast(self, from_ms: int, width_ms: int, count: int) -> npt.NDArray[np.int64]:
@@ -215,7 +215,7 @@ async def open_timers(
     Args:
         clock: handed in; the machine's by default.
         properties: keys of broker.conf, as text: `flushDiskType`, `timerMaxDelaySec`, ...
-        notice: told in a line what an operator should know.
+        notice: called with a line for the operator.
 
     Raises:
         ConfigError: A property cannot be used.

@@ -190,7 +190,7 @@ NO_NUMBER: Final = -(1 << 62)
 DUE_MS_MAX: Final = 10**18 - 1  # 18 digits: numbers of more are no numbers
 TEXT_ROLLED, TEXT_MARKER, TEXT_LEVEL = 1, 2, 4  # LEVEL: it has DELAY or DELAy
 
-# What a due record is made of: a timer; a message in a level's queue that was handed over; a timer
+# What a due record is made of: a timer; a message in a level's queue that was transferred; a timer
 # that was born with a level: for its consumer both are what the level would have delivered.
 FROM_TIMER, FROM_LEVEL, FROM_ROUTE, FROM_NOTHING = 0, 1, 2, -1
 UPPER_Y, LOWER_Y, NAME_AS_IS = 89, 121, 0  # DELAY; DELAy; leave it

@@ -20,14 +20,14 @@ from timer_store.preload import preload_copies, preload_kernels
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
-REHEARSAL_MS = 100  # after the start: the broker serves by then
+PRELOAD_MS = 100  # after the start: the broker serves by then
 
 
 class TimerService:
     """Runs a `TimerStore`. Belongs to the event loop's thread.
 
     Args:
-        on_failure: told when the service cannot go on.
+        on_failure: called when the service cannot go on.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TimerService:
         loader = self._timers.dequeue.loader
         with loader.threaded(lambda: _call_soon(loop, self._wake.set)):
             delivery = asyncio.create_task(self._guard(), name="timer delivery")
-            rehearsal = asyncio.create_task(self._preload_kernels(), name="timer rehearsal")
+            preload = asyncio.create_task(self._preload_kernels(), name="timer preload")
             try:
                 yield self
             finally:
@@ -54,11 +54,11 @@ class TimerService:
                 self._stop.set()
                 self._wake.set()
                 await delivery
-                await rehearsal
+                await preload
 
     async def _preload_kernels(self) -> None:
         """Have kernels loaded before the first timer is due, and not while the broker starts."""
-        await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + REHEARSAL_MS)
+        await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + PRELOAD_MS)
         if not self._stopping:
             await asyncio.to_thread(preload_kernels)
             await asyncio.to_thread(preload_copies)

@@ -82,22 +82,26 @@ class TimerStats:
         self.lateness = tuple(Lateness() for _ in CLASSES)
         self.rate = Rate()
 
-    def note(self, due_ms: npt.NDArray[np.int64], trip: DeliveryBatch, now_ms: int) -> None:
+    def note(self, due_ms: npt.NDArray[np.int64], outcome: DeliveryBatch, now_ms: int) -> None:
         """Count what happened to timers.
 
         Args:
-            due_ms: (n,) i8, n >= trip.done: when they were due.
+            due_ms: (n,) i8, n >= outcome.done: when they were due.
         """
-        self.delivered += trip.delivered
-        self.lost += trip.lost
-        self.refused += bool(trip.refusal)
-        for item in trip.parked:
+        self.delivered += outcome.delivered
+        self.lost += outcome.lost
+        self.refused += bool(outcome.refusal)
+        for item in outcome.parked:
             self.quarantined[item.reason] += 1
-        if not trip.delivered:
+        if not outcome.delivered:
             return
-        self.rate.note(trip.delivered, now_ms)
-        due_ms, store_ms, topic_index = due_ms[: trip.done], trip.store_ms, trip.topic_index
-        if trip.delivered < trip.done:
+        self.rate.note(outcome.delivered, now_ms)
+        due_ms, store_ms, topic_index = (
+            due_ms[: outcome.done],
+            outcome.store_ms,
+            outcome.topic_index,
+        )
+        if outcome.delivered < outcome.done:
             put = store_ms != NOT_PUT
             due_ms, store_ms, topic_index = due_ms[put], store_ms[put], topic_index[put]
         self._count_topics(topic_index)
@@ -145,7 +149,7 @@ class TimerFigures:
     """What `TimerCollector` shows beside the counters.
 
     Attributes:
-        pending: timers that wait, by real topic.
+        pending: pending timers, by real topic.
         next_due_ms: when the next is due, None if none waits.
         numbers: more gauges: name (without prefix) -> (help text, value).
     """
@@ -175,7 +179,7 @@ class TimerCollector:
         figures = self._figures()
         stats = figures.stats
         pending = GaugeMetricFamily(
-            "duemq_timer_pending", "Timers waiting, by their topic.", labels=["topic"]
+            "duemq_timer_pending", "Pending timers, by their topic.", labels=["topic"]
         )
         for topic, count in sorted(figures.pending.items()):
             pending.add_metric([topic], count)

@@ -99,7 +99,7 @@ class TimerStore:
     # -- stages ---------------------------------------------------------------------------------
 
     def note_put(self, batch: PutBatch, now_ms: int) -> bool:
-        """Take in the timers of a batch that was just appended; return whether there were any."""
+        """Enqueue the timers of a batch that was just appended; return whether there were any."""
         self.enqueue.stopped = self.config.stop_enqueue
         if not self.enqueue.note_put(batch, now_ms):
             return False
@@ -141,8 +141,8 @@ class TimerStore:
         return min(moments)
 
     def _rebuild(self, now_ms: int) -> None:
-        """Make everything anew from the queue: the chain of a slot is broken."""
-        log.error("%s The timer store is made anew from the commit log.", self.dequeue.broken)
+        """Rebuild everything from the queue: the chain of a slot is broken."""
+        log.error("%s The timer store is rebuilt from the commit log.", self.dequeue.broken)
         self.state.rebuilds += 1
         self.dequeue.loader.drop()
         self.stage.clear()

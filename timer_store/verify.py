@@ -59,7 +59,7 @@ class Facts:
     """What was found so far.
 
     Attributes:
-        log_end: position behind the last unit of the timer log.
+        log_end: position after the last unit of the timer log.
         read_ms: the first slot that is not completely delivered; 0: not known.
         bad: the severity of what a start after a crash repairs.
     """
@@ -116,7 +116,7 @@ def _check_saved(path: Path, facts: Facts) -> Saved | None:
         text = f"{why}; {backup_path(path).name} is good and is used instead"
         facts.report.add("warning", "timer-snapshot", path, 0, text)
     else:
-        text = f"{why}; the next start makes the timer store anew from the commit log"
+        text = f"{why}; the next start rebuilds the timer store from the commit log"
         facts.report.add("error", "timer-snapshot", path, 0, text)
     return backup
 
@@ -184,7 +184,7 @@ def _check_positions(config: Path, facts: Facts) -> None:
     count = facts.log.queues.get(key) if key >= 0 else None
     if count is not None and check.queue_offset > count.last_number + 1:
         text = (
-            f"it says timers up to queue offset {check.queue_offset} were taken in, the log has "
+            f"it says timers up to queue offset {check.queue_offset} were enqueued, the log has "
             f"them up to {count.last_number + 1}"
         )
         report.add(facts.bad, "timer-check", path, 16, text)
@@ -255,7 +255,7 @@ class _TimerLogCheck:
         return found if found < limit else -1
 
     def end_in(self, piece: Piece, at: int) -> None:
-        """The log ends inside of a file; say what lies behind."""
+        """The log ends inside of a file; say what follows."""
         self.ended = True
         self.facts.log_end = piece.base + at
         used = used_bytes(piece.data, at)
@@ -263,7 +263,7 @@ class _TimerLogCheck:
             text = "the units end here, but there are later files: units are missing"
             self.report.add("error", "timer-log-gap", piece.path, at, text)
         elif used:
-            text = f"the timer log ends here; {used} bytes behind it are no units: left from before"
+            text = f"the timer log ends here; {used} bytes after it are no units: left from before"
             self.report.add("note", "timer-log-tail", piece.path, at, text)
 
     def check_blank(self, piece: Piece, at: int) -> None:
@@ -302,7 +302,7 @@ class _TimerLogCheck:
         wanted["phys_offset"], wanted["size"] = units["phys_offset"], units["record_size"]
         out = self._codes_in(wanted, TIMER_TOPIC)
         foreign = out == store_kernels.WRONG_TOPIC
-        if foreign.any():  # handed over by a level: they wait where they lie
+        if foreign.any():  # transferred by a level: they wait where they lie
             out[foreign] = self._codes_in(wanted[foreign], SCHEDULE_TOPIC)
         later = (store_kernels.WRONG_QUEUE, store_kernels.WRONG_NUMBER, store_kernels.WRONG_CODE)
         out[np.isin(out, later)] = store_kernels.GOOD
@@ -321,7 +321,7 @@ class _TimerLogCheck:
         phys, size = int(unit["phys_offset"]), int(unit["record_size"])
         log = self.facts.log
         if behind:
-            why = f"log offset {phys} is behind the commit log's end, {log.end}"
+            why = f"log offset {phys} is after the commit log's end, {log.end}"
         elif phys < log.min:
             why = f"log offset {phys} is before the commit log's first, {log.min}: it is lost"
         else:
@@ -359,7 +359,7 @@ class _WheelCheck:
         self.report.count("timers_waiting", self.waiting)
         ours = self.facts.ours
         if ours is not None and self.told < (total := sum(ours.snapshot.by_topic.values())):
-            text = f"{SNAPSHOT_FILE} counts {total} timers that wait, its slots {self.told}"
+            text = f"{SNAPSHOT_FILE} counts {total} pending timers, its slots {self.told}"
             self.report.add(self.facts.bad, "timer-count", self.path, 0, text)
 
     def find_precision(self, slots: Rows) -> None:

@@ -133,7 +133,7 @@ def rates(rate: Any, now_ms: int) -> dict[str, float]:
 
 
 def enqueue_lag_ms(timers: TimerStore, now_ms: int) -> int:
-    """Return how long the next timer to be taken in has been in the queue; 0 without one."""
+    """Return how long the next timer to be enqueued has been in the queue; 0 without one."""
     if not timers.enqueue.behind:
         return 0
     first, _ = timers.fetch.bounds()

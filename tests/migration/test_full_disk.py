@@ -91,7 +91,7 @@ def test_a_level_is_not_drained_before_the_timers_have_it(
             found = await bench.level(5)
             assert (found["state"], found["moved"]) == ("draining", COUNT)
             assert WAITS["timerlog"] in found["waits"]
-        assert caplog.text.count("timers are not taken in") == 1  # however often it was tried
+        assert caplog.text.count("timers are not enqueued") == 1  # however often it was tried
         disk.full = ()
         await bench.until(5, "done", step_ms=100)
         assert await bench.waiting() == (0, COUNT)

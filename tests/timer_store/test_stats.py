@@ -37,12 +37,14 @@ def test_class_of(topic, wanted):
 
 
 def trip_of(*timers, parked=(), **fields):
-    """Return a trip of (store_ms, topic_index)."""
-    trip = DeliveryBatch(parked=[Undeliverable(reason, "", 0, 0, 0) for reason in parked], **fields)
-    trip.note(
+    """Return a outcome of (store_ms, topic_index)."""
+    outcome = DeliveryBatch(
+        parked=[Undeliverable(reason, "", 0, 0, 0) for reason in parked], **fields
+    )
+    outcome.note(
         np.array([t[0] for t in timers], np.int64), np.array([t[1] for t in timers], np.int32)
     )
-    return trip
+    return outcome
 
 
 @pytest.fixture
@@ -51,11 +53,11 @@ def stats():
     for name in ("T", "%RETRY%g"):
         topics.add(name)
     stats = TimerStats(topics)
-    trip = trip_of(
+    outcome = trip_of(
         (1_003, 0), (1_020, 1), (NOT_PUT, 0), (NOT_PUT, -1),
         parked=[Reason.HALF_MESSAGE], lost=1, refusal="full",
     )  # fmt: skip
-    stats.note(np.array([1_000, 1_000, 900, 900, 7, 7], np.int64), trip, 5_000)
+    stats.note(np.array([1_000, 1_000, 900, 900, 7, 7], np.int64), outcome, 5_000)
     return stats
 
 

@@ -1,11 +1,11 @@
 """Writer of checkpoints: the state of one instant, consistent after a crash.
 
-    instant     read time R, timer log end P, queue offset Q, commit log end L, books, wheel pages
+    instant     read time R, timer log end P, queue offset Q, commit log end L, counts, wheel pages
     then        commit log durable to L  ->  tombstones, timer log synced to P  ->  wheel pages
                 ->  duemq.timers.json  ->  timercheck, timermetrics
 
-Recovery goes back to the last instant that was written: everything behind P is taken in again from
-the queue at Q, and what was settled since is found in the commit log behind L. So nothing may
+Recovery goes back to the last instant that was written: everything after P is enqueued again from
+the queue at Q, and what was settled since is found in the commit log after L. So nothing may
 reach the disk that depends on a log that is not there yet.
 """
 
@@ -67,7 +67,7 @@ class CheckpointWriter:
 
     @property
     def handover_offset(self) -> int:
-        """The next mark of a handover behind the checkpoint on the disk, 0 without one."""
+        """The next mark of a handover after the checkpoint on the disk, 0 without one."""
         return 0 if self._written is None else self._written.handover_offset
 
     async def persist_in_turn(self) -> bool:
@@ -96,7 +96,7 @@ class CheckpointWriter:
             self._forget_remade()
             self._passed = np.concatenate([self._passed, settle_delivered(self._timers.state)])
             done = await self._persist(last=True)
-            if done and self._passed.size:  # units of timers that were put on since the one before
+            if done and self._passed.size:  # units of timers that were rolled since the one before
                 done = await self._persist(last=True)
             return done
 
@@ -143,7 +143,7 @@ class CheckpointWriter:
             log.error("old files of the timer log stay until the next start: %s", error)
 
     def _forget_remade(self) -> None:
-        """Forget what was known of places in the log, if the log was made anew."""
+        """Forget what was known of places in the log, if the log was rebuilt."""
         if self._remade != self._timers.state.rebuilds:
             self._remade = self._timers.state.rebuilds
             self._passed = self._passed_later = NO_PLACES
@@ -159,7 +159,7 @@ class CheckpointWriter:
         return True
 
     def _snapshot(self) -> Snapshot:
-        """Return this instant's positions and books."""
+        """Return this instant's positions and counts."""
         timers = self._timers
         return Snapshot(
             read_ms=timers.position.read_ms,

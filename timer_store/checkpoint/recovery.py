@@ -1,12 +1,12 @@
 """Recovery of the timer store: from the last checkpoint forward over the logs.
 
     timer log   [ as of the checkpoint ............ P ][ cut off ]
-    queue       [ taken in ........................ Q ][ taken in again, but for the settled ]
+    queue       [ enqueued ........................ Q ][ enqueued again, but for the settled ]
     commit log  [ ................................. L ][ origins: what was settled since ]
 
 The wheel on the disk is that of the checkpoint or, slot by slot, of the next one, which was being
-written: slots that point behind P are followed back (`TimerUnits.repair`). Where the files do not
-belong together, or the checkpoint is lost, everything is made anew from the queue and the commit
+written: slots that point after P are followed back (`TimerUnits.repair`). Where the files do not
+belong together, or the checkpoint is lost, everything is rebuilt from the queue and the commit
 log; where an Apache broker wrote them, they are adopted (`adoption`).
 """
 
@@ -41,7 +41,7 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
     """Bring an opened timer store to where it may go on.
 
     Args:
-        notice: told in a line what an operator should know.
+        notice: called with a line for the operator.
     """
     snapshot = state.files.load()
     foreign = snapshot is None and state.files.check is not None
@@ -60,7 +60,7 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
         notice(f"{state.store.root} was last used by an Apache broker: its timers are taken over")
         reach = adoption.find_reach(state, notice)
     elif snapshot is not None or first < end:
-        notice(f"the timer store is made anew from the commit log: {why}")
+        notice(f"the timer store is rebuilt from the commit log: {why}")
     rebuild(state, progress, reach)
     if foreign:
         notice(f"{state.counts.total} timers pending")
@@ -89,7 +89,7 @@ def doubt(state: TimerState, snapshot: Snapshot) -> str | None:
 def restore(
     state: TimerState, snapshot: Snapshot, notice: Callable[[str], None], progress: Progress
 ) -> bool:
-    """Go back to a checkpoint and take in what came after it; False: it cannot be done.
+    """Go back to a checkpoint and enqueue what came after it; False: it cannot be done.
 
     Raises:
         OSError: The disk refused the log, or what depends on it.
@@ -127,7 +127,7 @@ def restore(
 
 
 def bury_put_on(state: TimerState) -> None:
-    """Put tombstones on units that were put on into later slots, before slots are counted again.
+    """Put tombstones on units that were rolled into later slots, before slots are counted again.
 
     They get them a checkpoint later than their successors; their slots count them no more.
     """
@@ -145,17 +145,17 @@ def bury_put_on(state: TimerState) -> None:
 
 
 def adds_up(state: TimerState) -> bool:
-    """Return whether the slots hold as many timers as the books say."""
+    """Return whether the slots hold as many timers as the counts say."""
     parts = state.units.wheel.live_parts(state.position.read_ms)
     return sum(int(slots["num"].sum()) for slots in parts) == state.counts.total
 
 
 def bury(state: TimerState, settled: Offsets, *, counted: bool) -> None:
-    """Put tombstones on the units of settled timers, and take those off the books.
+    """Put tombstones on the units of settled timers, and take those off the counts.
 
     Args:
         settled: log offsets of records, ascending; those that are no timers are passed over.
-        counted: the books have them still.
+        counted: the counts have them still.
     """
     for first in range(0, settled.size, TAKE_UNITS):
         rows = state.records.read(settled[first : first + TAKE_UNITS])
@@ -179,13 +179,13 @@ def positions_of(
 
 
 def take_in(state: TimerState, settled: Offsets, progress: Progress | None = None) -> None:
-    """Take in the queue to its end, without what is settled."""
+    """Enqueue the rest of the queue, without what is settled."""
     state.enqueue.skip = settled
     now_ms = state.clock.now_ms()
     total = state.enqueue.behind
     while state.enqueue.behind and state.enqueue.catch_up(TAKE_UNITS, now_ms):
         if progress is not None:
-            progress("timers taken in", total - state.enqueue.behind, total)
+            progress("timers enqueued", total - state.enqueue.behind, total)
     while state.transfers.catch_up(TAKE_UNITS, now_ms):
         pass
     if not state.enqueue.behind and not state.transfers.behind:
@@ -204,7 +204,7 @@ def origins(store: MessageStore, start: int, end: int | None = None) -> Offsets:
 def rebuild(
     state: TimerState, progress: Progress, reach: adoption.Reach = adoption.UNKNOWN
 ) -> None:
-    """Make timer log, wheel and books anew from the queue, without what the log has settled.
+    """Rebuild timer log, wheel and counts from the queue, without what the log has settled.
 
     Args:
         reach: how far another broker was that used this store last.
@@ -226,7 +226,7 @@ def rebuild(
 
 
 def _settled(state: TimerState, progress: Progress, reach: adoption.Reach) -> Offsets:
-    """Return what of the queue and of handed-over messages the log has settled, ascending.
+    """Return what of the queue and of transferred messages the log has settled, ascending.
 
     Where there is neither, the log, which may be long, is not read for it.
     """

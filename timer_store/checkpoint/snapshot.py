@@ -1,6 +1,6 @@
 """Checkpoint files: the state of the timers at one instant.
 
-    config/duemq.timers.json   everything: positions, books, precision; and what timercheck says
+    config/duemq.timers.json   everything: positions, counts, precision; and what timercheck says
     config/timercheck          Apache's seven numbers, 4096 bytes
     config/timermetrics        Apache's counts by topic
 
@@ -57,13 +57,13 @@ class Snapshot:
     Attributes:
         read_ms: the first slot that is not completely delivered.
         log_pos: end of the timer log.
-        queue_offset: the next unit of the timer queue to take in.
+        queue_offset: the next unit of the timer queue to enqueue.
         handover_offset, handover_unit: the same of handovers; see `Position`.
-        log_offset: end of the commit log; what was settled behind it is not in here.
-        scan_from: log offset behind which every delivery of the slots from `read_ms` on lies.
+        log_offset: end of the commit log; what was settled after it is not in here.
+        scan_from: log offset after which every delivery of the slots from `read_ms` on lies.
         precision_ms: the width of a slot.
-        staged_ms: slots before were loaded, what is far away in them was put on into others.
-        by_topic: timers that wait, by real topic.
+        staged_ms: slots before were loaded, what is far away in them was rolled into others.
+        by_topic: pending timers, by real topic.
         by_file: the same by the first log offset of the commit log file that holds their record.
         version_ms: when it was taken.
         counter: of the data version; set when it is written.
@@ -223,7 +223,7 @@ class SnapshotFiles:
         return None
 
     def forget(self) -> None:
-        """Remove what was written: timer log and wheel are about to be made anew.
+        """Remove what was written: timer log and wheel are about to be rebuilt.
 
         Raises:
             OSError: The disk refused it.

@@ -3,7 +3,8 @@
     {"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1700000000000},
      "timingCount":{"TopicTest":{"count":2,"timeStamp":1700000000123}}}        (on one line)
 
-The counts are those of the books, so they are exact, after a crash too; the file only tells them.
+The counts are those of `PendingCounts`, so they are exact, also after a crash; the file only
+repeats them.
 Nothing is started from it, and a file that cannot be read never stops a start.
 
 Source: org.apache.rocketmq.store.timer.TimerMetrics
@@ -54,7 +55,7 @@ class TimerMetrics:
         """Set the counts; return whether anything changed.
 
         Args:
-            pending: timers that wait, by real topic; topics not named have none. The empty name
+            pending: pending timers, by real topic; topics not named have none. The empty name
                 stands for timers without a known topic and is left out.
         """
         changes = 0

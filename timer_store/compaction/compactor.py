@@ -10,7 +10,7 @@ A copy is one append that settles the old timer and holds the new one (`copies`)
 either; both are never delivered. What cannot be copied, damaged or too long, stays where it is,
 and is told. Pieces are small and lie apart in time, and none is done while a timer is due.
 
-The timer log needs no such thing: a unit lives for one roll window at most, then it is put on.
+The timer log needs no such thing: a unit lives for one roll window at most, then it is rolled.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Compaction:
         if state.config.stop_enqueue:
             why = "timerStopEnqueue"
         elif state.enqueue.behind or state.dequeue.is_rolling:
-            why = state.enqueue.holding or "timers are being taken in or put on"
+            why = state.enqueue.holding or "timers are being enqueued or rolled"
         return (Waits.BEHIND, f"nothing can be copied: {why}") if why else (Waits.NOTHING, "")
 
     def _note(self, waits: Waits, why: str) -> None:

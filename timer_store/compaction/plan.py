@@ -4,7 +4,7 @@
     together at most the share   \\___ 1 ____________/ \\___ 2 ___/
 
 Files go from the oldest on, so what counts is the share of leading files together: a full file is
-worth copying when those behind it are nearly empty. Each choice is the shortest piece that gains.
+worth copying when those after it are nearly empty. Each choice is the shortest piece that gains.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Waits(StrEnum):
     NO_ROOM = "no_room"  # the copies would fill the disk
     OTHERS = "others"  # the levels, or another plugin, need the same files
     REFUSED = "refused"  # the store takes no writes
-    BEHIND = "behind"  # timers in the queue are not taken in
+    BEHIND = "behind"  # timers in the queue are not enqueued
     LEFT = "left"  # what was copied was not all: the rest is due soon, or damaged
 
 
@@ -35,7 +35,7 @@ class OldFile:
 
     Attributes:
         base, end: log offsets.
-        messages, bytes: timers that wait in it, and the size of their records.
+        messages, bytes: pending timers in it, and the size of their records.
     """
 
     base: int
@@ -109,6 +109,6 @@ def _full(files: Sequence[OldFile]) -> str:
     file = files[0]
     share = file.bytes * 100 // (file.end - file.base)
     return (
-        f"{share} % of the log file that begins at {file.base} still waits, and of those behind it "
+        f"{share} % of the log file that begins at {file.base} still waits, and of those after it "
         f"too much: copying would gain too little (timerCompactRatio)"
     )

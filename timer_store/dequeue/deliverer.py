@@ -9,7 +9,7 @@ What is appended is delivered: every record names its origin, so a delivery is n
 after any kind of end. A record that may be too long for the store goes alone, so that a refusal for
 good concerns one timer only.
 
-A timer is either in the near stage or on a trip that ends before anybody else has a turn: so no
+A timer is either in the near stage or on a outcome that ends before any other work runs: so no
 cancel is answered while its timer is under way. Gathering the next batch in a thread meanwhile was
 tried and gained nothing on two cores: index and read-ahead use the second one up.
 """
@@ -102,12 +102,12 @@ class TimerDeliverer:
         Args:
             rows: (n,) `layout.STAGED`, as the near stage gave them.
         """
-        trip = DeliveryBatch()
-        while trip.done < rows.size and not trip.refusal:
+        outcome = DeliveryBatch()
+        while outcome.done < rows.size and not outcome.refusal:
             unreadable = self._store.log.unreadable
             for _ in range(READS_MAX):
                 seen = unreadable.seen
-                load = self._gatherer.plan(rows[trip.done :], self._batch, now_ms)
+                load = self._gatherer.plan(rows[outcome.done :], self._batch, now_ms)
                 load.read()
                 if not unreadable.changed(seen):
                     break
@@ -116,21 +116,21 @@ class TimerDeliverer:
             if unreadable.ranges:  # zeros were read in place of some records
                 hit = unreadable.mask(load.rows["phys_offset"], load.rows["record_size"])
                 load.is_malformed[hit] = 1
-            self._put(load, trip)
-        return trip
+            self._put(load, outcome)
+        return outcome
 
-    def _put(self, load: Load, trip: DeliveryBatch) -> None:
+    def _put(self, load: Load, outcome: DeliveryBatch) -> None:
         """Put what was gathered, up to the first timer that goes alone; then that one."""
         count = int(np.argmax(load.alone)) if load.alone.any() else int(load.rows.size)
         if count:
             load.batch.count = count
             self._gatherer.finish(load)
             self._store.put(load.batch)
-            self._note(load, trip)
-        if count < load.rows.size and not trip.refusal:
-            self._put_alone(load.rows[count], trip, load.now_ms)
+            self._note(load, outcome)
+        if count < load.rows.size and not outcome.refusal:
+            self._put_alone(load.rows[count], outcome, load.now_ms)
 
-    def _note(self, load: Load, trip: DeliveryBatch) -> None:
+    def _note(self, load: Load, outcome: DeliveryBatch) -> None:
         """Settle the leading rows that were appended or are lost; stop at the first refused."""
         batch = load.batch
         store_ms = np.empty(batch.count, np.int64)
@@ -141,17 +141,17 @@ class TimerDeliverer:
             if at < count:
                 store_ms[at] = NOT_PUT
                 topic_index[at] = self._topic_of(load.rows[at], load.parked.get(at))
-        trip.note(store_ms[:count], topic_index[:count])
-        trip.parked += [item for at, item in load.parked.items() if at < count]
-        trip.lost += sum(at < count for at in load.lost)
+        outcome.note(store_ms[:count], topic_index[:count])
+        outcome.parked += [item for at, item in load.parked.items() if at < count]
+        outcome.lost += sum(at < count for at in load.lost)
         if count < batch.count:
-            trip.refusal = batch.remarks.get(count, NOT_WRITABLE)
+            outcome.refusal = batch.remarks.get(count, NOT_WRITABLE)
 
-    def _put_alone(self, timer: Any, trip: DeliveryBatch, now_ms: int) -> None:
+    def _put_alone(self, timer: Any, outcome: DeliveryBatch, now_ms: int) -> None:
         """Deliver a timer that the store may refuse for good: then it goes to quarantine."""
         if self._gatherer.is_lost(timer):
-            trip.note_one(NOT_PUT, self._topic_of(timer))
-            trip.lost += 1
+            outcome.note_one(NOT_PUT, self._topic_of(timer))
+            outcome.lost += 1
             return
         batch = self._single
         batch.clear()
@@ -161,20 +161,20 @@ class TimerDeliverer:
             row = batch.rows[0]
             if row["status"] != MESSAGE_ILLEGAL:
                 if row["status"]:
-                    trip.refusal = batch.remarks.get(0, NOT_WRITABLE)
+                    outcome.refusal = batch.remarks.get(0, NOT_WRITABLE)
                 else:
-                    trip.note_one(int(row["store_ms"]), int(row["topic_index"]))
+                    outcome.note_one(int(row["store_ms"]), int(row["topic_index"]))
                 return
             why = batch.remarks.get(0, "the store takes no such message")
             item = self._gatherer.undeliverable(Reason.ILLEGAL, why, timer)
-        self._park(item, timer, trip, now_ms)
+        self._park(item, timer, outcome, now_ms)
 
-    def _park(self, item: Undeliverable, timer: Any, trip: DeliveryBatch, now_ms: int) -> None:
-        trip.refusal = put_quarantined(self._store, self._single, item, now_ms=now_ms)
-        if trip.refusal:
+    def _park(self, item: Undeliverable, timer: Any, outcome: DeliveryBatch, now_ms: int) -> None:
+        outcome.refusal = put_quarantined(self._store, self._single, item, now_ms=now_ms)
+        if outcome.refusal:
             return
-        trip.note_one(NOT_PUT, self._topic_of(timer, item))
-        trip.parked.append(item)
+        outcome.note_one(NOT_PUT, self._topic_of(timer, item))
+        outcome.parked.append(item)
 
     def _topic_of(self, timer: Any, item: Undeliverable | None = None) -> int:
         """Return the real topic of a timer that is not delivered, -1 if it is not known."""
@@ -187,7 +187,7 @@ class TimerDeliverer:
     # -- not due --------------------------------------------------------------------------------
 
     def roll(self, rows: Rows, now_ms: int) -> DeliveryBatch:
-        """Append copies of timers that wait on; `timerRollMode=message`.
+        """Append copies of pending timers; `timerRollMode=message`.
 
         A copy goes through the timer queue once more; it names the record it was made of as its
         origin, like a delivery. `store_ms` and `topic_index` tell of the copies.
@@ -195,12 +195,12 @@ class TimerDeliverer:
         Args:
             rows: (n,) `layout.STAGED`.
         """
-        trip = DeliveryBatch()
-        while trip.done < rows.size and not trip.refusal:
-            timer, batch = rows[trip.done], self._single
+        outcome = DeliveryBatch()
+        while outcome.done < rows.size and not outcome.refusal:
+            timer, batch = rows[outcome.done], self._single
             if self._gatherer.is_lost(timer):
-                trip.note_one(NOT_PUT, self._topic_of(timer))
-                trip.lost += 1
+                outcome.note_one(NOT_PUT, self._topic_of(timer))
+                outcome.lost += 1
                 continue
             batch.clear()
             item = self._gatherer.roll(batch, timer, now_ms)
@@ -208,15 +208,15 @@ class TimerDeliverer:
                 self._store.put(batch)
                 row = batch.rows[0]
                 if row["status"] == 0:
-                    trip.note_one(int(row["store_ms"]), self._topic_of(timer))
+                    outcome.note_one(int(row["store_ms"]), self._topic_of(timer))
                 elif row["status"] != MESSAGE_ILLEGAL:
-                    trip.refusal = batch.remarks.get(0, NOT_WRITABLE)
+                    outcome.refusal = batch.remarks.get(0, NOT_WRITABLE)
                 else:
                     why = batch.remarks.get(0, "the store takes no such message")
                     item = self._gatherer.undeliverable(Reason.ILLEGAL, why, timer)
             if item is not None:
-                self._park(item, timer, trip, now_ms)
-        return trip
+                self._park(item, timer, outcome, now_ms)
+        return outcome
 
     def park_broken(self, rows: Rows, now_ms: int) -> int:
         """Put records of the timer queue that are no timers into quarantine; return how many.
@@ -226,12 +226,12 @@ class TimerDeliverer:
         Args:
             rows: (n,) `layout.STAGED` of their records; `due_ms` 0.
         """
-        trip = DeliveryBatch()
+        outcome = DeliveryBatch()
         for timer in rows:
             if self._gatherer.is_lost(timer):
-                trip.note_one(NOT_PUT, -1)
+                outcome.note_one(NOT_PUT, -1)
                 continue
-            self._park(self._gatherer.broken(timer), timer, trip, now_ms)
-            if trip.refusal:
+            self._park(self._gatherer.broken(timer), timer, outcome, now_ms)
+            if outcome.refusal:
                 break
-        return trip.done
+        return outcome.done

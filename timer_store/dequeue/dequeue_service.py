@@ -2,7 +2,7 @@
 
     wheel slot --load--> near stage --take what is due--> carrier --put--> real topic
         |                                                    |
-        +-- roll units: put on into a later slot             +-- refused: back into the stage
+        +-- roll units: rolled into a later slot             +-- refused: back into the stage
 
 `position.read_ms` follows behind: the slot of the earliest timer that is not delivered.
 """
@@ -82,7 +82,7 @@ class DequeueService:
         self.load(now_ms)
 
     def begin_again(self, now_ms: int) -> None:
-        """Begin on a timer log that was made anew: nothing that was known of slots holds."""
+        """Begin on a timer log that was rebuilt: nothing that was known of slots holds."""
         self.broken, self._holding, self.retry_ms = None, "", 0
         self.refusal = ""
         self._passed.clear()
@@ -195,12 +195,12 @@ class DequeueService:
         timed, taken = self._copies.put(part, now_ms)
         self._settle_rolled(part[taken], timed["topic_index"][taken])
         later = part[~taken]
-        trip = self._deliverer.roll(later, now_ms)
-        self._settle_rolled(later[: trip.done], trip.topic_index)
-        self.lost += trip.lost
-        self._holding = trip.refusal
+        outcome = self._deliverer.roll(later, now_ms)
+        self._settle_rolled(later[: outcome.done], outcome.topic_index)
+        self.lost += outcome.lost
+        self._holding = outcome.refusal
         self._roll_retry_ms = now_ms + RETRY_MS
-        if trip.refusal or part.size < rows.size:
+        if outcome.refusal or part.size < rows.size:
             position.staged_ms = slot_ms
             return False
         return True
@@ -223,7 +223,7 @@ class DequeueService:
         except OSError as error:
             taken, why = 0, f"the timer log cannot be written: {error}"
         if taken < timed.size and not self._holding:
-            log.warning("timers that are far away are not put on: %s", why)
+            log.warning("timers that are far away are not rolled: %s", why)
             self._holding = why
         return taken
 
@@ -242,20 +242,20 @@ class DequeueService:
         if not rows.size:
             return 0
         self._note_start(int(rows[-1]["due_ms"]))
-        trip = self._deliverer.deliver_batch(rows, now_ms)
-        if trip.done < rows.size:
-            self._stage.put_back(rows[trip.done :])
+        outcome = self._deliverer.deliver_batch(rows, now_ms)
+        if outcome.done < rows.size:
+            self._stage.put_back(rows[outcome.done :])
             self.retry_ms = now_ms + RETRY_MS
             if not self.refusal:
-                log.warning("due timers wait: %s", trip.refusal)
-        self.refusal = trip.refusal
-        settled = rows[: trip.done]
-        self._counts.note(trip.topic_index, settled["phys_offset"], -1)
-        self.delivered += trip.delivered
-        self.stats.note(rows["due_ms"], trip, now_ms)
-        self.lost += trip.lost
+                log.warning("due timers wait: %s", outcome.refusal)
+        self.refusal = outcome.refusal
+        settled = rows[: outcome.done]
+        self._counts.note(outcome.topic_index, settled["phys_offset"], -1)
+        self.delivered += outcome.delivered
+        self.stats.note(rows["due_ms"], outcome, now_ms)
+        self.lost += outcome.lost
         self._follow()
-        return int(trip.done)
+        return int(outcome.done)
 
     def is_due(self, now_ms: int) -> bool:
         """Whether timers are left that are to be delivered now."""
@@ -263,7 +263,7 @@ class DequeueService:
         return due_ms is not None and due_ms <= now_ms and not self.config.stop_dequeue
 
     def _follow(self) -> None:
-        """Move the read time up to the slot of the earliest timer that waits in the stage."""
+        """Move the read time up to the slot of the earliest pending timer in the stage."""
         position, precision_ms = self._position, self.config.precision_ms
         first_ms = position.staged_ms
         due_ms = self._stage.next_due_ms
@@ -273,7 +273,7 @@ class DequeueService:
 
     @property
     def is_rolling(self) -> bool:
-        """Whether a timer may have units in two slots: put on, and in a slot not loaded again."""
+        """Whether a timer may have units in two slots: rolled, and in a slot not loaded again."""
         return self.broken is not None or self._position.staged_ms <= self._rolled_ms
 
     # -- for a checkpoint -----------------------------------------------------------------------
@@ -286,7 +286,7 @@ class DequeueService:
             self._starts.append((slot_ms, self._deliverer.log_end))
 
     def scan_from(self) -> int:
-        """Return the log offset behind which every delivery of a slot from the read time on lies.
+        """Return the log offset after which every delivery of a slot from the read time on lies.
 
         Such a slot is read again after a crash: what was delivered of it must be found.
         """
@@ -295,7 +295,7 @@ class DequeueService:
         return self._starts[0][1] if self._starts else int(self._deliverer.log_end)
 
     def take_passed(self) -> Offsets:
-        """Return the places of units that were put on into later slots since the last call.
+        """Return the places of units that were rolled into later slots since the last call.
 
         Their tombstones may be written when a checkpoint has the new units, not before.
         """
@@ -321,7 +321,7 @@ class DequeueService:
 
 
 def timed_rows(rows: Rows) -> Rows:
-    """Return (n,) `layout.TIMED` of (n,) `layout.STAGED` that are put on into other slots."""
+    """Return (n,) `layout.TIMED` of (n,) `layout.STAGED` that are rolled into other slots."""
     timed = np.zeros(rows.size, layout.TIMED)
     for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
         timed[column] = rows[column]

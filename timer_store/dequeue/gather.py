@@ -196,7 +196,7 @@ class Gatherer:
         return self.undeliverable(found.reason, found.detail, timer)
 
     def roll(self, batch: PutBatch, timer: Any, now_ms: int) -> Undeliverable | None:
-        """Add a copy of a timer that waits on, or return why its record cannot be copied."""
+        """Add a copy of a pending timer, or return why its record cannot be copied."""
         try:
             record = self._read(timer)
         except RecordUnreadable as error:

@@ -9,7 +9,7 @@
 
 The order inside a millisecond is decided once, when it comes to the front: the first timer of each
 topic in log order, then the second of each, and so on. What joins a millisecond later leaves
-behind it. A front ends before the one below it begins, so that due order holds whatever joins
+after it. A front ends before the one below it begins, so that due order holds whatever joins
 when.
 
 A settled timer (cancelled, moved, fired) stays as a marked row until it is passed; it does not
@@ -62,7 +62,7 @@ class Run:
         return self.end - self.first
 
     def move_to(self, first: int) -> None:
-        """Go on at row `first`, or at the first behind it that waits."""
+        """Go on at row `first`, or at the first after it that waits."""
         if first < self.end and self.rows[first]["write_ms"] < 0:
             first = kernels.skip_settled(self.rows, first, self.end)
         self.first = first
@@ -159,7 +159,7 @@ class NearStage:
         """Hold timers: a slot that was loaded, or what joined a second that is here already.
 
         Args:
-            rows: (n,) `layout.STAGED`, in any order; plain timers that wait. None is here already.
+            rows: (n,) `layout.STAGED`, in any order; plain pending timers. None is here already.
         """
         if rows.size:
             self.add_run(sorted_run(rows))

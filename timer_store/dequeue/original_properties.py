@@ -1,7 +1,7 @@
 """Original properties of a delivered record: the text that its consumer receives.
 
     FROM_TIMER   a record of the timer queue
-    FROM_LEVEL   a record in a level's queue that was handed over to the timers
+    FROM_LEVEL   a record in a level's queue that was transferred to the timers
     FROM_ROUTE   a record of the timer queue that was made of a message with a level
 
 A consumer sees of the last two exactly what the level service delivers: DELAY (in the record it

@@ -48,7 +48,7 @@ class Loaded:
         joined: (n,) `layout.STAGED` that leave from it and came while it was read.
         found: units that were found; fewer than the slot counts (`num`): some are missing.
         last: the last timer of a part.
-        complete: nothing else waits in the slot behind these.
+        complete: nothing else waits in the slot after these.
         broken: where the chain ends too early.
         record_bytes: of the records of `run`.
     """
@@ -70,7 +70,7 @@ class Begun:
 
     slot_ms: int
     after: Key | None
-    log_end: int  # of the timer log: what is linked behind it came later
+    log_end: int  # of the timer log: what is linked after it came later
     future: Future[Loaded]
 
 

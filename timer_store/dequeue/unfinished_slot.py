@@ -52,7 +52,7 @@ def _delivered(state: TimerState) -> Iterator[Offsets]:
     while (slot_ms := units.wheel.next_live(from_ms, until_ms)) is not None:
         from_ms = slot_ms + units.precision_ms
         for rows in units.read_parts(slot_ms, skip=state.claims.offsets):
-            gone = (rows["due_ms"] > 0) & (rows["due_ms"] <= from_ms)  # what passes was put on
+            gone = (rows["due_ms"] > 0) & (rows["due_ms"] <= from_ms)  # what passes was rolled
             if position.part is not None and slot_ms >= position.staged_ms:
                 gone &= ~is_after(rows, position.part)
             gone &= ~state.stage.contains(rows["phys_offset"], rows["due_ms"])

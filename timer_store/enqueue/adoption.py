@@ -64,7 +64,7 @@ class Reach(NamedTuple):
 
     Attributes:
         read_ms: the first slot that is not completely delivered.
-        queue_offset: the next unit of the queue to take in.
+        queue_offset: the next unit of the queue to enqueue.
         near: (n,) log offsets, ascending, of timers with a unit in a slot from `read_ms` on.
     """
 
@@ -100,7 +100,7 @@ def load_log(state: TimerState, notice: Notice, *, foreign: bool, own: bool) -> 
     except CorruptStore as error:
         state.units.log.close()
         kept = move_aside(directory)
-        notice(f"{error} What is there is kept as {kept}; the timer log is made anew.")
+        notice(f"{error} What is there is kept as {kept}; the timer log is rebuilt.")
         state.units.log.load()
 
 
@@ -181,7 +181,7 @@ class Witnesses:
     def cancelled(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return which records of the queue are named by a marker, or are one.
 
-        A copy that rolled may stand behind the marker that came after the timer.
+        A copy that rolled may stand after the marker that came after the timer.
         """
         names = self._markers["name"]
         if not names.size:
@@ -239,7 +239,7 @@ def settled_by_others(state: TimerState, reach: Reach, progress: Progress) -> Of
 
 
 def _handed_passed(state: TimerState, reach: Reach) -> Iterator[Offsets]:
-    """Yield the messages of levels, handed over to the timers, whose slot Apache has read.
+    """Yield the messages of levels, transferred to the timers, whose slot Apache has read.
 
     They name no time of their own, so nothing else tells: a copy that Apache delivered of a slot
     that it has not read to its end comes again.

@@ -1,11 +1,11 @@
 """Stages 1 and 2: appends of the timer queue get a unit in timer log and wheel.
 
     an appended batch ---- columns as they are -----+
-                                                    +--> place -> units.add -> books, near stage
+                                                    +--> place -> units.add -> counts, near stage
     the timer queue, where we are behind -- records-+
 
-The queue is taken in strictly in order: `position.queue_offset` says how far. A batch that joins
-on there is taken in at once; everything else waits until the queue is read. It holds where a slot
+The queue is enqueued strictly in order: `position.queue_offset` says how far. A batch that joins
+on there is enqueued at once; everything else waits until the queue is read. It holds where a slot
 still has undelivered timers of an older lap, and while the disk refuses the timer log.
 """
 
@@ -45,7 +45,7 @@ class EnqueueService:
     Attributes:
         broken: rows that are no timers: they go to quarantine.
         markers: rows that cancel another timer, not applied yet.
-        holding: why nothing is taken in now, or empty.
+        holding: why nothing is enqueued now, or empty.
         skip: (n,) i8, ascending: timers of the queue that are settled already (recovery).
         earliest_ms: when the first of the newest timers is due, or its slot begins.
         early: a timer waits in the slot that is loaded next, and is due before it begins.
@@ -77,12 +77,12 @@ class EnqueueService:
 
     @property
     def behind(self) -> int:
-        """How many units of the queue are not taken in."""
+        """How many units of the queue are not enqueued."""
         first, end = self._fetch.bounds()
         return end - max(self._position.queue_offset, first)
 
     def has_room(self, now_ms: int) -> bool:
-        """Whether more may be taken in: not while a full stage is busy with what is due."""
+        """Whether more may be enqueued: not while a full stage is busy with what is due."""
         if self._stage.room > 0:
             return True
         due_ms = self._stage.next_due_ms
@@ -90,11 +90,11 @@ class EnqueueService:
 
     @property
     def needs_look(self) -> bool:
-        """Whether more than waiting is to be done for what was taken in."""
+        """Whether more than waiting is to be done for what was enqueued."""
         return bool(self.broken or self.markers or self.behind)
 
     def forget(self) -> None:
-        """Be as new: everything will be taken in again."""
+        """Be as new: everything will be enqueued again."""
         self.broken.clear()
         self.markers.clear()
         self.holding, self.early = "", False
@@ -110,7 +110,7 @@ class EnqueueService:
         return True
 
     def catch_up(self, count_max: int, now_ms: int) -> int:
-        """Take in what the queue holds; return how many units it moved on."""
+        """Enqueue what the queue holds; return how many units it moved on."""
         self.holding = ""
         before = self._position.queue_offset
         if self.stopped:
@@ -160,7 +160,7 @@ class EnqueueService:
         except OSError as error:
             self.holding = f"the timer log cannot be written: {error}"
             if self._said != self.holding:  # it is tried again and again
-                log.error("timers are not taken in: %s", self.holding)
+                log.error("timers are not enqueued: %s", self.holding)
             self._said = self.holding
             return 0
         self._said = ""

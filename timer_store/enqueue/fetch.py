@@ -75,7 +75,7 @@ class Fetcher:
         return found
 
     def fetch_queue(self, offset: int, count_max: int) -> tuple[Rows, int]:
-        """Return the timers from a queue offset on, and the offset behind them.
+        """Return the timers from a queue offset on, and the offset after them.
 
         Units whose record retention has removed come as TIMED_BROKEN, like all that is no timer.
         """

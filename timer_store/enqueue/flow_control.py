@@ -17,11 +17,11 @@ EXPECTED_PER_S = 500_000  # timers that leave in a second: for what refusals say
 def beyond(
     values: npt.NDArray[Any], count_of: Callable[[int], int], limit: int
 ) -> list[tuple[int, int, int]]:
-    """Return (index, value, timers that wait) of those for which there is no room any more.
+    """Return (index, value, pending timers) of those for which there is no room any more.
 
     Args:
         values: (n,) slots or topics that one more timer each is asked for, in order.
-        count_of: how many timers wait there now.
+        count_of: the number of pending timers there now.
     """
     found = []
     groups, group = np.unique(values, return_inverse=True)

@@ -71,7 +71,7 @@ class LevelRecords:
         name: int = NAME_AS_IS,
         names: list[Offsets] | None = None,
     ) -> tuple[Rows, int]:
-        """Return the messages of a level's queue from `first` on, and the offset behind them.
+        """Return the messages of a level's queue from `first` on, and the offset after them.
 
         At most up to the end of a queue file. What retention removed is passed over.
 

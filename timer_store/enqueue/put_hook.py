@@ -29,10 +29,10 @@ SHOWN_CHARACTERS = 40
 
 
 class TimerHook:
-    """Redirects rows with a time. A `PutHook`, to run behind that of the levels.
+    """Redirects rows with a time. A `PutHook`, to run after that of the levels.
 
     Args:
-        slot_count_of: how many timers wait in the slot that a time in ms lies in.
+        slot_count_of: the number of pending timers in the slot that a time in ms lies in.
         pending_of: how many timers of a topic index wait; needed for timerTopicQuota.
     """
 

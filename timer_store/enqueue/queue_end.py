@@ -1,8 +1,8 @@
 """Queue offset at which an Apache broker continues: after the record of the last unit.
 
-A timer that was put on, or copied, has its unit behind those of younger records. If such a unit is
-the last one, Apache's broker takes everything behind its record in once more, and delivers it
-twice. So the last unit of a log that is left names the last record that was taken in: a unit that
+A timer that was rolled, or copied, has its unit after those of younger records. If such a unit is
+the last one, Apache's broker enqueues everything after its record once more, and delivers it
+twice. So the last unit of a log that is left names the last record that was enqueued: a unit that
 cancels nothing, as its record names no target, in the slot that is read next. It is settled at
 once, as a unit of which there is another one: the timer of that record may wait in the same slot,
 and waits on.
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def mark_queue_end(state: TimerState) -> None:
-    """Have the last unit name the last record of the queue that was taken in."""
+    """Make the last unit name the last record of the queue that was enqueued."""
     position = state.position
     rows, _ = state.fetch.fetch_queue(max(position.queue_offset - 1, 0), 1)
     if not position.queue_offset or not rows.size:

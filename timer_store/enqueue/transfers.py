@@ -1,15 +1,15 @@
 """Transfers of level messages: enqueued in place, and returned.
 
-    marks        handover [0, 900)  handover [900, 2000)  giveback [1500, 2000) ...
-                                    ^ position.handover_offset: the next mark to take in,
-                                      position.handover_unit: of its range taken in up to here
-    a handover   units of the level's queue --level_records--> TIMED rows --> timer log, wheel,
-                 books, near stage: 52 bytes each; the records stay where they are
-    a giveback   units get the tombstone of a copy (the record may come again), books and stage
+    journal      transfer [0, 900)  transfer [900, 2000)  return [1500, 2000) ...
+                                    ^ position.handover_offset: the next transfer to enqueue,
+                                      position.handover_unit: of its range enqueued up to here
+    a transfer   units of the level's queue --level_records--> TIMED rows --> timer log, wheel,
+                 counts, near stage: 52 bytes each; the records stay where they are
+    a return     units get the tombstone of a copy (the record may come again); counts and stage
                  forget them
 
-Who owns what is the fold over all marks (`owned`); what of it was settled is known by the origins
-in the commit log, as for every timer. So whatever is lost here can be made again from the marks.
+The ownership journal decides which messages the timers own (`owned`). Origins in the commit log
+say which of them are settled, as for every timer. So all of this can be rebuilt from the journal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class TransferredUnits:
 
     Attributes:
         owned: the ranges that belong to the timers, by the marks known.
-        taken, returned: messages taken in and given back by this run.
+        taken, returned: messages enqueued and returned by this run.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class TransferredUnits:
         self.records = LevelRecords(store)
         self.owned = Ownership()
         self.taken = self.returned = 0
-        self._waiting: list[JournalEntry] = []  # handovers that are not taken in completely
-        self._next = 0  # the first mark behind those that were looked at
+        self._waiting: list[JournalEntry] = []  # transfers that are not enqueued completely
+        self._next = 0  # the first mark after those that were looked at
 
     # -- marks --------------------------------------------------------------------------------
 
@@ -82,20 +82,20 @@ class TransferredUnits:
 
     @property
     def behind(self) -> bool:
-        """Whether something was handed over that is not taken in."""
+        """Whether something was transferred that is not enqueued."""
         return bool(self._waiting)
 
     def scan_from(self) -> int:
-        """Return the log offset behind which decisions about what is not taken in lie."""
+        """Return the log offset after which decisions about what is not enqueued lie."""
         return self._waiting[0].phys_offset if self._waiting else int(self._store.max_offset)
 
     def first_behind(self) -> int | None:
-        """Return the log offset of the first record that is not taken in, None without any."""
+        """Return the log offset of the first record that is not enqueued, None without any."""
         found = [rows["phys_offset"].min() for rows in self._not_taken() if rows.size]
         return int(min(found)) if found else None
 
     def limbo(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return which level messages, (n,) `layout.TIMED`, are handed over and not taken in."""
+        """Return which level messages, (n,) `layout.TIMED`, are transferred and not enqueued."""
         found = np.zeros(rows.size, np.bool_)
         for mine in self._not_taken():
             found |= is_in(rows["phys_offset"], mine["phys_offset"])
@@ -112,12 +112,12 @@ class TransferredUnits:
                     yield rows
             unit = 0
 
-    # -- take in ------------------------------------------------------------------------------
+    # -- enqueue ------------------------------------------------------------------------------
 
     def catch_up(self, count_max: int, now_ms: int) -> int:
-        """Take in what was handed over; return how many messages, 0: none is left, or it holds.
+        """Enqueue what was transferred; return how many messages, 0: none is left, or it holds.
 
-        Why it holds says `intake.holding`; the next call tries again.
+        `enqueue.holding` says why it holds; the next call tries again.
         """
         total = 0
         self._enqueue.holding = ""
@@ -131,14 +131,14 @@ class TransferredUnits:
         return total
 
     def _pass_mark(self) -> None:
-        """Go on behind a handover that was taken in."""
+        """Move on to the next transfer."""
         self._waiting.pop(0)
         position = self._position
         position.handover_unit = 0
         position.handover_offset = self._waiting[0].queue_offset if self._waiting else self._next
 
     def _take_in(self, entry: JournalEntry, count_max: int, now_ms: int) -> tuple[int, bool]:
-        """Take in from a handover; return (messages, whether nothing of it is left)."""
+        """Enqueue from a transfer; return (messages, whether nothing of it is left)."""
         record, position = entry.record, self._position
         assert isinstance(record, Transfer)
         done, least = 0, max(position.handover_unit, self.records.bounds(record.level)[0])
@@ -193,7 +193,7 @@ class TransferredUnits:
         position.handover_offset, position.handover_unit = at, unit
 
     def read_on(self) -> list[tuple[int, list[Range]]]:
-        """Read the marks behind those known; return what they gave back of what was taken in.
+        """Read the new records of the journal; return which enqueued messages they return.
 
         Returns:
             (level, ranges) that belonged to the timers before, and went back since.
@@ -217,7 +217,7 @@ class TransferredUnits:
     def owned_rows(
         self, level: int, first: int, end: int, names: list[Offsets] | None = None
     ) -> tuple[Rows, Offsets]:
-        """Return what of first..end of a level's queue was handed over, settled or not.
+        """Return what of first..end of a level's queue was transferred, settled or not.
 
         Returns ((n,) TIMED, (n,) queue offsets); `names`: see `LevelRecords.read`.
         """
@@ -256,7 +256,7 @@ class TransferredUnits:
         self.returned += int(rows.size)
 
     def bury_returned(self, returned: list[tuple[int, list[Range]]], settled: Offsets) -> None:
-        """Take what went back since a checkpoint out of its units and books (recovery).
+        """Take what went back since a checkpoint out of its units and counts (recovery).
 
         Args:
             settled: (n,) ascending: what was settled otherwise is taken out already.

@@ -218,12 +218,12 @@ def push(heap: Any, count: int, due_ms: int, phys_offset: int, pos: int) -> None
 
 @kernel
 def least(data: Bytes, base: int, slot: Any, after: Any, skip: Any, walk: Any, heap: Any) -> int:
-    """Follow one chain through a file; keep the timers that are due first, behind `after`.
+    """Follow one chain through a file; keep the timers that are due first, later than `after`.
 
     Args:
         slot: (tick, precision in ms).
-        after: (due_ms, phys_offset); what is not behind both is left out.
-        walk: (WALK_SIZE,) i8; WALK_ROWS counts what is behind `after`, kept or not.
+        after: (due_ms, phys_offset); what is not later than both is left out.
+        walk: (WALK_SIZE,) i8; WALK_ROWS counts what is later than `after`, kept or not.
         heap: (n, 3) i8: due_ms, phys_offset, pos; the last one in front.
     """
     pos = walk[WALK_POS]
@@ -271,7 +271,7 @@ def walk_back(data: Bytes, base: int, cursors: Rows, precision_ms: int, limit_po
 
 @kernel
 def count_pending(data: Bytes, base: int, cursors: Rows, precision_ms: int, skip: Any) -> None:
-    """Count every slot's timers that wait: no markers, none that is settled or in `skip`."""
+    """Count every slot's pending timers: no markers, none that is settled or in `skip`."""
     for i in range(cursors.size):
         cursor = cursors[i]
         while cursor["pos"] >= base and cursor["fault"] == 0:
@@ -335,7 +335,7 @@ def guess(
     found may be there all the same.
 
     Args:
-        end: log position behind the last unit of the file.
+        end: log position after the last unit of the file.
         wanted, ticks: (n,) i8: records, and the slots their units belong to.
         found: (n,) i8 out: log positions; what is not found stays.
     """

@@ -6,7 +6,7 @@ copy   moves: the same message with another time, whose origin is the record it 
 
 Both read records of one log file and fill rows of a batch, without looking at what the timers'
 state is: that was decided before. The property texts keep REAL_TOPIC and REAL_QID as they are; the
-encoder writes TIMER_OUT_MS behind them.
+encoder writes TIMER_OUT_MS after them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from timer_store.kernels.transfer import is_delay
 
 Rows = npt.NDArray[Any]
 UNREADABLE = 1  # status of a row whose record is not whole: it is not put
-S, T, UNDERSCORE = 83, 84, 95  # S: of the schedule topic, where handed over messages lie
+S, T, UNDERSCORE = 83, 84, 95  # S: of the schedule topic, where transferred messages lie
 RECALL_TAG = np.frombuffer(b"TAGS\x01_RECALL_TAG_\x02", np.uint8).copy()
 ENQUEUE = np.frombuffer(b"TIMER_ENQUEUE_MS", np.uint8).copy()
 DEQUEUE = np.frombuffer(b"TIMER_DEQUEUE_MS", np.uint8).copy()

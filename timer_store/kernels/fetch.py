@@ -4,7 +4,7 @@ from_put       the rows of a batch that was just appended
 from_records   units of the timer queue, with their records in the mapped log
 
 Both give the same rows for the same messages. Whatever cannot be a timer becomes a row that is
-TIMED_BROKEN: nothing raises, nothing stops what comes behind it.
+TIMED_BROKEN: nothing raises, nothing stops what comes after it.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def set_broken(row: Any) -> None:
 
 @kernel
 def read_put(row: Any, staging: Bytes, text: Any) -> None:
-    """Read off a PUT row what its record will say: the columns stand behind the text."""
+    """Read off a PUT row what its record will say: the columns stand after the text."""
     if row["prop_flags"] & PROP_TIMER_STALE or row["real_topic_index"] < 0 or row["out_ms"] < 0:
         pos = np.int64(row["prop_pos"])
         read_text(staging, pos, pos + row["prop_len"], text)

@@ -139,7 +139,7 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
 def copy_kept(
     data: Bytes, pos: int, end: int, kind: int, name_pos: int, out: Bytes, at: int
 ) -> int:
-    """Copy a property text without what is dropped; return the position behind it.
+    """Copy a property text without what is dropped; return the position after it.
 
     Args:
         name_pos: where the last letter of DELAy lies, if it is to be DELAY again; else -1.
@@ -164,7 +164,7 @@ def copy_kept(
 def put_text(
     data: Bytes, start: int, end: int, text: Any, kind: int, drops: bool, out: Bytes, at: int
 ) -> int:
-    """Copy the property text that a consumer is to see; return the position behind it."""
+    """Copy the property text that a consumer is to see; return the position after it."""
     if kind == FROM_ROUTE or drops:
         name_pos = np.int64(-1) if kind == FROM_TIMER else np.int64(text["name_pos"])
         return copy_kept(data, start, end, kind, name_pos, out, at)

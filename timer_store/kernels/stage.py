@@ -232,7 +232,7 @@ def place_of(held: Rows, first: int, end: int, due_ms: int, phys_offset: int, tu
 
 @kernel
 def find(held: Rows, span: Any, phys_offsets: Any, due_ms: Any, settle: bool, found: Any) -> int:
-    """Set `found` of timers that wait in held[span[0]:span[1]]; return how many there were.
+    """Set `found` of pending timers in held[span[0]:span[1]]; return how many there were.
 
     Args:
         span: first, end, 1 if rows are interleaved inside a millisecond.

@@ -3,8 +3,8 @@
     timerlog    [ file 0 ][ file 1 ][ file 2 ][ written ]
                              ^ the first unit that is needed: not settled, its slot not delivered
 
-A chain goes on into files that are gone, and ends there: what it had there is settled, or was put
-on into a later slot. A marker is needed no more when it was taken in: its target says that it is
+A chain may lead into files that are gone, and ends there: what it had there is settled, or was
+rolled into a later slot. A marker is not needed after it was enqueued: its target says that it is
 settled. A unit waits for one roll window at most, so no file stays for long. Only the first needed
 unit is looked at until it is needed no more, so that each is passed once.
 

@@ -60,7 +60,7 @@ class Relinked(NamedTuple):
 def repair(
     log: TimerLog, wheel: TimerWheel, log_end: int, skip: Longs = NO_OFFSETS
 ) -> list[CorruptStore]:
-    """Cut the timer log at `log_end` and move the slots that point behind it back.
+    """Cut the timer log at `log_end` and move the slots that point after it back.
 
     Args:
         log_end: as the snapshot knows it.
@@ -108,7 +108,7 @@ def _count(log: TimerLog, wheel: TimerWheel, cursors: Rows, skip: Longs) -> None
 def check(log: TimerLog, wheel: TimerWheel, read_ms: int) -> list[CorruptStore]:
     """Return what is wrong with the slots from `read_ms` on (20 findings at most).
 
-    Every slot's newest unit is looked at, not the chain behind it.
+    Every slot's newest unit is looked at, not the chain after it.
     """
     found: list[CorruptStore] = []
     for slots in wheel.live_parts(read_ms):
@@ -143,7 +143,7 @@ def relink(
     skip: Longs = NO_OFFSETS,
     progress: Progress | None = None,
 ) -> Relinked:
-    """Make every slot anew from the units of the whole log.
+    """Rebuild every slot from the units of the whole log.
 
     Pointers inside the log that do not lead to the unit before in the slot are corrected on the
     disk. Slots before `from_ms` are emptied.
@@ -151,7 +151,7 @@ def relink(
     Args:
         from_ms: the first slot that is not completely delivered.
         skip: as in `repair`.
-        progress: told (units done, units in all) from time to time.
+        progress: called with (units done, units in all) from time to time.
 
     Raises:
         OSError: The disk refused a correction; call again.

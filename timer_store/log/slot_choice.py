@@ -4,7 +4,7 @@
      |----------|---- own slot -------|------------------------------------------> due
                       ^ T = due - k * window, the only such moment in [staged, staged + window)
 
-A wheel has a span; a timer beyond the roll window waits in slot T and is put on when T comes. T
+A wheel has a span; a timer beyond the roll window waits in slot T and rolls when T comes. T
 depends on the due time and on nothing but the window it was put in, so a unit is found from its
 due time without a search: `candidates`.
 
@@ -42,7 +42,7 @@ def place(rows: npt.NDArray[Any], read_ms: int, staged_ms: int, window_ms: int) 
 def candidates(due_ms: Times, read_ms: int, window_ms: int) -> tuple[Times, Times]:
     """Return the two slots that a unit may be in that was placed at any read time up to now.
 
-    The second is one window behind the first, or the same where the first is the timer's own.
+    The second is one window after the first, or the same where the first is the timer's own.
     """
     first = slot_times(due_ms, read_ms, read_ms, window_ms)
     return first, np.minimum(first + window_ms, np.maximum(due_ms - 1, first))

@@ -206,7 +206,7 @@ class TimerLog:
         return out[:found], following
 
     def end_in(self, file: UnitFile) -> int:
-        """Return the position behind the last unit of a file, blank left out."""
+        """Return the position after the last unit of a file, blank left out."""
         return min(self.end, file.base + self.units_per_file * UNIT_BYTES)
 
     def fault(self, pos: int, why: str) -> CorruptStore:

@@ -41,7 +41,7 @@ class UnitWalk:
 
     @property
     def valid(self) -> bool:
-        """Whether the timer log is still the one that was walked through, not made anew."""
+        """Whether the timer log is still the one that was walked through, not rebuilt."""
         return self._remade == self._state.rebuilds
 
     @property

@@ -50,7 +50,7 @@ class SlotRows(NamedTuple):
         rows: (n,) `layout.STAGED`. due_ms 0: a unit of Apache's that rolls and does not say when
             the timer is due; ask its record.
         markers: the same: units that cancel others of this slot, those that roll left out.
-        complete: nothing else waits in the slot behind these.
+        complete: nothing else waits in the slot after these.
         broken: where the chain ends too early; None if it does not.
     """
 
@@ -132,7 +132,7 @@ class TimerUnits:
     # -- read -----------------------------------------------------------------------------------
 
     def read_slot(self, slot_ms: int, *, skip: Longs = NO_OFFSETS) -> SlotRows:
-        """Return the timers that wait in the slot that covers `slot_ms`, oldest unit first.
+        """Return the pending timers in the slot that covers `slot_ms`, oldest unit first.
 
         Args:
             skip: (n,) log offsets, ascending, of timers that are settled.
@@ -166,9 +166,9 @@ class TimerUnits:
         return self._read_least(slot_ms, count_max, after, skip)
 
     def read_parts(self, slot_ms: int, *, skip: Longs = NO_OFFSETS) -> Iterator[Rows]:
-        """Yield the timers that wait in a slot, (n,) `layout.STAGED`, many at a time.
+        """Yield the pending timers in a slot, (n,) `layout.STAGED`, many at a time.
 
-        Where its chain ends too early, what lies behind is missing without a word.
+        Where its chain ends too early, what follows is missing without a word.
         """
         after: tuple[int, int] | None = None
         while True:
@@ -406,7 +406,7 @@ class TimerUnits:
     # -- after a crash --------------------------------------------------------------------------
 
     def repair(self, log_end: int, *, skip: Longs = NO_OFFSETS) -> list[CorruptStore]:
-        """Cut the timer log at `log_end` and move slots back that point behind it.
+        """Cut the timer log at `log_end` and move slots back that point after it.
 
         See `timer_store.log.repair`, as for the next three.
         """
@@ -427,11 +427,11 @@ class TimerUnits:
         skip: Longs = NO_OFFSETS,
         progress: Progress | None = None,
     ) -> Relinked:
-        """Make every slot from `from_ms` on anew from the log."""
+        """Rebuild every slot from `from_ms` on from the log."""
         return repair.relink(self.log, self.wheel, from_ms, skip, progress)
 
     def clear(self) -> None:
-        """Remove all units and empty all slots, to make them anew from the queue."""
+        """Remove all units and empty all slots, to rebuild them from the queue."""
         self.wheel.clear()
         self.log.truncate(self.log.min_pos)
 

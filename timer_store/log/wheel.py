@@ -147,7 +147,7 @@ class TimerWheel:
         return slot if slot.tick == tick > 0 and slot.last_pos >= 0 else NO_UNITS
 
     def num(self, time_ms: int) -> int:
-        """Return how many timers wait in the slot that covers `time_ms`.
+        """Return the number of pending timers in the slot that covers `time_ms`.
 
         Source: TimerMessageStore.getSlotNum
         """
@@ -194,7 +194,7 @@ class TimerWheel:
         return first, min(max(-(-until_ms // self.precision_ms) - first, 0), WHEEL_SLOTS)
 
     def forecast(self, from_ms: int, width_ms: int, count: int) -> npt.NDArray[np.int64]:
-        """Return how many timers wait in each of `count` spans of `width_ms` from `from_ms` on.
+        """Return the number of pending timers in each of `count` spans from `from_ms` on.
 
         Timers that roll are told where they are looked at next.
         """
@@ -205,7 +205,7 @@ class TimerWheel:
         return out
 
     def total(self, from_ms: int) -> int:
-        """Return how many timers wait in the slot of `from_ms` and all later ones."""
+        """Return the number of pending timers in the slot of `from_ms` and all later ones."""
         return sum(int(np.maximum(s["num"], 0).sum()) for s in self.live_parts(from_ms))
 
     # -- to the disk ----------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def open_wheel(path: Path, precision_ms: int, findings: list[str]) -> TimerWheel
         return TimerWheel(path, precision_ms)
     except CorruptStore as error:
         kept = move_aside(path)
-        findings.append(f"{error} It is kept as {kept}; the slots are made anew.")
+        findings.append(f"{error} It is kept as {kept}; the slots are rebuilt.")
         return TimerWheel(path, precision_ms)
 
 

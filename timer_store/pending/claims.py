@@ -113,7 +113,7 @@ class Claims:
         self._sorted = None
 
     def clear(self) -> None:
-        """Forget all: the units were made anew without them."""
+        """Forget all: the units were rebuilt without them."""
         self._positions.clear()
         self._returned.clear()
         self._sorted = None

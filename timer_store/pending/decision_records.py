@@ -44,7 +44,7 @@ class DecidingRecords:
         return self._put(timers, due_ms, now_ms, False)
 
     def put_again(self, timers: Rows, due_ms: Offsets, now_ms: int) -> dict[int, str]:
-        """Append a copy of each timer that waits on; return which were refused.
+        """Append a copy of each pending timer; return which were refused.
 
         A copy goes through the timer queue once more and keeps all that its client said. As
         TIMER_DELAY_* count from the store time of the first record, it names its exact time.

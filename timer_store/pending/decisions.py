@@ -1,7 +1,7 @@
 """Cancel, move, fire: one decision, one log record, one response.
 
     waiting   in the near stage; with a unit in a slot that is not staged yet; or in the queue,
-              not taken in
+              not enqueued
     decided   the record that names the timer as its origin is in the log; then it waits nowhere
 
     cancel    a marker of Apache's form (TIMER_DEL_UNIQKEY)         <- names its origin
@@ -13,7 +13,7 @@ on is never delivered as well, and one that was delivered is never told to be ca
 store refuses leaves its timer as it was.
 
 A move and a fire put a marker, too, with the same origin: an Apache broker that opens the store
-finds the old unit cancelled. It is put behind the deciding record; where a crash comes between the
+finds the old unit cancelled. It is put after the deciding record; where a crash comes between the
 two, only Apache's view suffers, as our recovery goes by origins. A move inside one slot puts none,
 for the marker would hit the copy.
 """
@@ -71,7 +71,7 @@ class Decisions:
         return found
 
     def _in_queue(self, rows: Rows) -> Mask:
-        """Return which timers are not taken in yet, and not settled either."""
+        """Return which timers are not enqueued yet, and not settled either."""
         ahead = rows["queue_offset"] >= self._state.position.queue_offset
         if ahead.any():
             ahead &= ~is_among(rows["phys_offset"], self._state.enqueue.skip)
@@ -144,13 +144,13 @@ class Decisions:
         state.claims.add_returned(rows["phys_offset"][left], passed[left])
 
     def _skip(self, rows: Rows, log_end: int) -> None:
-        """Have timers that stand in the queue not be taken in."""
+        """Have timers that stand in the queue not be enqueued."""
         enqueue = self._state.enqueue
         enqueue.skip = distinct(enqueue.skip, rows["phys_offset"])
         self._queued.append((int(rows["queue_offset"].max()), log_end))
 
     def scan_from(self) -> int:
-        """Return the log offset behind which the decisions about timers not taken in lie.
+        """Return the log offset after which the decisions about timers not enqueued lie.
 
         The queue is fetched again from the checkpoint on, and with it those timers.
         """
@@ -275,12 +275,12 @@ class Decisions:
             staged[column] = rows[column][at]
         staged["pos"], staged["write_ms"], staged["magic"] = -1, now_ms, layout.MAGIC_DEFAULT
         staged["state"] = layout.STAGED_FIRED
-        trip = state.deliverer.deliver_batch(staged, now_ms)
-        refused = dict.fromkeys(range(trip.done, at.size), trip.refusal)
+        outcome = state.deliverer.deliver_batch(staged, now_ms)
+        refused = dict.fromkeys(range(outcome.done, at.size), outcome.refusal)
         self.fired += self._conclude(rows, places, at, refused, decided, log_end)
-        for item in trip.parked:
+        for item in outcome.parked:
             where = at[np.flatnonzero(rows["phys_offset"][at] == item.phys_offset)]
             remark = f"it went to quarantine, {item.reason.value}: {item.detail}"
             decided.remarks |= dict.fromkeys(where.tolist(), remark)
-        self._records.put_markers(rows[at[: trip.done]], now_ms, named=False)
+        self._records.put_markers(rows[at[: outcome.done]], now_ms, named=False)
         decided.log_end = state.store.max_offset

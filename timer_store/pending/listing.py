@@ -1,11 +1,11 @@
 """Pending timers page by page in due order, without loading all of them.
 
-    lap 0    near stage, then the slots behind it: timers that are due in the slot they wait in
+    lap 0    near stage, then the slots after it: timers that are due in the slot they wait in
     lap k    the same slots again: timers that roll and are due k windows later
 
 A timer that rolls waits in slot T = due - k windows, so each lap is in due order, and the laps
-follow each other. A cursor is the last timer that was told; what is taken in, delivered or put on
-meanwhile may be in a page or not, what stays is told once. (Timers that were put on before
+follow each other. A cursor is the last timer that was told; what is enqueued, delivered or rolled
+meanwhile may be in a page or not, what stays is told once. (Timers that were rolled before
 timerRollWindowSlot was changed come with the slot that they wait in.)
 
 One call looks at a bounded number of units. It may return fewer timers than asked for, even none,
@@ -57,7 +57,7 @@ FOUND = np.dtype(
 
 
 class Cursor(NamedTuple):
-    """Where a list goes on: in this slot, behind this timer (-1: at its first).
+    """Where a list goes on: in this slot, after this timer (-1: at its first).
 
     `next_lap` is the next lap that is known to have timers, 0 if none is.
     """
@@ -300,7 +300,7 @@ class _Walk:
         return without_seconds(out[:count])
 
     def _after(self, slot_ms: int) -> tuple[int, int] | None:
-        """Return behind which timer of a slot the walk goes on."""
+        """Return after which timer of a slot the walk goes on."""
         at, position = self._at, self._timers.position
         behind = []
         if at.slot_ms == slot_ms and at.due_ms >= 0:

@@ -111,7 +111,7 @@ class PendingTimers:
         return Found(offsets, due_ms[firsts], asked[waits][firsts], gone)
 
     async def _records(self, keys: Sequence[str]) -> tuple[Matches, Rows]:
-        """Return the records that have some keys, those that levels handed over too."""
+        """Return the records that have some keys, those that levels transferred too."""
         topics = [TIMER_TOPIC]
         if self._timers.transfers.owned:
             topics.append(SCHEDULE_TOPIC)
@@ -173,7 +173,7 @@ class PendingTimers:
         yield from self._handed_by_topic(index, from_ms, until_ms)
 
     def _handed_by_topic(self, index: int, from_ms: int, until_ms: int) -> Iterator[Found]:
-        """Find what levels handed over for a topic."""
+        """Find what levels transferred for a topic."""
         handovers = self._timers.transfers
         for level in list(handovers.owned.pieces):
             for first, end in handovers.owned.ranges(level):
@@ -186,7 +186,7 @@ class PendingTimers:
                         yield _all_of(rows)
 
     def first_pending(self) -> int:
-        """Return a queue offset at or before that of the first timer that waits."""
+        """Return a queue offset at or before that of the first pending timer."""
         timers = self._timers
         low, high = timers.fetch.bounds()
         first_offset = timers.first_pending_offset
@@ -218,6 +218,6 @@ class PendingTimers:
 
 
 def _all_of(rows: Rows) -> Found:
-    """Return timers that wait, found by one name."""
+    """Return pending timers, found by one name."""
     asked, gone = np.zeros(rows.size, np.int64), np.full(1, Verdict.DONE, np.int8)
     return Found(rows["phys_offset"].copy(), rows["due_ms"].copy(), asked, gone)

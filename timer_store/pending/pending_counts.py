@@ -1,6 +1,6 @@
 """Counts of pending timers by real topic and by commit log file; exact, also after a crash.
 
-Counts change where a timer is taken in or settled, always on the loop's thread; a checkpoint takes
+Counts change where a timer is enqueued or settled, always on the loop's thread; a checkpoint takes
 them together with the positions they belong to.
 """
 
@@ -57,7 +57,7 @@ class PendingCounts:
                 del self._by_file[base]
 
     def of_topic(self, topic_index: int) -> int:
-        """Return how many timers wait for a topic."""
+        """Return the number of pending timers for a topic."""
         at = topic_index + 1
         return int(self._by_topic[at]) if at < self._by_topic.size else 0
 

@@ -76,7 +76,7 @@ class RecordReader:
 
 
 def name_topics(store: MessageStore, timed: Rows) -> None:
-    """Give real topics that are not in the topic table their index, so that the books know them.
+    """Give real topics that are not in the topic table their index, so that the counts know them.
 
     Args:
         timed: (n,) `layout.TIMED`; `topic_index` is set where it was -1.

@@ -59,10 +59,16 @@ def test_a_delivery_is_what_apache_makes_of_a_timer(store):
     body = b"hello" * 30
     rows = held(store, body, queue_id=2, TAGS="A", KEYS="k", UNIQ_KEY="u", WAIT="true")
     store.clock.advance(7)
-    trip = deliver_batch(store, rows)
-    assert (trip.done, trip.delivered, trip.lost, trip.refusal, trip.parked) == (1, 1, 0, "", [])
-    assert trip.store_ms.tolist() == [store.clock.now_ms()]
-    assert trip.topic_index.tolist() == [store.topics.find("T")]
+    outcome = deliver_batch(store, rows)
+    assert (outcome.done, outcome.delivered, outcome.lost, outcome.refusal, outcome.parked) == (
+        1,
+        1,
+        0,
+        "",
+        [],
+    )
+    assert outcome.store_ms.tolist() == [store.clock.now_ms()]
+    assert outcome.topic_index.tolist() == [store.topics.find("T")]
     (got,) = records(store, "T", 2)
     before = store.read_record(int(rows[0]["phys_offset"]))
     assert got.body == body
@@ -90,14 +96,14 @@ def test_order_is_kept_across_kernel_plain_way_quarantine_and_loss(store):
     odd = held(store, b"odd", TIMER_ENQUEUE_MS="1", **{"__CRC32#": "1"})
     rows = np.concatenate([good[:7], bad, good[7:9], odd, good[9:]])
     rows[3]["phys_offset"] += 1
-    trip = deliver_batch(store, rows)
-    assert (trip.done, trip.delivered, len(trip.parked)) == (22, 20, 2)
+    outcome = deliver_batch(store, rows)
+    assert (outcome.done, outcome.delivered, len(outcome.parked)) == (22, 20, 2)
     wanted = [b"%02d" % n for n in range(20) if n != 3]
     assert bodies(store) == [*wanted[:8], b"odd", *wanted[8:]]
-    assert np.flatnonzero(trip.store_ms == NOT_PUT).tolist() == [3, 7]
-    assert [item.reason for item in trip.parked] == ["unreadable", "topic_missing"]
+    assert np.flatnonzero(outcome.store_ms == NOT_PUT).tolist() == [3, 7]
+    assert [item.reason for item in outcome.parked] == ["unreadable", "topic_missing"]
     assert (
-        trip.topic_index.tolist()
+        outcome.topic_index.tolist()
         == [store.topics.find("T")] * 7 + [-1] + [store.topics.find("T")] * 14
     )
 
@@ -117,8 +123,8 @@ def test_what_cannot_be_delivered_is_kept_with_its_reason_and_blocks_nothing(
 ):
     """T4, T7, T8: never dropped, never in the way."""
     bad = held(store, b"bad", KEYS="k", UNIQ_KEY="u", **properties)
-    trip = deliver_batch(store, np.concatenate([bad, held(store, b"good")]))
-    assert (trip.done, trip.delivered) == (2, 1)
+    outcome = deliver_batch(store, np.concatenate([bad, held(store, b"good")]))
+    assert (outcome.done, outcome.delivered) == (2, 1)
     assert bodies(store) == [b"good"]
     (kept,) = records(store, QUARANTINE_TOPIC)
     assert kept.prepared_offset == -(int(bad[0]["phys_offset"]) + 1)
@@ -134,9 +140,9 @@ def test_what_cannot_be_delivered_is_kept_with_its_reason_and_blocks_nothing(
 def test_a_topic_that_was_deleted_is_missing(store):
     rows = held(store, b"bad")
     store.topics.set_routing("T", write_queues=0, read_queues=0, perm=0)
-    trip = deliver_batch(store, rows)
-    assert [item.reason for item in trip.parked] == ["topic_missing"]
-    assert trip.topic_index.tolist() == [store.topics.find("T")]
+    outcome = deliver_batch(store, rows)
+    assert [item.reason for item in outcome.parked] == ["topic_missing"]
+    assert outcome.topic_index.tolist() == [store.topics.find("T")]
 
 
 def test_a_unit_that_points_at_a_delivered_message_does_not_deliver_it_again(store):
@@ -145,8 +151,8 @@ def test_a_unit_that_points_at_a_delivered_message_does_not_deliver_it_again(sto
     deliver_batch(store, rows)
     (got,) = records(store)
     rows["phys_offset"], rows["record_size"] = got.phys_offset, got.total_size
-    trip = deliver_batch(store, rows)
-    assert [item.reason for item in trip.parked] == ["wrong_record"]
+    outcome = deliver_batch(store, rows)
+    assert [item.reason for item in outcome.parked] == ["wrong_record"]
     assert bodies(store) == [b"once"]
 
 
@@ -156,12 +162,12 @@ def test_a_full_disk_loses_nothing(store, monkeypatch):
     fail_writes(monkeypatch, store)
     deliverer = TimerDeliverer(store)
     for _ in range(5):
-        trip = deliverer.deliver_batch(rows, store.clock.now_ms())
-        assert (trip.done, trip.delivered) == (0, 0)
-        assert "disk is full" in trip.refusal
+        outcome = deliverer.deliver_batch(rows, store.clock.now_ms())
+        assert (outcome.done, outcome.delivered) == (0, 0)
+        assert "disk is full" in outcome.refusal
     recover(monkeypatch, store)
-    trip = deliverer.deliver_batch(rows, store.clock.now_ms())
-    assert (trip.done, trip.refusal) == (3, "")
+    outcome = deliverer.deliver_batch(rows, store.clock.now_ms())
+    assert (outcome.done, outcome.refusal) == (3, "")
     assert bodies(store) == [b"0", b"1", b"2"]
 
 
@@ -172,14 +178,14 @@ def test_a_disk_that_fills_in_the_middle_of_a_batch(tmp_path, monkeypatch):
         rows = np.concatenate([rows[:4], held(store, b"bad", topic="nowhere"), rows[4:]])
         deliverer = TimerDeliverer(store)
         fail_writes(monkeypatch, store, after=2)  # the rest of a file, and its blank
-        trip = deliverer.deliver_batch(rows, store.clock.now_ms())
-        done = trip.done
+        outcome = deliverer.deliver_batch(rows, store.clock.now_ms())
+        done = outcome.done
         assert 0 < done < rows.size
-        assert trip.refusal
-        assert trip.delivered + len(trip.parked) == done
+        assert outcome.refusal
+        assert outcome.delivered + len(outcome.parked) == done
         recover(monkeypatch, store)
-        trip = deliverer.deliver_batch(rows[done:], store.clock.now_ms())
-        assert trip.done == rows.size - done
+        outcome = deliverer.deliver_batch(rows[done:], store.clock.now_ms())
+        assert outcome.done == rows.size - done
         assert [body[:2] for body in bodies(store)] == [b"%02d" % n for n in range(30)]
         assert len(records(store, QUARANTINE_TOPIC)) == 1
 
@@ -187,8 +193,8 @@ def test_a_disk_that_fills_in_the_middle_of_a_batch(tmp_path, monkeypatch):
 def test_an_undeliverable_timer_waits_too_while_the_disk_is_full(store, monkeypatch):
     rows = np.concatenate([held(store, b"bad", topic="nowhere"), held(store, b"good")])
     fail_writes(monkeypatch, store)
-    trip = deliver_batch(store, rows)
-    assert (trip.done, trip.parked) == (0, [])
+    outcome = deliver_batch(store, rows)
+    assert (outcome.done, outcome.parked) == (0, [])
     recover(monkeypatch, store)
     assert deliver_batch(store, rows).done == 2
     assert len(records(store, QUARANTINE_TOPIC)) == 1
@@ -201,10 +207,10 @@ def test_what_retention_removed_is_counted_as_lost(tmp_path):
         rows = held(store, *[b"%02d" % n + bytes(3_000) for n in range(40)])
         store.log.remove_first()
         gone = int((rows["phys_offset"] < store.log.min_offset).sum())
-        trip = deliver_batch(store, rows)
-        assert (trip.done, trip.lost, trip.delivered) == (40, gone, 40 - gone)
-        assert (trip.store_ms[:gone] == NOT_PUT).all()
-        assert (trip.topic_index == store.topics.find("T")).all()
+        outcome = deliver_batch(store, rows)
+        assert (outcome.done, outcome.lost, outcome.delivered) == (40, gone, 40 - gone)
+        assert (outcome.store_ms[:gone] == NOT_PUT).all()
+        assert (outcome.topic_index == store.topics.find("T")).all()
         assert [body[:2] for body in bodies(store)] == [b"%02d" % n for n in range(gone, 40)]
 
 
@@ -219,8 +225,8 @@ def test_a_record_that_is_too_long_under_its_own_topic_goes_to_quarantine(tmp_pa
         long = held(store, bytes(65_050), topic=LONG)
         rows = held(store, b"0", b"1")
         rows = np.concatenate([rows[:where], long, rows[where:]])
-        trip = deliver_batch(store, rows)
-        assert (trip.done, trip.delivered) == (3, 2)
+        outcome = deliver_batch(store, rows)
+        assert (outcome.done, outcome.delivered) == (3, 2)
         assert bodies(store) == [b"0", b"1"]
         (kept,) = records(store, QUARANTINE_TOPIC)
         assert kept.properties["DUEMQ_REASON"] == "illegal"
@@ -231,16 +237,16 @@ def test_long_records_that_fit_are_delivered_in_order(tmp_path):
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536, message_bytes_max=70_000) as store:
         timer_topics(store, "T")
         rows = held(store, b"0", bytes(50_000), b"1", bytes(60_000), b"2")
-        trip = deliver_batch(store, rows)
-        assert (trip.done, trip.delivered) == (5, 5)
+        outcome = deliver_batch(store, rows)
+        assert (outcome.done, outcome.delivered) == (5, 5)
         assert [len(body) for body in bodies(store)] == [1, 50_000, 1, 60_000, 1]
 
 
 def test_properties_at_their_limit_are_delivered_without_the_marks(store):
     """T4: what delivery adds is left out, not the message."""
     rows = held(store, b"body", KEYS="k" * 32_650)
-    trip = deliver_batch(store, rows)
-    assert (trip.delivered, trip.parked) == (1, [])
+    outcome = deliver_batch(store, rows)
+    assert (outcome.delivered, outcome.parked) == (1, [])
     assert "TIMER_DEQUEUE_MS" not in records(store)[0].properties
 
 
@@ -251,12 +257,12 @@ def test_long_lost_and_broken_alone(tmp_path, monkeypatch):
         rows[1]["phys_offset"] += 1
         store.log.remove_first()
         fail_writes(monkeypatch, store)
-        trip = deliver_batch(store, rows)
-        assert (trip.done, trip.lost) == (1, 1)
-        assert trip.refusal
+        outcome = deliver_batch(store, rows)
+        assert (outcome.done, outcome.lost) == (1, 1)
+        assert outcome.refusal
         recover(monkeypatch, store)
-        trip = deliver_batch(store, rows[1:])
-        assert [item.reason for item in trip.parked] == ["unreadable"]
+        outcome = deliver_batch(store, rows[1:])
+        assert [item.reason for item in outcome.parked] == ["unreadable"]
         assert [len(body) for body in bodies(store)] == [60_002]
 
 
@@ -264,15 +270,15 @@ def test_long_lost_and_broken_alone(tmp_path, monkeypatch):
 def test_a_forged_size_needs_no_memory(store, size):
     rows = held(store, b"0", b"1")
     rows[0]["record_size"] = size
-    trip = deliver_batch(store, rows)
-    assert trip.done == 2
+    outcome = deliver_batch(store, rows)
+    assert outcome.done == 2
     assert bodies(store) == [b"1"]
-    assert [item.reason for item in trip.parked] == ["unreadable"]
+    assert [item.reason for item in outcome.parked] == ["unreadable"]
 
 
 def test_no_timers_are_no_trip(store):
-    trip = deliver_batch(store, np.zeros(0, layout.STAGED))
-    assert (trip.done, trip.store_ms.size, trip.refusal) == (0, 0, "")
+    outcome = deliver_batch(store, np.zeros(0, layout.STAGED))
+    assert (outcome.done, outcome.store_ms.size, outcome.refusal) == (0, 0, "")
 
 
 # -- message mode ---------------------------------------------------------------------------------
@@ -281,9 +287,9 @@ def test_no_timers_are_no_trip(store):
 def test_rolled_timers_are_written_again(store):
     rows = held(store, b"0", b"1", delay_ms=10_000_000)
     deliverer = TimerDeliverer(store)
-    trip = deliverer.roll(rows, store.clock.now_ms())
-    assert (trip.done, trip.delivered) == (2, 2)
-    assert trip.topic_index.tolist() == [store.topics.find("T")] * 2
+    outcome = deliverer.roll(rows, store.clock.now_ms())
+    assert (outcome.done, outcome.delivered) == (2, 2)
+    assert outcome.topic_index.tolist() == [store.topics.find("T")] * 2
     copies = records(store, TIMER_TOPIC)[2:]
     assert [copy.body for copy in copies] == [b"0", b"1"]
     assert {copy.properties["DUEMQ_DUE_MS"] for copy in copies} == {str(int(rows[0]["due_ms"]))}
@@ -297,12 +303,12 @@ def test_what_cannot_be_rolled(store, monkeypatch):
     rows[1]["phys_offset"] += 1
     deliverer = TimerDeliverer(store)
     fail_writes(monkeypatch, store, after=1)
-    trip = deliverer.roll(rows, store.clock.now_ms())
-    assert (trip.done, trip.delivered) == (1, 1)
-    assert trip.refusal
+    outcome = deliverer.roll(rows, store.clock.now_ms())
+    assert (outcome.done, outcome.delivered) == (1, 1)
+    assert outcome.refusal
     recover(monkeypatch, store)
-    trip = deliverer.roll(rows[1:], store.clock.now_ms())
-    assert (trip.done, trip.delivered, len(trip.parked)) == (2, 1, 1)
+    outcome = deliverer.roll(rows[1:], store.clock.now_ms())
+    assert (outcome.done, outcome.delivered, len(outcome.parked)) == (2, 1, 1)
 
 
 def test_rolling_what_is_gone_or_as_long_as_can_be(tmp_path):
@@ -310,9 +316,9 @@ def test_rolling_what_is_gone_or_as_long_as_can_be(tmp_path):
         timer_topics(store, "T")
         rows = held(store, bytes(60_000), bytes(65_265))
         store.log.remove_first()
-        trip = TimerDeliverer(store).roll(rows, store.clock.now_ms())
-        assert (trip.done, trip.lost, len(trip.parked)) == (2, 1, 1)
-        assert trip.parked[0].reason == "illegal"
+        outcome = TimerDeliverer(store).roll(rows, store.clock.now_ms())
+        assert (outcome.done, outcome.lost, len(outcome.parked)) == (2, 1, 1)
+        assert outcome.parked[0].reason == "illegal"
 
 
 # -- no timers at all -----------------------------------------------------------------------------
