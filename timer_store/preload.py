@@ -21,6 +21,7 @@ from timer_store.dequeue.gather import Load
 from timer_store.dequeue.near_stage import SMALL, NearStage
 from timer_store.kernels import chain, fetch, put, units, wheel
 from timer_store.kernels import gather as kernels
+from timer_store.kernels.transfer import Scratch
 from timer_store.pending.decision_records import DecidingRecords
 from timer_store.pending.records import Offsets, RecordReader, Rows
 
@@ -65,7 +66,7 @@ def _gather(rows: Any, data: Any) -> None:
         alone=np.zeros(rows.size, np.bool_),
         arrays=topics.arrays,
         context=kernels.Context(0, 0, 0, False, NOW_MS),
-        scratch=kernels.Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)),
+        scratch=Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)),
         files=[(0, 0, data)],
     )
     load.read()

@@ -31,6 +31,7 @@ from timer_store import layout
 from timer_store.dequeue.original_properties import kind_of, seen_text
 from timer_store.enqueue.due_time import due_ms_of
 from timer_store.kernels import gather as kernels
+from timer_store.kernels.transfer import Scratch
 from timer_store.layout import FROM_LEVEL, FROM_TIMER
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 
@@ -62,7 +63,7 @@ class Load:
     alone: npt.NDArray[np.bool_]
     arrays: TopicArrays
     context: kernels.Context
-    scratch: kernels.Scratch
+    scratch: Scratch
     files: list[tuple[int, int, npt.NDArray[np.uint8]]]
     parked: dict[int, Undeliverable] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
@@ -120,9 +121,7 @@ class Gatherer:
             context=kernels.Context(
                 self._timer, self._schedule, self._half, has_routes(store.topics), now_ms
             ),
-            scratch=kernels.Scratch(
-                np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)
-            ),
+            scratch=Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT)),
             files=[(f.base, min(f.size, end - f.base), f.data) for f in store.log.files],
         )
 

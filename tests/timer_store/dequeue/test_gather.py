@@ -18,6 +18,7 @@ from timer_store import layout
 from timer_store.dequeue.gather import Gatherer
 from timer_store.dequeue.original_properties import DROPPED
 from timer_store.kernels import gather as kernels
+from timer_store.kernels.transfer import Scratch
 from timer_store.layout import FROM_LEVEL, FROM_ROUTE, FROM_TIMER
 from timer_store.names import TIMER_TOPIC
 
@@ -209,7 +210,7 @@ def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
     rows, staging = np.zeros(1, store_layout.PUT), np.full(size, 0xEE, np.uint8)
     is_malformed = np.zeros(1, np.uint8)
     context = kernels.Context(store.topics.find(TIMER_TOPIC), -1, -1, True, NOW_MS)
-    scratch = kernels.Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
+    scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
     end = np.zeros(1, np.int64)
     into = kernels.Into(rows, staging, end, is_malformed)
     order = np.zeros(1, np.int32)
