@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from delivery.pending import Decided, Offsets
+from delivery.pending import Decided
 from message_store.clock import Clock, SystemClock
 from message_store.config import StoreConfig, from_properties
 from message_store.log.batch import PutBatch
@@ -30,6 +29,7 @@ from message_store.store import MessageStore
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
 from timer_store.enqueue.put_hook import TimerHook
+from timer_store.layout import Offsets
 from timer_store.pending.lookup import PendingTimers
 from timer_store.service import TimerService
 from timer_store.store import TimerStore
@@ -162,7 +162,7 @@ class TimerDirectory:
         """Number of pending timers, by topic."""
         return self.timers.counts.by_topic()
 
-    def forecast(self, from_ms: int, width_ms: int, count: int) -> npt.NDArray[np.int64]:
+    def forecast(self, from_ms: int, width_ms: int, count: int) -> Offsets:
         """Return how many timers are due in each of `count` spans of `width_ms`."""
         return self.timers.units.wheel.forecast(from_ms, width_ms, count)
 

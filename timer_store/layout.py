@@ -6,11 +6,18 @@ In memory (native): timers on their way into log and wheel, timers staged for de
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from message_store.layout import packer
+
+Rows = npt.NDArray[Any]  # (n,) of one of the types below
+Row = np.void  # one of them
+Offsets = npt.NDArray[np.int64]  # (n,) log offsets, timer log positions, or times in ms
+Mask = npt.NDArray[np.bool_]
+NO_OFFSETS: Final[Offsets] = np.empty(0, np.int64)
 
 # TimerLog.UNIT_SIZE. Apache writes 0 into the last eight bytes and never reads them.
 TIMER_UNIT = np.dtype(

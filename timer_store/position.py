@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Rows = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
+from timer_store.layout import Mask, Offsets, Rows
+
 Key = tuple[int, int]  # (due_ms, phys_offset): the order of delivery
 
 
@@ -35,7 +33,7 @@ class Position:
     handover_offset: int = 0
     handover_unit: int = 0
 
-    def is_loaded(self, rows: Rows, slot_ms: npt.NDArray[np.int64], precision_ms: int) -> Mask:
+    def is_loaded(self, rows: Rows, slot_ms: Offsets, precision_ms: int) -> Mask:
         """Return which timers are loaded into the near stage.
 
         Args:

@@ -22,12 +22,12 @@ from timer_store.dequeue.near_stage import SMALL, NearStage
 from timer_store.kernels import chain, fetch, put, units, wheel
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.transfer import Scratch
+from timer_store.layout import NO_OFFSETS, Offsets, Rows
 from timer_store.pending.decision_records import DecidingRecords
-from timer_store.pending.records import Offsets, RecordReader, Rows
+from timer_store.pending.records import RecordReader
 
 ROWS = 2 * SMALL  # so many are sorted by their digits
 NOW_MS = 1_700_000_000_000
-NO_OFFSETS = np.empty(0, np.int64)
 
 
 def preload_kernels() -> None:
@@ -93,7 +93,7 @@ def preload_copies() -> None:
 
 def _none_transferred(offsets: Offsets) -> tuple[Rows, Offsets]:
     """Return no transferred message."""
-    return np.empty(0, layout.TIMED), np.empty(0, np.int64)
+    return np.empty(0, layout.TIMED), NO_OFFSETS
 
 
 def _put_nothing(batch: PutBatch) -> None:

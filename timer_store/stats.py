@@ -24,6 +24,7 @@ from delivery.lateness import Lateness
 from delivery.quarantine import Reason
 from message_store.queues.topic_table import TopicTable
 from timer_store.dequeue.deliverer import NOT_PUT, DeliveryBatch
+from timer_store.layout import Offsets
 
 CLASSES: Final = ("ordinary", "retry", "system")
 ORDINARY, RETRY, SYSTEM = range(len(CLASSES))
@@ -75,14 +76,14 @@ class TimerStats:
         self._topics = topics
         self._classes: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.delivered = 0
-        self._by_topic: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._by_topic: Offsets = np.zeros(0, np.int64)
         self.lost = 0
         self.refused = 0
         self.quarantined: Counter[Reason] = Counter()
         self.lateness = tuple(Lateness() for _ in CLASSES)
         self.rate = Rate()
 
-    def note(self, due_ms: npt.NDArray[np.int64], outcome: DeliveryBatch, now_ms: int) -> None:
+    def note(self, due_ms: Offsets, outcome: DeliveryBatch, now_ms: int) -> None:
         """Count what happened to timers.
 
         Args:

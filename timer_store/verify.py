@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -38,14 +38,13 @@ from timer_store.checkpoint.timer_metrics import METRICS_FILE
 from timer_store.config import PRECISIONS_MS
 from timer_store.kernels import chain
 from timer_store.kernels import wheel as kernels
-from timer_store.layout import BLANK, TIMER_BLANK, UNIT_BYTES
-from timer_store.log.chain_check import FAULT_TEXTS, NO_OFFSETS, check_slots
+from timer_store.layout import BLANK, NO_OFFSETS, TIMER_BLANK, UNIT_BYTES, Row, Rows
+from timer_store.log.chain_check import FAULT_TEXTS, check_slots
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 BLOCK_UNITS: Final = 65_536
 LIST_SLOTS: Final = 4_096
 PHASE: Final = "timers"
-Rows = npt.NDArray[Any]
 RECORD_FAULT_TEXTS: Final = {
     store_kernels.NO_RECORD: "there is no record at log offset {phys}",
     store_kernels.WRONG_SIZE: "the record at log offset {phys} is not {size} bytes long",
@@ -317,7 +316,7 @@ class _TimerLogCheck:
             store_kernels.check_units(wanted, piece.data, span, name, (0, 0, 0), self.scratch, out)
         return out
 
-    def report_unit(self, piece: Piece, unit: Any, code: int, behind: bool) -> None:
+    def report_unit(self, piece: Piece, unit: Row, code: int, behind: bool) -> None:
         phys, size = int(unit["phys_offset"]), int(unit["record_size"])
         log = self.facts.log
         if behind:
@@ -402,10 +401,10 @@ class _WheelCheck:
             for index in np.flatnonzero(whole & (slots["num"] > cursors["count"])).tolist():
                 self.report_count(slots[index], int(cursors[index]["count"]))
 
-    def at(self, slot: Any) -> int:
+    def at(self, slot: Row) -> int:
         return int(slot["tick"]) % layout.WHEEL_SLOTS * layout.SLOT_BYTES
 
-    def report_slot(self, slot: Any, cursor: Any) -> None:
+    def report_slot(self, slot: Row, cursor: Row) -> None:
         slot_ms = int(slot["tick"]) * self.facts.precision_ms
         text = (
             f"the chain of slot {slot_ms} leads to timer log position {int(cursor['pos'])}, but "
@@ -413,7 +412,7 @@ class _WheelCheck:
         )
         self.report.add(self.facts.bad, "timer-chain", self.path, self.at(slot), text)
 
-    def report_count(self, slot: Any, waiting: int) -> None:
+    def report_count(self, slot: Row, waiting: int) -> None:
         slot_ms = int(slot["tick"]) * self.facts.precision_ms
         text = f"slot {slot_ms} says that {int(slot['num'])} timers wait in it, {waiting} do"
         self.report.add(self.facts.bad, "timer-count", self.path, self.at(slot), text)

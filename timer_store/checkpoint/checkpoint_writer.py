@@ -19,18 +19,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.errors import CorruptStore
 from message_store.log.commit_log import LogFile, erase_files
 from timer_store.checkpoint.snapshot import Snapshot, SnapshotFiles
 from timer_store.dequeue.unfinished_slot import settle_delivered
 from timer_store.enqueue.queue_end import mark_queue_end
+from timer_store.layout import NO_OFFSETS, Offsets
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
-Places = npt.NDArray[np.int64]
-NO_PLACES: Places = np.empty(0, np.int64)
 PIECE_PLACES = 32_768  # buried at once
 SCAN_BYTES_MAX = 64 << 20  # of the commit log, that a start may have to look through
 
@@ -49,8 +47,8 @@ class Capture:
     snapshot: Snapshot
     pages: Any
     claims: dict[int, int]
-    passed: Places
-    returned: list[Places]
+    passed: Offsets
+    returned: list[Offsets]
 
 
 class CheckpointWriter:
@@ -62,7 +60,7 @@ class CheckpointWriter:
         self._one_at_a_time = asyncio.Lock()
         self._failed = False
         self._written: Snapshot | None = None
-        self._passed = self._passed_later = NO_PLACES
+        self._passed = self._passed_later = NO_OFFSETS
         self._remade = timers.state.rebuilds
 
     @property
@@ -127,7 +125,7 @@ class CheckpointWriter:
             return False
         timers.claims.written(claims, len(returned))
         self._passed = np.concatenate([self._passed_later, passed])
-        self._passed_later = NO_PLACES
+        self._passed_later = NO_OFFSETS
         self._written, self._failed = snapshot, False
         timers.state.held_from = needed
         files = timers.log_cleaning.detach_before(needed_from)
@@ -146,7 +144,7 @@ class CheckpointWriter:
         """Forget what was known of places in the log, if the log was rebuilt."""
         if self._remade != self._timers.state.rebuilds:
             self._remade = self._timers.state.rebuilds
-            self._passed = self._passed_later = NO_PLACES
+            self._passed = self._passed_later = NO_OFFSETS
 
     async def _write(self, capture: Capture) -> bool:
         if not await self._timers.store.wait_durable(capture.snapshot.log_offset, always=True):
@@ -220,7 +218,7 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
     files.write(capture.snapshot)
 
 
-def _bury(timers: TimerStore, places: Places, *, copied: bool = False) -> None:
+def _bury(timers: TimerStore, places: Offsets, *, copied: bool = False) -> None:
     """Mark units as settled; a place without a unit, where nothing can come from, is passed over.
 
     Raises:
@@ -235,9 +233,9 @@ def _bury(timers: TimerStore, places: Places, *, copied: bool = False) -> None:
                 timers.units.bury(np.array([place]), copied=copied)
 
 
-def _in_pieces(arrays: list[Places]) -> Iterator[Places]:
+def _in_pieces(arrays: list[Offsets]) -> Iterator[Offsets]:
     """Yield arrays of places joined to larger ones, but not to one that takes much memory."""
-    piece: list[Places] = []
+    piece: list[Offsets] = []
     held = 0
     for places in arrays:
         piece.append(places)

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from delivery import ownership
 from message_store.errors import CorruptStore
@@ -26,12 +24,12 @@ from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.checkpoint.snapshot import Snapshot
 from timer_store.enqueue import adoption
+from timer_store.layout import NO_OFFSETS, Offsets, Rows
 from timer_store.log.slot_choice import candidates, slot_times
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
-Offsets = npt.NDArray[np.int64]
 TAKE_UNITS = 65_536
 """Called with what is done, how much of it, and the whole."""
 Progress = Callable[[str, int, int], None]
@@ -168,9 +166,7 @@ def bury(state: TimerState, settled: Offsets, *, counted: bool) -> None:
         state.units.recount(np.concatenate(pair))  # some had one less in the file already
 
 
-def positions_of(
-    state: TimerState, rows: npt.NDArray[Any], pair: tuple[Offsets, Offsets]
-) -> Offsets:
+def positions_of(state: TimerState, rows: Rows, pair: tuple[Offsets, Offsets]) -> Offsets:
     """Return where the units of timers lie in the timer log; those in no slot are left out."""
     found = state.units.find(rows["phys_offset"], pair[0])
     again = state.units.find(rows["phys_offset"], pair[1])
@@ -189,12 +185,12 @@ def take_in(state: TimerState, settled: Offsets, progress: Progress | None = Non
     while state.transfers.catch_up(TAKE_UNITS, now_ms):
         pass
     if not state.enqueue.behind and not state.transfers.behind:
-        state.enqueue.skip = np.empty(0, np.int64)
+        state.enqueue.skip = NO_OFFSETS
 
 
 def origins(store: MessageStore, start: int, end: int | None = None) -> Offsets:
     """Return the origins that the records between two log offsets name, ascending."""
-    held = [np.empty(0, np.int64)]
+    held = [NO_OFFSETS]
     for rows in store.scan(start, end):
         prepared = rows["prepared_offset"]
         held.append(-(prepared[prepared < 0] + 1))
@@ -232,7 +228,7 @@ def _settled(state: TimerState, progress: Progress, reach: adoption.Reach) -> Of
     """
     first, end = state.fetch.bounds()
     if first >= end and not state.transfers.owned:
-        return np.empty(0, np.int64)
+        return NO_OFFSETS
     return distinct(
         origins(state.store, state.store.min_offset),
         adoption.settled_by_others(state, reach, progress),

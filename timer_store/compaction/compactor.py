@@ -18,21 +18,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.retention.log_retention import Wanted
 from message_store.retention.pins import Unknown
 from timer_store import layout
 from timer_store.compaction.plan import NO_PLAN, CompactionPlan, OldFile, Waits, plan_compaction
+from timer_store.layout import Rows
 from timer_store.log.unit_walk import UnitWalk, not_loaded
 from timer_store.pending.decisions import Decisions
 from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
-Rows = npt.NDArray[Any]
 PIN_OWNER = "timer_store"  # how retention knows the timers' pin
 COPIED_MAX, COPIED_BYTES_MAX = 128, 128 << 10  # in one piece; one record may exceed it
 PAUSE_MS = 5  # between two pieces

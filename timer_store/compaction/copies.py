@@ -9,17 +9,12 @@ holds the new one. It keeps all that the client said, and the exact time.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from timer_store import layout
+from timer_store.layout import Mask, Rows
 from timer_store.pending.decision_records import DecidingRecords
 from timer_store.pending.records import RecordReader
-
-Rows = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
 
 
 class TimerCopies:

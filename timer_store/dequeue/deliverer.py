@@ -34,8 +34,8 @@ from message_store.log.unreadable import READS_MAX
 from message_store.store import MessageStore
 from timer_store.dequeue.gather import Gatherer, Load
 from timer_store.kernels import gather as kernels
+from timer_store.layout import NO_OFFSETS, Offsets, Row, Rows
 
-Rows = npt.NDArray[Any]
 NOT_PUT = -1
 BATCH_ROWS = 4_096
 
@@ -56,7 +56,7 @@ class DeliveryBatch:
 
     done: int = 0
     delivered: int = 0
-    store_ms: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    store_ms: Offsets = field(default_factory=lambda: NO_OFFSETS)
     topic_index: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     parked: list[Undeliverable] = field(default_factory=list)
     lost: int = 0
@@ -147,7 +147,7 @@ class TimerDeliverer:
         if count < batch.count:
             outcome.refusal = batch.remarks.get(count, NOT_WRITABLE)
 
-    def _put_alone(self, timer: Any, outcome: DeliveryBatch, now_ms: int) -> None:
+    def _put_alone(self, timer: Row, outcome: DeliveryBatch, now_ms: int) -> None:
         """Deliver a timer that the store may refuse for good: then it goes to quarantine."""
         if self._gatherer.is_lost(timer):
             outcome.note_one(NOT_PUT, self._topic_of(timer))
@@ -169,14 +169,14 @@ class TimerDeliverer:
             item = self._gatherer.undeliverable(Reason.ILLEGAL, why, timer)
         self._park(item, timer, outcome, now_ms)
 
-    def _park(self, item: Undeliverable, timer: Any, outcome: DeliveryBatch, now_ms: int) -> None:
+    def _park(self, item: Undeliverable, timer: Row, outcome: DeliveryBatch, now_ms: int) -> None:
         outcome.refusal = put_quarantined(self._store, self._single, item, now_ms=now_ms)
         if outcome.refusal:
             return
         outcome.note_one(NOT_PUT, self._topic_of(timer, item))
         outcome.parked.append(item)
 
-    def _topic_of(self, timer: Any, item: Undeliverable | None = None) -> int:
+    def _topic_of(self, timer: Row, item: Undeliverable | None = None) -> int:
         """Return the real topic of a timer that is not delivered, -1 if it is not known."""
         if item is not None and item.record is not None:
             index = self._store.topics.find(item.record.properties.get("REAL_TOPIC", ""))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from timer_store.config import ROLL_BY_MESSAGE, TimerConfig
 from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.dequeue.near_stage import NearStage
 from timer_store.dequeue.slot_loading import Loaded, SlotLoader
+from timer_store.layout import NO_OFFSETS, Offsets, Rows
 from timer_store.log.slot_choice import place
 from timer_store.log.timer_log import REMEDY
 from timer_store.log.units import TimerUnits
@@ -32,8 +32,6 @@ from timer_store.position import Position
 from timer_store.stats import TimerStats
 
 log = logging.getLogger(__name__)
-Rows = npt.NDArray[Any]
-Offsets = npt.NDArray[np.int64]
 NEVER_MS = 1 << 62
 LOOK_AHEAD_SLOTS = 3_600  # how far the next slot is looked for before the loop sleeps
 EXPECT_BYTES = 16 << 20  # more than this in one slot is announced to the log
@@ -300,7 +298,7 @@ class DequeueService:
         Their tombstones may be written when a checkpoint has the new units, not before.
         """
         passed, self._passed = self._passed, []
-        return np.concatenate([np.empty(0, np.int64), *passed])
+        return np.concatenate([NO_OFFSETS, *passed])
 
     def next_moment_ms(self, now_ms: int) -> int:
         """Return when there is something to do next: a slot to load or a timer to deliver."""

@@ -32,10 +32,9 @@ from timer_store.dequeue.original_properties import kind_of, seen_text
 from timer_store.enqueue.due_time import due_ms_of
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.transfer import Scratch
-from timer_store.layout import FROM_LEVEL, FROM_TIMER
+from timer_store.layout import FROM_LEVEL, FROM_TIMER, Mask, Row, Rows
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 
-Rows = npt.NDArray[Any]
 ROLL_DROPPED = (
     *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),
     *(b"DUEMQ_DUE_MS", b"TIMER_ROLL_TIMES"),
@@ -60,7 +59,7 @@ class Load:
     now_ms: int
     batch: PutBatch
     is_malformed: npt.NDArray[np.uint8]
-    alone: npt.NDArray[np.bool_]
+    alone: Mask
     arrays: TopicArrays
     context: kernels.Context
     scratch: Scratch
@@ -131,7 +130,7 @@ class Gatherer:
         for at in np.flatnonzero(load.is_malformed[:count]).tolist():
             self._make(load, at)
 
-    def is_lost(self, timer: Any) -> bool:
+    def is_lost(self, timer: Row) -> bool:
         """Return whether retention has removed a timer's record."""
         return bool(timer["phys_offset"] < self._store.log.min_offset)
 
@@ -152,7 +151,7 @@ class Gatherer:
 
     # -- the plain way --------------------------------------------------------------------------
 
-    def build(self, batch: PutBatch, timer: Any, now_ms: int) -> Undeliverable | None:
+    def build(self, batch: PutBatch, timer: Row, now_ms: int) -> Undeliverable | None:
         """Add the message that a timer becomes to `batch`, or return why it cannot be delivered."""
         try:
             record = self._read(timer)
@@ -164,10 +163,10 @@ class Gatherer:
         add_delivery(batch, record, *found, timer, now_ms)
         return None
 
-    def _read(self, timer: Any) -> Record:
+    def _read(self, timer: Row) -> Record:
         return read_record(self._store, int(timer["phys_offset"]), int(timer["record_size"]))
 
-    def undeliverable(self, reason: Reason, detail: str, timer: Any) -> Undeliverable:
+    def undeliverable(self, reason: Reason, detail: str, timer: Row) -> Undeliverable:
         """Return what goes to quarantine in place of a timer."""
         phys_offset, size = int(timer["phys_offset"]), int(timer["record_size"])
         queue_offset, level = -1, 0
@@ -181,7 +180,7 @@ class Gatherer:
             reason, detail, phys_offset, level, queue_offset, record, data, due_ms=due_ms
         )
 
-    def broken(self, timer: Any) -> Undeliverable:
+    def broken(self, timer: Row) -> Undeliverable:
         """Return what goes to quarantine for a record of the timer queue that is no timer.
 
         Args:
@@ -194,7 +193,7 @@ class Gatherer:
         found = fault_of(record, self._store.topics)
         return self.undeliverable(found.reason, found.detail, timer)
 
-    def roll(self, batch: PutBatch, timer: Any, now_ms: int) -> Undeliverable | None:
+    def roll(self, batch: PutBatch, timer: Row, now_ms: int) -> Undeliverable | None:
         """Add a copy of a pending timer, or return why its record cannot be copied."""
         try:
             record = self._read(timer)
@@ -216,7 +215,7 @@ class Gatherer:
 
 
 def target_of(
-    record: Record, timer: Any, topics: TopicTable, *, routed: bool
+    record: Record, timer: Row, topics: TopicTable, *, routed: bool
 ) -> tuple[int, int] | NoTarget:
     """Return (topic_index, queue_id) that a timer's record is to be delivered to.
 
@@ -266,7 +265,7 @@ def _no_time(record: Record) -> NoTarget:
 
 
 def add_delivery(
-    batch: PutBatch, record: Record, topic_index: int, queue_id: int, timer: Any, now_ms: int
+    batch: PutBatch, record: Record, topic_index: int, queue_id: int, timer: Row, now_ms: int
 ) -> None:
     """Add the message that a timer becomes when it is due. The kernel's readable twin.
 
@@ -280,7 +279,7 @@ def add_delivery(
     clear_client_columns(row)
 
 
-def add_roll(batch: PutBatch, record: Record, topic_index: int, timer: Any, now_ms: int) -> None:
+def add_roll(batch: PutBatch, record: Record, topic_index: int, timer: Row, now_ms: int) -> None:
     """Add the copy of a timer that goes through the timer queue once more.
 
     It carries its exact due time: TIMER_DELAY_* count from the store time of the first record.
@@ -303,7 +302,7 @@ def _add(
     topic_index: int,
     queue_id: int,
     text: bytes,
-    timer: Any,
+    timer: Row,
     now_ms: int,
 ) -> Any:
     row = add_message(batch, record, topic_index, queue_id, text)

@@ -22,17 +22,13 @@ may run in another.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from timer_store import layout
 from timer_store.kernels import stage as kernels
-
-Rows = npt.NDArray[Any]
-Offsets = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from timer_store.layout import Mask, Offsets, Rows
 
 NEVER_MS = 1 << 62
 SMALL = 32  # rows that are sorted by comparing

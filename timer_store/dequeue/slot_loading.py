@@ -21,19 +21,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.errors import CorruptStore
 from message_store.ranges import is_in
 from timer_store import layout
 from timer_store.dequeue.near_stage import Run, sorted_run
+from timer_store.layout import Offsets, Rows
 from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import Slot, TimerWheel
 from timer_store.pending.claims import Claims
 from timer_store.position import Key, is_after
 
-Rows = npt.NDArray[Any]
-Offsets = npt.NDArray[np.int64]
 LARGE = 16_384  # timers: reading them holds the loop up for some ms
 NO_ROWS = np.empty(0, layout.STAGED)
 

@@ -13,15 +13,13 @@ import logging
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.errors import CorruptStore
+from timer_store.layout import NO_OFFSETS, Offsets
 from timer_store.position import is_after
 from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
-Offsets = npt.NDArray[np.int64]
-NO_PLACES: Offsets = np.empty(0, np.int64)
 
 
 def settle_delivered(state: TimerState) -> Offsets:
@@ -31,9 +29,9 @@ def settle_delivered(state: TimerState) -> Offsets:
     None, where as many would not be left as wait: a turn that was cut short, or a damaged slot.
     """
     if state.dequeue.broken is not None:
-        return NO_PLACES
+        return NO_OFFSETS
     try:
-        places = np.concatenate([NO_PLACES, *_delivered(state)])
+        places = np.concatenate([NO_OFFSETS, *_delivered(state)])
         left = state.units.wheel.total(state.position.read_ms) - places.size
         if left == state.counts.total:
             state.units.discount(places)
@@ -42,7 +40,7 @@ def settle_delivered(state: TimerState) -> Offsets:
     except CorruptStore as error:
         log.warning("%s", error)
     log.warning("an Apache broker would deliver again what came of the last second")
-    return NO_PLACES
+    return NO_OFFSETS
 
 
 def _delivered(state: TimerState) -> Iterator[Offsets]:

@@ -30,10 +30,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store import layout as store_layout
 from message_store.errors import ConfigError, CorruptStore, RecordUnreadable
@@ -43,17 +42,15 @@ from message_store.recovery.recover import file_before
 from timer_store import layout
 from timer_store.checkpoint.snapshot import Check
 from timer_store.kernels import adoption as kernels
+from timer_store.layout import NO_OFFSETS, Mask, Offsets, Rows
 from timer_store.log.timer_log import TimerLog
 from timer_store.log.wheel import move_aside
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
-Rows = npt.NDArray[Any]
-Offsets = npt.NDArray[np.int64]
 Notice = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
-NO_OFFSETS: Offsets = np.empty(0, np.int64)
 CHUNK_UNITS = 65_536
 ASIDE_NAME = "timerlog.apache"
 CLOCK_SLACK_MS = 3_600_000  # Apache's clock may have stepped back by so much
@@ -178,7 +175,7 @@ class Witnesses:
         np.maximum.at(self._last, which[: rolled.size], rolled["phys_offset"])
         self._delivered = np.bincount(which[rolled.size :], minlength=self._identities.size)
 
-    def cancelled(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def cancelled(self, rows: Rows) -> Mask:
         """Return which records of the queue are named by a marker, or are one.
 
         A copy that rolled may stand after the marker that came after the timer.
@@ -192,7 +189,7 @@ class Witnesses:
         before = (rows["phys_offset"] <= self._markers["phys_offset"][at]) | (rows["rolls"] > 0)
         return np.asarray((named & before) | (rows["marker"] != 0))
 
-    def copied(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def copied(self, rows: Rows) -> Mask:
         """Return which records of the queue, asked in its order, were delivered or rolled on.
 
         Args:

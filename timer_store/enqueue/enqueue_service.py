@@ -12,15 +12,15 @@ still has undelivered timers of an older lap, and while the disk refuses the tim
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.log.batch import PutBatch
 from message_store.ranges import is_among
 from timer_store import layout
 from timer_store.dequeue.near_stage import NearStage
+from timer_store.layout import NO_OFFSETS, Rows
 from timer_store.log.slot_choice import place
 from timer_store.log.units import TimerUnits
 from timer_store.pending.pending_counts import PendingCounts
@@ -28,7 +28,6 @@ from timer_store.position import Position
 from timer_store.stats import Rate
 
 log = logging.getLogger(__name__)
-Rows = npt.NDArray[Any]
 
 
 class Fetch(Protocol):
@@ -68,7 +67,7 @@ class EnqueueService:
         self.broken: list[Rows] = []
         self.markers: list[Rows] = []
         self.holding = self._said = ""
-        self.skip = np.empty(0, np.int64)
+        self.skip = NO_OFFSETS
         self.stopped = False
         self.taken = 0
         self.rate = Rate()

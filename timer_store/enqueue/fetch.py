@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store import layout as store_layout
 from message_store.errors import RecordUnreadable
@@ -23,11 +22,11 @@ from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.config import TimerConfig
 from timer_store.kernels.fetch import from_put, from_records
+from timer_store.layout import Rows
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.records import name_topics
 
 log = logging.getLogger(__name__)
-Rows = npt.NDArray[Any]
 NO_BYTES = np.frombuffer(b"", np.uint8)
 PRE_BLANK_SIZE = 0x7FFFFFFF  # of a unit that Apache writes before a queue's first message
 

@@ -6,17 +6,15 @@ Source: TimerMessageStore.isReject, TimerFlowController
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from timer_store.layout import Rows
 
 EXPECTED_PER_S = 500_000  # timers that leave in a second: for what refusals say
 
 
-def beyond(
-    values: npt.NDArray[Any], count_of: Callable[[int], int], limit: int
-) -> list[tuple[int, int, int]]:
+def beyond(values: Rows, count_of: Callable[[int], int], limit: int) -> list[tuple[int, int, int]]:
     """Return (index, value, pending timers) of those for which there is no room any more.
 
     Args:

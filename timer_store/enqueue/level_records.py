@@ -27,12 +27,10 @@ from message_store.ranges import Range
 from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.kernels.transfer import Scratch, read_levels, set_names
-from timer_store.layout import DUE_MS_MAX, NAME_AS_IS
+from timer_store.layout import DUE_MS_MAX, NAME_AS_IS, NO_OFFSETS, Offsets, Rows
 from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.records import name_topics
 
-Rows = npt.NDArray[Any]
-Offsets = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 PRE_BLANK_SIZE = 0x7FFFFFFF  # of a unit that Apache writes before a queue's first message
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
@@ -185,10 +183,10 @@ class LevelRecords:
         Returns ((n,) `layout.TIMED`, (n,) indexes into `offsets`).
         """
         if not owned or not offsets.size:
-            return NO_ROWS, np.empty(0, np.int64)
+            return NO_ROWS, NO_OFFSETS
         seen = frames(self._store, offsets)
         mine = np.flatnonzero((seen["record_size"] > 0) & (seen["topic_index"] == self._schedule))
-        rows, at = [NO_ROWS], [np.empty(0, np.int64)]
+        rows, at = [NO_ROWS], [NO_OFFSETS]
         levels = seen["queue_id"][mine] + 1
         for level in np.unique(levels).tolist():
             which = mine[levels == level]
@@ -202,7 +200,7 @@ class LevelRecords:
         order = np.argsort(seen["queue_offset"], kind="stable")
         numbers = seen["queue_offset"][order]
         promised = owned.promised.get(level, {})
-        rows, at = [NO_ROWS], [np.empty(0, np.int64)]
+        rows, at = [NO_ROWS], [NO_OFFSETS]
         for first, end in owned.ranges(level):
             low, high = np.searchsorted(numbers, (first, end)).tolist()
             while low < high:

@@ -16,20 +16,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.errors import RecordUnreadable, StoreError
 from message_store.index.key_search import HIT_UNIQUE, search_now
 from message_store.ranges import distinct
 from timer_store import layout
 from timer_store.enqueue.enqueue_service import staged_rows
+from timer_store.layout import Offsets, Row
 from timer_store.log.slot_choice import candidates
 from timer_store.names import TIMER_TOPIC
 from timer_store.pending.decisions import NOWHERE, Decisions
 from timer_store.state import TimerState
 
-Rows = npt.NDArray[Any]
-Offsets = npt.NDArray[np.int64]
 Target = tuple[str, str]  # (topic, unique key)
 ROWS_MAX = 1_024  # a turn
 
@@ -77,13 +75,13 @@ class NonTimers:
             self.cancelled += int(pending.sum())
         return int(markers.size)
 
-    def _properties(self, row: Any) -> dict[str, str]:
+    def _properties(self, row: Row) -> dict[str, str]:
         try:
             return self._state.store.read_record(int(row["phys_offset"])).properties
         except RecordUnreadable:
             return {}
 
-    def _target_of(self, marker: Any) -> Target | None:
+    def _target_of(self, marker: Row) -> Target | None:
         """Return what a marker names, None if it names nothing."""
         topic, plus, key = self._properties(marker).get("TIMER_DEL_UNIQKEY", "").partition("+")
         return (topic, key) if plus and key else None

@@ -8,7 +8,6 @@ the timer topic itself. Source: HookUtils.handleScheduleMessage, TimerMessageSto
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from timer_store.config import TimerConfig
 from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.enqueue.flow_control import beyond, crowded
 from timer_store.kernels import put
+from timer_store.layout import Offsets, Rows
 from timer_store.names import DUE_NAMES, HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
 
 SYSTEM_ERROR, MESSAGE_ILLEGAL = 1, 13
@@ -46,7 +46,7 @@ class TimerHook:
     ) -> None:
         self._topics = topics
         self._slot_count_of, self._pending_of = slot_count_of, pending_of
-        self._numbers: npt.NDArray[np.int64] = np.zeros(put.NUMBERS, np.int64)
+        self._numbers: Offsets = np.zeros(put.NUMBERS, np.int64)
         self._numbers[put.TIMER] = topics.add(TIMER_TOPIC)
         self._numbers[put.SCHEDULE] = topics.add(SCHEDULE_TOPIC)
         self._numbers[put.HALF] = topics.add(HALF_TOPIC)
@@ -79,7 +79,7 @@ class TimerHook:
             self._limit(batch)
 
     def _hold(
-        self, batch: PutBatch, rows: npt.NDArray[Any], count: int, report: npt.NDArray[np.uint8]
+        self, batch: PutBatch, rows: Rows, count: int, report: npt.NDArray[np.uint8]
     ) -> tuple[int, int]:
         arrays = self._topics.arrays
         found: tuple[int, int] = put.hold(

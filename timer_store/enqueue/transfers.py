@@ -15,10 +15,8 @@ say which of them are settled, as for every timer. So all of this can be rebuilt
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from delivery import ownership
 from delivery.ownership import JournalEntry, Return, Transfer
@@ -28,17 +26,14 @@ from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.enqueue.enqueue_service import EnqueueService
 from timer_store.enqueue.level_records import LevelRecords
-from timer_store.layout import LOWER_Y, UPPER_Y
+from timer_store.layout import LOWER_Y, NO_OFFSETS, UPPER_Y, Mask, Offsets, Rows
 from timer_store.log.slot_choice import candidates
 from timer_store.log.units import TimerUnits
 from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.pending_counts import PendingCounts
 from timer_store.position import Position
 
-Rows = npt.NDArray[Any]
-Offsets = npt.NDArray[np.int64]
 READ_UNITS = 65_536
-NO_OFFSETS: Offsets = np.empty(0, np.int64)
 
 
 class TransferredUnits:
@@ -94,7 +89,7 @@ class TransferredUnits:
         found = [rows["phys_offset"].min() for rows in self._not_taken() if rows.size]
         return int(min(found)) if found else None
 
-    def limbo(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def limbo(self, rows: Rows) -> Mask:
         """Return which level messages, (n,) `layout.TIMED`, are transferred and not enqueued."""
         found = np.zeros(rows.size, np.bool_)
         for mine in self._not_taken():

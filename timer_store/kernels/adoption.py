@@ -10,15 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes, get_i4, get_i8
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import find_value, parse_number
 from message_store.kernels.scan import read_frame
 from timer_store.kernels.fetch import MARKER, OUT, REAL_QID, REAL_TOPIC, ROLLS
+from timer_store.layout import Rows
 
-Rows = npt.NDArray[Any]
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 DEQUEUED = np.frombuffer(b"TIMER_DEQUEUE_MS", np.uint8).copy()
 KEY = np.frombuffer(b"UNIQ_KEY", np.uint8).copy()

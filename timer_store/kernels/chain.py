@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes, get_i4, get_i8
 from message_store.kernels.kernel import kernel
@@ -30,9 +29,9 @@ from timer_store.layout import (
     STAGED_WAITING,
     TIMER_UNIT,
     UNIT_BYTES,
+    Rows,
 )
 
-Rows = npt.NDArray[Any]
 FAULT_PLACE, FAULT_SIZE, FAULT_MAGIC, FAULT_PREV, FAULT_SLOT = 1, 2, 3, 4, 5
 WALK_LEFT, WALK_FULL = 0, 1  # the chain left the file or ended; there is no room for a row
 

@@ -44,8 +44,8 @@ from timer_store.kernels.fetch import (
     is_entry,
 )
 from timer_store.kernels.transfer import is_delay
+from timer_store.layout import Rows
 
-Rows = npt.NDArray[Any]
 UNREADABLE = 1  # status of a row whose record is not whole: it is not put
 S, T, UNDERSCORE = 83, 84, 95  # S: of the schedule topic, where transferred messages lie
 RECALL_TAG = np.frombuffer(b"TAGS\x01_RECALL_TAG_\x02", np.uint8).copy()

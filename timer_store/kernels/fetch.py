@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.encode import takes_queue_offset
@@ -38,9 +37,9 @@ from timer_store.layout import (
     TIMED_BROKEN,
     TIMED_MARKER,
     TIMED_PLAIN,
+    Rows,
 )
 
-Rows = npt.NDArray[Any]
 SECONDS_MAX = 10**15
 R, D = 82, 68
 

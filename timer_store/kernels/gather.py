@@ -46,9 +46,9 @@ from timer_store.layout import (
     TEXT_LEVEL,
     TEXT_MARKER,
     UPPER_Y,
+    Rows,
 )
 
-Rows = npt.NDArray[Any]
 NOT_HERE = -1
 SKIPPED = 1  # status of a row that is not to be put: its record is gone
 

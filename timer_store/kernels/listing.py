@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes, get_i4, get_i8
 from message_store.kernels.kernel import kernel
@@ -19,8 +18,7 @@ from timer_store.kernels.chain import (
     find_sorted,
     is_marker,
 )
-
-Rows = npt.NDArray[Any]
+from timer_store.layout import Rows
 
 
 @kernel

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.encode import PROPERTY_BYTES_MAX, property_bytes
@@ -23,9 +22,7 @@ from message_store.layout import (
     TIMER_ILLEGAL,
     TIMER_NONE,
 )
-from timer_store.layout import DUE_MS_MAX
-
-Rows = npt.NDArray[Any]
+from timer_store.layout import DUE_MS_MAX, Rows
 
 # Indexes of the numbers that `hold` reads.
 TIMER, SCHEDULE, HALF, NOW_MS, MAX_DELAY_MS, PRECISION_MS, SPREAD_MS = range(7)

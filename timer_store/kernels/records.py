@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.scan import read_frame
-
-Rows = npt.NDArray[Any]
+from timer_store.layout import Rows
 
 
 @kernel

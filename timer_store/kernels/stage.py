@@ -13,12 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.kernel import kernel
-from timer_store.layout import MAGIC_DEFAULT, STAGED_WAITING
+from timer_store.layout import MAGIC_DEFAULT, STAGED_WAITING, Rows
 
-Rows = npt.NDArray[Any]
 DIGIT_BITS = 11
 DIGITS = 1 << DIGIT_BITS
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
@@ -23,9 +22,8 @@ from message_store.kernels.properties import parse_number
 from message_store.kernels.scan import read_frame
 from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
 from timer_store.kernels.fetch import REAL_QID, REAL_TOPIC, R, is_entry, set_topic
-from timer_store.layout import NAME_AS_IS, TIMED_PLAIN, UPPER_Y
+from timer_store.layout import NAME_AS_IS, TIMED_PLAIN, UPPER_Y, Rows
 
-Rows = npt.NDArray[Any]
 D, UNDERSCORE = 68, 95
 DELA = np.frombuffer(b"DELA", np.uint8).copy()
 CRC32 = np.frombuffer(b"__CRC32#", np.uint8).copy()

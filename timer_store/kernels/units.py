@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes, get_i4, get_i8, put_i4, put_i8
 from message_store.kernels.kernel import kernel
@@ -37,9 +36,9 @@ from timer_store.layout import (
     TIMED_MARKER,
     UNIT_BYTES,
     WHEEL_SLOTS,
+    Rows,
 )
 
-Rows = npt.NDArray[Any]
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 UNDO_COLUMNS = 5  # where the slot lies (-1: untouched), tick, first_pos, last_pos, num
 TOUCH_ROWS = 32

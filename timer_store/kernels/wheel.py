@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.bytes import Bytes, get_i4, get_i8, put_i4, put_i8
 from message_store.kernels.kernel import kernel
-from timer_store.layout import SLOT_BYTES, TIMER_SLOT, WHEEL_SLOTS
+from timer_store.layout import SLOT_BYTES, TIMER_SLOT, WHEEL_SLOTS, Rows
 
-Rows = npt.NDArray[Any]
 PAGE_BYTES: Final = 4_096
 PAGE_SLOTS: Final = PAGE_BYTES // SLOT_BYTES
 PAGE_USED, PAGE_CHANGED = 1, 2

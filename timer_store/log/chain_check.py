@@ -9,21 +9,18 @@ Recovery, verification, lists and delivery all look at slots and units through t
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.errors import CorruptStore
 from timer_store import layout
 from timer_store.kernels import chain
+from timer_store.layout import Mask, Offsets, Rows
 from timer_store.log.timer_log import TimerLog
 from timer_store.log.wheel import TimerWheel
 
-Rows = npt.NDArray[Any]
-Longs = npt.NDArray[np.int64]
 LONG_MAX: Final = (1 << 63) - 1
-NO_OFFSETS: Final[Longs] = np.empty(0, np.int64)
 FAULT_TEXTS: Final = {
     chain.FAULT_PLACE: "no unit can lie there",
     chain.FAULT_SIZE: "there is no unit",
@@ -47,7 +44,7 @@ def check_slots(slots: Rows, log_end: int) -> Rows:
     return cursors
 
 
-def cursors_of(log: TimerLog, wheel: TimerWheel, ticks: Longs) -> Rows:
+def cursors_of(log: TimerLog, wheel: TimerWheel, ticks: Offsets) -> Rows:
     """Return the start of a walk along the slots of `ticks`, (n,) `layout.CURSOR`."""
     slots = np.zeros(ticks.size, layout.SLOT)
     slots["tick"] = ticks
@@ -68,12 +65,12 @@ def chain_error(log: TimerLog, pos: int, fault: int, slot_ms: int | None = None)
     return log.fault(pos, text if slot_ms is None else f"slot {slot_ms} points here, but {text}")
 
 
-def is_pending(units: Rows) -> npt.NDArray[np.bool_]:
+def is_pending(units: Rows) -> Mask:
     """Return which units, (n,) `layout.LOGGED`, hold a timer: no markers, none that is settled."""
     return np.asarray((units["due_ms"] >= 0) & (units["magic"] & layout.MAGIC_DELETE == 0))
 
 
-def new_walk(last_pos: int) -> Longs:
+def new_walk(last_pos: int) -> Offsets:
     """Return the start of a walk along one chain."""
     walk = np.zeros(chain.WALK_SIZE, np.int64)
     walk[chain.WALK_POS], walk[chain.WALK_PHYS] = last_pos, LONG_MAX

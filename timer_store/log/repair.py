@@ -23,11 +23,8 @@ from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.kernels import units as kernels
 from timer_store.kernels.wheel import set_slots, slots_behind
-from timer_store.layout import UNIT_BYTES
+from timer_store.layout import NO_OFFSETS, UNIT_BYTES, Offsets, Rows
 from timer_store.log.chain_check import (
-    NO_OFFSETS,
-    Longs,
-    Rows,
     chain_error,
     check_slots,
     cursors_of,
@@ -53,12 +50,12 @@ class Relinked(NamedTuple):
 
     units: int
     corrected: int
-    too_far: Longs
-    damaged: Longs
+    too_far: Offsets
+    damaged: Offsets
 
 
 def repair(
-    log: TimerLog, wheel: TimerWheel, log_end: int, skip: Longs = NO_OFFSETS
+    log: TimerLog, wheel: TimerWheel, log_end: int, skip: Offsets = NO_OFFSETS
 ) -> list[CorruptStore]:
     """Cut the timer log at `log_end` and move the slots that point after it back.
 
@@ -86,7 +83,7 @@ def repair(
     return found
 
 
-def recount(log: TimerLog, wheel: TimerWheel, slot_ms: Longs, skip: Longs = NO_OFFSETS) -> None:
+def recount(log: TimerLog, wheel: TimerWheel, slot_ms: Offsets, skip: Offsets = NO_OFFSETS) -> None:
     """Count the timers of slots again.
 
     Args:
@@ -100,7 +97,7 @@ def recount(log: TimerLog, wheel: TimerWheel, slot_ms: Longs, skip: Longs = NO_O
     set_slots(wheel.data, wheel.pages, cursors["tick"], last_pos, cursors["count"])
 
 
-def _count(log: TimerLog, wheel: TimerWheel, cursors: Rows, skip: Longs) -> None:
+def _count(log: TimerLog, wheel: TimerWheel, cursors: Rows, skip: Offsets) -> None:
     for file in reversed(log.files):
         chain.count_pending(file.data, file.base, cursors, wheel.precision_ms, skip)
 
@@ -140,7 +137,7 @@ def relink(
     log: TimerLog,
     wheel: TimerWheel,
     from_ms: int,
-    skip: Longs = NO_OFFSETS,
+    skip: Offsets = NO_OFFSETS,
     progress: Progress | None = None,
 ) -> Relinked:
     """Rebuild every slot from the units of the whole log.
@@ -181,8 +178,12 @@ def relink(
 
 
 def _relink_part(
-    wheel: TimerWheel, file: UnitFile, part: tuple[int, int], numbers: tuple[int, ...], skip: Longs
-) -> tuple[int, Longs]:
+    wheel: TimerWheel,
+    file: UnitFile,
+    part: tuple[int, int],
+    numbers: tuple[int, ...],
+    skip: Offsets,
+) -> tuple[int, Offsets]:
     """Link units of one file; return (position to go on at, what `log.patch` must correct)."""
     fixes = np.empty((min(FIXES_MAX, (part[1] - part[0]) // UNIT_BYTES), 2), np.int64)
     following, found = kernels.relink(

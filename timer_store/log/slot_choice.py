@@ -16,10 +16,10 @@ Source: TimerMessageStore.doEnqueue, where the roll time depends on the moment o
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
+
+from timer_store.layout import Rows
 
 Times = npt.NDArray[np.int64]
 
@@ -34,7 +34,7 @@ def slot_times(due_ms: Times, read_ms: int, staged_ms: int, window_ms: int) -> T
     return np.asarray(np.maximum(own_ms - laps * window_ms, read_ms))
 
 
-def place(rows: npt.NDArray[Any], read_ms: int, staged_ms: int, window_ms: int) -> None:
+def place(rows: Rows, read_ms: int, staged_ms: int, window_ms: int) -> None:
     """Set `slot_ms` of (n,) `layout.TIMED` rows."""
     rows["slot_ms"] = slot_times(rows["due_ms"], read_ms, staged_ms, window_ms)
 

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +33,8 @@ from message_store.log.zeroing import whole_size
 from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.kernels import units as kernels
-from timer_store.layout import BLANK, TIMER_BLANK, TIMER_UNIT, UNIT_BYTES
+from timer_store.layout import BLANK, TIMER_BLANK, TIMER_UNIT, UNIT_BYTES, Offsets, Rows
 
-Offsets = npt.NDArray[np.int64]
-Rows = npt.NDArray[Any]
 BLANK_BYTES: Final = TIMER_BLANK.itemsize
 FILE_BYTES_DEFAULT: Final = 104_857_600
 FILE_BYTES_MAX: Final = (1 << 31) - 1
@@ -154,7 +152,7 @@ class TimerLog:
             raise self.fault(pos, f"the log ends at {self.end}")
         return bisect.bisect_right(self.files, pos, key=lambda f: f.base) - 1
 
-    def unit(self, pos: int) -> npt.NDArray[Any]:
+    def unit(self, pos: int) -> Rows:
         """Return the unit at `pos`, () `layout.LOGGED`.
 
         Raises:

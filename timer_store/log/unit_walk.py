@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from timer_store import layout
-from timer_store.layout import UNIT_BYTES
+from timer_store.layout import UNIT_BYTES, Mask, Rows
 from timer_store.log.chain_check import is_pending
 from timer_store.state import TimerState
 
-Rows = npt.NDArray[Any]
 PIECE_UNITS = 16_384
 
 
@@ -59,13 +57,13 @@ class UnitWalk:
         rows, self._pos = log.read_piece(self._pos, self._end, self._out)
         return rows[self._is_wanted(rows)]
 
-    def _is_wanted(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def _is_wanted(self, rows: Rows) -> Mask:
         wanted = is_pending(rows) & (rows["phys_offset"] < self._until)
         wanted &= rows["phys_offset"] >= self._state.store.min_offset
         return np.asarray(wanted & not_loaded(self._state, rows["slot_ms"]))
 
 
-def not_loaded(state: TimerState, slot_ms: Any) -> npt.NDArray[np.bool_]:
+def not_loaded(state: TimerState, slot_ms: Any) -> Mask:
     """Return which slots are not loaded, not in part either."""
     position = state.position
     width_ms = state.config.precision_ms if position.part is not None else 0

@@ -24,13 +24,10 @@ from timer_store import layout
 from timer_store.kernels import chain
 from timer_store.kernels import units as kernels
 from timer_store.kernels.wheel import add_num
-from timer_store.layout import UNIT_BYTES
+from timer_store.layout import NO_OFFSETS, UNIT_BYTES, Offsets, Rows
 from timer_store.log import repair
 from timer_store.log.chain_check import (
     LONG_MAX,
-    NO_OFFSETS,
-    Longs,
-    Rows,
     chain_error,
     cursors_of,
     new_walk,
@@ -131,7 +128,7 @@ class TimerUnits:
 
     # -- read -----------------------------------------------------------------------------------
 
-    def read_slot(self, slot_ms: int, *, skip: Longs = NO_OFFSETS) -> SlotRows:
+    def read_slot(self, slot_ms: int, *, skip: Offsets = NO_OFFSETS) -> SlotRows:
         """Return the pending timers in the slot that covers `slot_ms`, oldest unit first.
 
         Args:
@@ -147,7 +144,7 @@ class TimerUnits:
         count_max: int,
         *,
         after: tuple[int, int] | None = None,
-        skip: Longs = NO_OFFSETS,
+        skip: Offsets = NO_OFFSETS,
     ) -> SlotRows:
         """Return a slot as a whole if it has at most `count_max` units, else in parts.
 
@@ -165,7 +162,7 @@ class TimerUnits:
             after = (-1, -1)
         return self._read_least(slot_ms, count_max, after, skip)
 
-    def read_parts(self, slot_ms: int, *, skip: Longs = NO_OFFSETS) -> Iterator[Rows]:
+    def read_parts(self, slot_ms: int, *, skip: Offsets = NO_OFFSETS) -> Iterator[Rows]:
         """Yield the pending timers in a slot, (n,) `layout.STAGED`, many at a time.
 
         Where its chain ends too early, what follows is missing without a word.
@@ -178,7 +175,7 @@ class TimerUnits:
                 return
             after = int(part.rows[-1]["due_ms"]), int(part.rows[-1]["phys_offset"])
 
-    def _read_up_to(self, slot_ms: int, skip: Longs, count_max: int) -> tuple[SlotRows, bool]:
+    def _read_up_to(self, slot_ms: int, skip: Offsets, count_max: int) -> tuple[SlotRows, bool]:
         """Return a slot's units, and whether there are more than `count_max`."""
         slot = self.wheel.slot(slot_ms)
         out = np.empty(min(max(slot.num, 0) + 16, count_max), layout.STAGED)
@@ -199,7 +196,7 @@ class TimerUnits:
         rows, markers = _waiting(out[out.size - int(walk[chain.WALK_ROWS]) :], walk)
         return SlotRows(rows, markers, True, broken), False
 
-    def _file_at(self, walk: Longs) -> UnitFile | None:
+    def _file_at(self, walk: Offsets) -> UnitFile | None:
         """Return the file that a walk goes on in; None at its end. Past the log is a fault."""
         pos = int(walk[chain.WALK_POS])
         if pos < self.log.min_pos:
@@ -209,11 +206,11 @@ class TimerUnits:
             return None
         return self.log.files[self.log.index_of(pos)]
 
-    def _broken(self, walk: Longs) -> CorruptStore:
+    def _broken(self, walk: Offsets) -> CorruptStore:
         return chain_error(self.log, int(walk[chain.WALK_POS]), int(walk[chain.WALK_FAULT]))
 
     def _read_least(
-        self, slot_ms: int, count_max: int, after: tuple[int, int], skip: Longs
+        self, slot_ms: int, count_max: int, after: tuple[int, int], skip: Offsets
     ) -> SlotRows:
         heap = np.empty((count_max, 3), np.int64)
         walk = self._walk_least(slot_ms, after, skip, heap)
@@ -229,7 +226,9 @@ class TimerUnits:
         broken = self._broken(walk) if walk[chain.WALK_FAULT] else None
         return SlotRows(rows, rows[:0], count <= count_max, broken)
 
-    def _walk_least(self, slot_ms: int, after: tuple[int, int], skip: Longs, heap: Longs) -> Longs:
+    def _walk_least(
+        self, slot_ms: int, after: tuple[int, int], skip: Offsets, heap: Offsets
+    ) -> Offsets:
         slot = self.wheel.slot(slot_ms)
         walk = new_walk(slot.last_pos)
         key = (slot.tick, self.precision_ms)
@@ -239,7 +238,7 @@ class TimerUnits:
                 break
         return walk
 
-    def _settled_in(self, slot_ms: int) -> Longs:
+    def _settled_in(self, slot_ms: int) -> Offsets:
         """Return the records of a slot's settled units."""
         parts = [NO_OFFSETS]
         walk = new_walk(self.wheel.slot(slot_ms).last_pos)
@@ -252,7 +251,7 @@ class TimerUnits:
             walk[chain.WALK_ROWS] = 0
         return distinct(*parts)
 
-    def read(self, positions: Longs) -> Rows:
+    def read(self, positions: Offsets) -> Rows:
         """Return the units at log positions as (n,) `layout.STAGED`, in the order asked for.
 
         Raises:
@@ -267,7 +266,7 @@ class TimerUnits:
             raise self.log.fault(int(positions[missing[0]]), "there is no unit")
         return rows
 
-    def _files_of(self, positions: Longs) -> list[UnitFile]:
+    def _files_of(self, positions: Offsets) -> list[UnitFile]:
         """Return the files that hold some of the positions, or lie between."""
         if not positions.size:
             return []
@@ -276,7 +275,7 @@ class TimerUnits:
 
     # -- single timers --------------------------------------------------------------------------
 
-    def find(self, phys_offsets: Longs, slot_ms: Longs | int) -> Longs:
+    def find(self, phys_offsets: Offsets, slot_ms: Offsets | int) -> Offsets:
         """Return where the units of timers lie in the timer log, -1 for those without.
 
         Args:
@@ -295,7 +294,7 @@ class TimerUnits:
         out[order] = self._find_ordered(wanted[other], ticks[other])[np.cumsum(other) - 1]
         return out
 
-    def _find_ordered(self, wanted: Longs, ticks: Longs) -> Longs:
+    def _find_ordered(self, wanted: Offsets, ticks: Offsets) -> Offsets:
         """Find units; (wanted, ticks) ascends by tick, then record."""
         found = np.full(wanted.size, -1, np.int64)
         self._guess(wanted, ticks, found)
@@ -304,7 +303,7 @@ class TimerUnits:
             found[left] = self._match(wanted[left], ticks[left])
         return found
 
-    def _guess(self, wanted: Longs, ticks: Longs, found: Longs) -> None:
+    def _guess(self, wanted: Offsets, ticks: Offsets, found: Offsets) -> None:
         """Find the units that lie in the order of their records, most of them."""
         files = [file for file in self.log.files if self.log.end_in(file) > file.base]
         firsts = [self._first_record(file) for file in files]
@@ -325,7 +324,7 @@ class TimerUnits:
         except CorruptStore:
             return 0
 
-    def _match(self, wanted: Longs, ticks: Longs) -> Longs:
+    def _match(self, wanted: Offsets, ticks: Offsets) -> Offsets:
         """Find units by walking their slots."""
         found = np.full(wanted.size, -1, np.int64)
         starts = np.flatnonzero(np.diff(ticks, prepend=ticks[0] - 1))
@@ -336,7 +335,7 @@ class TimerUnits:
             chain.match(file.data, file.base, cursors, self.precision_ms, wanted, found)
         return found
 
-    def settle(self, positions: Longs, *, copied: bool = False) -> int:
+    def settle(self, positions: Offsets, *, copied: bool = False) -> int:
         """Mark units as settled early; their slots have one timer less. Return how many.
 
         Markers are marked too, but do not count. Units that are settled already and units in
@@ -355,7 +354,7 @@ class TimerUnits:
         add_num(self.wheel.data, self.wheel.pages, ticks, -1)
         return int(np.count_nonzero(ticks))
 
-    def discount(self, positions: Longs) -> None:
+    def discount(self, positions: Offsets) -> None:
         """Do the half of `settle` that concerns the slots: they have one timer less.
 
         Raises:
@@ -364,7 +363,7 @@ class TimerUnits:
         _, _, ticks = self._settled(positions, copied=False)
         add_num(self.wheel.data, self.wheel.pages, ticks, -1)
 
-    def bury(self, positions: Longs, *, copied: bool = False) -> None:
+    def bury(self, positions: Offsets, *, copied: bool = False) -> None:
         """Do the other half: mark the units. A thread may do it.
 
         Args:
@@ -376,7 +375,7 @@ class TimerUnits:
         positions, due, _ = self._settled(positions, copied=copied)
         self.log.bury(positions, due)
 
-    def _settled(self, positions: Longs, *, copied: bool) -> tuple[Longs, Longs, Longs]:
+    def _settled(self, positions: Offsets, *, copied: bool) -> tuple[Offsets, Offsets, Offsets]:
         """Return (positions ascending, their new due_ms, the ticks that have one timer less)."""
         positions = positions[positions >= self.log.min_pos]
         if (np.diff(positions) <= 0).any():  # many come in order
@@ -394,7 +393,7 @@ class TimerUnits:
                 raise self.log.fault(int(mine[-1 - state]), "there is no unit")
         return positions, due, ticks
 
-    def set_due(self, positions: Longs, due_ms: Longs) -> None:
+    def set_due(self, positions: Offsets, due_ms: Offsets) -> None:
         """Write exact due times into units that lack them (Apache's).
 
         Raises:
@@ -405,14 +404,14 @@ class TimerUnits:
 
     # -- after a crash --------------------------------------------------------------------------
 
-    def repair(self, log_end: int, *, skip: Longs = NO_OFFSETS) -> list[CorruptStore]:
+    def repair(self, log_end: int, *, skip: Offsets = NO_OFFSETS) -> list[CorruptStore]:
         """Cut the timer log at `log_end` and move slots back that point after it.
 
         See `timer_store.log.repair`, as for the next three.
         """
         return repair.repair(self.log, self.wheel, log_end, skip)
 
-    def recount(self, slot_ms: Longs, *, skip: Longs = NO_OFFSETS) -> None:
+    def recount(self, slot_ms: Offsets, *, skip: Offsets = NO_OFFSETS) -> None:
         """Count the timers of some slots again."""
         repair.recount(self.log, self.wheel, slot_ms, skip)
 
@@ -424,7 +423,7 @@ class TimerUnits:
         self,
         from_ms: int,
         *,
-        skip: Longs = NO_OFFSETS,
+        skip: Offsets = NO_OFFSETS,
         progress: Progress | None = None,
     ) -> Relinked:
         """Rebuild every slot from `from_ms` on from the log."""
@@ -448,7 +447,7 @@ def _grown(out: Rows, size: int) -> Rows:
     return larger
 
 
-def _waiting(rows: Rows, walk: Longs) -> tuple[Rows, Rows]:
+def _waiting(rows: Rows, walk: Offsets) -> tuple[Rows, Rows]:
     """Return (timers, markers) of the units of a walk: no settled ones, no second ones."""
     markers = rows[:0]
     if walk[chain.WALK_MIXED]:

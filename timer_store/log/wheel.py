@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from message_store.log.commit_log import sync_directory
 from timer_store import layout
 from timer_store.kernels import wheel as kernels
 from timer_store.kernels.wheel import PAGE_BYTES, PAGE_CHANGED, PAGE_USED
-from timer_store.layout import SLOT_BYTES, TIMER_SLOT, WHEEL_BYTES, WHEEL_SLOTS
+from timer_store.layout import SLOT_BYTES, TIMER_SLOT, WHEEL_BYTES, WHEEL_SLOTS, Offsets, Rows
 
 WHEEL_PAGES: Final = WHEEL_BYTES // PAGE_BYTES
 READ_BYTES: Final = 1 << 20
@@ -58,7 +58,7 @@ NO_UNITS = Slot(-1, -1, -1, 0, 0)
 class Captured(NamedTuple):
     """Changed pages as they were at one instant: (n,) page numbers, (n, 4096) their bytes."""
 
-    pages: npt.NDArray[np.int64]
+    pages: Offsets
     data: npt.NDArray[np.uint8]
 
 
@@ -165,7 +165,7 @@ class TimerWheel:
         tick = int(kernels.next_live(self.data, self.pages, first, count))
         return None if tick < 0 else tick * self.precision_ms
 
-    def live(self, from_ms: int, until_ms: int | None = None) -> npt.NDArray[Any]:
+    def live(self, from_ms: int, until_ms: int | None = None) -> Rows:
         """Return the slots with units that begin before `until_ms`, from that of `from_ms` on.
 
         Returns:
@@ -176,7 +176,7 @@ class TimerWheel:
 
     def live_parts(
         self, from_ms: int, until_ms: int | None = None, slots_max: int = LIST_SLOTS
-    ) -> Iterator[npt.NDArray[Any]]:
+    ) -> Iterator[Rows]:
         """Yield the same in arrays of at most `slots_max` slots."""
         first, count = self._ticks(from_ms, until_ms)
         while count > 0:
@@ -193,7 +193,7 @@ class TimerWheel:
             return first, WHEEL_SLOTS
         return first, min(max(-(-until_ms // self.precision_ms) - first, 0), WHEEL_SLOTS)
 
-    def forecast(self, from_ms: int, width_ms: int, count: int) -> npt.NDArray[np.int64]:
+    def forecast(self, from_ms: int, width_ms: int, count: int) -> Offsets:
         """Return the number of pending timers in each of `count` spans from `from_ms` on.
 
         Timers that roll are told where they are looked at next.

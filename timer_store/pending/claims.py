@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Offsets = npt.NDArray[np.int64]
+from timer_store.layout import NO_OFFSETS, Mask, Offsets
 
 
 class Returned(NamedTuple):
@@ -73,9 +72,9 @@ class Claims:
     def heard(self) -> Offsets:
         """Return the log offsets of timers that were added since `listen`, and keep no more."""
         heard, self._heard = self._heard, None
-        return np.concatenate([np.empty(0, np.int64), *(heard or ())])
+        return np.concatenate([NO_OFFSETS, *(heard or ())])
 
-    def has(self, phys_offset: Offsets) -> npt.NDArray[np.bool_]:
+    def has(self, phys_offset: Offsets) -> Mask:
         """Return which of these timers are settled."""
         known, found = self._positions, np.zeros(phys_offset.size, np.bool_)
         if known:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -11,10 +9,9 @@ from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from timer_store.kernels import decide as kernels
+from timer_store.layout import Offsets, Rows
 from timer_store.names import TIMER_TOPIC
 
-Rows = npt.NDArray[Any]
-Offsets = npt.NDArray[np.int64]
 BATCH_ROWS = 4_096
 BATCH_BYTES_MAX = 8 << 20  # of the records they are made of; one may exceed it
 WHY_DAMAGED = "its record in the commit log is damaged"

@@ -24,7 +24,6 @@ from collections import deque
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from delivery.ownership import JournalEntry
 from delivery.pending import Decided, Verdict
@@ -32,12 +31,10 @@ from message_store.config import INT_MAX
 from message_store.ranges import distinct, is_among
 from timer_store import layout
 from timer_store.enqueue.flow_control import beyond, crowded
+from timer_store.layout import Mask, Offsets, Rows
 from timer_store.log.slot_choice import candidates
 from timer_store.state import TimerState
 
-Rows = npt.NDArray[Any]
-Offsets = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 NOWHERE, STAGED, QUEUED = -1, -2, -3  # instead of a unit's place
 
 

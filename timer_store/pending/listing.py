@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.errors import RecordUnreadable
 from message_store.ranges import distinct, is_in
@@ -26,6 +25,7 @@ from message_store.text import java_hash
 from timer_store import layout
 from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.kernels import listing as kernels
+from timer_store.layout import Mask, Offsets, Row, Rows
 from timer_store.log.chain_check import chain_error, check_slots
 from timer_store.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from timer_store.pending.decisions import NOWHERE
@@ -34,7 +34,6 @@ from timer_store.position import is_after
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
-Rows = npt.NDArray[Any]
 LIMIT_MAX: Final = 1_000
 LOOK_UNITS: Final = 16_384  # in one call, but for one slot that has more
 PART_ROWS: Final = 16_384  # of a slot, at a time
@@ -115,7 +114,7 @@ class Query:
         """Whether times are left out."""
         return self.from_ms > 0 or self.to_ms < LONG_MAX
 
-    def matches(self, rows: Rows) -> npt.NDArray[np.bool_]:
+    def matches(self, rows: Rows) -> Mask:
         """Return which rows may be meant; the record decides where the due time is not known."""
         due_ms = rows["due_ms"]
         fits = (due_ms == 0) | ((due_ms >= self.from_ms) & (due_ms < self.to_ms))
@@ -311,7 +310,7 @@ class _Walk:
             behind.append((slot_ms + at.lap * self._window_ms, LONG_MAX))
         return max(behind, default=None)
 
-    def _note_laps(self, laps: npt.NDArray[np.int64]) -> None:
+    def _note_laps(self, laps: Offsets) -> None:
         at = self._at
         higher = laps[laps > at.lap]
         if higher.size:
@@ -382,7 +381,7 @@ def _by_key(timers: TimerStore, query: Query) -> Page:
     return Page(page, min(query.skip, len(fits)), None, [])
 
 
-def describe(timers: TimerStore, row: Any) -> dict[str, Any]:
+def describe(timers: TimerStore, row: Row) -> dict[str, Any]:
     """Return what an operator wants to know of one timer; its record is read."""
     phys_offset, due_ms = int(row["phys_offset"]), int(row["due_ms"])
     told: dict[str, Any] = {

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from delivery.pending import Decided, Found, Hooks, Offsets, Verdict, none_found
+from delivery.pending import Decided, Found, Hooks, Verdict, none_found
 from delivery.quarantine import origin_of
 from message_store.errors import RecordUnreadable
 from message_store.index.key_search import HIT_UNIQUE, Matches, frames, search
 from timer_store import layout
+from timer_store.layout import Offsets, Row, Rows
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.decisions import NOWHERE, Decisions
 
 if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
-Rows = npt.NDArray[Any]
 PIECE_UNITS = 8_192
 MOVES_MAX = 10_000  # of one timer, that are followed
 
@@ -61,7 +61,7 @@ class PendingTimers:
         due_ms: Offsets = np.where(rows["kind"] == layout.TIMED_PLAIN, rows["due_ms"], -1)
         return due_ms
 
-    async def _follow(self, row: Any) -> tuple[Any, Verdict]:
+    async def _follow(self, row: Row) -> tuple[Any, Verdict]:
         """Return the newest copy of a timer that does not wait itself, and how it stands."""
         unique = self._unique_of(row)
         if not unique:
@@ -78,7 +78,7 @@ class PendingTimers:
             return row, Verdict.DONE
         return row, await self._end_of(row, mine, unique)
 
-    def _unique_of(self, row: Any) -> str:
+    def _unique_of(self, row: Row) -> str:
         try:
             record = self._timers.store.read_record(int(row["phys_offset"]))
         except RecordUnreadable:
@@ -134,7 +134,7 @@ class PendingTimers:
             if plain.size:
                 gone[name] = await self._end_of(plain[-1], mine, keys[name])
 
-    async def _end_of(self, row: Any, mine: Rows, key: str) -> Verdict:
+    async def _end_of(self, row: Row, mine: Rows, key: str) -> Verdict:
         """Return what became of a timer that does not wait, given the records with its key."""
         markers = mine[mine["kind"] == layout.TIMED_MARKER]
         if (markers["origin"] == row["phys_offset"]).any():
@@ -146,7 +146,7 @@ class PendingTimers:
             return Verdict.CANCELLED
         return Verdict.DELIVERED
 
-    async def _is_delivered(self, row: Any, key: str) -> bool:
+    async def _is_delivered(self, row: Row, key: str) -> bool:
         """Return whether the log has the delivery of a timer."""
         store = self._timers.store
         if row["topic_index"] < 0:

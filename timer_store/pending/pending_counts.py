@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.queues.topic_table import TopicTable
+from timer_store.layout import Offsets
 
 Counts = npt.NDArray[np.int64]
 
@@ -30,9 +31,7 @@ class PendingCounts:
         self._by_file: dict[int, int] = {}  # first log offset of the file: timers
         self.total = 0
 
-    def note(
-        self, topic_index: npt.NDArray[np.int32], phys_offset: npt.NDArray[np.int64], sign: int
-    ) -> None:
+    def note(self, topic_index: npt.NDArray[np.int32], phys_offset: Offsets, sign: int) -> None:
         """Add (`sign` 1) or take off (-1) timers of these real topics and log offsets."""
         count = int(phys_offset.size)
         if not count:
@@ -47,7 +46,7 @@ class PendingCounts:
         self._by_topic += sign * counts
         self._note_files(phys_offset // self._file_bytes, sign)
 
-    def _note_files(self, numbers: npt.NDArray[np.int64], sign: int) -> None:
+    def _note_files(self, numbers: Offsets, sign: int) -> None:
         first = int(numbers.min())
         counts = np.bincount(numbers - first)
         for at in np.flatnonzero(counts).tolist():

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store import layout as store_layout
 from message_store.errors import RecordUnreadable
@@ -15,10 +14,9 @@ from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.kernels.fetch import from_records
 from timer_store.kernels.records import units_at
+from timer_store.layout import Offsets, Rows
 from timer_store.names import TIMER_TOPIC
 
-Rows = npt.NDArray[Any]
-Offsets = npt.NDArray[np.int64]
 ReadTransferred = Callable[[Offsets], tuple[Rows, Offsets]]
 
 
@@ -38,7 +36,7 @@ class RecordReader:
         self._text = np.zeros(1, layout.TIMER_TEXT)
         self._frames = np.zeros(1, store_layout.SCANNED)
 
-    def read(self, offsets: npt.NDArray[np.int64]) -> Rows:
+    def read(self, offsets: Offsets) -> Rows:
         """Return (n,) `layout.TIMED`, one for each log offset, in their order.
 
         What is no timer, or is not there any more, is TIMED_BROKEN.
