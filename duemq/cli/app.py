@@ -9,16 +9,10 @@ import typer
 from typer.core import TyperGroup
 
 from duemq.cli.cache_home import use_writable_cache
+from duemq.cli.command import command
 from duemq.cli.exits import MEANINGS, errors_become_exits
 from duemq.cli.migrate import migrate_app
-from duemq.cli.options import (
-    AsJson,
-    BrokerAddress,
-    ConfigFile,
-    Namesrv,
-    Overrides,
-    collect_properties,
-)
+from duemq.cli.options import AsJson, Configuration, EventsAsJson, LoggingFile, Target
 from duemq.cli.output import notice
 from duemq.cli.reconcile import reconcile_app
 from duemq.cli.timers import timers_app
@@ -77,46 +71,38 @@ def root(
         raise typer.Exit
 
 
-@app.command()
+@command(app, example="broker -c broker.conf")
 def broker(
-    config: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    configuration: Configuration,
     namesrv: Annotated[
         str, typer.Option("--namesrv", "-n", metavar="HOST:PORT", help="Name servers.")
     ] = "",
-    logging: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Logging configuration (logging.ini).")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print events (ready, stopped) as JSON lines.")
-    ] = False,
+    logging: LoggingFile = None,
+    as_json: EventsAsJson = False,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C; SIGHUP reads the configuration file again."""
     from duemq.cli.serve import serve_broker
 
-    serve_broker(
-        config, collect_properties(config, overrides, namesrv), overrides, logging, as_json=as_json
-    )
+    file, overrides = configuration.config, configuration.overrides
+    properties = configuration.properties(namesrv)
+    serve_broker(file, properties, overrides, logging, as_json=as_json)
 
 
-@app.command()
+@command(app, example="namesrv --set listenPort=9876")
 def namesrv(
-    config: ConfigFile = None,
-    overrides: Overrides = None,
-    logging: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Logging configuration (logging.ini).")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print events (ready, stopped) as JSON lines.")
-    ] = False,
+    *,
+    configuration: Configuration,
+    logging: LoggingFile = None,
+    as_json: EventsAsJson = False,
 ) -> None:
     """Run a name server until SIGTERM or Ctrl-C."""
     from duemq.cli.serve import serve_namesrv
 
-    serve_namesrv(collect_properties(config, overrides), logging, as_json=as_json)
+    serve_namesrv(configuration.properties(), logging, as_json=as_json)
 
 
-@app.command()
+@command(app, example="send orders hello --at +90s")
 def send(
     topic: Annotated[str, typer.Argument(help="Topic to send to.")] = "",
     body: Annotated[
@@ -137,9 +123,8 @@ def send(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="With --from: send what is missing.")] = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Send a message, by level or for a time if wanted, and print where it was stored."""
     from duemq.cli.messages import Outgoing, send_messages
@@ -157,17 +142,17 @@ def send(
             raise UsageError(
                 f"{from_file} names what its messages are sent with: leave out {', '.join(named)}"
             )
-        send_file(from_file, namesrv=namesrv, broker=broker, really=yes, as_json=as_json)
+        send_file(from_file, target, really=yes)
         return
     if not topic or body is None:
         raise UsageError("name a topic and a body, or --from FILE")
     outgoing = Outgoing(
         topic, body, level=level, tag=tag, key=key, queue_id=queue, count=count, at=at
     )
-    send_messages(outgoing, namesrv=namesrv, broker=broker, as_json=as_json)
+    send_messages(outgoing, target)
 
 
-@app.command()
+@command(app, example="consume orders --count 10")
 def consume(
     topic: Annotated[str, typer.Argument(help="Topic to read.")],
     group: Annotated[str, typer.Option(help="Consumer group that keeps the progress.")] = (
@@ -181,61 +166,58 @@ def consume(
     from_first: Annotated[
         bool, typer.Option("--from-first", help="A new group starts at the oldest message.")
     ] = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Read a topic and print each message as it comes."""
     from duemq.cli.consume import Wanted, consume_messages
 
     wanted = Wanted(topic, group, count=count, wait_s=wait_s, tag=tag, from_first=from_first)
-    consume_messages(wanted, namesrv=namesrv, broker=broker, as_json=as_json)
+    consume_messages(wanted, target)
 
 
-@app.command()
+@command(app, example="levels --watch")
 def levels(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Show each level: pending messages, the next due moment, how late deliveries were."""
     from duemq.cli.levels import show_levels
 
-    show_levels(namesrv=namesrv, broker=broker, watch=watch, as_json=as_json)
+    show_levels(target, watch=watch)
 
 
-@message_app.command("show")
+@command(message_app, "show", example="message show 7F00000100002A9F0000000000000000")
 def message_show(
     message_id: Annotated[str, typer.Argument(help="Message id, one of its keys, or offset id.")],
     topic: Annotated[str, typer.Option(help="Only messages for this topic.")] = "",
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Show a message in any state: when it is due or was delivered, and what happened to it."""
     from duemq.cli.message_show import show_message
 
-    show_message(message_id, topic, namesrv=namesrv, broker=broker, as_json=as_json)
+    show_message(message_id, topic, target)
 
 
-@store_app.command("verify")
+@command(store_app, "verify", example="store verify /data/store")
 def store_verify(
     directory: Annotated[Path, typer.Argument(help="Store directory, of DueMQ or Apache.")],
-    config: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    configuration: Configuration,
     as_json: AsJson = False,
 ) -> None:
     """Read a store that no broker uses and report what is wrong, and where."""
     from duemq.cli.verify import verify
 
-    verify(directory, collect_properties(config, overrides), as_json=as_json)
+    verify(directory, configuration.properties(), as_json=as_json)
 
 
-@config_app.command("show")
+@command(config_app, "show", example="config show -c broker.conf --changed")
 def config_show(
-    config: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    configuration: Configuration,
     namesrv: Annotated[bool, typer.Option("--namesrv", help="The name server's keys.")] = False,
     changed: Annotated[bool, typer.Option("--changed", help="Only keys that are set.")] = False,
     as_json: AsJson = False,
@@ -243,10 +225,10 @@ def config_show(
     """Show every key with its value, default and source; name unknown keys."""
     from duemq.cli.config_show import show
 
-    show(collect_properties(config, overrides), namesrv=namesrv, changed=changed, as_json=as_json)
+    show(configuration.properties(), namesrv=namesrv, changed=changed, as_json=as_json)
 
 
-@kernels_app.command("warm")
+@command(kernels_app, "warm", example="kernels warm")
 def kernels_warm(
     force: Annotated[bool, typer.Option("--force", help="Also when it was done before.")] = False,
     as_json: AsJson = False,
@@ -257,7 +239,7 @@ def kernels_warm(
     warm(force=force, as_json=as_json)
 
 
-@app.command(hidden=True)
+@command(app, hidden=True, example="demo")
 def demo(as_json: AsJson = False) -> None:
     """Start a broker, send messages of several levels with the C++ client, watch them come."""
     from duemq.cli.demo import run_demo

@@ -10,6 +10,7 @@ import msgspec
 
 from delivery.plugin import Request, Response
 from duemq.admin.views import VIEW_REQUEST
+from duemq.cli.exits import Exit, fail
 from duemq.net.client import RemotingClient, split_address
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError, UsageError
@@ -176,6 +177,14 @@ class Cluster:
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(answer.code, answer.remark or "")
         return msgspec.json.decode(bytes_of(answer))
+
+
+async def brokers_of(cluster: Cluster) -> list[tuple[str, str]]:
+    """Return (name, address) of every broker; exit with code 1 if there is none."""
+    brokers = await cluster.brokers()
+    if not brokers:
+        fail("the name server has no registered broker", Exit.FOUND_FAULT)
+    return brokers
 
 
 def no_broker(address: str) -> str:

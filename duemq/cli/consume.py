@@ -14,6 +14,7 @@ from typing import Any
 from delivery.plugin import Response
 from duemq.cli.client import READ, Cluster, Queue, bytes_of
 from duemq.cli.messages import describe, split_records, time_text
+from duemq.cli.options import Target
 from duemq.cli.output import print_json_line, printable, reader_is_gone
 from duemq.cli.retrying import Retrying
 from duemq.net.codes import RequestCode, ResponseCode
@@ -184,14 +185,14 @@ def _tags_of(expression: str) -> frozenset[str]:
     return frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
 
 
-def consume_messages(wanted: Wanted, *, namesrv: str, broker: str, as_json: bool) -> None:
+def consume_messages(wanted: Wanted, target: Target) -> None:
     """Print messages until count, time or Ctrl-C."""
-    asyncio.run(_consume(wanted, namesrv, broker, as_json))
+    asyncio.run(_consume(wanted, target))
 
 
-async def _consume(wanted: Wanted, namesrv: str, broker: str, as_json: bool) -> None:
-    async with Cluster(namesrv, broker) as cluster:
-        reader = Reader(cluster, wanted, show_json if as_json else show_line)
+async def _consume(wanted: Wanted, target: Target) -> None:
+    async with target.cluster() as cluster:
+        reader = Reader(cluster, wanted, show_json if target.as_json else show_line)
         reading = asyncio.create_task(reader.run())
         try:
             while not reading.done():

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from duemq.cli.client import Cluster, bytes_of, no_broker
+from duemq.cli.options import Target
 from duemq.messages.decide import ACTIONS, NAMES_MAX, TIME_MS_MAX, Answer, DecisionRequest
 from duemq.messages.decision_results import Result
 from duemq.net.codes import ResponseCode
@@ -150,11 +151,9 @@ def combined(results: Sequence[Result]) -> Result:
 def decide_and_show(
     action: str,
     named: Named,
+    target: Target,
     *,
-    namesrv: str,
-    broker: str,
     dry_run: bool,
-    as_json: bool,
     confirmed: bool = True,
     **more: Any,
 ) -> None:
@@ -172,8 +171,8 @@ def decide_and_show(
         raise UsageError("no messages selected: give --id, --key, --handle or --topic")
 
     async def run(dry_run: bool) -> list[Result]:
-        async with DecisionClient(namesrv, broker) as waiting:
-            return await waiting.decide(action, named, dry_run=dry_run, **more)
+        async with DecisionClient(target.namesrv, target.broker) as client:
+            return await client.decide(action, named, dry_run=dry_run, **more)
 
     if not (confirmed or dry_run or named.ids or named.keys or named.handles):
         _confirm(action, named.topic, lambda: asyncio.run(run(True)))
@@ -183,7 +182,7 @@ def decide_and_show(
         result.verdict = (
             f"would {action}" if dry_run and result.verdict == "done" else (result.verdict)
         )
-    if as_json:
+    if target.as_json:
         print_json({"dry_run": dry_run, "results": msgspec.to_builtins(results)})
     else:
         count = sum(result.messages for result in results)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from duemq.cli.client import Cluster
-from duemq.cli.exits import Exit, fail
+from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.messages import time_text
+from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, plural, print_json, refreshing
 from duemq.cli.retrying import Retrying
 from duemq.cli.times import duration_text
@@ -21,21 +21,19 @@ COLUMNS = (
 OPTIONAL = ("#late p50 ms", "#late p99", "broker", "next due (UTC)", "#late max", "#delay")
 
 
-def show_levels(*, namesrv: str, broker: str, watch: bool, as_json: bool) -> None:
+def show_levels(target: Target, *, watch: bool) -> None:
     """Print the levels of every broker, once or again and again."""
-    asyncio.run(_show(namesrv, broker, watch, as_json))
+    asyncio.run(_show(target, watch))
 
 
-async def _show(namesrv: str, broker: str, watch: bool, as_json: bool) -> None:
-    async with Cluster(namesrv, broker) as cluster:
-        brokers = await cluster.brokers()
-        if not brokers:
-            fail("the name server knows no broker", Exit.FOUND_FAULT)
+async def _show(target: Target, watch: bool) -> None:
+    async with target.cluster() as cluster:
+        brokers = await brokers_of(cluster)
         if watch:
-            await _watch(cluster, brokers, as_json)
+            await _watch(cluster, brokers, target.as_json)
             return
         views = await _ask(cluster, brokers)
-        if as_json:
+        if target.as_json:
             print_json(views)
         else:
             console().print(_shown(views))

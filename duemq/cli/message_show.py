@@ -14,6 +14,7 @@ from typing import Any, Final
 from duemq.cli.client import Cluster, bytes_of
 from duemq.cli.exits import Exit, fail
 from duemq.cli.messages import body_text, describe, split_records, time_text
+from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, print_json, table
 from duemq.cli.times import duration_text
 from duemq.messages.history_request import FIND_MESSAGE
@@ -30,13 +31,13 @@ FIRST_SHOWN: Final = ("state", "reason", "due", "delivered", "stored", "born", "
 TIMES: Final = ("due_ms", "delivered_ms", "born_ms", "stored_ms")
 
 
-def show_message(name: str, topic: str, *, namesrv: str, broker: str, as_json: bool) -> None:
+def show_message(name: str, topic: str, target: Target) -> None:
     """Print the messages of this name; exit 1 if there is none."""
-    shown, more = asyncio.run(_find(name, topic, namesrv, broker))
+    shown, more = asyncio.run(_find(name, topic, target))
     if not shown:
         where = f" of topic {topic}" if topic else ""
         fail(f"no message {name}{where} in the log of any broker asked", Exit.FOUND_FAULT)
-    if as_json:
+    if target.as_json:
         print_json(shown)
         return
     for one in shown:
@@ -45,14 +46,12 @@ def show_message(name: str, topic: str, *, namesrv: str, broker: str, as_json: b
         print(f"The newest {len(shown)} messages of that name are shown; there are more.")
 
 
-async def _find(
-    name: str, topic: str, namesrv: str, broker: str
-) -> tuple[list[dict[str, Any]], bool]:
+async def _find(name: str, topic: str, target: Target) -> tuple[list[dict[str, Any]], bool]:
     """Return (messages as plain data, whether there are more) of all brokers."""
     found: list[dict[str, Any]] = []
     more = False
     body = json.dumps({"name": name, "topic": topic}).encode()
-    async with Cluster(namesrv, broker) as cluster:
+    async with target.cluster() as cluster:
         for broker_name, address in await cluster.brokers():
             answer = await cluster.ask(address, FIND_MESSAGE, body=body, timeout_s=CALL_TIMEOUT_S)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from duemq.cli.client import NEW_TOPIC_QUEUES, TEMPLATE_TOPIC, WRITE, Cluster, Queue
+from duemq.cli.options import Target
 from duemq.cli.output import notice, print_json_line, printable
 from duemq.cli.times import duration_text, parse_time
 from duemq.net.codes import RequestCode, ResponseCode
@@ -65,14 +66,14 @@ class Sent:
     delay_ms: int | None = None
 
 
-def send_messages(outgoing: Outgoing, *, namesrv: str, broker: str, as_json: bool) -> None:
+def send_messages(outgoing: Outgoing, target: Target) -> None:
     """Send and print one line a message; when it is due and how to cancel it below that."""
     if outgoing.at and outgoing.level:
         raise UsageError("--at and --level exclude each other: give one of them")
-    asyncio.run(_send_all(outgoing, namesrv, broker, as_json))
+    asyncio.run(_send_all(outgoing, target))
 
 
-async def _send_all(outgoing: Outgoing, namesrv: str, broker: str, as_json: bool) -> None:
+async def _send_all(outgoing: Outgoing, target: Target) -> None:
     now_ms = SystemClock().now_ms()
     due_ms = parse_time(outgoing.at, now_ms) if outgoing.at else None
     if due_ms is not None and due_ms <= now_ms:
@@ -81,11 +82,11 @@ async def _send_all(outgoing: Outgoing, namesrv: str, broker: str, as_json: bool
     elif due_ms is not None:
         outgoing = replace(outgoing, at=str(due_ms))  # all copies at the same time
     body = sys.stdin.buffer.read() if outgoing.body == "-" else outgoing.body.encode()
-    async with Cluster(namesrv, broker) as cluster:
+    async with target.cluster() as cluster:
         delay_ms = await _delay_of(cluster, outgoing.level) if outgoing.level else None
         async for sent in sending(cluster, outgoing, body):
             sent = replace(sent, due_ms=due_ms, delay_ms=delay_ms)
-            if as_json:
+            if target.as_json:
                 print_json_line(asdict(sent))
             else:
                 _print_sent(sent)

@@ -7,14 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from duemq.cli.options import (
-    AsJson,
-    BrokerAddress,
-    ConfigFile,
-    Namesrv,
-    Overrides,
-    collect_properties,
-)
+from duemq.cli.command import command
+from duemq.cli.options import AsJson, Configuration, DryRun, Target
 from message_store.errors import UsageError
 
 migrate_app = typer.Typer(
@@ -24,25 +18,23 @@ migrate_app = typer.Typer(
 Levels = Annotated[
     list[int] | None, typer.Option("--level", "-l", help="A level; repeatable; else all.", min=1)
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once; it goes on by itself.")]
 
 
-@migrate_app.command()
+@command(migrate_app, example="migrate plan --level 4")
 def plan(
     levels: Levels = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do not save the plan.")] = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Count pending messages by level, and show what is in the way. Nothing is changed."""
     from duemq.cli.migrate_show import show_plan
 
-    show_plan(levels or [], namesrv=namesrv, broker=broker, dry_run=dry_run, as_json=as_json)
+    show_plan(levels or [], target, dry_run=dry_run)
 
 
-@migrate_app.command()
+@command(migrate_app, example="migrate start --level 4 --level 5")
 def start(
     plan_id: Annotated[
         str, typer.Argument(metavar="[PLAN]", help="A saved plan; else one is made now.")
@@ -56,9 +48,8 @@ def start(
     ] = None,
     dry_run: DryRun = False,
     no_wait: NoWait = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Make timers of levels, and of their new messages. Exit code 1: a level was stopped.
 
@@ -66,84 +57,79 @@ def start(
     """
     if not plan_id and not levels:
         raise UsageError("name a plan, or levels with --level")
-    command = {
+    request = {
         "plan_id": plan_id,
         "levels": levels or [],
         "rules": _rules(rules),
         "dry_run": dry_run,
     }
-    _change("start", command, namesrv, broker, wait=not no_wait, as_json=as_json)
+    _change("start", request, target, wait=not no_wait)
 
 
-@migrate_app.command()
+@command(migrate_app, example='migrate pause --level 4 --cause "disk check"')
 def pause(
     levels: Levels = None,
     cause: Annotated[str, typer.Option(help="Why, for those who look.")] = "",
     dry_run: DryRun = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Move nothing until `resume`. New messages of started levels stay timers."""
-    command = {"levels": levels or [], "cause": cause, "dry_run": dry_run}
-    _change("pause", command, namesrv, broker, wait=False, as_json=as_json)
+    request = {"levels": levels or [], "cause": cause, "dry_run": dry_run}
+    _change("pause", request, target, wait=False)
 
 
-@migrate_app.command()
+@command(migrate_app, example="migrate resume")
 def resume(
     levels: Levels = None,
     dry_run: DryRun = False,
     no_wait: NoWait = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Go on with what is paused. Exit code 1: a level was stopped again."""
-    command = {"levels": levels or [], "dry_run": dry_run}
-    _change("resume", command, namesrv, broker, wait=not no_wait, as_json=as_json)
+    request = {"levels": levels or [], "dry_run": dry_run}
+    _change("resume", request, target, wait=not no_wait)
 
 
-@migrate_app.command()
+@command(migrate_app, example="migrate status --follow")
 def status(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Until all are at rest.")] = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Show where each level stands: moved, left, rate, how late deliveries are."""
     from duemq.cli.migrate_show import show_status
 
-    show_status(namesrv=namesrv, broker=broker, follow=follow, as_json=as_json)
+    show_status(target, follow=follow)
 
 
-@migrate_app.command()
+@command(migrate_app, example="migrate rollback --level 4")
 def rollback(
     levels: Levels = None,
     dry_run: DryRun = False,
     no_wait: NoWait = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Return pending messages to their levels, due times as they are, after DONE too."""
-    command = {"levels": levels or [], "dry_run": dry_run}
-    _change("rollback", command, namesrv, broker, wait=not no_wait, as_json=as_json)
+    request = {"levels": levels or [], "dry_run": dry_run}
+    _change("rollback", request, target, wait=not no_wait)
 
 
-@migrate_app.command()
+@command(migrate_app, example="migrate verify")
 def verify(
     levels: Levels = None,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Count both sides and compare checksums. Exit code 1: they differ."""
     from duemq.cli.migrate_show import verify as verify_levels
 
-    verify_levels(levels or [], namesrv=namesrv, broker=broker, as_json=as_json)
+    verify_levels(levels or [], target)
 
 
-@migrate_app.command()
+@command(migrate_app, example="migrate throttle --rate 5000")
 def throttle(
     rate: Annotated[
         int | None, typer.Option(help="Messages a second at most; 0: no limit.", min=0)
@@ -159,9 +145,8 @@ def throttle(
         str | None,
         typer.Option(help="When to work, as in '01:00-05:00 Europe/Berlin'; '': always."),
     ] = None,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    *,
+    target: Target,
 ) -> None:
     """Change how fast and when a broker migrates: at once, and for all later runs.
 
@@ -176,10 +161,10 @@ def throttle(
         "migrationWindow": window,
     }
     changes = {key: str(value) for key, value in wanted.items() if value is not None}
-    change_throttle(changes, namesrv=namesrv, broker=broker, as_json=as_json)
+    change_throttle(changes, target)
 
 
-@migrate_app.command()
+@command(migrate_app, example="migrate history /data/store")
 def history(
     store: Annotated[
         Path | None, typer.Argument(metavar="[STORE_DIR]", help="The store's directory.")
@@ -197,7 +182,7 @@ def history(
     tell(store=store, url=ledger, run_id=run_id, html=html, as_json=as_json)
 
 
-@migrate_app.command()
+@command(migrate_app, example="migrate offline /data/store --into /data/copy")
 def offline(
     directory: Annotated[
         Path, typer.Argument(metavar="STORE_DIR", help="Store directory, of DueMQ or Apache.")
@@ -207,14 +192,14 @@ def offline(
     ] = None,
     levels: Levels = None,
     dry_run: DryRun = False,
-    config: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    configuration: Configuration,
     as_json: AsJson = False,
 ) -> None:
     """Make timers of all levels of a store that no broker uses."""
     from duemq.cli.migrate_offline import migrate_store
 
-    properties = collect_properties(config, overrides)
+    properties = configuration.properties()
     migrate_store(directory, into, levels or [], properties, dry_run=dry_run, as_json=as_json)
 
 
@@ -230,9 +215,7 @@ def _rules(words: list[str] | None) -> dict[str, int]:
     return rules
 
 
-def _change(
-    action: str, command: dict[str, Any], namesrv: str, broker: str, *, wait: bool, as_json: bool
-) -> None:
+def _change(action: str, request: dict[str, Any], target: Target, *, wait: bool) -> None:
     from duemq.cli.migrate_show import change
 
-    change(action, command, namesrv=namesrv, broker=broker, wait=wait, as_json=as_json)
+    change(action, request, target, wait=wait)

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from duemq.cli.client import Cluster, bytes_of
-from duemq.cli.exits import Exit, fail
+from duemq.cli.client import brokers_of, bytes_of
+from duemq.cli.options import Target
 from duemq.cli.retrying import Retrying
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError, UsageError
@@ -26,18 +26,16 @@ class Migrating:
     """A client of one broker's migrations. An async context manager.
 
     Args:
-        namesrv: `host:port` of name servers; broker: of one broker, then only that is asked.
+        target: Name servers with one broker, or the broker itself.
     """
 
-    def __init__(self, namesrv: str, broker: str) -> None:
-        self._cluster = Cluster(namesrv, broker)
+    def __init__(self, target: Target) -> None:
+        self._cluster = target.cluster()
         self.address = ""
 
     async def __aenter__(self) -> Migrating:
         await self._cluster.__aenter__()
-        brokers = await self._cluster.brokers()
-        if not brokers:
-            fail("the name server knows no broker", Exit.FOUND_FAULT)
+        brokers = await brokers_of(self._cluster)
         if len(brokers) > 1:
             names = ", ".join(f"{name} {address}" for name, address in brokers)
             raise UsageError(f"a migration is one broker's: name it with --broker ({names})")
@@ -98,11 +96,11 @@ def who() -> str:
         return socket.gethostname()
 
 
-def run(namesrv: str, broker: str, work: Callable[[Migrating], Awaitable[Any]]) -> Any:
+def run(target: Target, work: Callable[[Migrating], Awaitable[Any]]) -> Any:
     """Run some work with a client and return what it returns."""
 
     async def main() -> Any:
-        async with Migrating(namesrv, broker) as migrating:
+        async with Migrating(target) as migrating:
             return await work(migrating)
 
     return asyncio.run(main())

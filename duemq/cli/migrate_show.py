@@ -10,6 +10,7 @@ from duemq.admin.runtime_info import binary_size
 from duemq.cli.exits import Exit
 from duemq.cli.messages import time_text
 from duemq.cli.migrate_ask import Migrating, Status, run, who
+from duemq.cli.options import Target
 from duemq.cli.output import console, plural, print_json, print_table
 from duemq.cli.times import duration_text
 from message_store.errors import UsageError
@@ -24,16 +25,14 @@ STATUS_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def show_plan(
-    levels: list[int], *, namesrv: str, broker: str, dry_run: bool, as_json: bool
-) -> None:
+def show_plan(levels: list[int], target: Target, *, dry_run: bool) -> None:
     """Count, and print the plan."""
 
     async def work(migrating: Migrating) -> Any:
         return await migrating.command("plan", levels=levels, who=who(), dry_run=dry_run)
 
-    plan = run(namesrv, broker, work)["plan"]
-    if as_json:
+    plan = run(target, work)["plan"]
+    if target.as_json:
         print_json(plan)
     else:
         print_plan(plan, dry_run=dry_run)
@@ -68,26 +67,18 @@ def _when(time_ms: int | None) -> str:
     return "" if time_ms is None else time_text(time_ms)[:19].replace("T", " ")
 
 
-def change(
-    action: str,
-    command: dict[str, Any],
-    *,
-    namesrv: str,
-    broker: str,
-    wait: bool,
-    as_json: bool,
-) -> None:
+def change(action: str, request: dict[str, Any], target: Target, *, wait: bool) -> None:
     """Have a broker do something; wait until the levels are at rest. Exit code 1: one is paused."""
 
     async def work(migrating: Migrating) -> Any:
-        done = await migrating.command(action, who=who(), **command)
+        done = await migrating.command(action, who=who(), **request)
         if wait and not done["dry_run"]:
-            with progress(quiet=as_json) as shown:
+            with progress(quiet=target.as_json) as shown:
                 done["status"] = await migrating.until_rest(done["levels"], shown)
         return done
 
-    done = run(namesrv, broker, work)
-    if as_json:
+    done = run(target, work)
+    if target.as_json:
         print_json(done)
     else:
         _print_done(done)
@@ -142,18 +133,18 @@ def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
         yield show
 
 
-def show_status(*, namesrv: str, broker: str, follow: bool, as_json: bool) -> None:
+def show_status(target: Target, *, follow: bool) -> None:
     """Print where the levels of a broker stand; with `follow` until all are at rest."""
 
     async def work(migrating: Migrating) -> Status:
         status = await migrating.status()
         if follow:
-            with progress(quiet=as_json) as shown:
+            with progress(quiet=target.as_json) as shown:
                 status = await migrating.until_rest(status["at_work"], shown)
         return status
 
-    status = run(namesrv, broker, work)
-    if as_json:
+    status = run(target, work)
+    if target.as_json:
         print_json(status)
     else:
         print_status(status)
@@ -186,14 +177,14 @@ def _status_row(item: dict[str, Any]) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def verify(levels: list[int], *, namesrv: str, broker: str, as_json: bool) -> None:
+def verify(levels: list[int], target: Target) -> None:
     """Count both sides. Exit code 1: they differ."""
 
     async def work(migrating: Migrating) -> Any:
         return await migrating.command("verify", levels=levels, who=who())
 
-    done = run(namesrv, broker, work)
-    if as_json:
+    done = run(target, work)
+    if target.as_json:
         print_json(done)
     else:
         columns = (
@@ -213,7 +204,7 @@ def verify(levels: list[int], *, namesrv: str, broker: str, as_json: bool) -> No
         raise SystemExit(int(Exit.FOUND_FAULT))
 
 
-def throttle(changes: dict[str, str], *, namesrv: str, broker: str, as_json: bool) -> None:
+def throttle(changes: dict[str, str], target: Target) -> None:
     """Change how fast and when a broker migrates, now and for later starts."""
     if not changes:
         raise UsageError("name what to change: --rate, --lateness or --window")
@@ -222,8 +213,8 @@ def throttle(changes: dict[str, str], *, namesrv: str, broker: str, as_json: boo
         await migrating.configure(changes)
         return await migrating.status()
 
-    status = run(namesrv, broker, work)
-    if as_json:
+    status = run(target, work)
+    if target.as_json:
         print_json(status)
         return
     print_status(status)

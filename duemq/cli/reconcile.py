@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duemq.cli.options import AsJson
-from duemq.cli.reconcile_spark import (
+from duemq.cli.command import command
+from duemq.cli.options import (
+    AsJson,
     AsOf,
-    Connect,
-    Cores,
     Late,
     LedgerUrl,
-    Levels,
-    Memory,
-    SparkLog,
+    LevelDelays,
+    SparkOptions,
     Stores,
+    StreamOptions,
     TrustClock,
-)
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from reconciliation.jobs.run import Wanted
@@ -32,12 +31,12 @@ Capacity = Annotated[
 Minutes = Annotated[int, typer.Option(help="Length of a piece of time.", min=1)]
 
 
-@reconcile_app.command("run")
+@command(reconcile_app, "run", example="reconcile run /data/store --report audit.html")
 def run(
     stores: Stores,
     late: Late = 2_000,
     as_of: AsOf = "",
-    levels: Levels = "",
+    levels: LevelDelays = "",
     trust_clock: TrustClock = False,
     out: Annotated[
         str, typer.Option(metavar="DIR", help="Write the verdicts there, as Parquet.")
@@ -47,10 +46,8 @@ def run(
     ] = None,
     capacity: Capacity = 0,
     ledger: LedgerUrl = "",
-    cores: Cores = 0,
-    memory: Memory = "2g",
-    connect: Connect = "",
-    spark_log: SparkLog = "",
+    *,
+    spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
     """Audit stores. Exit 0: every promise kept; 1: there are findings; 2: it could not run."""
@@ -60,10 +57,10 @@ def run(
         stores, late, as_of, levels, trust_clock=trust_clock, out=out, report=report,
         capacity_per_s=capacity,
     )  # fmt: skip
-    reconcile(wanted, _where(cores, memory, connect, spark_log), ledger, as_json=as_json)
+    reconcile(wanted, _where(spark), ledger, as_json=as_json)
 
 
-@reconcile_app.command("history")
+@command(reconcile_app, "history", example="reconcile history /data/store")
 def history(
     store: Annotated[str, typer.Argument(help="The store's directory.")] = "",
     ledger: Annotated[str, typer.Option(metavar="URL", help="Of another ledger.")] = "",
@@ -75,45 +72,41 @@ def history(
     reconcile_run.history(store, ledger, as_json=as_json)
 
 
-@reconcile_app.command("forecast")
+@command(reconcile_app, "forecast", example="reconcile forecast /data/store --minutes 60")
 def forecast(
     stores: Stores,
     minutes: Minutes = 1,
     capacity: Capacity = 0,
-    levels: Levels = "",
-    cores: Cores = 0,
-    memory: Memory = "2g",
-    connect: Connect = "",
-    spark_log: SparkLog = "",
+    levels: LevelDelays = "",
+    *,
+    spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
     """Show what falls due when, and how far behind a broker would be."""
     from duemq.cli import reconcile_jobs
 
     wanted = _wanted(stores, levels=levels, capacity_per_s=capacity)
-    where = _where(cores, memory, connect, spark_log)
+    where = _where(spark)
     reconcile_jobs.forecast(wanted, where, minutes=minutes, as_json=as_json)
 
 
-@reconcile_app.command("lateness")
+@command(reconcile_app, "lateness", example="reconcile lateness /data/store")
 def lateness(
     stores: Stores,
     minutes: Minutes = 60,
-    levels: Levels = "",
-    cores: Cores = 0,
-    memory: Memory = "2g",
-    connect: Connect = "",
-    spark_log: SparkLog = "",
+    levels: LevelDelays = "",
+    *,
+    spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
     """Show how late deliveries were by level and topic, whether that grows, and the latest."""
     from duemq.cli import reconcile_jobs
 
-    where = _where(cores, memory, connect, spark_log)
+    where = _where(spark)
     reconcile_jobs.lateness(_wanted(stores, levels=levels), where, minutes=minutes, as_json=as_json)
 
 
-@reconcile_app.command("proof")
+@command(reconcile_app, "proof", example="reconcile proof /data/store")
 def proof(
     stores: Stores,
     migration: Annotated[str, typer.Option(metavar="ID", help="One migration; all by default.")] = (
@@ -123,82 +116,75 @@ def proof(
         str, typer.Option(metavar="DIR", help="Write a row for each message there, as Parquet.")
     ] = "",
     late: Late = 2_000,
-    levels: Levels = "",
+    levels: LevelDelays = "",
     trust_clock: TrustClock = False,
-    cores: Cores = 0,
-    memory: Memory = "2g",
-    connect: Connect = "",
-    spark_log: SparkLog = "",
+    *,
+    spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
     """Prove a migration: each message once, at its promised time. Exit 1: not proven."""
     from duemq.cli import reconcile_jobs
 
-    where = _where(cores, memory, connect, spark_log)
+    where = _where(spark)
     wanted = _wanted(stores, late, levels=levels, trust_clock=trust_clock)
     reconcile_jobs.proof(wanted, where, migration, out=out, as_json=as_json)
 
 
-@reconcile_app.command("plan")
+@command(reconcile_app, "plan", example="reconcile plan /data/store")
 def plan(
     stores: Stores,
     as_of: Annotated[
         str, typer.Option("--as-of", metavar="TIME", help="Due by then is overdue; default: now.")
     ] = "",
-    cores: Cores = 0,
-    memory: Memory = "2g",
-    connect: Connect = "",
-    spark_log: SparkLog = "",
+    *,
+    spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
     """Count what `duemq migrate start` would move, on stores too large for one machine."""
     from duemq.cli import reconcile_jobs
 
-    where = _where(cores, memory, connect, spark_log)
+    where = _where(spark)
     reconcile_jobs.plan(_wanted(stores, as_of=as_of), where, as_json=as_json)
 
 
-@reconcile_app.command("repair")
+@command(reconcile_app, "repair", example="reconcile repair /data/store --to lost.jsonl")
 def repair(
     stores: Stores,
     file: Annotated[Path, typer.Option("--to", metavar="FILE", help="A new file.")],
     late: Late = 2_000,
     as_of: AsOf = "",
-    levels: Levels = "",
-    cores: Cores = 0,
-    memory: Memory = "2g",
-    connect: Connect = "",
-    spark_log: SparkLog = "",
+    levels: LevelDelays = "",
+    *,
+    spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
     """Write lost and quarantined messages into a file for `duemq send --from`. Sends nothing."""
     from duemq.cli import reconcile_jobs
 
-    where = _where(cores, memory, connect, spark_log)
+    where = _where(spark)
     reconcile_jobs.repair(_wanted(stores, late, as_of, levels), where, file, as_json=as_json)
 
 
-@reconcile_app.command("watch")
+@command(reconcile_app, "watch", example="reconcile watch /data/store --home /var/lib/duemq-watch")
 def watch(
     stores: Stores,
     home: Annotated[
         Path, typer.Option("--home", metavar="DIR", help="Its own folder: goes on where it was.")
     ],
     late: Late = 2_000,
-    levels: Levels = "",
+    levels: LevelDelays = "",
     delay: Annotated[
         int, typer.Option(metavar="MS", help="An alarm comes so long after the violation.", min=0)
     ] = 5_000,
     every: Annotated[int, typer.Option(metavar="S", help="Seconds between two looks.", min=1)] = 10,
     once: Annotated[bool, typer.Option("--once", help="Look at what is new, and end.")] = False,
-    cores: Cores = 1,
-    memory: Memory = "1g",
-    spark_log: SparkLog = "",
+    *,
+    spark: StreamOptions,
 ) -> None:
     """Audit the log as it grows: a line of JSON for each violation, once, across restarts too."""
     from duemq.cli import reconcile_jobs
 
-    wanted, where = _wanted(stores, late, levels=levels), _where(cores, memory, "", spark_log)
+    wanted, where = _wanted(stores, late, levels=levels), _where(spark)
     reconcile_jobs.watch(wanted, where, home, delay_ms=delay, every_s=every, once=once)
 
 
@@ -215,9 +201,11 @@ def _wanted(
     )  # fmt: skip
 
 
-def _where(cores: int, memory: str, connect: str, spark_log: str) -> Where:
+def _where(spark: SparkOptions | StreamOptions) -> Where:
     from reconciliation.spark.master import Where
     from reconciliation.spark.requirements import require_packages
 
     require_packages()
-    return Where(cores=cores, memory=memory, connect=connect, log_level=spark_log)
+    return Where(
+        cores=spark.cores, memory=spark.memory, connect=spark.connect, log_level=spark.spark_log
+    )

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import console
@@ -22,41 +20,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK_S: Final = 0.2
-
-Stores = Annotated[list[str], typer.Argument(help="Store directories or URLs, of DueMQ or Apache.")]
-Late = Annotated[int, typer.Option(metavar="MS", help="Lateness that is still ok.", min=0)]
-AsOf = Annotated[
-    str, typer.Option("--as-of", metavar="TIME", help="Due by then; default: newest record.")
-]
-TrustClock = Annotated[
-    bool,
-    typer.Option(
-        "--trust-clock",
-        help="What a clock that was set back explains is no finding.",
-    ),
-]
-Levels = Annotated[
-    str,
-    typer.Option(
-        metavar="LEVELS", help="messageDelayLevel, if queues are lost and the store is Apache's."
-    ),
-]
-Cores = Annotated[int, typer.Option(help="Tasks at once; 0: one for each core.", min=0)]
-Memory = Annotated[str, typer.Option(help="Of the Java process.")]
-Connect = Annotated[
-    str, typer.Option(metavar="URL", help="A Spark Connect server (sc://HOST:PORT) does the work.")
-]
-SparkLog = Annotated[
-    str, typer.Option("--spark-log", metavar="LEVEL", help="Show Spark's log from here on.")
-]
-LedgerUrl = Annotated[
-    str,
-    typer.Option(
-        "--ledger",
-        metavar="URL",
-        help="Leave a row there; default: beside the store; none: no row.",
-    ),
-]
 
 
 @contextmanager

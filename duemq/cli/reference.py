@@ -143,7 +143,8 @@ def _command(words: str, command: Any) -> list[str]:
     rows = [_param(param) for param in command.params if param.name != "help"]
     help_text = " ".join((command.help or "").split())
     table = ["| | default | meaning |", "|---|---|---|", *rows, ""] if rows else []
-    return [f"## {words}", "", help_text, "", f"    {usage}", "", *table]
+    example = [f"    {(command.epilog or '').removeprefix('Example: ')}"] if command.epilog else []
+    return [f"## {words}", "", help_text, "", f"    {usage}", *example, "", *table]
 
 
 def _param(param: Any) -> str:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from duemq.cli.client import TEMPLATE_TOPIC, WRITE, Cluster, bytes_of
 from duemq.cli.messages import PRODUCER_GROUP, STORED, split_records
+from duemq.cli.options import Target
 from duemq.cli.output import console, print_json_line, print_table
 from duemq.messages.decide import CANCEL_WAITING
 from duemq.net.codes import RequestCode, ResponseCode
@@ -94,11 +95,11 @@ def _lost(value: dict[str, Any]) -> Lost:
     )  # fmt: skip
 
 
-def send_file(path: Path, *, namesrv: str, broker: str, really: bool, as_json: bool) -> None:
+def send_file(path: Path, target: Target, *, really: bool) -> None:
     """Say what would be sent; with `really`, send it."""
-    done = asyncio.run(_send_all(path, namesrv, broker, really, as_json))
+    done = asyncio.run(_send_all(path, target, really))
     counts = {name: done[name] for name in (SEND, EXISTS, NO_ID)}
-    if as_json:
+    if target.as_json:
         print_json_line({"dry_run": not really, **counts})
         return
     said = {
@@ -112,17 +113,15 @@ def send_file(path: Path, *, namesrv: str, broker: str, really: bool, as_json: b
         console().print("Nothing was sent: this was a dry run. Add --yes to send.")
 
 
-async def _send_all(
-    path: Path, namesrv: str, broker: str, really: bool, as_json: bool
-) -> Counter[str]:
+async def _send_all(path: Path, target: Target, really: bool) -> Counter[str]:
     done: Counter[str] = Counter()
-    async with Cluster(namesrv, broker) as cluster:
+    async with target.cluster() as cluster:
         for lost in read_file(path):
             what = await _standing(cluster, lost)
             if what == SEND and really:
                 await _send(cluster, lost)
             done[what] += 1
-            if as_json:
+            if target.as_json:
                 print_json_line({"unique_id": lost.unique_id, "topic": lost.topic, "what": what})
     return done
 

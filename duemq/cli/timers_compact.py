@@ -7,10 +7,11 @@ import json
 from typing import Any, Final
 
 from duemq.admin.runtime_info import binary_size
-from duemq.cli.client import Cluster, bytes_of
+from duemq.cli.client import Cluster, brokers_of, bytes_of
 from duemq.cli.exits import Exit
+from duemq.cli.options import Target
 from duemq.cli.output import print_json, print_table
-from duemq.cli.timers_show import SUMMARY_VIEW, brokers_of
+from duemq.cli.timers_show import SUMMARY_VIEW
 from duemq.net.codes import ResponseCode
 from message_store.errors import RequestError
 from timer_store.compaction.request import COMPACT_TIMERS
@@ -21,13 +22,13 @@ CANNOT: Final = ("no_room", "refused", "behind")
 COLUMNS: Final = ("broker", "#messages", "#bytes to copy", "#log bytes freed", "remark")
 
 
-def compact_and_show(*, namesrv: str, broker: str, dry_run: bool, as_json: bool) -> None:
+def compact_and_show(target: Target, *, dry_run: bool) -> None:
     """Ask every broker, wait until all are done, print what became of it.
 
     Exit code 4: one of them cannot, for want of room for example.
     """
-    answers = asyncio.run(_compact(namesrv, broker, dry_run))
-    if as_json:
+    answers = asyncio.run(_compact(target, dry_run))
+    if target.as_json:
         print_json({"dry_run": dry_run, "brokers": answers})
     else:
         would = "would be copied" if dry_run else "copied"
@@ -37,8 +38,8 @@ def compact_and_show(*, namesrv: str, broker: str, dry_run: bool, as_json: bool)
         raise SystemExit(int(Exit.REFUSED))
 
 
-async def _compact(namesrv: str, broker: str, dry_run: bool) -> list[dict[str, Any]]:
-    async with Cluster(namesrv, broker) as cluster:
+async def _compact(target: Target, dry_run: bool) -> list[dict[str, Any]]:
+    async with target.cluster() as cluster:
         answers = []
         for name, address in await brokers_of(cluster):
             answer = await _ask(cluster, address, dry_run)

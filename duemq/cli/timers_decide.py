@@ -3,130 +3,52 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from duemq.cli.options import AsJson, BrokerAddress, Namesrv
+from duemq.cli.command import command
+from duemq.cli.options import Selection, Target
 from message_store.errors import UsageError
 
 IDS_FILE_BYTES_MAX = 64 << 20
 
-Ids = Annotated[
-    list[str] | None,
-    typer.Option("--id", metavar="ID", help="Message id: unique key or offset id; repeatable."),
-]
-Keys = Annotated[
-    list[str] | None, typer.Option("--key", metavar="KEY", help="One of the KEYS; repeatable.")
-]
-Handles = Annotated[
-    list[str] | None,
-    typer.Option("--handle", metavar="HANDLE", help="Recall handle of a send; repeatable."),
-]
-IdsFile = Annotated[
-    Path | None, typer.Option("--ids-from", metavar="FILE", help="File with a message id a line.")
-]
-Topic = Annotated[str, typer.Option(metavar="TOPIC", help="Only of this topic; alone: all of it.")]
-From = Annotated[
-    str, typer.Option("--from", metavar="TIME", help="Due then or later: 2026-11-22T10:00, +2h, ms")
-]
-To = Annotated[str, typer.Option("--to", metavar="TIME", help="Due before.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="A whole topic without a question.")]
+
+EXAMPLES = {
+    "cancel": "timers cancel --key order-17",
+    "move": "timers move --id 7F00000100002A9F0000000000000000 --at +2h",
+    "fire": "timers fire --topic orders --to +5m --dry-run",
+}
 
 
 def add_commands(group: typer.Typer) -> None:
     """Add the three commands to the group of timers."""
-    group.command()(cancel)
-    group.command()(move)
-    group.command()(fire)
+    for function in (cancel, move, fire):
+        command(group, example=EXAMPLES[function.__name__])(function)
 
 
-def cancel(
-    ids: Ids = None,
-    keys: Keys = None,
-    handles: Handles = None,
-    ids_file: IdsFile = None,
-    topic: Topic = "",
-    from_time: From = "",
-    to_time: To = "",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
-) -> None:
+def cancel(selection: Selection, target: Target) -> None:
     """Cancel pending messages. Exit code 1: some were not pending; 4: some were refused."""
-    named = _named(ids, keys, handles, ids_file, topic, from_time, to_time)
-    _decide("cancel", named, namesrv, broker, dry_run=dry_run, as_json=as_json, confirmed=yes)
+    _decide("cancel", selection, target)
 
 
 def move(
-    ids: Ids = None,
-    keys: Keys = None,
-    handles: Handles = None,
-    ids_file: IdsFile = None,
-    topic: Topic = "",
-    from_time: From = "",
-    to_time: To = "",
+    *,
+    selection: Selection,
     at_time: Annotated[
         str, typer.Option("--at", metavar="TIME", help="The new time: 2026-11-22T10:00, +2h, or ms")
     ] = "",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
+    target: Target,
 ) -> None:
     """Move pending messages to another time. Exit code 1: some not pending; 4: some refused."""
     if not at_time:
         raise UsageError("no time given: add --at, for example --at +2h")
-    named = _named(ids, keys, handles, ids_file, topic, from_time, to_time)
-    _decide(
-        "move", named, namesrv, broker, dry_run=dry_run, as_json=as_json, confirmed=yes,
-        deliver_ms=_ms(at_time, 0),
-    )  # fmt: skip
+    _decide("move", selection, target, deliver_ms=_ms(at_time, 0))
 
 
-def fire(
-    ids: Ids = None,
-    keys: Keys = None,
-    handles: Handles = None,
-    ids_file: IdsFile = None,
-    topic: Topic = "",
-    from_time: From = "",
-    to_time: To = "",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    namesrv: Namesrv = "127.0.0.1:9876",
-    broker: BrokerAddress = "",
-    as_json: AsJson = False,
-) -> None:
+def fire(selection: Selection, target: Target) -> None:
     """Deliver pending messages now. Exit code 1: some were not pending; 4: some were refused."""
-    named = _named(ids, keys, handles, ids_file, topic, from_time, to_time)
-    _decide("fire", named, namesrv, broker, dry_run=dry_run, as_json=as_json, confirmed=yes)
-
-
-def _named(
-    ids: list[str] | None,
-    keys: list[str] | None,
-    handles: list[str] | None,
-    ids_file: Path | None,
-    topic: str,
-    from_time: str,
-    to_time: str,
-) -> Any:
-    from duemq.cli.decision_client import Named
-    from duemq.messages.decide import TIME_MS_MAX
-
-    return Named(
-        ids=[*(ids or []), *(_read_ids(ids_file) if ids_file else [])],
-        keys=keys or [],
-        handles=handles or [],
-        topic=topic,
-        from_ms=_ms(from_time, 0),
-        until_ms=_ms(to_time, TIME_MS_MAX),
-    )
+    _decide("fire", selection, target)
 
 
 def _read_ids(path: Path) -> list[str]:
@@ -145,11 +67,19 @@ def _ms(text: str, default: int) -> int:
     return parse_time(text, SystemClock().now_ms()) if text else default
 
 
-def _decide(
-    action: str, named: Any, namesrv: str, broker: str, *, dry_run: bool, as_json: bool, **more: Any
-) -> None:
-    from duemq.cli.decision_client import decide_and_show
+def _decide(action: str, selection: Selection, target: Target, **more: int) -> None:
+    from duemq.cli.decision_client import Named, decide_and_show
+    from duemq.messages.decide import TIME_MS_MAX
 
+    file_ids = _read_ids(selection.ids_file) if selection.ids_file else []
+    named = Named(
+        ids=[*(selection.ids or []), *file_ids],
+        keys=selection.keys or [],
+        handles=selection.handles or [],
+        topic=selection.topic,
+        from_ms=_ms(selection.from_time, 0),
+        until_ms=_ms(selection.to_time, TIME_MS_MAX),
+    )
     decide_and_show(
-        action, named, namesrv=namesrv, broker=broker, dry_run=dry_run, as_json=as_json, **more
+        action, named, target, dry_run=selection.dry_run, confirmed=selection.yes, **more
     )

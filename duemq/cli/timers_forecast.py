@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from duemq.cli.client import Cluster
+from duemq.cli.client import brokers_of
+from duemq.cli.options import Target
 from duemq.cli.output import console, heading, plural, print_json, table
-from duemq.cli.timers_show import brokers_of, when
+from duemq.cli.timers_show import when
 from duemq.cli.times import parse_time
 from message_store.clock import SystemClock
 from message_store.errors import UsageError
@@ -20,9 +21,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 COLUMNS = ("up to (UTC)", "#timers", "")
 
 
-def show_forecast(
-    *, by: str, count: int, from_time: str, namesrv: str, broker: str, as_json: bool
-) -> None:
+def show_forecast(target: Target, *, by: str, count: int, from_time: str) -> None:
     """Print the forecast of all brokers together."""
     if by not in UNITS:
         raise UsageError(f"--by {by}: must be {', '.join(UNITS)}")
@@ -36,17 +35,17 @@ def show_forecast(
         "width_ms": width_ms,
         "count": count or usual,
     }
-    found = asyncio.run(_ask(namesrv, broker, asked))
-    if as_json:
+    found = asyncio.run(_ask(target, asked))
+    if target.as_json:
         print_json(found)
     else:
         _print(found)
 
 
-async def _ask(namesrv: str, broker: str, asked: dict[str, int]) -> dict[str, Any]:
+async def _ask(target: Target, asked: dict[str, int]) -> dict[str, Any]:
     """Return the sum of all brokers, each put together from its pieces."""
     counts, sums = [0] * asked["count"], {"before": 0, "later": 0, "pending": 0}
-    async with Cluster(namesrv, broker) as cluster:
+    async with target.cluster() as cluster:
         for _, address in await brokers_of(cluster):
             piece = await cluster.view(address, VIEW, **asked)
             sums["pending"] += piece["pending"]

@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from duemq.cli.client import Cluster
+from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.exits import Exit, fail
+from duemq.cli.options import Target
 from duemq.cli.output import console, heading, print_json, printable
-from duemq.cli.timers_show import LIST_VIEW, brokers_of, list_row, listed
+from duemq.cli.timers_show import LIST_VIEW, list_row, listed
 from duemq.cli.times import parse_time
 from message_store.clock import SystemClock
 
@@ -37,11 +38,11 @@ class Wanted:
         return found
 
 
-def list_timers(wanted: Wanted, *, namesrv: str, broker: str, as_json: bool) -> None:
+def list_timers(wanted: Wanted, target: Target) -> None:
     """Print one page."""
     now_ms = SystemClock().now_ms()
-    shown, more, damage = asyncio.run(_collect(wanted, wanted.fields(now_ms), namesrv, broker))
-    if as_json:
+    shown, more, damage = asyncio.run(_collect(wanted, wanted.fields(now_ms), target))
+    if target.as_json:
         print_json(
             {"timers": shown, "page": wanted.page, "limit": wanted.limit, "more": more,
              "damage": damage}
@@ -58,11 +59,11 @@ def list_timers(wanted: Wanted, *, namesrv: str, broker: str, as_json: bool) -> 
 
 
 async def _collect(
-    wanted: Wanted, fields: dict[str, Any], namesrv: str, broker: str
+    wanted: Wanted, fields: dict[str, Any], target: Target
 ) -> tuple[list[dict[str, Any]], bool, list[str]]:
     """Return (the page, whether there is more, damage) over all brokers."""
     before = (wanted.page - 1) * wanted.limit
-    async with Cluster(namesrv, broker) as cluster:
+    async with target.cluster() as cluster:
         brokers = await brokers_of(cluster)
         skip = before if len(brokers) == 1 else 0
         found: list[dict[str, Any]] = []

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from duemq.admin.runtime_info import binary_size
-from duemq.cli.client import Cluster
-from duemq.cli.exits import Exit, fail
+from duemq.cli.client import Cluster, brokers_of
 from duemq.cli.messages import time_text
+from duemq.cli.options import Target
 from duemq.cli.output import console, fitted, heading, plural, print_json, refreshing, table
 from duemq.cli.retrying import Retrying
 from duemq.cli.times import duration_text
@@ -26,21 +26,13 @@ LIST_COLUMNS = (
 LIST_OPTIONAL = ("#bytes", "#log offset", "#queue", "#due in")
 
 
-async def brokers_of(cluster: Cluster) -> list[tuple[str, str]]:
-    """Return (name, address) of every broker; leave with exit code 1 if there is none."""
-    brokers = await cluster.brokers()
-    if not brokers:
-        fail("the name server knows no broker", Exit.FOUND_FAULT)
-    return brokers
-
-
-def show_summary(*, namesrv: str, broker: str, as_json: bool) -> None:
+def show_summary(target: Target) -> None:
     """Print the timers of every broker."""
 
     async def show() -> None:
-        async with Cluster(namesrv, broker) as cluster:
+        async with target.cluster() as cluster:
             views = await _ask(cluster, await brokers_of(cluster))
-        if as_json:
+        if target.as_json:
             print_json(views)
             return
         for view in views:
@@ -49,12 +41,12 @@ def show_summary(*, namesrv: str, broker: str, as_json: bool) -> None:
     asyncio.run(show())
 
 
-def follow_timers(*, namesrv: str, broker: str, count: int, as_json: bool) -> None:
+def follow_timers(target: Target, *, count: int) -> None:
     """Print the same again and again, with the timers that are due next."""
 
     async def follow() -> None:
-        async with Cluster(namesrv, broker) as cluster:
-            await _follow(cluster, await brokers_of(cluster), count, as_json)
+        async with target.cluster() as cluster:
+            await _follow(cluster, await brokers_of(cluster), count, target.as_json)
 
     asyncio.run(follow())
 

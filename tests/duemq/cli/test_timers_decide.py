@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from duemq.cli.decision_client import DecisionClient, Named, combined, decide_and_show
+from duemq.cli.options import Target
 from duemq.cli.timers import timers_app
 from duemq.messages.decision_results import Result
 from message_store.errors import UsageError
@@ -76,9 +77,9 @@ def test_a_whole_topic_is_asked_about_at_a_terminal(asked, monkeypatch, answer, 
 
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
     named = Named(topic="T")
-    words = {"namesrv": "", "broker": "127.0.0.1:1", "dry_run": False, "as_json": True}
+    target = Target(namesrv="", broker="127.0.0.1:1", as_json=True)
     with nullcontext() if code == 0 else pytest.raises(SystemExit, match=str(code)):
-        decide_and_show("cancel", named, **words, confirmed=False)
+        decide_and_show("cancel", named, target, dry_run=False, confirmed=False)
     assert [more["dry_run"] for _, _, more in asked[1:]] == asked_for
 
 
