@@ -14,7 +14,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from delivery.plugin import RequestHandler
 from duemq.admin.client_admin import ClientAdminProcessor
 from duemq.admin.config_admin import ConfigProcessor
 from duemq.admin.consume_report import ConsumeReport
@@ -30,6 +29,7 @@ from duemq.messages.recall import RecallProcessor
 from duemq.metrics.meters import Meters
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.metrics.rpc_meter import RpcMeter
+from duemq.net.dispatcher import Dispatcher, Handler
 from duemq.net.limits import body_bytes_max
 from duemq.net.memory_budget import MemoryBudget
 from duemq.plugins import PluginSet
@@ -71,7 +71,7 @@ RUNTIME_VIEW = ".runtime"  # a plugin's view of this name adds pairs to runtime 
 class Processor(Protocol):
     """Answers some request codes."""
 
-    def handlers(self) -> dict[int, RequestHandler]: ...
+    def handlers(self) -> Mapping[int, Handler]: ...
 
 
 @dataclass(slots=True)
@@ -91,9 +91,9 @@ class Parts:
     locks: LockTable
     meters: Meters
     rpc: RpcMeter
+    dispatcher: Dispatcher
     identity: Identity
     transactions: Transactions | None = None
-    handlers: dict[int, RequestHandler] = field(default_factory=dict)
     tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
 
     def persist(self) -> None:
@@ -134,8 +134,8 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     for dispatcher in around.plugins.dispatchers():
         store.add_dispatcher(dispatcher)
     for processor in _processors(parts, around):
-        _merge(parts.handlers, processor.handlers())
-    parts.handlers |= around.plugins.request_handlers(parts.handlers)
+        parts.dispatcher.add(processor.handlers())
+    parts.dispatcher.add(around.plugins.request_handlers(set(parts.dispatcher)))
     return parts
 
 
@@ -160,7 +160,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
     offsets = OffsetManager(offsets_file, clock, store, pairs_max=config.offsets_max)
     offsets.load()
     offsets.fit(store.queue_bounds)
-    memory = MemoryBudget(config.memory_bytes_max)
+    memory, rpc = MemoryBudget(config.memory_bytes_max), RpcMeter(clock)
     hooks = list(around.plugins.put_hooks())
     if not timers_are_held(around.plugins.system_topics()):
         hooks.append(refuse_timers)
@@ -179,7 +179,8 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         put_path=PutPath(store, hooks, clock),
         locks=LockTable(),
         meters=Meters(),
-        rpc=RpcMeter(clock),
+        rpc=rpc,
+        dispatcher=Dispatcher(meter=rpc),
         identity=Identity(
             broker_name=config.broker_name,
             cluster_name=config.cluster_name,
@@ -337,7 +338,8 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
         body_bytes_max=body_bytes_max(store_config.message_bytes_max),
         sync_flush=store_config.sync_flush,
     )
-    return Ingest(parts.put_path, parts.store.topics, sender, settings, parts.rpc)
+    access = parts.dispatcher.access
+    return Ingest(parts.put_path, parts.store.topics, sender, settings, parts.rpc, access=access)
 
 
 def _suffix(config: BrokerConfig) -> bytes:
@@ -345,9 +347,3 @@ def _suffix(config: BrokerConfig) -> bytes:
     return broker_suffix(
         region=config.region_id, cluster=config.cluster_name, trace_on=config.trace_on
     )
-
-
-def _merge(handlers: dict[int, RequestHandler], more: Mapping[int, RequestHandler]) -> None:
-    twice = handlers.keys() & more.keys()
-    assert not twice, f"request codes {sorted(twice)} are answered twice"
-    handlers.update(more)

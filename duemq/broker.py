@@ -251,7 +251,7 @@ class Broker:
             idle_ms_max=self.config.channel_idle_s * 1_000,
         )
         self._server = server = RemotingServer(
-            self.parts.rpc.wrap_all(self.parts.handlers),
+            self.parts.dispatcher,
             make_ingest(self.parts, self._around),
             limits,
             clock=self.clock,

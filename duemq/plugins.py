@@ -11,7 +11,7 @@ not be taken by a broker without it. Every error names the plugin and where it c
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -211,7 +211,7 @@ class PluginSet:
         """Return who is called with every appended batch."""
         return [dispatcher for _, some in self._ask("dispatchers") for dispatcher in some]
 
-    def request_handlers(self, taken: Mapping[int, Any]) -> dict[int, RequestHandler]:
+    def request_handlers(self, taken: Container[int]) -> dict[int, RequestHandler]:
         """Return the plugins' request codes.
 
         Raises:

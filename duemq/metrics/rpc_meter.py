@@ -1,22 +1,20 @@
 """RPC meter: how long requests take, and how many are in flight, by request code.
 
-Handlers are wrapped, so the transport knows nothing of it. Sends are not handled one by one: their
+The dispatcher reports every request. Sends are not handled one by one: their
 batches are noted by `sends`. NettyRemotingAbstract.processRequestCommand, RemotingMetricsManager
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from delivery.plugin import Request, RequestHandler, Response
+from delivery.plugin import Request
 from duemq.metrics.meters import CREATE_BOUNDS_MS, RPC_BOUNDS_MS, Observations
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.synchronous import Synchronous
 from duemq.send.put_latency import PutLatency
 from message_store.clock import Clock
-from message_store.errors import RequestError
 
 CREATES: Final = frozenset(
     {RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP}
@@ -44,7 +42,6 @@ TOOK_MS_MAX: Final = 60_000  # longer ones count as this
 UNKNOWN: Final = "unknown"
 _REQUEST_NAMES: Final = {int(code): code.name.lower() for code in RequestCode}
 _RESPONSE_NAMES: Final = {int(code): code.name.lower() for code in ResponseCode}
-Waiting = Coroutine[Any, Any, Response | None]
 
 
 class RpcMeter:
@@ -61,16 +58,6 @@ class RpcMeter:
         self._put_latency = PutLatency()
         self._stored: dict[int, int] = {}  # ms to messages, not yet in the two above
         self._in_flight: Counter[int] = Counter()
-
-    def wrap_all(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
-        """Return measured handlers of the same codes."""
-        return {code: self.wrap(code, handler) for code, handler in handlers.items()}
-
-    def wrap(self, code: int, handler: RequestHandler) -> RequestHandler:
-        """Return a handler that does the same and is measured."""
-        if isinstance(handler, Synchronous):
-            return Synchronous(lambda request: self._begin(code, handler, request))
-        return _Measured(self, code, handler)
 
     def sends(self, count: int, refused: int, since_ms: int) -> None:
         """Note a batch of sends.
@@ -117,66 +104,33 @@ class RpcMeter:
         rest = sum(self._in_flight.values()) - sum(named.values())
         return {"async_put": 0, "ack": 0, **named, "admin": rest}
 
-    def _begin(self, code: int, handler: Synchronous, request: Request) -> Response | Waiting:
-        since_ms = self._clock.now_ms()
-        try:
-            answer = handler.begin(request)
-        except BaseException as error:
-            self._note(code, _code_of(error), since_ms, request)
-            raise
-        if isinstance(answer, Response):
-            self._note(code, answer.code, since_ms, request)
-            return answer
-        return self.measured(code, answer, since_ms, request)
+    def start(self) -> int:
+        """Return the time at which a request begins, in ms."""
+        return self._clock.now_ms()
 
-    async def measured(
-        self, code: int, work: Awaitable[Response | None], since_ms: int, request: Request
-    ) -> Response | None:
-        """Return what `work` returns; note how long that took since `since_ms`."""
-        self._in_flight[code] += 1
-        answer_code = int(ResponseCode.SYSTEM_ERROR)
-        try:
-            answer = await work
-            answer_code = answer.code if answer is not None else int(ResponseCode.SUCCESS)
-        except BaseException as error:
-            answer_code = _code_of(error)
-            raise
-        else:
-            return answer
-        finally:
-            self._in_flight[code] -= 1
-            self._note(code, answer_code, since_ms, request, held=code in PULLS)
+    def wait(self, request: Request) -> None:
+        """Count a request in flight."""
+        self._in_flight[request.code] += 1
 
-    def _note(
-        self, code: int, answer: int, since_ms: int, request: Request, *, held: bool = False
-    ) -> None:
-        took_ms = self._clock.now_ms() - since_ms
-        self._ms.add(took_ms, code, answer, held, request.oneway)
-        if code in CREATES:
-            done = answer == ResponseCode.SUCCESS
-            self.creates_ms[code].add(took_ms, "success" if done else "failure")
+    def finish(self, request: Request, code: int, since_ms: int, *, waited: bool) -> None:
+        """Record a request.
+
+        Args:
+            code: Response code; success if there was no response to send.
+            since_ms: When the request began.
+            waited: The request was in flight: `wait` counted it.
+        """
+        took_ms, asked = self._clock.now_ms() - since_ms, request.code
+        self._in_flight[asked] -= waited
+        self._ms.add(took_ms, asked, code, waited and asked in PULLS, request.oneway)
+        if asked in CREATES:
+            done = code == ResponseCode.SUCCESS
+            self.creates_ms[asked].add(took_ms, "success" if done else "failure")
 
     @property
     def clock(self) -> Clock:
         """The clock that latencies are measured with."""
         return self._clock
-
-
-class _Measured:
-    """A handler that is measured."""
-
-    __slots__ = ("_code", "_handler", "_meter")
-
-    def __init__(self, meter: RpcMeter, code: int, handler: RequestHandler) -> None:
-        self._meter, self._code, self._handler = meter, code, handler
-
-    async def __call__(self, request: Request) -> Response | None:
-        since_ms = self._meter.clock.now_ms()
-        return await self._meter.measured(self._code, self._handler(request), since_ms, request)
-
-
-def _code_of(error: BaseException) -> int:
-    return error.code if isinstance(error, RequestError) else int(ResponseCode.SYSTEM_ERROR)
 
 
 def names_of(key: tuple[int, int, bool, bool]) -> tuple[str, str, str, str, str]:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from delivery.plugin import Peer, Request, RequestHandler, Response
+from delivery.plugin import Peer, Request, Response
 from duemq.namesrv.allowed_networks import parse_sources
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.kv_config import ORDER_NAMESPACE, KVConfig
@@ -20,6 +20,7 @@ from duemq.namesrv.registration_body import crc_of, decode_body
 from duemq.namesrv.route_table import LiveKey, QueueData, Registration, RouteTable
 from duemq.net import fields, wire_json
 from duemq.net.codes import RequestCode, ResponseCode
+from duemq.net.dispatcher import Handler, Route
 from duemq.registry.data_version import DataVersion, integer
 from duemq.registry.topic_config import UNIT_FLAG, UNIT_SUB_FLAG
 from message_store.clock import Clock
@@ -54,18 +55,20 @@ class NamesrvProcessor:
         self._table, self._kv, self._clock = table, kv, clock
         self._watched: set[Peer] = set()
 
-    def handlers(self) -> dict[int, RequestHandler]:
-        """Return code to handler, for a server of our own or for the broker's port."""
+    def handlers(self) -> dict[int, Handler]:
+        """Return handlers by request code."""
         return {
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: Route(self.route, ("topic",)),
             RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
             RequestCode.REGISTER_BROKER: self.register,
             RequestCode.UNREGISTER_BROKER: self.unregister,
             RequestCode.QUERY_DATA_VERSION: self.query_version,
             RequestCode.BROKER_HEARTBEAT: self.heartbeat,
-            RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
+            RequestCode.GET_BROKER_MEMBER_GROUP: Route(
+                self.member_group, ("clusterName", "brokerName")
+            ),
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
+            RequestCode.GET_TOPICS_BY_CLUSTER: Route(self.topics_of_cluster, ("cluster",)),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
             RequestCode.GET_UNIT_TOPIC_LIST: self.unit_topics,
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self.unit_sub_topics,
@@ -75,9 +78,9 @@ class NamesrvProcessor:
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write,
             RequestCode.PUT_KV_CONFIG: self.put_kv,
-            RequestCode.GET_KV_CONFIG: self.get_kv,
+            RequestCode.GET_KV_CONFIG: Route(self.get_kv, ("namespace", "key")),
             RequestCode.DELETE_KV_CONFIG: self.delete_kv,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self.list_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: Route(self.list_kv, ("namespace",)),
             RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
             RequestCode.GET_NAMESRV_CONFIG: self.get_config,
         }
@@ -86,7 +89,7 @@ class NamesrvProcessor:
 
     async def route(self, request: Request) -> Response:
         """Answer where a topic is; 17, and only 17, when no broker has it."""
-        topic = fields.text(request, "topic")
+        topic = request.fields["topic"]
         route = self._table.route(topic)
         if route is None:
             text = f"No topic route info in name server for the topic: {topic}"
@@ -224,8 +227,8 @@ class NamesrvProcessor:
 
     async def member_group(self, request: Request) -> Response:
         """Answer the addresses behind one broker name."""
-        cluster = fields.text(request, "clusterName")
-        group = self._table.member_group(cluster, fields.text(request, "brokerName"))
+        cluster, name = request.fields["clusterName"], request.fields["brokerName"]
+        group = self._table.member_group(cluster, name)
         return Response(body=wire_json.encode({"brokerMemberGroup": group}))
 
     # -- topic lists --------------------------------------------------------------------------
@@ -236,7 +239,7 @@ class NamesrvProcessor:
 
     async def topics_of_cluster(self, request: Request) -> Response:
         """Answer the topics of one cluster."""
-        return _topic_list(self._table.topics_of(fields.text(request, "cluster")))
+        return _topic_list(self._table.topics_of(request.fields["cluster"]))
 
     async def system_topics(self, request: Request) -> Response:
         """Answer the topics named like clusters and brokers, and the address of some broker."""
@@ -298,19 +301,13 @@ class NamesrvProcessor:
     async def put_kv(self, request: Request) -> Response:
         """Set a value."""
         self._tools_from.check(request, "a key-value pair")
-        namespace, key = (
-            fields.text(request, "namespace"),
-            fields.text(request, "key"),
-        )
+        namespace, key = fields.text(request, "namespace"), fields.text(request, "key")
         await self._kv.put(namespace, key, fields.text(request, "value"))
         return Response()
 
     async def get_kv(self, request: Request) -> Response:
         """Answer a value, or 22."""
-        namespace, key = (
-            fields.text(request, "namespace"),
-            fields.text(request, "key"),
-        )
+        namespace, key = request.fields["namespace"], request.fields["key"]
         value = self._kv.get(namespace, key)
         if value is None:
             text = f"No config item, Namespace: {namespace} Key: {key}"
@@ -325,7 +322,7 @@ class NamesrvProcessor:
 
     async def list_kv(self, request: Request) -> Response:
         """Answer all values of a namespace, or 22."""
-        namespace = fields.text(request, "namespace")
+        namespace = request.fields["namespace"]
         table = self._kv.table(namespace)
         if table is None:
             text = f"No config item, Namespace: {namespace}"

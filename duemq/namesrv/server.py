@@ -15,11 +15,11 @@ import os
 from pathlib import Path
 from typing import Self
 
-from delivery.plugin import RequestHandler
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.kv_config import KVConfig
 from duemq.namesrv.processor import NamesrvProcessor
 from duemq.namesrv.route_table import LiveKey, Registration, RouteTable
+from duemq.net.dispatcher import Dispatcher, Handler
 from duemq.net.limits import RemotingLimits
 from duemq.net.own_address import own_address as address_of_this_machine
 from duemq.net.server import RemotingServer
@@ -58,7 +58,7 @@ class NameServer:
             backlog=config.socket_backlog,
             idle_ms_max=config.channel_idle_s * 1_000,
         )
-        self._server = RemotingServer(self.handlers(), limits=limits, clock=clock)
+        self._server = RemotingServer(Dispatcher(self.handlers()), limits=limits, clock=clock)
         self._stopping = asyncio.Event()
         self._scan: asyncio.Task[None] | None = None
 
@@ -72,8 +72,8 @@ class NameServer:
         """The port that listens."""
         return self._server.ports[0]
 
-    def handlers(self) -> dict[int, RequestHandler]:
-        """Return code to handler; a broker may serve them on its own port as well."""
+    def handlers(self) -> dict[int, Handler]:
+        """Return handlers by request code."""
         return self._processor.handlers()
 
     def register_local(self, told: Registration) -> None:

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Self
 
-from delivery.plugin import Request, RequestHandler, Response
+from delivery.plugin import Request, Response
 from duemq.net.connection import Connection
+from duemq.net.dispatcher import Dispatcher, Handler
 from duemq.net.limits import RemotingLimits
 
 CONNECT_TIMEOUT_S = 3.0
@@ -30,20 +31,20 @@ class RemotingClient:
 
     Args:
         address: `host:port`.
-        handlers: answers what the server asks (for consumers); looked up at each request.
+        handlers: Handlers of the requests that the server sends (to consumers), by code.
     Source: NettyRemotingClient
     """
 
     def __init__(
         self,
         address: str,
-        handlers: Mapping[int, RequestHandler] | None = None,
+        handlers: Mapping[int, Handler] | None = None,
         *,
         limits: RemotingLimits | None = None,
     ) -> None:
         self.address = address
         self._host, self._port = split_address(address)
-        self._handlers = handlers or {}
+        self._dispatcher = Dispatcher(handlers)
         self._limits = limits or RemotingLimits()
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
@@ -65,7 +66,7 @@ class RemotingClient:
                 loop = asyncio.get_running_loop()
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     _, self._connection = await loop.create_connection(
-                        lambda: Connection(self._handlers, limits=self._limits),
+                        lambda: Connection(self._dispatcher, limits=self._limits),
                         self._host,
                         self._port,
                     )

@@ -11,18 +11,18 @@ import asyncio
 import dataclasses
 import ipaddress
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
 
-from delivery.plugin import Peer, Request, RequestHandler, Response
-from duemq.net import codec, layout
+from delivery.plugin import Peer, Request, Response
+from duemq.net import codec
 from duemq.net.codes import ResponseCode
+from duemq.net.dispatcher import Deferred, Dispatcher, encode_answer
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, MemoryBudget
 from duemq.net.notices import PeerNotices
 from duemq.net.receive_buffer import ReceiveBuffer
-from duemq.net.synchronous import Synchronous
-from message_store.errors import FrameError, RequestError
+from message_store.errors import FrameError
 
 log = logging.getLogger(__name__)
 _OPAQUE_MASK = 0x7FFF_FFFF
@@ -55,17 +55,46 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (  # 30 attributes or more in a dict are slow: CPython shares no keys then
-        "__weakref__", "_address", "_calls", "_close_callbacks", "_closed", "_draining",
-        "_handlers", "_in_hand_bytes", "_is_shed", "_last_opaque", "_loop", "_memory",
-        "_notices", "_on_lost", "_on_open", "_part_since_s", "_paused", "_stalled_since_s",
-        "_taker", "_tasks", "_transport", "_unsent_bytes_max", "_writable", "_written_bytes",
-        "born", "born_host", "charged_bytes", "heard", "in_turn", "limits", "notices_dropped",
-        "quiet_since_ms", "received", "waited", "writes_stalled",
+        "__weakref__",
+        "_address",
+        "_calls",
+        "_close_callbacks",
+        "_closed",
+        "_dispatcher",
+        "_draining",
+        "_in_hand_bytes",
+        "_is_shed",
+        "_last_opaque",
+        "_loop",
+        "_memory",
+        "_notices",
+        "_on_lost",
+        "_on_open",
+        "_part_since_s",
+        "_paused",
+        "_stalled_since_s",
+        "_taker",
+        "_tasks",
+        "_transport",
+        "_unsent_bytes_max",
+        "_writable",
+        "_written_bytes",
+        "born",
+        "born_host",
+        "charged_bytes",
+        "heard",
+        "in_turn",
+        "limits",
+        "notices_dropped",
+        "quiet_since_ms",
+        "received",
+        "waited",
+        "writes_stalled",
     )  # fmt: skip
 
     def __init__(
         self,
-        handlers: Mapping[int, RequestHandler],
+        dispatcher: Dispatcher,
         *,
         limits: RemotingLimits,
         taker: FrameTaker | None = None,
@@ -82,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self.quiet_since_ms = 0
         self.born_host: tuple[bytes, int] = (b"\0\0\0\0", 0)
         self._address = ("", 0)
-        self._handlers = handlers
+        self._dispatcher = dispatcher
         self._taker = taker
         self._on_open, self._on_lost = on_open, on_lost
         self._transport: asyncio.Transport | None = None
@@ -329,20 +358,19 @@ class Connection(asyncio.BufferedProtocol):
                 future.set_result(command.response)
             return
         command.peer = self
-        handler = self._handlers.get(command.code)
-        if handler is None:
-            text = f"request type {command.code} not supported"
-            refusal = Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
-            self.respond(command, refusal, serialize_type)
-        elif len(self._tasks) >= self.limits.requests_in_flight_max:
+        if len(self._tasks) >= self.limits.requests_in_flight_max:
             text = (
                 f"{len(self._tasks)} requests of this connection are in flight, start flow control"
             )
             self.respond(command, Response(ResponseCode.SYSTEM_BUSY, text), serialize_type)
-        elif isinstance(handler, Synchronous) and not self._answers_pile_up:
-            self._serve_at_once(handler, command, serialize_type)
+        elif self._dispatcher.responds_at_once(command.code) and not self._answers_pile_up:
+            found = self._dispatcher.begin(command)
+            if isinstance(found, Response):
+                self.respond(command, found, serialize_type)
+            else:
+                self.spawn(self._serve(command, serialize_type, begun=found))
         else:
-            self.spawn(self._serve(handler, command, serialize_type))
+            self.spawn(self._serve(command, serialize_type))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as one of this connection's requests in hand."""
@@ -350,24 +378,8 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _serve_at_once(self, handler: Synchronous, request: Request, serialize_type: int) -> None:
-        try:
-            answer = handler.begin(request)
-        except Exception as error:
-            answer = self._refusal_of(error, request)
-        if isinstance(answer, Response):
-            self.respond(request, answer, serialize_type)
-        else:
-            rest = answer
-            self.spawn(self._serve(lambda _: rest, request, serialize_type, begun=True))
-
     async def _serve(
-        self,
-        handler: RequestHandler,
-        request: Request,
-        serialize_type: int,
-        *,
-        begun: bool = False,
+        self, request: Request, serialize_type: int, *, begun: Deferred | None = None
     ) -> None:
         in_hand_bytes = bytes_of(request)
         self._in_hand_bytes += in_hand_bytes
@@ -375,24 +387,15 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._answers_pile_up:
                 await self._room_to_answer()
-                if self.closed and not request.oneway and not begun:
+                if self.closed and not request.oneway and begun is None:
                     return  # no answer would arrive, so nothing is done for it
-            try:
-                response = await handler(request)
-            except Exception as error:
-                response = self._refusal_of(error, request)
+            found = begun if begun is not None else self._dispatcher.begin(request)
+            response = found if isinstance(found, Response) else await found
         finally:
             self._in_hand_bytes -= in_hand_bytes
             self.recount()
         if response is not None:
             self.respond(request, response, serialize_type)
-
-    def _refusal_of(self, error: Exception, request: Request) -> Response:
-        """Return the answer to a request whose handler failed."""
-        if isinstance(error, RequestError):
-            return Response(error.code, error.remark)
-        self._notices.failed("%r: request %d failed", self, request.code, exc_info=error)
-        return Response(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
     async def _room_to_answer(self) -> None:
         """Return when the peer has read enough of its earlier answers, or is gone.
@@ -422,11 +425,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send an answer in the encoding of its request; one-way requests get none."""
         if request.oneway or self.closed:
             return
-        try:
-            parts = codec.encode_response(response, request.opaque, serialize_type=serialize_type)
-        except FrameError as error:
-            refusal = Response(ResponseCode.SYSTEM_ERROR, str(error))
-            parts = codec.encode_response(refusal, request.opaque, serialize_type=layout.JSON_TYPE)
+        parts = encode_answer(request, response, serialize_type)
         self.heard = True
         if self._transport is not None:
             if len(parts) == 1:

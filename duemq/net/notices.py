@@ -52,10 +52,8 @@ class PeerNotices:
     Attributes:
         refused: connections that found no room.
         broken: streams that cannot be followed.
-        failed: requests whose handler raised what it should not.
         shed: connections that were closed for want of memory.
     """
 
     def __init__(self, log: logging.Logger) -> None:
         self.refused, self.broken, self.shed = Notices(log), Notices(log), Notices(log)
-        self.failed = Notices(log, logging.ERROR)

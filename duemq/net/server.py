@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Self
 
-from delivery.plugin import RequestHandler
 from duemq.net.connection import Connection, FrameTaker
+from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory_budget import MemoryBudget
 from duemq.net.notices import PeerNotices
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class RemotingServer:
-    """Serves `handlers` on any number of ports; a context manager that stops on exit.
+    """Serves requests on any number of ports; a context manager that stops on exit.
 
     Args:
-        handlers: request code to handler; looked up at each request, so it may be filled later.
+        dispatcher: Handles the requests.
         ingest: takes the frames of all connections together; None: each on its own.
         limits: bounds of every connection.
         clock: for idle connections.
@@ -35,7 +35,7 @@ class RemotingServer:
 
     def __init__(
         self,
-        handlers: Mapping[int, RequestHandler],
+        dispatcher: Dispatcher,
         ingest: FrameTaker | None = None,
         limits: RemotingLimits | None = None,
         *,
@@ -43,7 +43,7 @@ class RemotingServer:
         memory: MemoryBudget | None = None,
         descriptor_limit: Callable[[], int] = descriptor_limit,
     ) -> None:
-        self._handlers = handlers
+        self._dispatcher = dispatcher
         self._descriptor_limit = descriptor_limit
         self._notices = PeerNotices(log)
         self._ingest = ingest
@@ -113,7 +113,7 @@ class RemotingServer:
 
     def _connection(self) -> Connection:
         return Connection(
-            self._handlers,
+            self._dispatcher,
             limits=self._limits,
             taker=self._ingest,
             memory=self.memory,

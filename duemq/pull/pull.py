@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from delivery.plugin import Request, RequestHandler, Response
+from delivery.plugin import Request, Response
 from duemq.configuration.config import BrokerConfig
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
-from duemq.net.synchronous import Synchronous, Waiting
+from duemq.net.dispatcher import Deferred, Handler
 from duemq.ports import PERM_READ, Groups, GroupView, Offsets, Topics, TopicView
 from duemq.pull.held_pulls import Held, HeldPulls, Wake
 from duemq.pull.pull_plan import (
@@ -82,12 +82,11 @@ class PullProcessor:
         self._stats, self._config = stats, config
         self._limits = limits or StoreLimits(store)
         self._wanting_all: dict[tuple[str, int], Subscription] = {}
-        self.pull = Synchronous(self._pull)
 
-    def handlers(self) -> dict[int, RequestHandler]:
+    def handlers(self) -> dict[int, Handler]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def _pull(self, request: Request) -> Response | Waiting:
+    def pull(self, request: Request) -> Response | Deferred:
         """Answer at once, or when a message or the time has come; None if the client went away."""
         try:
             admitted = self._admit(request)
@@ -102,7 +101,7 @@ class PullProcessor:
             return self._answer(admitted, outcome)
         return self._hold(request, admitted, outcome)
 
-    def _hold(self, request: Request, admitted: Admitted, outcome: Outcome) -> Response | Waiting:
+    def _hold(self, request: Request, admitted: Admitted, outcome: Outcome) -> Response | Deferred:
         config = self._config()
         wanted = admitted.request
         forget_content(request)

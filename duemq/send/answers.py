@@ -22,6 +22,7 @@ from duemq.messages.recall_handle import RecallHandle
 from duemq.net import codec
 from duemq.net.codes import ResponseCode
 from duemq.net.connection import Connection
+from duemq.net.dispatcher import refusal
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
 from duemq.registry.topic_config import RETRY_PREFIX
@@ -37,7 +38,6 @@ from duemq.send.kernels.answers import (
 from duemq.send.layout import CONNECTIONS_MAX
 from duemq.send.put_path import LogStore
 from message_store.clock import Clock
-from message_store.errors import RequestError
 from message_store.kernels.kernel import entry
 from message_store.layout import PROP_WAIT_FALSE
 from message_store.log.batch import PutBatch
@@ -170,11 +170,7 @@ class Answering:
 
     def refusal(self, error: Exception, request: Request) -> Response:
         """Return the answer to a send that could not be filled."""
-        if isinstance(error, RequestError):
-            return Response(error.code, error.remark, self._fields)
-        self._failed("%r: request %d failed", request.peer, request.code, exc_info=error)
-        text = f"{type(error).__name__}: {error}"
-        return Response(ResponseCode.SYSTEM_ERROR, text, self._fields)
+        return refusal(error, request, self._failed, self._fields)
 
     def answer(
         self, batch: PutBatch, wire: npt.NDArray[Any], connections: list[Connection]

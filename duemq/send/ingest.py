@@ -25,6 +25,7 @@ from delivery.plugin import Request
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.net.connection import Connection
+from duemq.net.dispatcher import AccessCheck
 from duemq.net.fair_queue import FairQueue
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
@@ -89,10 +90,11 @@ class Ingest:
         settings: SendSettings,
         meter: SendMeter | None = None,
         *,
+        access: AccessCheck | None = None,
         time_s: Callable[[], float] | None = None,
     ) -> None:
         self._path, self._topics, self._sender = path, topics, sender
-        self._settings = settings
+        self._settings, self._access = settings, access
         self._answering = Answering(path.store, topics, settings, self._schedule, meter)
         self._no_topics = TopicTable()
         self._arrays: TopicArrays | None = None  # those in `_names`
@@ -254,8 +256,13 @@ class Ingest:
         return found
 
     def _use_topics(self) -> None:
-        """Have the kernel see the topics as they are now; none while sends are not accepted."""
-        arrays = (self._topics if self._sender.accepts() else self._no_topics).arrays
+        """Have the kernel see the topics as they are now.
+
+        It sees none, so that every send is decoded, while sends are not accepted, or if each of
+        them is checked for access.
+        """
+        by_kernel = self._access is None and self._sender.accepts()
+        arrays = (self._topics if by_kernel else self._no_topics).arrays
         if arrays is not self._arrays:  # they are replaced when the table grows
             self._arrays = arrays
             self._names = TopicNames(arrays.topics, arrays.names, arrays.table)
@@ -322,6 +329,8 @@ class Ingest:
         self._to_batch()
         count, staged = batch.count, batch.staging_len
         try:
+            if self._access is not None:
+                self._access(request)
             send = self._sender.fill(request, connection.born_host, batch)
         except Exception as error:
             batch.count, batch.staging_len = count, staged

@@ -103,7 +103,7 @@ def test_the_request_codes_are_those_served(tmp_path: Path) -> None:
         properties = small(tmp_path, embeddedNamesrvEnable="true", embeddedNamesrvPort="0")
         async with Broker(properties, plugins=PLUGINS) as broker:
             assert broker.namesrv is not None
-            return set(broker.parts.handlers) | SEND_CODES, set(broker.namesrv.handlers())
+            return set(broker.parts.dispatcher) | SEND_CODES, set(broker.namesrv.handlers())
 
     ours, namesrv = asyncio.run(served())
     told = {int(code) for code in re.findall(r"\b9\d{3}\b", section("Request codes"))}

@@ -69,7 +69,7 @@ class Client:
     """A connection in memory: requests by their numbers, answers by the same."""
 
     def __init__(self, broker: Broker, ingest: Any) -> None:
-        self.connection = Connection(broker.parts.handlers, limits=RemotingLimits(), taker=ingest)
+        self.connection = Connection(broker.parts.dispatcher, limits=RemotingLimits(), taker=ingest)
         self.wire = Wire(50_000)
         self.connection.connection_made(self.wire)
         self.answers: dict[int, Response] = {}

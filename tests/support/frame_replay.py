@@ -23,6 +23,7 @@ from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.route_table import Registration
 from duemq.namesrv.server import NameServer
 from duemq.net.connection import Connection
+from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from duemq.registry.data_version import DataVersion
 from duemq.registry.topic_config import TopicConfig
@@ -255,13 +256,13 @@ class Replay:
         await self._settle()
 
     def _connect(self, frame: Frame) -> tuple[Connection, Wire]:
-        taker, handlers = None, self._other.handlers()
+        taker, dispatcher = None, Dispatcher(self._other.handlers())
         if frame.server == "broker":
-            taker, handlers = self._ingest, self.broker.parts.handlers
+            taker, dispatcher = self._ingest, self.broker.parts.dispatcher
         elif frame.connection not in self._brokers:
             assert self.broker.namesrv is not None
-            handlers = self.broker.namesrv.handlers()
-        connection = Connection(handlers, limits=RemotingLimits(), taker=taker)
+            dispatcher = Dispatcher(self.broker.namesrv.handlers())
+        connection = Connection(dispatcher, limits=RemotingLimits(), taker=taker)
         wire = Wire(50_000 + frame.connection)
         connection.connection_made(wire)
         self._wires[frame.server, frame.connection] = connection, wire

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from delivery.plugin import Request, Response
 from duemq.metrics.rpc_meter import RpcMeter, names_of
-from duemq.net.synchronous import Synchronous
+from duemq.net.dispatcher import Dispatcher, Handler
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
 
@@ -18,6 +16,10 @@ class Scene:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.meter = RpcMeter(self.clock)
+
+    async def handle(self, handler: Handler, request: Request) -> Response | None:
+        found = Dispatcher({request.code: handler}, meter=self.meter).begin(request)
+        return found if isinstance(found, Response) else await found
 
     def noted(self) -> dict[Any, tuple[float, float]]:
         """Return by names how many requests there were, and their milliseconds."""
@@ -38,11 +40,11 @@ def test_answers_failures_and_one_way_requests() -> None:
         return Response()
 
     async def main() -> None:
-        handler = scene.meter.wrap_all({14: slow})[14]
-        await handler(request(14))
-        await handler(request(14, oneway=True))
-        with pytest.raises(RequestError):
-            await handler(Request(14, {}, b"x"))
+        await scene.handle(slow, request(14))
+        await scene.handle(slow, request(14, oneway=True))
+        response = await scene.handle(slow, Request(14, {}, b"x"))
+        assert response is not None
+        assert response.code == 17
 
     asyncio.run(main())
     code = "query_consumer_offset"
@@ -66,10 +68,8 @@ def test_pulls_that_are_held() -> None:
         return Response(0) if request.body else held()
 
     async def main() -> None:
-        handler = scene.meter.wrap(11, Synchronous(begin))
-        assert isinstance(handler, Synchronous)
-        assert handler.begin(Request(11, {}, b"x")) == Response(0)
-        waiting = asyncio.ensure_future(handler(request(11)))
+        assert await scene.handle(begin, Request(11, {}, b"x")) == Response(0)
+        waiting = asyncio.ensure_future(scene.handle(begin, request(11)))
         await asyncio.sleep(0)
         assert scene.meter.in_flight()["pull"] == 1
         release.set()
@@ -102,9 +102,8 @@ def test_creation_of_topics_is_timed() -> None:
         return Response(1 if request.body else 0)
 
     async def main() -> None:
-        handler = scene.meter.wrap(17, create)
-        await handler(request(17))
-        await handler(Request(17, {}, b"x"))
+        await scene.handle(create, request(17))
+        await scene.handle(create, Request(17, {}, b"x"))
 
     asyncio.run(main())
     assert {labels: ms for labels, _, ms in scene.meter.creates_ms[17]} == {

@@ -22,6 +22,7 @@ from duemq.registry.topic_config import TopicConfig
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
 from tests.support.fakes import FakePeer
+from tests.support.handled import handled
 
 TOPICS = [TopicConfig(name="T"), TopicConfig(name="U")]
 MINE = "192.0.2.1:10911"
@@ -43,9 +44,11 @@ class World:
     def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> int:
         request = Request(code, fields, body, peer=self.far)
         try:
-            return asyncio.run(self.processor.handlers()[code](request)).code  # type: ignore[union-attr]
+            response = asyncio.run(handled(self.processor.handlers()[code], request))
         except RequestError as refused:
             return refused.code
+        assert response is not None
+        return response.code
 
     def register(self, **changes: Any) -> int:
         us = {

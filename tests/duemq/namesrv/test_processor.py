@@ -25,6 +25,7 @@ from message_store.errors import RequestError
 from tests.support.fakes import FakePeer
 from tests.support.golden_frames import Exchange, read_exchanges
 from tests.support.golden_stores import frame_files
+from tests.support.handled import handled
 
 US = BrokerAddress(
     cluster="C", broker_name="a", address="1.1.1.1:10911", ha_address="1.1.1.1:10912"
@@ -48,7 +49,7 @@ class Server:
     def answer(self, request: Request) -> Response:
         if request.peer is None:
             request.peer = self.peer
-        response = asyncio.run(self.processor.handlers()[request.code](request))
+        response = asyncio.run(handled(self.processor.handlers()[request.code], request))
         assert response is not None
         return response
 

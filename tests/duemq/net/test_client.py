@@ -9,6 +9,7 @@ import pytest
 
 from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient, split_address
+from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
@@ -23,7 +24,7 @@ def test_call_oneway_and_reconnect(run: Run) -> None:
             assert request.oneway
             heard.set()
 
-        async with RemotingServer({11: echo, 34: listen}, clock=FakeClock()) as server:
+        async with RemotingServer(Dispatcher({11: echo, 34: listen}), clock=FakeClock()) as server:
             await server.start("127.0.0.1", 0)
             async with RemotingClient(f"127.0.0.1:{server.ports[0]}") as client:
                 answers = await asyncio.gather(
@@ -47,7 +48,7 @@ def test_client_answers_the_server(run: Run) -> None:
         async def info(request: Request) -> Response:
             return Response(0, "running")
 
-        async with RemotingServer({34: ask_back}, clock=FakeClock()) as server:
+        async with RemotingServer(Dispatcher({34: ask_back}), clock=FakeClock()) as server:
             await server.start("127.0.0.1", 0)
             async with RemotingClient(f"127.0.0.1:{server.ports[0]}", {307: info}) as client:
                 assert (await client.call(Request(34, {}))).remark == "running"

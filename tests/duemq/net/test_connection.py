@@ -11,8 +11,8 @@ import pytest
 from delivery.plugin import Peer, Request, RequestHandler, Response
 from duemq.net import codec
 from duemq.net.connection import Connection
+from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
-from duemq.net.synchronous import Synchronous
 from message_store.errors import RequestError
 from tests.support.raw_connection import echo
 
@@ -53,7 +53,7 @@ def connection(
     handlers: dict[int, RequestHandler] | None = None, **limits: Any
 ) -> tuple[Connection, MemoryTransport]:
     transport = MemoryTransport()
-    made = Connection(handlers or {}, limits=RemotingLimits(**limits))
+    made = Connection(Dispatcher(handlers), limits=RemotingLimits(**limits))
     made.connection_made(transport)
     return made, transport
 
@@ -190,7 +190,7 @@ def test_an_answer_over_the_frame_limit_becomes_code_1() -> None:
 )
 def test_born_host(address: tuple[str, int], born: tuple[bytes, int]) -> None:
     async def main() -> None:
-        made = Connection({}, limits=RemotingLimits())
+        made = Connection(Dispatcher(), limits=RemotingLimits())
         made.connection_made(MemoryTransport(address))
         assert made.born_host == born
 
@@ -245,7 +245,7 @@ AT_ONCE = [
 )
 def test_a_handler_that_need_not_wait_gets_no_task(begin: Any, wanted: tuple[int, str]) -> None:
     async def main() -> None:
-        made, transport = connection({11: Synchronous(begin)})
+        made, transport = connection({11: begin})
         receive(made, codec.encode_request(Request(11, {}, opaque=1)))
         assert made.requests_in_flight == 0
         answer = answer_of(transport)
@@ -260,7 +260,7 @@ def test_a_handler_that_waits_after_all_gets_one() -> None:
         return Response(0, "later")
 
     async def main() -> None:
-        made, transport = connection({11: Synchronous(lambda request: later())})
+        made, transport = connection({11: lambda request: later()})
         receive(made, codec.encode_request(Request(11, {}, opaque=1)))
         await asyncio.sleep(0)
         assert (made.requests_in_flight, transport.written) == (1, b"")
@@ -281,7 +281,7 @@ def test_nothing_is_answered_at_once_while_answers_pile_up() -> None:
 
     async def main() -> None:
         transport = FullTransport()
-        made = Connection({11: Synchronous(lambda request: Response())}, limits=RemotingLimits())
+        made = Connection(Dispatcher({11: lambda request: Response()}), limits=RemotingLimits())
         made.connection_made(transport)
         receive(made, codec.encode_request(Request(11, {}, opaque=1)))
         await asyncio.sleep(0)
@@ -311,7 +311,7 @@ class StalledTransport(MemoryTransport):
 def test_notices_to_a_peer_that_does_not_read_are_dropped() -> None:
     async def main() -> None:
         transport = StalledTransport()
-        made = Connection({}, limits=RemotingLimits())
+        made = Connection(Dispatcher(), limits=RemotingLimits())
         made.connection_made(transport)
         for _ in range(10_000):
             made.send_oneway(Request(40, {"consumerGroup": "g" * 100}))
@@ -333,7 +333,7 @@ def test_requests_of_a_closed_peer_are_not_handled(oneway: bool, handled: int) -
             return Response()
 
         transport = StalledTransport()
-        made = Connection({34: count}, limits=RemotingLimits())
+        made = Connection(Dispatcher({34: count}), limits=RemotingLimits())
         made.connection_made(transport)
         transport.written += bytes(9 << 20)
         for number in range(3):
@@ -353,7 +353,7 @@ def test_requests_of_a_closed_peer_are_not_handled(oneway: bool, handled: int) -
 def test_closing_does_not_wait_for_a_peer_that_does_not_read() -> None:
     async def main() -> None:
         transport = StalledTransport()
-        made = Connection({}, limits=RemotingLimits(close_wait_s=0.0))
+        made = Connection(Dispatcher(), limits=RemotingLimits(close_wait_s=0.0))
         made.connection_made(transport)
         made.write(b"never read")
         made.close()

@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from delivery.plugin import Request
+from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from duemq.net.memory_budget import FLOOR_BYTES, NOT_STUCK, UNSENT_BYTES, MemoryBudget
 from duemq.net.server import RemotingServer
@@ -94,7 +95,9 @@ def test_half_frames_of_many_connections_are_bounded_together(run: Run) -> None:
 
     async def main() -> None:
         limits = RemotingLimits(memory_bytes_max=limit_bytes)
-        async with RemotingServer({11: echo}, limits=limits, clock=FakeClock()) as remoting:
+        async with RemotingServer(
+            Dispatcher({11: echo}), limits=limits, clock=FakeClock()
+        ) as remoting:
             await remoting.start("127.0.0.1", 0)
             port = remoting.ports[0]
             async with await RawPeer.connect(port) as friend:

@@ -10,6 +10,7 @@ import pytest
 
 from delivery.plugin import Peer, Request, RequestHandler, Response
 from duemq.net import codec, layout
+from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
 from duemq.net.server import RemotingServer
 from message_store.clock import FakeClock
@@ -32,7 +33,7 @@ async def nothing(request: Request) -> None:
 
 def server(handlers: dict[int, RequestHandler], **limits: int) -> RemotingServer:
     bounds = RemotingLimits(**limits)  # type: ignore[arg-type]
-    return RemotingServer(handlers, limits=bounds, clock=FakeClock())
+    return RemotingServer(Dispatcher(handlers), limits=bounds, clock=FakeClock())
 
 
 async def ask(handlers: dict[int, RequestHandler], *requests: Request) -> list[codec.Answer]:
@@ -181,7 +182,7 @@ def test_frames_arrive_in_any_pieces(run: Run) -> None:
 def test_idle_connection_is_closed(run: Run) -> None:
     async def main() -> None:
         clock = FakeClock()
-        async with RemotingServer({11: echo}, clock=clock) as remoting:
+        async with RemotingServer(Dispatcher({11: echo}), clock=clock) as remoting:
             await remoting.start("127.0.0.1", 0)
             async with await RawPeer.connect(remoting.ports[0]) as peer:
                 peer.send(Request(11, {}, opaque=1))
@@ -267,7 +268,9 @@ def test_too_many_connections_are_refused(run: Run) -> None:
 def test_connections_leave_descriptors_to_the_files_of_the_store(run: Run) -> None:
     async def main() -> None:
         limits = RemotingLimits(connections_max=1_000)
-        few = RemotingServer({}, limits=limits, clock=FakeClock(), descriptor_limit=lambda: 6)
+        few = RemotingServer(
+            Dispatcher(), limits=limits, clock=FakeClock(), descriptor_limit=lambda: 6
+        )
         async with few as remoting:
             await remoting.start("127.0.0.1", 0)
             async with await RawPeer.connect(remoting.ports[0]) as peer:

@@ -23,6 +23,7 @@ from tests.support.fakes import (
     put,
     settle,
 )
+from tests.support.handled import handled
 from tests.support.stores import open_store
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
@@ -79,7 +80,7 @@ class World:
         return Request(11, found, peer=self.peer)
 
     async def pull(self, **changes):
-        return await self.processor.pull(self.request(**changes))
+        return await handled(self.processor.pull, self.request(**changes))
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -215,7 +216,7 @@ def test_a_held_pull_keeps_nothing_of_its_request(run, store):
         world = World(store=store)
         request = world.request(sysFlag=SUBSCRIPTION | SUSPEND, junk="x" * 1_000)
         request.body, request.remark = b"b" * 1_000, "r" * 1_000
-        pull = asyncio.create_task(world.processor.pull(request))
+        pull = asyncio.create_task(handled(world.processor.pull, request))
         await settle()
         assert (len(world.held), request.fields, request.body) == (1, {}, b"")
         assert not request.remark

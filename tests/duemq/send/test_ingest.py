@@ -11,9 +11,9 @@ import pytest
 from delivery.plugin import Request, Response
 from duemq.messages.recall_handle import RecallHandle
 from duemq.net import codec
+from duemq.net.dispatcher import Dispatcher
 from duemq.net.layout import BINARY_TYPE, JSON_TYPE
 from duemq.net.server import RemotingServer
-from duemq.net.synchronous import Synchronous
 from duemq.send import layout
 from message_store.clock import FakeClock
 from message_store.errors import RequestError
@@ -31,7 +31,7 @@ class Bench:
 
     def __init__(self, front: Front) -> None:
         self.front = front
-        self.server = RemotingServer({11: echo}, front.ingest, clock=FakeClock())
+        self.server = RemotingServer(Dispatcher({11: echo}), front.ingest, clock=FakeClock())
 
     async def __aenter__(self) -> RawPeer:
         await self.server.start("127.0.0.1", 0)
@@ -177,7 +177,7 @@ def test_what_is_asked_behind_a_send_is_answered_after_it_was_stored(run: Run) -
             return Response(0, str(len(front.log.bodies)))
 
         bench = Bench(front)
-        bench.server = RemotingServer({11: Synchronous(count)}, front.ingest, clock=FakeClock())
+        bench.server = RemotingServer(Dispatcher({11: count}), front.ingest, clock=FakeClock())
         async with bench as peer:
             for each in (fast(1), Request(11, {}, opaque=2), plain(3), fast(4)):
                 peer.send(each)

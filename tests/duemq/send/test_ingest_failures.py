@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from delivery.plugin import Request
 from duemq.send.answers import Answering
+from duemq.send.ingest import Ingest
+from message_store.errors import RequestError
 from tests.duemq.net.conftest import Run
 from tests.duemq.send.test_ingest import Bench, answers, fast, plain
 from tests.support.raw_connection import WAIT_S
@@ -65,3 +68,21 @@ def test_what_stops_the_process_leaves_no_batch_behind(monkeypatch: pytest.Monke
     monkeypatch.undo()
     ingest.run_turn()
     assert front.log.bodies == [b"1"]
+
+
+@pytest.mark.parametrize("way", [fast, plain])
+def test_access_is_checked_before_a_send_is_stored(run: Run, way: Any) -> None:
+    def refuse(request: Request) -> None:
+        if request.fields["b"] == "T":
+            raise RequestError(16, "no permission")
+
+    async def main() -> None:
+        front = Front()
+        front.ingest = Ingest(front.path, front.table, front.sender, front.settings, access=refuse)
+        async with Bench(front) as peer:
+            peer.send(way(1))
+            peer.send(way(2, topic="TBW102"))
+            found = await answers(peer, 2)
+        assert {opaque: each.code for opaque, each in found.items()} == {1: 16, 2: 0}
+
+    run(main())

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from delivery.plugin import Request, Response
+from duemq.net.dispatcher import Dispatcher
 from duemq.net.server import RemotingServer
-from duemq.net.synchronous import Synchronous
 from duemq.send.ingest import PLAIN_FRAMES_MAX, TURN_S, Ingest
 from message_store.clock import FakeClock
 from tests.duemq.net.conftest import Run
@@ -38,7 +38,7 @@ def test_a_peer_with_many_requests_does_not_hold_up_another(run: Run) -> None:
         ingest = Ingest(
             front.path, front.table, front.sender, front.settings, time_s=lambda: slow.now_s
         )
-        server = RemotingServer({11: Synchronous(slow.begin)}, ingest, clock=FakeClock())
+        server = RemotingServer(Dispatcher({11: slow.begin}), ingest, clock=FakeClock())
         async with server:
             await server.start("127.0.0.1", 0)
             port = server.ports[0]
@@ -60,7 +60,7 @@ def test_a_peer_with_many_requests_does_not_hold_up_another(run: Run) -> None:
 def test_frames_beyond_a_turn_keep_their_order(run: Run) -> None:
     async def main() -> None:
         front = Front()
-        server = RemotingServer({}, front.ingest, clock=FakeClock())
+        server = RemotingServer(Dispatcher(), front.ingest, clock=FakeClock())
         async with server:
             await server.start("127.0.0.1", 0)
             async with await RawPeer.connect(server.ports[0]) as peer:
@@ -81,7 +81,7 @@ def test_a_stop_takes_everything_that_was_received(run: Run) -> None:
         ingest = Ingest(
             front.path, front.table, front.sender, front.settings, time_s=lambda: slow.now_s
         )
-        server = RemotingServer({11: Synchronous(slow.begin)}, ingest, clock=FakeClock())
+        server = RemotingServer(Dispatcher({11: slow.begin}), ingest, clock=FakeClock())
         await server.start("127.0.0.1", 0)
         async with await RawPeer.connect(server.ports[0]) as peer:
             for number in range(100):

@@ -1,0 +1,130 @@
+"""The dispatcher: from the bytes of a request to the bytes of its response, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.net import codec, layout
+from duemq.net.dispatcher import Dispatcher, Route
+from message_store.errors import FrameError, RequestError
+
+
+def at_once(request: Request) -> Response:
+    return Response(0, "at once", {"topic": request.fields.get("topic", "")}, request.body)
+
+
+async def later(request: Request) -> Response:
+    await asyncio.sleep(0)
+    return Response(0, "later")
+
+
+async def silent(request: Request) -> None:
+    return None
+
+
+def refused(request: Request) -> Response:
+    raise RequestError(17, "no such topic")
+
+
+async def broken(request: Request) -> Response:
+    raise ZeroDivisionError("a bug")
+
+
+def exchange(dispatcher: Dispatcher, request: Request, serialize_type: int = 0) -> Response | None:
+    sent = codec.encode_request(request, serialize_type=serialize_type)
+    data = asyncio.run(dispatcher.answer_frame(sent))
+    if not data:
+        return None
+    frame = codec.next_frame(memoryview(data), 0, len(data))
+    assert frame is not None
+    assert (frame.serialize_type, frame.end) == (serialize_type, len(data))
+    answer = codec.decode_frame(memoryview(data), frame)
+    assert isinstance(answer, codec.Answer)
+    assert answer.opaque == request.opaque
+    return answer.response
+
+
+TABLE: dict[int, Any] = {
+    10: at_once,
+    11: later,
+    12: silent,
+    13: refused,
+    14: broken,
+    15: Route(at_once, required=("topic",), body_bytes_max=4),
+    16: Route(later),
+}
+CASES = [
+    ("at once", Request(10, {}), (0, "at once")),
+    ("later", Request(11, {}), (0, "later")),
+    ("refused", Request(13, {}), (17, "no such topic")),
+    ("a bug", Request(14, {}), (1, "ZeroDivisionError: a bug")),
+    ("unknown code", Request(9, {}), (3, "request type 9 not supported")),
+    ("a field is missing", Request(15, {}), (1, "the custom field <topic> is null")),
+    ("fields are there", Request(15, {"topic": "T"}, b"1234"), (0, "at once")),
+    (
+        "body too long",
+        Request(15, {"topic": "T"}, b"12345"),
+        (1, "the body has 5 bytes; the limit is 4"),
+    ),
+]
+
+
+@pytest.mark.parametrize("serialize_type", [layout.JSON_TYPE, layout.BINARY_TYPE])
+@pytest.mark.parametrize(("request_", "wanted"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_bytes_in_bytes_out(
+    request_: Request, wanted: tuple[int, str], serialize_type: int
+) -> None:
+    request_.opaque = 7
+    response = exchange(Dispatcher(TABLE), request_, serialize_type)
+    assert response is not None
+    assert (response.code, response.remark) == wanted
+
+
+@pytest.mark.parametrize("request_", [Request(10, {}, oneway=True), Request(12, {})])
+def test_no_response(request_: Request) -> None:
+    assert exchange(Dispatcher(TABLE), request_) is None
+
+
+def test_access_is_checked_before_any_handler() -> None:
+    def refuse_all(request: Request) -> None:
+        raise RequestError(16, "no permission")
+
+    dispatcher = Dispatcher(TABLE, access=refuse_all)
+    for code in TABLE:
+        response = exchange(dispatcher, Request(code, {}))
+        assert response is not None
+        assert (response.code, response.remark) == (16, "no permission")
+
+
+def test_sync_handlers_respond_at_once() -> None:
+    dispatcher = Dispatcher(TABLE)
+    assert [code for code in dispatcher if not dispatcher.responds_at_once(code)] == [
+        *(11, 12, 14, 16)
+    ]
+
+
+def test_a_response_longer_than_a_frame_becomes_an_error() -> None:
+    def long(request: Request) -> Response:
+        return Response(body=bytes(codec.FRAME_BYTES_MAX))
+
+    response = exchange(Dispatcher({10: long}), Request(10, {}))
+    assert response is not None
+    assert response.code == 1
+    assert "over the limit" in (response.remark or "")
+
+
+@pytest.mark.parametrize("cut", [1, 8, -1])
+def test_what_is_no_whole_request_raises(cut: int) -> None:
+    data = codec.encode_request(Request(10, {}))[:cut]
+    with pytest.raises(FrameError):
+        asyncio.run(Dispatcher(TABLE).answer_frame(data))
+
+
+def test_a_code_has_one_handler() -> None:
+    dispatcher = Dispatcher({10: at_once})
+    with pytest.raises(AssertionError, match="10"):
+        dispatcher.add({10: later})

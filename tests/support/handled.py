@@ -1,0 +1,16 @@
+"""Result of one request handler, whether it responds at once or later."""
+
+from __future__ import annotations
+
+from delivery.plugin import Request, Response
+from duemq.net.dispatcher import Handler
+
+
+async def handled(handler: Handler, request: Request) -> Response | None:
+    """Return the response.
+
+    Raises:
+        RequestError: The handler refused the request.
+    """
+    found = handler(request)
+    return found if isinstance(found, Response) else await found
