@@ -16,14 +16,13 @@ from message_store.kernels.kept import load_kept
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
 from timer_store import layout
-from timer_store.compaction.copies import TimerCopies
 from timer_store.dequeue.gather import Load
 from timer_store.dequeue.near_stage import SMALL, NearStage
 from timer_store.kernels import chain, fetch, put, units, wheel
 from timer_store.kernels import gather as kernels
-from timer_store.kernels.transfer import Scratch
+from timer_store.kernels.fetch import Scratch
 from timer_store.layout import NO_OFFSETS, Offsets, Rows
-from timer_store.pending.decision_records import DecidingRecords
+from timer_store.pending.decision_records import DecidingRecords, TimerCopies
 from timer_store.pending.records import RecordReader
 
 ROWS = 2 * SMALL  # so many are sorted by their digits

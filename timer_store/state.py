@@ -13,7 +13,6 @@ from typing import Self
 from message_store.clock import Clock
 from message_store.store import MessageStore
 from timer_store.checkpoint.snapshot import SnapshotFiles
-from timer_store.compaction.copies import TimerCopies
 from timer_store.config import TimerConfig
 from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.dequeue.dequeue_service import DequeueService
@@ -26,7 +25,7 @@ from timer_store.log.units import TimerUnits
 from timer_store.log.wheel import open_wheel
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.claims import Claims
-from timer_store.pending.decision_records import DecidingRecords
+from timer_store.pending.decision_records import DecidingRecords, TimerCopies
 from timer_store.pending.pending_counts import PendingCounts
 from timer_store.pending.records import RecordReader
 from timer_store.position import Position

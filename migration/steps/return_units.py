@@ -31,7 +31,7 @@ from migration.steps.router import Router
 from timer_store import layout
 from timer_store.dequeue.gather import Gatherer
 from timer_store.kernels import gather as kernels
-from timer_store.kernels.transfer import Scratch
+from timer_store.kernels.fetch import Scratch
 from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.lookup import PendingTimers
 

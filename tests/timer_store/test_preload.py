@@ -39,14 +39,14 @@ COPIES = """
 import sys
 from pathlib import Path
 import pytest
-from timer_store.kernels import chain, decide, fetch, records, wheel
+from timer_store.kernels import chain, decide, fetch, wheel
 from timer_store.preload import preload_copies
 from tests.support.full_timer_disk import DAY_MS, FullDisk, PinningRig
 
 def signatures():
     return {
         f"{module.__name__}.{name} {signature}"
-        for module in (chain, decide, fetch, records, wheel)
+        for module in (chain, decide, fetch, wheel)
         for name, kernel in vars(module).items()
         for signature in getattr(kernel, "signatures", ())
     }

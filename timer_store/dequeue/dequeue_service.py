@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from message_store.errors import CorruptStore
 from timer_store import layout
-from timer_store.compaction.copies import TimerCopies
 from timer_store.config import ROLL_BY_MESSAGE, TimerConfig
 from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.dequeue.near_stage import NearStage
@@ -27,6 +26,7 @@ from timer_store.log.slot_choice import place
 from timer_store.log.timer_log import REMEDY
 from timer_store.log.units import TimerUnits
 from timer_store.pending.claims import Claims
+from timer_store.pending.decision_records import TimerCopies
 from timer_store.pending.pending_counts import PendingCounts
 from timer_store.position import Position
 from timer_store.stats import TimerStats

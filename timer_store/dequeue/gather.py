@@ -31,7 +31,7 @@ from timer_store import layout
 from timer_store.dequeue.original_properties import kind_of, seen_text
 from timer_store.enqueue.due_time import due_ms_of
 from timer_store.kernels import gather as kernels
-from timer_store.kernels.transfer import Scratch
+from timer_store.kernels.fetch import Scratch
 from timer_store.layout import FROM_LEVEL, FROM_TIMER, Mask, Row, Rows
 from timer_store.names import SCHEDULE_TOPIC, TIMER_QUEUE, TIMER_TOPIC
 

@@ -21,7 +21,7 @@ from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from timer_store import layout
 from timer_store.config import TimerConfig
-from timer_store.kernels.fetch import from_put, from_records
+from timer_store.kernels.fetch import Context, Scratch, from_put, from_records
 from timer_store.layout import Rows
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.records import name_topics
@@ -41,9 +41,8 @@ class Fetcher:
         self._store = store
         self._from_put: dict[bool, Callable[..., int]] = {}
         self._timed = np.zeros(1_024, layout.TIMED)
-        self._text = np.zeros(1, layout.TIMER_TEXT)
-        self._frames = np.zeros(1, store_layout.SCANNED)
-        self._numbers = np.array([store.topics.add(TIMER_TOPIC), config.precision_ms, 0], np.int64)
+        self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
+        self._context = Context(store.topics.add(TIMER_TOPIC), config.precision_ms)
 
     def bounds(self) -> tuple[int, int]:
         """Return the first offset of the timer queue and its end."""
@@ -56,8 +55,8 @@ class Fetcher:
         staging = batch.staging
         take = self._from_put.get(staging.flags.writeable) or self._find(batch)
         count = take(
-            batch.rows, batch.count, staging, self._store.topics.arrays, self._numbers,
-            self._text, self._timed,
+            batch.rows, batch.count, staging, self._store.topics.arrays, self._context,
+            self._scratch.text, self._timed,
         )  # fmt: skip
         if count:
             name_topics(self._store, self._timed[:count])
@@ -67,8 +66,8 @@ class Fetcher:
         """Return the kernel for batches whose staging buffer is writable or not, as this one's."""
         find: Callable[..., Any] = entry
         found: Callable[..., int] = find(
-            from_put, batch.rows, 0, batch.staging, self._store.topics.arrays, self._numbers,
-            self._text, self._timed,
+            from_put, batch.rows, 0, batch.staging, self._store.topics.arrays, self._context,
+            self._scratch.text, self._timed,
         )  # fmt: skip
         self._from_put[batch.staging.flags.writeable] = found
         return found
@@ -107,10 +106,9 @@ class Fetcher:
             count = int(np.argmax(outside)) if outside.any() else units.size
         except RecordUnreadable:
             data, span, count = NO_BYTES, (0, 0), 1
-        self._numbers[2] = offset
         from_records(
-            data, span, units[:count], self._store.topics.arrays, self._numbers, self._frames,
-            self._text, timed,
+            data, span, units[:count], self._store.topics.arrays, self._context, offset,
+            self._scratch, timed,
         )  # fmt: skip
         return count
 

@@ -26,7 +26,8 @@ from message_store.log.page_guard import GuardedMap
 from message_store.ranges import Range
 from message_store.store import MessageStore
 from timer_store import layout
-from timer_store.kernels.transfer import Scratch, read_levels, set_names
+from timer_store.kernels.fetch import Scratch
+from timer_store.kernels.transfer import read_levels, set_names
 from timer_store.layout import DUE_MS_MAX, NAME_AS_IS, NO_OFFSETS, Offsets, Rows
 from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.records import name_topics

@@ -2,14 +2,15 @@
 
 from_put       the rows of a batch that was just appended
 from_records   units of the timer queue, with their records in the mapped log
+units_at       units of records that are named by their log offset
 
-Both give the same rows for the same messages. Whatever cannot be a timer becomes a row that is
-TIMED_BROKEN: nothing raises, nothing stops what comes after it.
+The first two give the same rows for the same messages. Whatever cannot be a timer becomes a row
+that is TIMED_BROKEN: nothing raises, nothing stops what comes after it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -57,6 +58,20 @@ OUT, EXACT = _bytes(b"TIMER_OUT_MS"), _bytes(b"DUEMQ_DUE_MS")
 ROLLS, MARKER = _bytes(b"TIMER_ROLL_TIMES"), _bytes(b"TIMER_DEL_UNIQKEY")
 REAL_TOPIC, REAL_QID = _bytes(b"REAL_TOPIC"), _bytes(b"REAL_QID")
 TIMER_WORD = np.frombuffer(b"TIMER_", np.uint8).copy()
+
+
+class Context(NamedTuple):
+    """What holds for all timers of a store."""
+
+    timer: int  # topic index of the timer topic
+    precision_ms: int
+
+
+class Scratch(NamedTuple):
+    """Room that kernels cannot allocate themselves."""
+
+    frames: Rows  # (1,) message_store.layout.SCANNED
+    text: Rows  # (1,) TIMER_TEXT
 
 
 @kernel
@@ -203,21 +218,20 @@ def from_put(
     count: int,
     staging: Bytes,
     arrays: TopicArrays,
-    numbers: Any,
+    context: Context,
     text: Rows,
     timed: Rows,
 ) -> int:
     """Make rows of the stored timers among rows[:count]; return how many.
 
     Args:
-        numbers: (3,) i8: topic index of the timer topic, precision in ms, unused.
         text: (1,) layout.TIMER_TEXT, scratch.
         timed: (n,) layout.TIMED, n >= count.
     """
     n = 0
     for i in range(count):
         row = rows[i]
-        if row["topic_index"] != numbers[0] or row["status"] != 0 or row["queue_id"] != 0:
+        if row["topic_index"] != context.timer or row["status"] != 0 or row["queue_id"] != 0:
             continue
         if not takes_queue_offset(row["sys_flag"]):
             continue
@@ -232,7 +246,7 @@ def from_put(
         else:
             set_broken(found)
             text[0]["queue_id"] = -1
-        due_ms = due_of(text[0], row["store_ms"], numbers[1])
+        due_ms = due_of(text[0], row["store_ms"], context.precision_ms)
         set_timed(found, due_ms, row["prepared_offset"], text[0])
         n += 1
     return n
@@ -244,9 +258,9 @@ def from_records(
     span: Any,
     units: Rows,
     arrays: TopicArrays,
-    numbers: Any,
-    frames: Rows,
-    text: Rows,
+    context: Context,
+    first_offset: int,
+    scratch: Scratch,
     timed: Rows,
 ) -> None:
     """Make a row of each of `units`.
@@ -255,29 +269,51 @@ def from_records(
         data: the bytes of one log file.
         span: (log offset of data[0], bytes of data that are written).
         units: (n,) message_store.layout.UNIT of the timer queue.
-        numbers: (3,) i8: topic index of the timer topic, precision in ms, offset of units[0].
-        frames, text: (1,) SCANNED, TIMER_TEXT, scratch.
+        first_offset: queue offset of units[0].
         timed: (n,) layout.TIMED out.
     """
-    frame = frames[0]
+    frame, text = scratch.frames[0], scratch.text[0]
     for i in range(units.size):
         unit, found = units[i], timed[i]
-        found["phys_offset"], found["queue_offset"] = unit["phys_offset"], numbers[2] + i
+        found["phys_offset"], found["queue_offset"] = unit["phys_offset"], first_offset + i
         found["record_size"] = unit["size"]
-        set_broken(found)
+        set_broken(found)  # until the record proves to be a timer
         pos = np.int64(unit["phys_offset"] - span[0])
         if pos < 0 or unit["size"] < 0 or pos + unit["size"] > span[1]:
             continue
         size = read_frame(data, pos, pos + unit["size"], unit["phys_offset"], frame)
         if size != unit["size"] or frame["queue_id"] != 0:
             continue
-        if not is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, numbers[0]):
+        if not is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, context.timer):
             continue
         prop_pos = pos + frame["prop_pos"]
-        read_text(data, prop_pos, prop_pos + frame["prop_len"], text[0])
-        if text[0]["topic_len"] > 0:
-            set_topic(data, text[0], arrays, timed, i)
+        read_text(data, prop_pos, prop_pos + frame["prop_len"], text)
+        if text["topic_len"] > 0:
+            set_topic(data, text, arrays, timed, i)
         else:
-            text[0]["queue_id"] = -1
-        due_ms = due_of(text[0], frame["store_ms"], numbers[1])
-        set_timed(found, due_ms, frame["prepared_offset"], text[0])
+            text["queue_id"] = -1
+        due_ms = due_of(text, frame["store_ms"], context.precision_ms)
+        set_timed(found, due_ms, frame["prepared_offset"], text)
+
+
+@kernel
+def units_at(data: Bytes, span: Any, offsets: Any, frames: Rows, units: Rows, queues: Any) -> None:
+    """Make a queue unit of the record at each log offset; size 0 where there is none.
+
+    Args:
+        data: the bytes of one log file.
+        span: (log offset of data[0], bytes of data that are written).
+        offsets: (n,) i8: log offsets in this file.
+        frames: (1,) layout.SCANNED, scratch.
+        units: (n,) message_store.layout.UNIT out.
+        queues: (n,) i8 out: each record's own queue offset, -1 where there is none.
+    """
+    for i in range(offsets.size):
+        pos = np.int64(offsets[i] - span[0])
+        units[i]["phys_offset"], units[i]["size"], units[i]["tags_code"] = offsets[i], 0, 0
+        queues[i] = -1
+        if pos < 0 or pos >= span[1]:
+            continue
+        size = read_frame(data, pos, span[1], offsets[i], frames[0])
+        if size > 0:
+            units[i]["size"], queues[i] = size, frames[0]["queue_offset"]

@@ -31,11 +31,12 @@ from timer_store.kernels.fetch import (
     REAL_QID,
     REAL_TOPIC,
     ROLLS,
+    Scratch,
     due_of,
     is_entry,
     take_timer,
 )
-from timer_store.kernels.transfer import Scratch, is_delay
+from timer_store.kernels.transfer import is_delay
 from timer_store.layout import (
     FROM_LEVEL,
     FROM_NOTHING,

@@ -11,7 +11,7 @@ stays where it must: the record has a CRC of its properties, or both names, or n
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,20 +21,13 @@ from message_store.kernels.names import entry_end, is_named, is_topic
 from message_store.kernels.properties import parse_number
 from message_store.kernels.scan import read_frame
 from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
-from timer_store.kernels.fetch import REAL_QID, REAL_TOPIC, R, is_entry, set_topic
+from timer_store.kernels.fetch import REAL_QID, REAL_TOPIC, R, Scratch, is_entry, set_topic
 from timer_store.layout import NAME_AS_IS, TIMED_PLAIN, UPPER_Y, Rows
 
 D, UNDERSCORE = 68, 95
 DELA = np.frombuffer(b"DELA", np.uint8).copy()
 CRC32 = np.frombuffer(b"__CRC32#", np.uint8).copy()
 CASE_BIT = 32  # between "Y" and "y"
-
-
-class Scratch(NamedTuple):
-    """Room that kernels cannot make themselves."""
-
-    frames: Rows  # (1,) message_store.layout.SCANNED
-    text: Rows  # (1,) TIMER_TEXT
 
 
 @kernel

@@ -8,7 +8,7 @@ relink   the wheel is built from the units of a file, and wrong pointers are lis
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,9 +40,28 @@ from timer_store.layout import (
 )
 
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
-UNDO_COLUMNS = 5  # where the slot lies (-1: untouched), tick, first_pos, last_pos, num
+UNDO_AT, UNDO_TICK, UNDO_FIRST, UNDO_LAST, UNDO_NUM = range(5)  # a slot as it was
+UNDO_COLUMNS = 5
+UNTOUCHED = -1  # in UNDO_AT: the row changed no slot
 TOUCH_ROWS = 32
 FIX_TOO_FAR = -2  # in place of a prev_pos: this unit lies more than a lap ahead
+
+
+class Adding(NamedTuple):
+    """What holds for all units that are added together."""
+
+    log_end: int  # log position of the first unit
+    write_ms: int
+    read_ms: int  # the first slot that is not completely delivered
+    precision_ms: int
+
+
+class Relinking(NamedTuple):
+    """What holds for a wheel that is built again."""
+
+    first_tick: int  # slots before it stay empty
+    precision_ms: int
+    min_pos: int  # first position of the log
 
 
 @kernel
@@ -50,7 +69,9 @@ def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: An
     """Write one unit; `times`: (write_ms, slot_ms). Source: TimerLog.append"""
     write_ms, slot_ms = times
     delay_ms = slot_ms - write_ms
-    if delay_ms < INT_MIN or delay_ms > INT_MAX:  # after an outage of weeks
+    # Only the sum of both says which slot it is; after an outage of weeks the difference needs
+    # more than 32 bits.
+    if delay_ms < INT_MIN or delay_ms > INT_MAX:
         write_ms, delay_ms = slot_ms, np.int64(0)
     put_i4(out, at, UNIT_BYTES)
     put_i8(out, at + PREV_AT, prev_pos)
@@ -64,49 +85,52 @@ def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: An
 
 
 @kernel
-def touch_slots(rows: Rows, first: int, wheel: Bytes, numbers: Any, undo: Any) -> None:
+def touch_slots(rows: Rows, first: int, wheel: Bytes, adding: Adding, undo: Any) -> None:
     """Note where the slots of the next TOUCH_ROWS rows lie, and read from each.
 
     Rows of a batch belong anywhere in the wheel: read one after the other, each would wait for the
     memory; these reads wait together.
     """
     for i in range(first, min(first + TOUCH_ROWS, rows.size)):
-        at = slot_at(max(rows[i]["slot_ms"], numbers[2]) // numbers[3])
-        undo[i, 0], undo[i, 1] = at, get_i8(wheel, at + TICK_AT)
+        at = slot_at(max(rows[i]["slot_ms"], adding.read_ms) // adding.precision_ms)
+        undo[i, UNDO_AT], undo[i, UNDO_TICK] = at, get_i8(wheel, at + TICK_AT)
 
 
 @kernel
-def link(rows: Rows, numbers: Any, wheel: Bytes, pages: Bytes, out: Bytes, undo: Any) -> Any:
+def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, undo: Any) -> Any:
     """Make units of rows and hang them into their slots.
 
     Args:
         rows: (n,) layout.TIMED; TIMED_BROKEN rows are passed over.
-        numbers: (4,) i8: log position of the first unit, write_ms, read_ms, precision in ms.
         out: (n * 52,) u1 out: the units.
         undo: (n, UNDO_COLUMNS) i8 out: the slots as they were.
 
     Returns (rows taken, units made): it stops at a slot that another lap still needs, and at a
     row more than one lap ahead. Source: TimerMessageStore.doEnqueue
     """
-    pos, write_ms, read_ms, precision_ms = numbers[0], numbers[1], numbers[2], numbers[3]
+    pos, write_ms = adding.log_end, adding.write_ms
+    read_ms, precision_ms = adding.read_ms, adding.precision_ms
     read_tick = read_ms // precision_ms
     units = 0
     for i in range(rows.size):
         if i % TOUCH_ROWS == 0:
-            touch_slots(rows, i, wheel, numbers, undo)
+            touch_slots(rows, i, wheel, adding, undo)
         row = rows[i]
-        undo[i, 0] = -1
+        undo[i, UNDO_AT] = UNTOUCHED
         if row["kind"] == TIMED_BROKEN:
             continue
-        slot_ms = max(row["slot_ms"], read_ms)
+        slot_ms = max(row["slot_ms"], read_ms)  # what is overdue joins the slot that is read now
         tick = slot_ms // precision_ms
         at = slot_at(tick)
         old_tick = get_i8(wheel, at + TICK_AT)
+        # A slot that an undelivered lap still uses, or that would lie a lap ahead, must wait.
         if tick - read_tick >= WHEEL_SLOTS or (old_tick != tick and old_tick >= read_tick):
             return i, units
         first, last, num = get_i8(wheel, at + FIRST_AT), get_i8(wheel, at + LAST_AT), np.int64(0)
         num = get_i4(wheel, at + NUM_AT)
-        undo[i, 0], undo[i, 1], undo[i, 2], undo[i, 3], undo[i, 4] = at, old_tick, first, last, num
+        undo[i, UNDO_AT], undo[i, UNDO_TICK] = at, old_tick
+        undo[i, UNDO_FIRST], undo[i, UNDO_LAST], undo[i, UNDO_NUM] = first, last, num
+        # The slot of a delivered lap starts a new chain.
         if old_tick != tick or last < 0:
             first, last, num = pos, np.int64(-1), np.int64(0)
         magic = MAGIC_DEFAULT
@@ -127,8 +151,12 @@ def link(rows: Rows, numbers: Any, wheel: Bytes, pages: Bytes, out: Bytes, undo:
 def unlink(undo: Any, count: int, wheel: Bytes, pages: Bytes) -> None:
     """Make slots what they were before the first `count` rows of a `link`."""
     for i in range(count - 1, -1, -1):
-        if undo[i, 0] >= 0:
-            put_slot(wheel, pages, undo[i, 0], undo[i, 1], undo[i, 2], undo[i, 3], undo[i, 4])
+        slot = undo[i]
+        if slot[UNDO_AT] != UNTOUCHED:
+            put_slot(
+                wheel, pages, slot[UNDO_AT], slot[UNDO_TICK], slot[UNDO_FIRST], slot[UNDO_LAST],
+                slot[UNDO_NUM],
+            )  # fmt: skip
 
 
 @kernel
@@ -149,13 +177,12 @@ def bury(block: Bytes, base: int, positions: Any, due: Any) -> None:
 
 @kernel
 def relink(
-    data: Bytes, span: Any, wheel: Bytes, pages: Bytes, numbers: Any, skip: Any, fixes: Any
+    data: Bytes, span: Any, wheel: Bytes, pages: Bytes, into: Relinking, skip: Any, fixes: Any
 ) -> Any:
     """Hang the units of a file into a wheel that was cleared, in the order of the log.
 
     Args:
         span: (log position of data[0], position to begin at, position to end at).
-        numbers: (first tick that counts, precision in ms, first position of the log).
         skip: (n,) i8 ascending: records that are settled: not counted.
         fixes: (n, 2) i8 out: position of a unit, and the prev_pos that it should have, or
             FIX_TOO_FAR: it is not linked.
@@ -169,14 +196,15 @@ def relink(
         at = pos - base
         if unit_fault(data, at, pos) != 0:
             return pos, n
-        tick = slot_ms_of(data, at) // numbers[1]
-        if tick - numbers[0] >= WHEEL_SLOTS:
+        tick = slot_ms_of(data, at) // into.precision_ms
+        if tick - into.first_tick >= WHEEL_SLOTS:
             fixes[n, 0], fixes[n, 1] = pos, FIX_TOO_FAR
             n += 1
-        elif tick >= numbers[0]:
+        elif tick >= into.first_tick:
             prev = hang(data, at, pos, tick, wheel, pages, skip)
             named = get_i8(data, at + PREV_AT)
-            if named != prev and not (prev < 0 and named < numbers[2]):
+            # A chain may lead into files that were removed: that is its end, and no mistake.
+            if named != prev and not (prev < 0 and named < into.min_pos):
                 fixes[n, 0], fixes[n, 1] = pos, prev
                 n += 1
         pos += UNIT_BYTES

@@ -157,12 +157,13 @@ def relink(
     done, corrected = 0, 0
     too_far, damaged = [NO_OFFSETS], []
     wheel.clear()
-    numbers = (max(from_ms // wheel.precision_ms, 1), wheel.precision_ms, log.min_pos)
+    first_tick = max(from_ms // wheel.precision_ms, 1)
+    into = kernels.Relinking(first_tick, wheel.precision_ms, log.min_pos)
     for file in list(log.files):
         pos, file_end = file.base, log.end_in(file)
         while pos < file_end:
             end = min(pos + RELINK_UNITS * UNIT_BYTES, file_end)
-            following, fixes = _relink_part(wheel, file, (pos, end), numbers, skip)
+            following, fixes = _relink_part(wheel, file, (pos, end), into, skip)
             far = fixes[:, 1] == kernels.FIX_TOO_FAR
             too_far.append(fixes[far, 0])
             log.patch(fixes[~far, 0], "prev_pos", fixes[~far, 1])
@@ -181,12 +182,12 @@ def _relink_part(
     wheel: TimerWheel,
     file: UnitFile,
     part: tuple[int, int],
-    numbers: tuple[int, ...],
+    into: kernels.Relinking,
     skip: Offsets,
 ) -> tuple[int, Offsets]:
     """Link units of one file; return (position to go on at, what `log.patch` must correct)."""
     fixes = np.empty((min(FIXES_MAX, (part[1] - part[0]) // UNIT_BYTES), 2), np.int64)
     following, found = kernels.relink(
-        file.data, (file.base, *part), wheel.data, wheel.pages, numbers, skip, fixes
+        file.data, (file.base, *part), wheel.data, wheel.pages, into, skip, fixes
     )
     return int(following), fixes[:found]

@@ -68,7 +68,6 @@ class TimerUnits:
         self.log, self.wheel = log, wheel
         self._out = np.empty(ADD_ROWS * UNIT_BYTES, np.uint8)
         self._undo = np.empty((ADD_ROWS, kernels.UNDO_COLUMNS), np.int64)
-        self._numbers = np.empty(4, np.int64)
 
     @property
     def precision_ms(self) -> int:
@@ -114,10 +113,14 @@ class TimerUnits:
 
     def _add_part(self, rows: Rows, write_ms: int, read_ms: int) -> int:
         precision_ms = self.wheel.precision_ms
-        numbers, data, pages = self._numbers, self.wheel.data, self.wheel.pages
-        numbers[:] = self.log.end, write_ms - write_ms % precision_ms, read_ms, precision_ms
-        numbers[2] -= read_ms % precision_ms
-        taken, made = kernels.link(rows, numbers, data, pages, self._out, self._undo)
+        data, pages = self.wheel.data, self.wheel.pages
+        adding = kernels.Adding(
+            self.log.end,
+            write_ms - write_ms % precision_ms,
+            read_ms - read_ms % precision_ms,
+            precision_ms,
+        )
+        taken, made = kernels.link(rows, adding, data, pages, self._out, self._undo)
         if made:
             try:
                 self.log.append(self._out[: made * UNIT_BYTES].data)

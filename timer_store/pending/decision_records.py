@@ -1,4 +1,12 @@
-"""Records that settle timers without a delivery, on their way into the log."""
+"""Records that settle timers without a delivery: markers, and copies that replace a timer.
+
+    marker   the timer is cancelled
+    copy     it is moved to another time; rolled by `timerRollMode=message`, as an Apache broker
+             does it; or taken out of a log file that compaction removes
+
+A copy names the old record as its origin, so one append does both: it settles the old timer and
+adds the new one. A copy that is not moved keeps all that the client said, and the exact time.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +16,11 @@ import numpy.typing as npt
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
+from timer_store import layout
 from timer_store.kernels import decide as kernels
-from timer_store.layout import Offsets, Rows
+from timer_store.layout import Mask, Offsets, Rows
 from timer_store.names import TIMER_TOPIC
+from timer_store.pending.records import RecordReader
 
 BATCH_ROWS = 4_096
 BATCH_BYTES_MAX = 8 << 20  # of the records they are made of; one may exceed it
@@ -99,6 +109,32 @@ class DecidingRecords:
             else:
                 kernels.copy_to(source, timers, order[low:high], due_ms, context, keeps, made)
         batch.staging_len = int(made.at[0])
+
+
+class TimerCopies:
+    """Copies of pending timers of one store. Belongs to the event loop's thread."""
+
+    def __init__(self, records: RecordReader, deciding: DecidingRecords) -> None:
+        self._records, self._deciding = records, deciding
+
+    def put(self, rows: Rows, now_ms: int) -> tuple[Rows, Mask]:
+        """Append a copy of each timer; the caller settles those that have one.
+
+        Args:
+            rows: (n,) `layout.STAGED`, each of another record.
+
+        Returns:
+            Their records, (n,) `layout.TIMED`, and which have a copy now. The rest is damaged or
+            too long for one more property, or the store refuses writes.
+        """
+        timed = self._records.read(np.ascontiguousarray(rows["phys_offset"]))
+        taken = timed["kind"] == layout.TIMED_PLAIN
+        taken &= timed["record_size"] == rows["record_size"]
+        whole = np.flatnonzero(taken)
+        due_ms = np.ascontiguousarray(rows["due_ms"][whole])
+        refused = self._deciding.put_again(timed[whole], due_ms, now_ms)
+        taken[whole[list(refused)]] = False
+        return timed, taken
 
 
 def _bounded(sizes: npt.NDArray[np.int32]) -> int:

@@ -12,8 +12,7 @@ from message_store.errors import RecordUnreadable
 from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore
 from timer_store import layout
-from timer_store.kernels.fetch import from_records
-from timer_store.kernels.records import units_at
+from timer_store.kernels.fetch import Context, Scratch, from_records, units_at
 from timer_store.layout import Offsets, Rows
 from timer_store.names import TIMER_TOPIC
 
@@ -32,9 +31,8 @@ class RecordReader:
         self, store: MessageStore, precision_ms: int, read_transferred: ReadTransferred
     ) -> None:
         self._store, self._read_transferred = store, read_transferred
-        self._numbers = np.array([store.topics.add(TIMER_TOPIC), precision_ms, 0], np.int64)
-        self._text = np.zeros(1, layout.TIMER_TEXT)
-        self._frames = np.zeros(1, store_layout.SCANNED)
+        self._context = Context(store.topics.add(TIMER_TOPIC), precision_ms)
+        self._scratch = Scratch(np.zeros(1, store_layout.SCANNED), np.zeros(1, layout.TIMER_TEXT))
 
     def read(self, offsets: Offsets) -> Rows:
         """Return (n,) `layout.TIMED`, one for each log offset, in their order.
@@ -62,11 +60,10 @@ class RecordReader:
     def _read_file(self, data: Any, span: tuple[int, int], offsets: Any) -> Rows:
         units = np.zeros(offsets.size, store_layout.UNIT)
         queues = np.zeros(offsets.size, np.int64)
-        units_at(data, span, offsets, self._frames, units, queues)
+        units_at(data, span, offsets, self._scratch.frames, units, queues)
         timed = np.zeros(offsets.size, layout.TIMED)
         from_records(
-            data, span, units, self._store.topics.arrays, self._numbers, self._frames, self._text,
-            timed,
+            data, span, units, self._store.topics.arrays, self._context, 0, self._scratch, timed
         )  # fmt: skip
         timed["queue_offset"] = queues
         name_topics(self._store, timed)

@@ -18,7 +18,7 @@ from timer_store import layout
 from timer_store.dequeue.gather import Gatherer
 from timer_store.dequeue.original_properties import DROPPED
 from timer_store.kernels import gather as kernels
-from timer_store.kernels.transfer import Scratch
+from timer_store.kernels.fetch import Scratch
 from timer_store.layout import FROM_LEVEL, FROM_ROUTE, FROM_TIMER
 from timer_store.names import TIMER_TOPIC
 

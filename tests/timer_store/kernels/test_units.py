@@ -71,9 +71,9 @@ def test_link_and_unlink(timers, laps_, later_ms):
     out = np.zeros(len(timers) * WIDTH, np.uint8)
     undo = np.zeros((len(timers), kernels.UNDO_COLUMNS), np.int64)
     write_ms = READ_MS + later_ms
-    numbers = np.array([520, write_ms, READ_MS, 1_000], np.int64)
+    adding = kernels.Adding(520, write_ms, READ_MS, 1_000)
     try:
-        taken, made = kernels.link(timed(timers), numbers, WHEEL, pages, out, undo)
+        taken, made = kernels.link(timed(timers), adding, WHEEL, pages, out, undo)
         assert taken == model.add(timers, write_ms, READ_MS)
         wanted = b"".join(unit.pack() for _, unit in sorted(model.units.items()))
         assert out[: made * WIDTH].tobytes() == wanted
@@ -127,12 +127,11 @@ def test_relink(found, room, skip, gone):
     pages = np.zeros(WHEEL_BYTES // PAGE_BYTES, np.uint8)
     skipped, fixes, pos = np.array(sorted(skip), np.int64), [], base
     end = base + len(found) * WIDTH
+    into = kernels.Relinking(READ, 1_000, base)
     try:
         while pos < end:
             out = np.zeros((room, 2), np.int64)
-            pos, count = kernels.relink(
-                data, (base, pos, end), WHEEL, pages, (READ, 1_000, base), skipped, out
-            )
+            pos, count = kernels.relink(data, (base, pos, end), WHEEL, pages, into, skipped, out)
             fixes += [tuple(fix) for fix in out[:count].tolist()]
         assert fixes == wanted
         assert at_places(model.slots) == near(model)
@@ -145,8 +144,8 @@ def test_relink_stops_at_what_is_no_unit():
     data = np.frombuffer(unit.pack() + b"\0" * 68, np.uint8)
     pages = np.zeros(WHEEL_BYTES // PAGE_BYTES, np.uint8)
     none, fixes = np.empty(0, np.int64), np.zeros((9, 2), np.int64)
-    span = (0, 0, 2 * WIDTH)
-    assert kernels.relink(data, span, WHEEL, pages, (READ, 1_000, 0), none, fixes) == (WIDTH, 0)
+    span, into = (0, 0, 2 * WIDTH), kernels.Relinking(READ, 1_000, 0)
+    assert kernels.relink(data, span, WHEEL, pages, into, none, fixes) == (WIDTH, 0)
     empty(pages)
 
 
