@@ -45,6 +45,24 @@ def test_a_message_leaves_at_its_millisecond(tmp_path):
     tell(story)
 
 
+@BOTH
+def test_messages_a_millisecond_apart_are_delivered_a_millisecond_apart(tmp_path, mode):
+    """The delivery of one never takes those along that are due in the next milliseconds."""
+
+    async def story():
+        async with level_service(tmp_path, properties=mode_of(mode)) as rig:
+            for number in range(10):
+                rig.send(1, b"%d" % number)
+                await rig.advance(1)
+            await rig.advance(1_000 - 10)
+            for number in range(10):
+                assert rig.bodies() == [b"%d" % n for n in range(number + 1)]
+                assert rig.records()[-1].store_ms == rig.clock.now_ms()
+                await rig.advance(1)
+
+    tell(story)
+
+
 def test_a_delivered_record_is_what_apache_makes(tmp_path):
     async def story():
         async with level_service(tmp_path) as rig:
