@@ -1,7 +1,7 @@
 """Quarantine topic: undeliverable messages, each with its reason.
 
-The quarantined record carries the same origin as a delivery would: it is the one thing that
-happens to a message, exactly once. Its body is the whole held record as it lies in the log.
+A quarantine record names the same origin as a delivery would: a message is delivered or
+quarantined, exactly once. Its body is the whole pending record as it is in the log.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Undeliverable:
-    """A held message that goes to quarantine.
+    """A pending message that goes to quarantine.
 
     Attributes:
-        level: the level it waited in, 0: it is a timer.
-        queue_offset: in the queue it waited in, -1: not known.
-        record: the decoded record, if it could be decoded.
-        data: the record's bytes, if the log still has them.
-        due_ms: when a timer was due, -1: it waited in a level, or says no time.
+        level: Its level, 0 of a timer.
+        queue_offset: Position in the schedule or timer queue, -1 if not known.
+        record: Decoded record, if it could be decoded.
+        data: Bytes of the record, if the log still has them.
+        due_ms: Due time of a timer, -1 of a level message or if not known.
     """
 
     reason: Reason
@@ -58,12 +58,12 @@ class Undeliverable:
     due_ms: int = -1
 
     def with_data(self, data: bytes) -> Undeliverable:
-        """Return the same with other bytes."""
+        """Return a copy with different record bytes."""
         return replace(self, data=data)
 
 
 def origin_of(phys_offset: int) -> int:
-    """Return what a delivery writes into preparedTransactionOffset to name its origin."""
+    """Return the preparedTransactionOffset with which a delivery names its origin."""
     return -(phys_offset + 1)
 
 

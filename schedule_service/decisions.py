@@ -236,15 +236,15 @@ class PendingLevels:
             level, queue_offset = self._level_of(rows[at]), int(rows[at]["queue_offset"])
             assert level is not None
             units = self._queues.units(level.level, queue_offset, 1)
-            trip = self._deliverer.deliver_batch(level.level, queue_offset, units, now_ms)
-            if trip.done:
+            result = self._deliverer.deliver_batch(level.level, queue_offset, units, now_ms)
+            if result.done:
                 level.cursor.settle(queue_offset)
-                if not trip.parked:
+                if not result.quarantined:
                     fired.append(at)
             else:
                 decided.verdicts[at] = Verdict.REFUSED
-                decided.remarks[at] = trip.refusal
-            for item in trip.parked:
+                decided.remarks[at] = result.refusal
+            for item in result.quarantined:
                 decided.remarks[at] = f"it went to quarantine, {item.reason.value}: {item.detail}"
         self._note_fired(rows[fired])
         decided.log_end = self._store.max_offset

@@ -1,13 +1,13 @@
-"""The level service: sleeps until a message is due, delivers it, keeps its offsets.
+"""Level service: sleeps until a message is due, then delivers it.
 
-    dispatcher: units joined a level ---> cursor, and wake the loop if they are due sooner
-    loop:  plan what may move now -> one bounded batch a level and segment, in turn, the event
-           loop between them -> sleep until the next moment (a due time or a retry), no polling
+    dispatcher: new units of a level --> cursor; wakes the loop if they are due sooner
+    loop:  one bounded batch a level and segment, levels in turn, other work of the event loop in
+           between --> sleep until the next due time or retry, no polling
 
-Synchronous delivery: a level's next batch leaves when the last one is acknowledged, that is, on
-the disk with SYNC_FLUSH. Asynchronous: up to scheduleAsyncDeliverMaxPendingLimit messages a level
-may be on their way. Either way a level's messages are appended in order, and nothing overtakes a
-delivery that the store refused. Source: ScheduleMessageService.DeliverDelayedMessageTimerTask
+Synchronous delivery: a level's next batch is appended when the last one is acknowledged, that is,
+on the disk with SYNC_FLUSH. Asynchronous: up to scheduleAsyncDeliverMaxPendingLimit messages of a
+level may be in delivery. Either way a level's messages are appended in order, and nothing overtakes
+a delivery that the store refused. Source: ScheduleMessageService.DeliverDelayedMessageTimerTask
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ import numpy.typing as npt
 from message_store.clock import Clock, Signal
 from message_store.kernels.kernel import entry
 from message_store.log.batch import PutBatch
+from message_store.store import MessageStore
 from schedule_service import kernels
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS, Cut, LevelCursor, Segment
-from schedule_service.deliverer import Deliverer, DeliveryBatch
+from schedule_service.deliverer import Deliverer, DeliveryResult
+from schedule_service.in_flight import Event, InFlight, State
 from schedule_service.level import READ_UNITS_MIN, Level
 from schedule_service.levels import LEVELS_MAX
 from schedule_service.names import SCHEDULE_TOPIC
-from schedule_service.pending import Event, Flight, State
 from schedule_service.preload import preload_kernels
 from schedule_service.queues import ScheduleQueues, Units
 from schedule_service.transfer import LevelTransfers
 
 log = logging.getLogger(__name__)
-REHEARSAL_MS = 100  # after the start: the broker serves by then
-PAUSE_MS = 100  # before a unit that cannot be read yet, or a slow disk, is looked at again
+PRELOAD_AFTER_MS = 100  # after the start; the broker serves by then
+PAUSE_MS = 100  # before a unit that cannot be read yet, or a slow disk, is tried again
 CUTS_MAX = 256
-LOGGED_MAX = 10  # messages of one batch that are named one by one in the log
+LOGGED_MAX = 10  # messages of one batch that get a log line each
 
 
 class LevelService:
     """Delivers what is due. Belongs to the event loop's thread.
 
     Args:
-        cursors: from `recovery.restore`: nothing is delivered before that is done.
-        on_failure: told when the service cannot go on.
+        cursors: From `recovery.restore`; nothing is delivered before that is done.
+        on_failure: Called with the reason when the service cannot continue.
     """
 
     def __init__(
         self,
-        store: Any,
+        store: MessageStore,
         queues: ScheduleQueues,
         clock: Clock,
         config: ScheduleConfig,
@@ -67,7 +68,7 @@ class LevelService:
         self._store, self._queues, self._clock = store, queues, clock
         self._deliverer = Deliverer(store)
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
-        self._wake, self._flying, self._stop = Signal(), asyncio.Event(), asyncio.Event()
+        self._wake, self._sent, self._stop = Signal(), asyncio.Event(), asyncio.Event()
         self._sleeping_until = -1
         self._stopping = False
         self._turn = 0
@@ -82,17 +83,17 @@ class LevelService:
             self._last_due[level.level - 1] = level.cursor.last_due_ms
             self._find_heads(level)
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- running ------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Deliver while the block is open; leaving it finishes the batch in hand."""
+        """Deliver while the block is open; leaving it finishes the current batch."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._guard(self.run()), name="level delivery")
             acknowledging = tasks.create_task(
                 self._guard(self._acknowledge()), name="level acknowledgement"
             )
-            tasks.create_task(self._preload_kernels(), name="level rehearsal")
+            tasks.create_task(self._preload_kernels(), name="level preload")
             try:
                 yield self
             finally:
@@ -102,31 +103,31 @@ class LevelService:
                 acknowledging.cancel()
 
     async def _preload_kernels(self) -> None:
-        """Have kernels loaded before the first message is due, and not while the broker starts."""
-        await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + REHEARSAL_MS)
+        """Load kernels before the first message is due, but not while the broker starts."""
+        await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + PRELOAD_AFTER_MS)
         if not self._stopping:
             await asyncio.to_thread(preload_kernels)
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have the broker stop in order if a task of ours dies: the log has everything."""
+        """Stop the broker in order if a task fails: the log has everything."""
         try:
             await work
         except Exception as error:
-            log.exception("the level service cannot go on")
+            log.exception("the level service cannot continue")
             self._on_failure(f"{type(error).__name__}: {error}")
 
     @property
     def resting(self) -> bool:
-        """Whether everything that can be done now is done and acknowledged."""
+        """Whether all work that is possible now is done and acknowledged."""
         sleeping = self._sleeping_until >= 0 and not self._wake.is_set()
-        return sleeping and self._wanted_log_end() is None
+        return sleeping and self._log_end_in_flight() is None
 
     def wake(self) -> None:
-        """Have the loop look again: what a level holds has changed."""
+        """Wake the loop after a level has changed."""
         self._wake.set()
 
     def reconfigure(self, config: ScheduleConfig) -> None:
-        """Take new limits; a change of the delivery mode holds from the next batch on."""
+        """Apply new limits; a change of the delivery mode is in force from the next batch on."""
         self.config = config
         self._wake.set()
 
@@ -135,40 +136,42 @@ class LevelService:
         now_ms = 0
         while not self._stopping:
             before_ms, now_ms = now_ms, self._clock.now_ms()
-            if now_ms < before_ms:  # the clock was set back: a pause would take as long
+            if now_ms < before_ms:  # the clock was set back: a pause would last as long
                 for level in self.levels.values():
-                    level.pause_no_more()
+                    level.end_pauses()
             due = self._due_levels(now_ms)
             for level in due:
-                self._work(level, self._clock.now_ms())  # it may have been stepped back
+                self._deliver_or_retry(level, self._clock.now_ms())  # it may have been stepped back
                 await asyncio.sleep(0)
-            if not self.config.async_deliver and await self._settle():
+            if not self.config.async_deliver and await self._wait_acknowledged():
                 continue
             if self.config.async_deliver and due:
-                self._flying.set()
+                self._sent.set()
             if not due:
                 await self._sleep()
 
     def _due_levels(self, now_ms: int) -> list[Level]:
-        """Return the levels that can move now, another one first each time."""
-        due = [lv for lv in self.levels.values() if lv.moment_ms(self.config) <= now_ms]
+        """Return the levels with work to do now, another one first each time."""
+        due = [lv for lv in self.levels.values() if lv.next_work_ms(self.config) <= now_ms]
         self._turn += 1
         first = self._turn % len(due) if due else 0
         return due[first:] + due[:first]
 
     async def _sleep(self) -> None:
         self._wake.clear()  # nothing was awaited since the levels were looked at
-        until_ms = min((lv.moment_ms(self.config) for lv in self.levels.values()), default=NEVER_MS)
+        until_ms = min(
+            (lv.next_work_ms(self.config) for lv in self.levels.values()), default=NEVER_MS
+        )
         if self._stopping:
             return
         self._sleeping_until = until_ms
         await self._clock.wait(self._wake, until_ms=None if until_ms == NEVER_MS else until_ms)
         self._sleeping_until = -1
 
-    # -- what joins ---------------------------------------------------------------------------
+    # -- new units ----------------------------------------------------------------------------
 
     def note_put(self, batch: PutBatch) -> None:
-        """Take note of an appended batch. The dispatcher of this plugin."""
+        """Add the units of an appended batch to their levels. The dispatcher of this plugin."""
         if self._track is None:
             find: Callable[..., Any] = entry
             self._track = find(
@@ -193,9 +196,9 @@ class LevelService:
 
     # -- delivery -----------------------------------------------------------------------------
 
-    def _work(self, level: Level, now_ms: int) -> None:
-        """Move what can move of a level, one batch."""
-        failing = level.table.failing
+    def _deliver_or_retry(self, level: Level, now_ms: int) -> None:
+        """Append one batch of a level, a refused one first."""
+        failing = level.in_flight.failing
         if failing is not None and failing.retry_ms <= now_ms:
             self._retry(level, failing, now_ms)
             return
@@ -205,16 +208,16 @@ class LevelService:
             self._deliver(level, segment, room, now_ms)
 
     def _deliver(self, level: Level, segment: Segment, room: int, now_ms: int) -> None:
-        """Take the due prefix of a segment, as much as one batch may hold, and append it."""
+        """Append the due prefix of a segment, at most one batch."""
         config = self.config
         count_max = min(room, config.batch_records_max, level.read_units)
         count_max = min(count_max, segment.end - segment.taken)
         units = self._queues.units(level.level, segment.taken, count_max)
         if not units.size:
-            self._lost_sight(level, segment, now_ms)
+            self._skip_unreadable(level, segment, now_ms)
             return
         due_ms = self._queues.due_ms(level.level, units)
-        count = kernels.leaving(units, due_ms, now_ms, config.batch_bytes_max)
+        count = kernels.count_due(units, due_ms, now_ms, config.batch_bytes_max)
         if count == 0:
             segment.head_due_ms = int(due_ms[0])
             return
@@ -225,60 +228,64 @@ class LevelService:
         else:
             next_due_ms = self._due_at(level.level, first + count, segment.end)
         level.cursor.take(segment, count, next_due_ms)
-        flight = Flight(segment, first, count)
-        if level.table.failing is not None:  # nothing overtakes it: wait behind it
-            flight.move(Event.REFUSED)
-            level.table.add(flight)
+        delivery = InFlight(segment, first, count)
+        if level.in_flight.failing is not None:  # nothing overtakes it
+            delivery.move(Event.REFUSED)
+            level.in_flight.add(delivery)
             return
-        level.table.add(flight)
-        self._fly(level, flight, units[:count], due_ms[:count], now_ms)
+        level.in_flight.add(delivery)
+        self._append(level, delivery, units[:count], due_ms[:count], now_ms)
 
-    def _fly(
+    def _append(
         self,
         level: Level,
-        flight: Flight,
+        delivery: InFlight,
         units: Units,
         due_ms: npt.NDArray[np.int64],
         now_ms: int,
     ) -> None:
-        """Append the units of a flight and note how far that went."""
-        skip = level.cursor.settled_in(flight.first, int(units.size))
-        trip = self._deliverer.deliver_batch(level.level, flight.first, units, now_ms, skip)
-        self._count(level, trip, due_ms)
-        level.cursor.advance(flight.segment, flight.first + trip.done)
-        if trip.done:
+        """Append the units of a delivery; what the store refused is tried again later."""
+        skip = level.cursor.settled_in(delivery.first, int(units.size))
+        result = self._deliverer.deliver_batch(level.level, delivery.first, units, now_ms, skip)
+        self._count(level, result, due_ms)
+        level.cursor.advance(delivery.segment, delivery.first + result.done)
+        if result.done:
             rest = None
-            if trip.done < flight.count:
-                rest = level.table.split(flight, trip.done)
-            if flight.state is not State.RUNNING:
-                flight.move(Event.RESENT if flight.state is State.EXCEPTION else Event.PARKED)
-            flight.log_end = self._store.max_offset
+            if result.done < delivery.count:
+                rest = level.in_flight.split(delivery, result.done)
+            if delivery.state is not State.RUNNING:
+                delivery.move(
+                    Event.RESENT if delivery.state is State.EXCEPTION else Event.QUARANTINED
+                )
+            delivery.log_end = self._store.max_offset
             if rest is None:
                 return
-            flight = rest
-        if flight.state is State.RUNNING and trip.illegal:
-            flight.move(Event.ILLEGAL)
-        flight.refused(now_ms)
-        if not trip.refusal:  # the rest lies in another queue file
-            flight.retry_ms = now_ms
-        elif flight.failures == 1:
-            log.warning("level %d waits: %s", level.level, trip.refusal)
+            delivery = rest
+        if delivery.state is State.RUNNING and result.illegal:
+            delivery.move(Event.ILLEGAL)
+        delivery.refused(now_ms)
+        if not result.refusal:  # the rest lies in another queue file
+            delivery.retry_ms = now_ms
+        elif delivery.failures == 1:
+            log.warning(
+                "level %d: delivery is refused and tried again: %s", level.level, result.refusal
+            )
 
-    def _retry(self, level: Level, flight: Flight, now_ms: int) -> None:
-        """Read a refused flight's units again and append them."""
+    def _retry(self, level: Level, delivery: InFlight, now_ms: int) -> None:
+        """Read a refused delivery's units again and append them."""
         first, _ = self._queues.bounds(level.level)
-        if flight.first < first:
+        if delivery.first < first:
             self._forget(level, first)
             return
-        units = self._queues.units(level.level, flight.first, flight.count)
+        units = self._queues.units(level.level, delivery.first, delivery.count)
         if not units.size:
-            flight.refused(now_ms)
+            delivery.refused(now_ms)
             return
         due_ms = self._queues.due_ms(level.level, units)
-        self._fly(level, flight, units, due_ms, now_ms)
+        self._append(level, delivery, units, due_ms, now_ms)
 
-    def _lost_sight(self, level: Level, segment: Segment, now_ms: int) -> None:
-        """Go on where units cannot be read: retention took them, or they are not written yet."""
+    def _skip_unreadable(self, level: Level, segment: Segment, now_ms: int) -> None:
+        """Continue after units that retention removed, or pause until they are written."""
         first, _ = self._queues.bounds(level.level)
         if segment.taken < first:
             self._forget(level, first)
@@ -288,17 +295,17 @@ class LevelService:
     def _forget(self, level: Level, queue_min: int) -> None:
         """Move a level past units whose records retention removed."""
         lost = level.cursor.forget_before(queue_min)
-        for flight in list(level.table):
-            if flight.state is not State.RUNNING and flight.first < queue_min:
-                gone = min(queue_min - flight.first, flight.count)
-                flight.first, flight.count = flight.first + gone, flight.count - gone
-                if not flight.count:
-                    level.table.remove(flight)
+        for delivery in list(level.in_flight):
+            if delivery.state is not State.RUNNING and delivery.first < queue_min:
+                gone = min(queue_min - delivery.first, delivery.count)
+                delivery.first, delivery.count = delivery.first + gone, delivery.count - gone
+                if not delivery.count:
+                    level.in_flight.remove(delivery)
         self._find_heads(level)
         self._count_lost(level, lost)
 
     def correct_heads(self) -> None:
-        """Take note of what retention removed, so that the books are exact."""
+        """Apply what retention removed, so that counts are exact."""
         for level in self.levels.values():
             first, _ = self._queues.bounds(level.level)
             if level.cursor.held and level.cursor.first_undelivered < first:
@@ -308,7 +315,7 @@ class LevelService:
     def next_due_ms(self, level: Level) -> int | None:
         """Return when the next pending message of a level is due; None: none is pending.
 
-        The cursor's own next time may be that of a message that was settled ahead.
+        The cursor's own next time may be that of a message that was settled before.
         """
         found = NEVER_MS
         for segment in level.cursor.segments:
@@ -333,9 +340,9 @@ class LevelService:
 
     # -- acknowledgement ----------------------------------------------------------------------
 
-    async def _settle(self) -> bool:
-        """Wait until everything on its way is acknowledged; return whether anything was."""
-        end = self._wanted_log_end()
+    async def _wait_acknowledged(self) -> bool:
+        """Wait until everything in flight is acknowledged; return whether anything was."""
+        end = self._log_end_in_flight()
         if end is None:
             return False
         if await self._store.wait_durable(end):
@@ -345,46 +352,46 @@ class LevelService:
         return True
 
     async def _pause(self) -> None:
-        """Give the disk time; what is in the log is not put again, whatever it says."""
+        """Give the disk time; what is in the log is not put again."""
         until_ms = self._clock.now_ms() + PAUSE_MS
         await self._clock.wait(asyncio.Event(), until_ms=until_ms)
 
     async def _acknowledge(self) -> None:
-        """Settle asynchronous deliveries as the log becomes durable."""
+        """Acknowledge asynchronous deliveries as the log becomes durable."""
         while True:
-            await self._flying.wait()
-            self._flying.clear()
-            while (end := self._wanted_log_end()) is not None:
+            await self._sent.wait()
+            self._sent.clear()
+            while (end := self._log_end_in_flight()) is not None:
                 if await self._store.wait_durable(end):
                     self._acknowledge_to(end)
                     self._wake.set()
                 else:
                     await self._pause()
 
-    def _wanted_log_end(self) -> int | None:
-        ends = [lv.table.wanted_log_end for lv in self.levels.values() if len(lv.table)]
+    def _log_end_in_flight(self) -> int | None:
+        ends = [lv.in_flight.log_end for lv in self.levels.values() if len(lv.in_flight)]
         return max((end for end in ends if end is not None), default=None)
 
     def _acknowledge_to(self, durable: int) -> None:
         for level in self.levels.values():
-            if len(level.table):
-                level.table.acknowledge(durable)
+            if len(level.in_flight):
+                level.in_flight.acknowledge(durable)
 
-    # -- books --------------------------------------------------------------------------------
+    # -- counts -------------------------------------------------------------------------------
 
-    def _count(self, level: Level, trip: DeliveryBatch, due_ms: npt.NDArray[np.int64]) -> None:
+    def _count(self, level: Level, result: DeliveryResult, due_ms: npt.NDArray[np.int64]) -> None:
         stats = level.stats
-        for positions, store_ms in zip(trip.delivered, trip.store_ms, strict=True):
+        for positions, store_ms in zip(result.delivered, result.store_ms, strict=True):
             stats.note_delivered(due_ms[positions], store_ms, timed=self.config.stats_enable)
-        stats.refused += bool(trip.refusal)
-        for item in trip.parked:
+        stats.refused += bool(result.refusal)
+        for item in result.quarantined:
             stats.quarantined[item.reason] += 1
-        for item in trip.parked[:LOGGED_MAX]:
+        for item in result.quarantined[:LOGGED_MAX]:
             log.warning(
                 "level %d offset %d (log offset %d) went to quarantine, %s: %s",
                 level.level, item.queue_offset, item.phys_offset, item.reason.value, item.detail,
             )  # fmt: skip
-        self._count_lost(level, trip.lost)
+        self._count_lost(level, result.lost)
 
     @staticmethod
     def _count_lost(level: Level, lost: int) -> None:
@@ -393,17 +400,17 @@ class LevelService:
             log.error("level %d: retention removed %d messages not due yet", level.level, lost)
 
     def first_pending_offset(self, offsets: Mapping[int, int]) -> int | None:
-        """Return the log offset of the oldest record at or behind `offsets`, None without any.
+        """Return the log offset of the oldest record at or after `offsets`, None without any.
 
         Args:
-            offsets: level to queue offset: deliveries before it are on the disk. Until then a
-                record is still needed, for a power cut takes a delivery that is not.
+            offsets: Level to queue offset: deliveries before it are on the disk. Others may be
+                lost by a power cut, so their records are still needed.
         """
         self.correct_heads()
         found = []
         for number, level in self.levels.items():
             first, end = self._queues.bounds(number)
-            saved = offsets.get(number, 0)  # given back by the timers: the cursor is before it
+            saved = offsets.get(number, 0)  # the cursor is before it if timers returned units
             at = max(min(saved, level.cursor.first_undelivered), first)
             if at < end:
                 found.append(self._queues.first_phys(number, at))

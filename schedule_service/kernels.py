@@ -2,13 +2,14 @@
 
 redirect   put hook: rows with a level go to the schedule topic
 track      after an append: what joined which level's queue, and where due times decrease
-due_times  deliver: when units are due, and how many leading ones may leave
+due_times  deliver: due times of units
+count_due  deliver: leading units that are due and fit into one batch
 read_due   deliver: records of due units become rows of a batch, without a copy
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +22,10 @@ from delivery.kernels.redirected import (
     REAL_QID,
     REAL_TOPIC,
     TAGS,
-    read_hosts,
-    set_plain,
+    is_body_sound,
+    set_message,
 )
-from message_store.kernels.bytes import Bytes, crc32, get_i4, get_i8
+from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.names import entry_end, is_named, is_topic
 from message_store.kernels.properties import java_hash, parse_number
@@ -47,16 +48,41 @@ MOVED_NAME = np.frombuffer(b"DELAy", np.uint8).copy()
 STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
 
 UNTOUCHED, CLAMPED, STRIPPED, ILLEGAL = 0, 1, 2, 4  # bits that redirect reports of a row
+NAME_END: Final = 1  # between name and value of a property
+NO_TEXT: Final = -1  # `read_properties`: the record must be read in Python
+
+# Columns of what `track` reports.
+ADDED_QUEUE, ADDED_FIRST, ADDED_DUE_MS, ADDED_END = range(4)
+ADDED_COLUMNS: Final = 4
+CUT_QUEUE, CUT_OFFSET, CUT_DUE_MS = range(3)
+CUT_COLUMNS: Final = 3
+
+
+class Source(NamedTuple):
+    """Where `read_due` reads from.
+
+    Attributes:
+        schedule, half: Topic indexes of the schedule and the half message topic.
+        queue_id: Queue of the units.
+        routed: 1 if topics without queues count as missing.
+    """
+
+    schedule: int
+    half: int
+    queue_id: int
+    routed: int
 
 
 @kernel
 def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, report: Any) -> int:
-    """Send rows with a level to the schedule topic; return how many need a look by Python.
+    """Send rows with a level to the schedule topic.
 
     Args:
-        schedule, half: topic indexes; rows that already go there stay.
+        schedule, half: Topic indexes; rows that already go there stay.
         delays_ms: (levels + 1,) i8.
         report: (count,) u1 out: CLAMPED, STRIPPED or both of a redirected row, or ILLEGAL.
+
+    Returns the number of rows that Python must finish: those with a report.
     """
     unhandled = 0
     level_max = delays_ms.size - 1
@@ -75,14 +101,15 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
             continue
         if level < 0 or row["topic_index"] == half:
             continue
-        if level > level_max:
+        if level > level_max:  # as Apache: the highest level
             level = level_max
             report[i] |= CLAMPED
-        if row["topic_index"] == schedule:
+        if row["topic_index"] == schedule:  # a level message that is copied inside the store
             if row["due_delay_ms"] < 0:
                 row["due_delay_ms"] = delays_ms[level]
             report[i] = UNTOUCHED
             continue
+        # A level wins over timer properties: Python removes them from the text.
         if row["timer_kind"] != TIMER_NONE or row["prop_flags"] & STALE_FLAGS:
             report[i] |= STRIPPED
         if report[i] != UNTOUCHED:
@@ -98,13 +125,13 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
 def track(
     rows: Rows, count: int, schedule: int, last_due_ms: Any, place: Any, added: Any, cuts: Any
 ) -> Any:
-    """Note what an appended batch added to the schedule queues.
+    """Report what an appended batch added to the schedule queues.
 
     Args:
-        last_due_ms: (queues,) i8: due time of each queue's newest unit; kept up to date.
+        last_due_ms: (queues,) i8 in and out: due time of each queue's newest unit.
         place: (queues,) i4, zeros before and after: one more than the queue's row in `added`.
-        added: (queues, 4) i8 out: queue, first offset, its due time, end.
-        cuts: (n, 3) i8 out: queue, offset, due time of units due before the one in front.
+        added: (queues, ADDED_COLUMNS) i8 out: queue, first offset, its due time, end.
+        cuts: (n, CUT_COLUMNS) i8 out: queue, offset, due time of units due before the previous one.
 
     Returns (rows of `added`, cuts); cuts that do not fit into `cuts` are left out.
     """
@@ -118,74 +145,89 @@ def track(
         if (kind != 0 and kind != SYS_COMMIT) or queue >= last_due_ms.size:
             continue
         due = row["tags_code"]
-        if place[queue] == 0:
-            added[queues, 0], added[queues, 1], added[queues, 2] = queue, row["queue_offset"], due
+        if place[queue] == 0:  # the queue's first unit in this batch
+            added[queues, ADDED_QUEUE], added[queues, ADDED_DUE_MS] = queue, due
+            added[queues, ADDED_FIRST] = row["queue_offset"]
             queues += 1
             place[queue] = queues
-        added[place[queue] - 1, 3] = row["queue_offset"] + 1
+        added[place[queue] - 1, ADDED_END] = row["queue_offset"] + 1
         if due < last_due_ms[queue] and n_cuts < cuts.shape[0]:
-            cuts[n_cuts, 0], cuts[n_cuts, 1], cuts[n_cuts, 2] = queue, row["queue_offset"], due
+            cuts[n_cuts, CUT_QUEUE], cuts[n_cuts, CUT_DUE_MS] = queue, due
+            cuts[n_cuts, CUT_OFFSET] = row["queue_offset"]
             n_cuts += 1
         last_due_ms[queue] = due
     for i in range(queues):
-        place[added[i, 0]] = 0
+        place[added[i, ADDED_QUEUE]] = 0
     return queues, n_cuts
+
+
+@kernel
+def has_name(data: Bytes, pos: int, size: int, name: Bytes) -> bool:
+    """Return whether a property entry has this name, with a value or an empty one."""
+    return size > name.size and data[pos + name.size] == NAME_END and is_named(data, pos, name)
+
+
+@kernel
+def has_value(data: Bytes, pos: int, size: int, name: Bytes) -> bool:
+    """Return whether a property entry has this name and a value that is not empty."""
+    return size > name.size + 1 and data[pos + name.size] == NAME_END and is_named(data, pos, name)
 
 
 @kernel
 def read_properties(
     data: Bytes, pos: int, end: int, arrays: TopicArrays, guess: int, row: Any
 ) -> int:
-    """Set topic, queue and tags hash of `row` from a property text; return its end.
+    """Set topic, queue and tags hash of `row` from a property text.
 
-    `guess` is a topic index to be tried first, or -1.
+    Args:
+        guess: Topic index to try first, or -1.
 
-    The end leaves a property CRC out, which belongs to the record it was made for, and the due time
-    of a message that came back from the timers. Returns -1 if REAL_TOPIC or REAL_QID is missing or
-    cannot be used, or if DELAY is called DELAy.
+    Returns the end of the text that the message keeps: without a property CRC, which belongs to the
+    record it was made for, and without the due time of a message that came back from the timers.
+    NO_TEXT if REAL_TOPIC or REAL_QID is missing or invalid, or if DELAY is called DELAy.
     """
     topic, queue, tags, stop = np.int64(-1), np.int64(-1), np.int64(0), end
     while pos < end:
         until = entry_end(data, pos, end)
         size = until - pos
-        if size > 5 and data[pos + 4] == 1 and is_named(data, pos, TAGS):
-            tags = java_hash(data, pos + 5, until)
-        elif size > 11 and data[pos + 10] == 1 and is_named(data, pos, REAL_TOPIC):
+        if has_value(data, pos, size, TAGS):
+            tags = java_hash(data, pos + TAGS.size + 1, until)
+        elif has_value(data, pos, size, REAL_TOPIC):
+            start = pos + REAL_TOPIC.size + 1
             topic = guess
-            if not is_topic(data, pos + 11, size - 11, arrays, guess):
-                topic = find_topic(data, pos + 11, size - 11, arrays)
-        elif size > 9 and data[pos + 8] == 1 and is_named(data, pos, REAL_QID):
-            queue = parse_number(data, pos + 9, until, QID_ILLEGAL)
-        elif size > 8 and data[pos + 8] == 1 and is_named(data, pos, CRC32):
+            if not is_topic(data, start, until - start, arrays, guess):
+                topic = find_topic(data, start, until - start, arrays)
+        elif has_value(data, pos, size, REAL_QID):
+            queue = parse_number(data, pos + REAL_QID.size + 1, until, QID_ILLEGAL)
+        elif has_name(data, pos, size, CRC32):
             if until + 1 != end or size + 1 != CRC32_ENTRY_BYTES:
-                return -1
+                return NO_TEXT
             stop = pos
-        elif size > 12 and data[pos + 12] == 1 and is_named(data, pos, DUE_NAME):
+        elif has_name(data, pos, size, DUE_NAME):
             stop = pos if until + 1 == end else stop
-        elif size > 5 and data[pos + 5] == 1 and is_named(data, pos, MOVED_NAME):
-            return -1
+        elif has_name(data, pos, size, MOVED_NAME):
+            return NO_TEXT
         pos = until + 1
     if topic < 0 or queue < 0 or queue >= QUEUES_MAX:
-        return -1
+        return NO_TEXT
     row["topic_index"], row["queue_id"], row["tags_hash"] = topic, queue, tags
     return stop
 
 
 @kernel
 def read_due(
-    data: Bytes, span: Any, units: Rows, arrays: TopicArrays, ids: Any, scratch: Rows, rows: Rows
+    data: Bytes, span: Any, units: Rows, arrays: TopicArrays, source: Any, scratch: Rows, rows: Rows
 ) -> int:
-    """Make rows of the records of `units`; stop at the first that must go the plain way.
+    """Make rows of the records of `units`; stop at the first that Python must read.
 
     Args:
-        data: a log file's bytes, the staging buffer of the batch to be.
+        data: Bytes of a log file: the staging buffer of the batch.
         span: (log offset of data[0], bytes of data that are written).
-        ids: (4,) i8: topic indexes of schedule and half topic; the queue id the units came
-            from; 1 if topics without queues count as missing.
+        source: `Source`.
         scratch: (1,) layout.SCANNED.
-        rows: (n,) layout.PUT, n >= units.size.
+        rows: (n,) layout.PUT out, n >= units.size.
 
-    Returns how many leading units have their row.
+    Returns the number of leading units that have their row.
     """
     for i in range(units.size):
         unit, row, frame = units[i], rows[i], scratch[0]
@@ -193,56 +235,52 @@ def read_due(
         if pos < 0 or pos + unit["size"] > span[1] or unit["size"] + NAME_GROWTH_MAX > data.size:
             return i
         size = read_frame(data, pos, pos + unit["size"], unit["phys_offset"], frame)
-        if size != unit["size"] or frame["queue_id"] != ids[2]:
+        if size != unit["size"] or frame["queue_id"] != source.queue_id:
             return i
-        if not is_topic(data, pos + frame["topic_pos"], frame["topic_len"], arrays, ids[0]):
+        if not is_topic(
+            data, pos + frame["topic_pos"], frame["topic_len"], arrays, source.schedule
+        ):
             return i
-        body_pos, body_len = pos + frame["body_pos"], np.int64(frame["body_len"])
-        if crc32(data, body_pos, body_len) & 0x7FFFFFFF != get_i4(data, pos + 8) and body_len > 0:
+        if not is_body_sound(data, pos, frame):
             return i
         prop_pos = pos + frame["prop_pos"]
         prop_end = prop_pos + frame["prop_len"]
+        # Messages of one producer follow each other: their topic is likely that of the row before.
         guess = np.int64(rows[i - 1]["topic_index"]) if i else np.int64(-1)
         end = read_properties(data, prop_pos, prop_end, arrays, guess, row)
-        if end < 0 or row["topic_index"] == ids[0] or row["topic_index"] == ids[1]:
+        if end < 0 or row["topic_index"] == source.schedule or row["topic_index"] == source.half:
             return i
         topic = arrays.topics[row["topic_index"]]
-        if ids[3] != 0 and topic["write_queues"] == 0 and topic["read_queues"] == 0:
+        if source.routed != 0 and topic["write_queues"] == 0 and topic["read_queues"] == 0:
             return i
-        row["body_pos"], row["body_len"] = body_pos, body_len
+        row["body_pos"], row["body_len"] = pos + frame["body_pos"], frame["body_len"]
         row["prop_pos"], row["prop_len"] = prop_pos, end - prop_pos
-        row["real_topic_index"], row["real_queue_id"] = -1, 0
-        row["flag"], row["sys_flag"] = get_i4(data, pos + 16), frame["sys_flag"]
-        row["born_ms"] = get_i8(data, pos + 40)
-        after = read_hosts(data, pos + 48, frame["sys_flag"], row)
-        row["reconsume_times"] = get_i4(data, after)
-        row["prepared_offset"] = -(unit["phys_offset"] + 1)
-        set_plain(row)
+        set_message(data, pos, frame, unit["phys_offset"], row)
     return units.size
 
 
 @kernel
 def due_times(units: Rows, hash_max: int, out: Any) -> int:
-    """Set out (n,) i8 to the due times of units; return how many cannot be a time.
+    """Set out (n,) i8 to the tags codes of units, which are due times.
 
-    These lie in -hash_max..hash_max - 1: they are hashes of tags.
+    Returns the number of those that are hashes of tags: in -hash_max..hash_max - 1.
     """
-    unhandled = 0
+    hashes = 0
     for i in range(units.size):
         due = units[i]["tags_code"]
         out[i] = due
         if -hash_max <= due < hash_max:
-            unhandled += 1
-    return unhandled
+            hashes += 1
+    return hashes
 
 
 @kernel
-def leaving(units: Rows, due_ms: Any, now_ms: int, bytes_max: int) -> int:
-    """Return how many leading units may leave: each due, none before its elders, all in one piece.
+def count_due(units: Rows, due_ms: Any, now_ms: int, bytes_max: int) -> int:
+    """Return the number of leading units that are due and fit into one batch.
 
     Args:
-        due_ms: (n,) i8, n = units.size; they may decrease.
-        bytes_max: of the piece; a unit that is bigger leaves alone.
+        due_ms: (n,) i8, n = units.size; a unit after one that is not due is not counted.
+        bytes_max: Of the batch; a larger unit is delivered alone.
     """
     total = np.int64(0)
     for i in range(units.size):
@@ -254,7 +292,7 @@ def leaving(units: Rows, due_ms: Any, now_ms: int, bytes_max: int) -> int:
 
 @kernel
 def leading_stored(rows: Rows, count: int) -> int:
-    """Return how many leading rows have status 0."""
+    """Return the number of leading rows with status 0."""
     for i in range(count):
         if rows[i]["status"] != 0:
             return i

@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS, LevelCursor
-from schedule_service.pending import PendingTable
+from schedule_service.in_flight import InFlightTable
 from schedule_service.stats import LevelStats
 
 READ_UNITS_MIN: Final = 64
@@ -15,13 +15,18 @@ READ_UNITS_MIN: Final = 64
 
 @dataclass(slots=True)
 class Level:
-    """One level at work."""
+    """State of one level.
+
+    Attributes:
+        hold_ms: Earliest time of the next new delivery.
+        read_units: Units to read for the next batch.
+    """
 
     level: int
     cursor: LevelCursor
-    table: PendingTable = field(default_factory=PendingTable)
+    in_flight: InFlightTable = field(default_factory=InFlightTable)
     stats: LevelStats = field(default_factory=LevelStats)
-    hold_ms: int = 0  # no new deliveries before this moment
+    hold_ms: int = 0
     read_units: int = READ_UNITS_MIN
 
     @classmethod
@@ -30,22 +35,22 @@ class Level:
         return cls(level, LevelCursor(level))
 
     def room(self, config: ScheduleConfig) -> int:
-        """Return how many messages may be taken now."""
+        """Return the number of messages that may be taken now."""
         if not config.async_deliver:
-            return 0 if len(self.table) else config.batch_records_max
-        return self.table.room(
+            return 0 if len(self.in_flight) else config.batch_records_max
+        return self.in_flight.room(
             records_max=config.async_pending_max, failures_max=config.async_resends_max
         )
 
-    def pause_no_more(self) -> None:
-        """Try again at once what was refused."""
+    def end_pauses(self) -> None:
+        """Let refused deliveries be tried again at once."""
         self.hold_ms = 0
-        if self.table.failing is not None:
-            self.table.failing.retry_ms = 0
+        if self.in_flight.failing is not None:
+            self.in_flight.failing.retry_ms = 0
 
-    def moment_ms(self, config: ScheduleConfig) -> int:
-        """Return the first moment at which something can be done for this level."""
-        failing = self.table.failing
+    def next_work_ms(self, config: ScheduleConfig) -> int:
+        """Return when the next delivery or retry of this level is possible."""
+        failing = self.in_flight.failing
         again = NEVER_MS if failing is None else failing.retry_ms
         fresh = max(self.cursor.next_due_ms, self.hold_ms) if self.room(config) else NEVER_MS
         return min(again, fresh)

@@ -28,10 +28,10 @@ def preload_kernels() -> None:
     scan.read_units(NO_BYTES[:0], units[:0])
     due_ms = np.zeros(1, np.int64)
     kernels.due_times(units, 0, due_ms)
-    kernels.leaving(units, due_ms, 0, 0)
-    ids, scratch = np.zeros(4, np.int64), np.zeros(1, layout.SCANNED)
+    kernels.count_due(units, due_ms, 0, 0)
+    source, scratch = kernels.Source(0, 0, 0, 0), np.zeros(1, layout.SCANNED)
     arrays = TopicTable().arrays
-    kernels.read_due(NO_BYTES, (0, 0), units, arrays, ids, scratch, rows)
+    kernels.read_due(NO_BYTES, (0, 0), units, arrays, source, scratch, rows)
     kernels.leading_stored(rows, 0)
     entry(encode.prepare, rows, 0, NO_BYTES, arrays, 0, 0)
     entry(encode.encode, rows, (0, 0), NO_BYTES, arrays, np.empty(1, np.uint8), 0, 0, 0)

@@ -39,7 +39,7 @@ def _level_view(
     number: int, level: Level | None, delays_ms: npt.NDArray[np.int64], next_due_ms: NextDue
 ) -> dict[str, Any]:
     level = level or Level.empty(number)
-    failing = level.table.failing
+    failing = level.in_flight.failing
     return {
         "level": number,
         "delay_ms": int(delays_ms[number]) if number < delays_ms.size else None,
@@ -48,7 +48,7 @@ def _level_view(
         "offset": level.cursor.first_undelivered,
         "max_offset": level.cursor.end,
         "segments": len(level.cursor.segments),
-        "in_flight": level.table.records,
+        "in_flight": level.in_flight.records,
         "failures": failing.failures if failing else 0,
         **level.stats.as_dict(),
     }

@@ -21,27 +21,30 @@ assert RECORD_HEAD.fields is not None
 BODY_CRC_AT, FLAG_AT, BORN_MS_AT, BORN_HOST_AT = (
     int(RECORD_HEAD.fields[name][1]) for name in ("body_crc", "flag", "born_ms", "born_ip")
 )
+IPV4_BYTES, IPV6_BYTES, PORT_BYTES, TIME_BYTES = 4, 16, 4, 8
 NAME_GROWTH_MAX = 300  # bytes that a record may grow by when it gets its own topic back
 
 
 @kernel
 def read_hosts(data: Bytes, pos: int, sys_flag: int, row: Any) -> int:
-    """Set hosts and times of `row`; `pos` is that of the born host. Return the next position."""
+    """Set the hosts of `row`; `pos` is that of the born host. Return the position after both."""
     row["born_ip_hi"] = row["store_ip_hi"] = np.uint64(0)
     if sys_flag & SYS_BORN_IPV6:
         row["born_ip_hi"], row["born_ip_lo"] = get_u8(data, pos), get_u8(data, pos + 8)
-        pos += 12
+        pos += IPV6_BYTES
     else:
         row["born_ip_lo"] = np.uint64(get_u4(data, pos))
-    row["born_port"] = get_i4(data, pos + 4)
-    pos += 16
+        pos += IPV4_BYTES
+    row["born_port"] = get_i4(data, pos)
+    pos += PORT_BYTES + TIME_BYTES  # the store time is between the hosts
     if sys_flag & SYS_STORE_IPV6:
         row["store_ip_hi"], row["store_ip_lo"] = get_u8(data, pos), get_u8(data, pos + 8)
-        pos += 12
+        pos += IPV6_BYTES
     else:
         row["store_ip_lo"] = np.uint64(get_u4(data, pos))
-    row["store_port"] = get_i4(data, pos + 4)
-    return pos + 8
+        pos += IPV4_BYTES
+    row["store_port"] = get_i4(data, pos)
+    return pos + PORT_BYTES
 
 
 @kernel
@@ -69,7 +72,7 @@ def set_message(data: Bytes, pos: int, frame: Any, phys_offset: int, row: Any) -
 
 @kernel
 def set_plain(row: Any) -> None:
-    """Clear the columns that only matter for messages from clients."""
+    """Clear the columns that only messages from clients use."""
     row["delay_level"] = row["timer_kind"] = row["timer_value"] = row["prop_flags"] = 0
     row["uniq_pos"] = row["uniq_len"] = row["status"] = 0
     row["due_delay_ms"] = row["phys_offset"] = -1

@@ -234,7 +234,7 @@ def test_s9_a_slow_disk_doubles_nothing(tmp_path, mode):
             await rig.settle()
             assert len(waits) >= 3
             assert len(rig.bodies()) == 5
-            assert len(rig.service.levels[1].table) == 0
+            assert len(rig.service.levels[1].in_flight) == 0
 
     tell(story)
 

@@ -78,10 +78,10 @@ def test_units_that_point_nowhere_and_blanks(tmp_path):
             units[2] = (int(good["phys_offset"]) + 1, 0, int(good["record_size"]), 0)
             units[3] = (int(good["phys_offset"]), 0, int(good["record_size"]), 0)
             units[4] = (int(good["phys_offset"]), 0, int(good["record_size"]) - 1, 0)
-            trip = rig.service._deliverer.deliver_batch(1, 0, units, rig.clock.now_ms())
-            assert (trip.done, trip.lost, trip.refusal) == (5, 0, "")
-            assert [block.tolist() for block in trip.delivered] == [[3]]
-            assert [item.queue_offset for item in trip.parked] == [1, 2, 4]
+            result = rig.service._deliverer.deliver_batch(1, 0, units, rig.clock.now_ms())
+            assert (result.done, result.lost, result.refusal) == (5, 0, "")
+            assert [block.tolist() for block in result.delivered] == [[3]]
+            assert [item.queue_offset for item in result.quarantined] == [1, 2, 4]
             reasons = [r.properties["DUEMQ_REASON"] for r in rig.records(QUARANTINE_TOPIC)]
             assert reasons == ["unreadable"] * 3
             bodies = [len(r.body) for r in rig.records(QUARANTINE_TOPIC)]

@@ -153,7 +153,7 @@ def test_a_full_disk_loses_nothing_and_is_tried_again(tmp_path, mode):
             failures = []
             for _ in range(8):
                 await rig.advance(150)
-                failures.append(level.table.failing.failures)
+                failures.append(level.in_flight.failing.failures)
             assert failures == sorted(failures)
             assert failures[-1] < 6  # the pauses grow
             rig.store._refusal = ""
@@ -200,7 +200,7 @@ def test_a_quarantine_that_cannot_be_written_now_is_written_later(tmp_path):
             rig.store.topics.set_routing("gone", write_queues=0, read_queues=0, perm=0)
             rig.store._refusal = "the disk is full"
             await rig.advance(1_000)
-            assert rig.service.levels[1].table.failing.state.name == "SKIP"
+            assert rig.service.levels[1].in_flight.failing.state.name == "SKIP"
             rig.store._refusal = ""
             await rig.advance(1_000)
             assert rig.bodies() == [b"after"]
@@ -223,12 +223,12 @@ def test_async_flow_control_and_blocking(tmp_path):
             table_sizes = []
             await rig.advance(1_000)
             level = rig.service.levels[1]
-            table_sizes.append(level.table.records)
+            table_sizes.append(level.in_flight.records)
             assert table_sizes == [10]
             assert level.room(rig.service.config) == 0
             for _ in range(12):
                 await rig.advance(200)
-            assert level.table.failing.failures > 3
+            assert level.in_flight.failing.failures > 3
             rig.store._refusal = ""
             await rig.advance(60_000)
             assert rig.bodies() == [b"body%d" % n for n in range(100)]
@@ -247,7 +247,7 @@ def test_async_blocks_new_deliveries_after_three_failures(tmp_path):
             rig.store._refusal = ""
             rig.send(1, count=4)
             rig.store._refusal = "the disk is full"
-            while level.table.failing.failures <= 3:
+            while level.in_flight.failing.failures <= 3:
                 assert level.room(rig.service.config) > 0
                 await rig.advance(100)
             assert level.room(rig.service.config) == 0

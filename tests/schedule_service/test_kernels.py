@@ -71,14 +71,14 @@ def test_redirect(values):
             row[name] = number
     wanted = [naive_redirect(value) for value in values]
     report = np.full(len(values) + 1, 9, np.uint8)
-    odd = kernels.redirect(rows, len(values), SCHEDULE, HALF, DELAYS, report)
+    reported = kernels.redirect(rows, len(values), SCHEDULE, HALF, DELAYS, report)
     names = ["topic_index", "queue_id", "real_topic_index", "real_queue_id", "due_delay_ms"]
     got = [
         (*(int(row[name]) for name in names), int(said))
         for row, said in zip(rows[: len(values)], report, strict=False)
     ]
     assert got == wanted
-    assert odd == sum(row[5] != 0 for row in wanted)
+    assert reported == sum(row[5] != 0 for row in wanted)
 
 
 # -- track ----------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def store(tmp_path_factory):
 
 
 @given(st.lists(message, min_size=1, max_size=8), st.booleans())
-def test_read_due_does_what_the_plain_way_does(store, messages, trailing):
+def test_read_due_makes_what_python_makes(store, messages, trailing):
     schedule = store.topics.add(SCHEDULE_TOPIC)
     batch = PutBatch(8, 1)
     for body, pairs, born, stored, right_queue in messages:
@@ -186,13 +186,13 @@ def test_read_due_does_what_the_plain_way_does(store, messages, trailing):
 def compare_ways(store, units, schedule):
     topics = store.topics
     file = store.log.file_of(int(units[0]["phys_offset"]))
-    ids = np.array([schedule, topics.find(HALF_TOPIC), 2, 1], np.int64)
+    source = kernels.Source(schedule, topics.find(HALF_TOPIC), 2, 1)
     rows, scratch = np.zeros(units.size, layout.PUT), np.zeros(1, layout.SCANNED)
     span = (file.base, store.log.end - file.base)
     done = 0
     for unit in units:
         one = np.array([unit])
-        count = kernels.read_due(file.data, span, one, topics.arrays, ids, scratch, rows[done:])
+        count = kernels.read_due(file.data, span, one, topics.arrays, source, scratch, rows[done:])
         phys = int(unit["phys_offset"])
         record = decode_record(store.record_bytes(phys, int(unit["size"])), phys)
         target = target_of(record, topics, 3, routed=True)
@@ -201,7 +201,7 @@ def compare_ways(store, units, schedule):
             continue
         plain = PutBatch(1, 1)
         add_delivery(plain, record, *target)
-        if count == 0:  # only a property CRC in an odd place may send it the plain way
+        if count == 0:  # only a property CRC in an unusual place is left to Python
             assert b"__CRC32#" in record.property_text
             continue
         fast = rows[done]
@@ -222,12 +222,12 @@ def test_a_property_crc_at_the_end_is_left_out(store):
     store.put(batch)
     unit = np.zeros(1, layout.UNIT)
     unit["phys_offset"], unit["size"] = batch.rows[0]["phys_offset"], batch.rows[0]["record_size"]
-    ids = np.array([schedule, store.topics.find(HALF_TOPIC), 2, 1], np.int64)
+    source = kernels.Source(schedule, store.topics.find(HALF_TOPIC), 2, 1)
     file = store.log.file_of(int(unit["phys_offset"][0]))
     rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
     span = (file.base, store.log.end - file.base)
     arrays = store.topics.arrays
-    assert kernels.read_due(file.data, span, unit, arrays, ids, scratch, rows) == 1
+    assert kernels.read_due(file.data, span, unit, arrays, source, scratch, rows) == 1
     text = file.data[rows[0]["prop_pos"] :][: rows[0]["prop_len"]].tobytes()
     assert text == b"REAL_TOPIC\x01T\x02REAL_QID\x011\x02"
 
@@ -246,10 +246,12 @@ def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
     data[position % size] ^= 0x41
     unit = np.zeros(1, layout.UNIT)
     unit["phys_offset"], unit["size"] = start, size
-    ids = np.array([schedule, store.topics.find(HALF_TOPIC), 2, 1], np.int64)
+    source = kernels.Source(schedule, store.topics.find(HALF_TOPIC), 2, 1)
     rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
     padded = np.concatenate([data, np.zeros(400, np.uint8)])
-    count = kernels.read_due(padded, (start, size), unit, store.topics.arrays, ids, scratch, rows)
+    count = kernels.read_due(
+        padded, (start, size), unit, store.topics.arrays, source, scratch, rows
+    )
     if count:
         out = rows[0]
         assert data[out["body_pos"] :][: out["body_len"]].tobytes() == b"hello"
@@ -257,17 +259,17 @@ def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
 
 
 def test_a_unit_outside_of_the_bytes_is_left_alone(store):
-    ids = np.array([0, 1, 2, 1], np.int64)
+    source = kernels.Source(0, 1, 2, 1)
     rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
     data = np.zeros(500, np.uint8)
     for phys, size in [(-1, 100), (1_000, 100), (100, 2**31 - 1), (100, -5), (100, 0), (420, 100)]:
         unit = np.zeros(1, layout.UNIT)
         unit["phys_offset"], unit["size"] = phys, size
-        args = (data, (0, 500), unit, TopicTable().arrays, ids, scratch, rows)
+        args = (data, (0, 500), unit, TopicTable().arrays, source, scratch, rows)
         assert kernels.read_due(*args) == 0
 
 
-# -- what may leave -------------------------------------------------------------------------------
+# -- count_due -------------------------------------------------------------------------------
 
 
 def units_of(pairs):
@@ -282,17 +284,17 @@ def units_of(pairs):
         ([5], 5, 1),
         ([1, 2, 3, 4], 3, 3),
         ([1, 2, 3, 4], 9, 4),
-        ([1, 9, 3], 3, 1),  # the third waits behind its elder
+        ([1, 9, 3], 3, 1),  # the third is due after the second
         ([9, 1, 1], 3, 0),
         ([1, 9, 3], 9, 3),
     ],
 )
-def test_the_due_prefix_leaves(due, now, count):
+def test_the_due_prefix_is_counted(due, now, count):
     units = units_of([(each, 100) for each in due])
-    assert kernels.leaving(units, np.array(due, np.int64), now, 1 << 30) == count
+    assert kernels.count_due(units, np.array(due, np.int64), now, 1 << 30) == count
 
 
-def naive_leaving(pairs, now_ms, bytes_max):
+def naive_count_due(pairs, now_ms, bytes_max):
     count = total = 0
     for due_ms, size in pairs:
         total += size
@@ -304,17 +306,17 @@ def naive_leaving(pairs, now_ms, bytes_max):
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 99)), max_size=12), st.integers(0, 9),
        st.integers(1, 400))  # fmt: skip
-def test_what_leaves_in_one_piece(pairs, now_ms, bytes_max):
+def test_units_of_one_batch(pairs, now_ms, bytes_max):
     due = np.array([due for due, _ in pairs], np.int64)
-    found = kernels.leaving(units_of(pairs), due, now_ms, bytes_max)
-    assert found == naive_leaving(pairs, now_ms, bytes_max)
+    found = kernels.count_due(units_of(pairs), due, now_ms, bytes_max)
+    assert found == naive_count_due(pairs, now_ms, bytes_max)
 
 
 @given(st.lists(st.integers(-20, 20), max_size=12))
 def test_due_times_and_those_that_are_none(codes):
     out = np.zeros(len(codes), np.int64)
-    odd = kernels.due_times(units_of([(code, 1) for code in codes]), 8, out)
-    assert (odd, out.tolist()) == (sum(-8 <= code < 8 for code in codes), codes)
+    hashes = kernels.due_times(units_of([(code, 1) for code in codes]), 8, out)
+    assert (hashes, out.tolist()) == (sum(-8 <= code < 8 for code in codes), codes)
 
 
 @given(st.lists(st.sampled_from([0, 0, 0, 13, 14]), max_size=6))

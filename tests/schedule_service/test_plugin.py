@@ -158,4 +158,4 @@ def test_a_fault_of_ours_stops_the_broker_in_order(tmp_path, caplog):
             assert len(rig.bodies()) == 1
 
     tell(story)
-    assert "cannot go on" in caplog.text
+    assert "cannot continue" in caplog.text

@@ -16,7 +16,7 @@ from schedule_service import kernels
 from schedule_service.preload import preload_kernels
 from tests.support.level_rig import level_service
 
-NAMES = ("due_times", "leaving", "read_due", "leading_stored")
+NAMES = ("due_times", "count_due", "read_due", "leading_stored")
 DELIVERY = [getattr(kernels, name) for name in NAMES]
 DELIVERY += [scan.read_units, count_late, encode.prepare, encode.encode]
 

@@ -1,0 +1,151 @@
+"""Deliveries in flight of one level, oldest first: a state table.
+
+    RUNNING    in the log; whether it is durable is not known yet
+    EXCEPTION  the store refused it for now (disk full); it is sent again after a pause
+    SKIP       it can never be delivered; its quarantine record is still to be written
+    SUCCESS    durable; it is removed when everything before it is
+
+A delivery that is in the log is never put a second time, however long the disk takes: a flush
+timeout, which Apache answers with a resend and so with a duplicate, leaves it RUNNING here. And a
+SKIP is not forgotten but quarantined. Source: ScheduleMessageService.PutResultProcess
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from schedule_service.cursor import Segment
+
+RESEND_STEP_MS = 100
+RESEND_PAUSE_MS_MAX = 60_000
+
+
+class State(Enum):
+    """State of a delivery."""
+
+    RUNNING = auto()
+    EXCEPTION = auto()
+    SKIP = auto()
+    SUCCESS = auto()
+
+
+class Event(Enum):
+    """What can happen to a delivery."""
+
+    DURABLE = auto()
+    REFUSED = auto()
+    RESENT = auto()
+    ILLEGAL = auto()
+    QUARANTINED = auto()
+
+
+MOVES: dict[tuple[State, Event], State] = {
+    (State.RUNNING, Event.DURABLE): State.SUCCESS,
+    (State.RUNNING, Event.REFUSED): State.EXCEPTION,
+    (State.RUNNING, Event.ILLEGAL): State.SKIP,
+    (State.EXCEPTION, Event.RESENT): State.RUNNING,
+    (State.EXCEPTION, Event.REFUSED): State.EXCEPTION,
+    (State.EXCEPTION, Event.ILLEGAL): State.SKIP,
+    (State.SKIP, Event.REFUSED): State.SKIP,
+    (State.SKIP, Event.QUARANTINED): State.RUNNING,
+}
+
+
+def resend_pause_ms(failures: int) -> int:
+    """Return the pause before a delivery is tried again after this many failures."""
+    return min(failures * RESEND_STEP_MS, RESEND_PAUSE_MS_MAX)
+
+
+@dataclass(slots=True)
+class InFlight:
+    """Consecutive units of one segment that were taken for delivery.
+
+    Attributes:
+        first: Queue offset of the first unit.
+        count: Number of units; those before were appended.
+        log_end: Log offset up to which the log must be durable.
+        retry_ms: Earliest time of the next attempt.
+    """
+
+    segment: Segment
+    first: int
+    count: int
+    state: State = State.RUNNING
+    log_end: int = 0
+    failures: int = 0
+    retry_ms: int = 0
+
+    def move(self, event: Event) -> None:
+        """Take one step of the state table; a step that is not in it is a bug."""
+        assert (self.state, event) in MOVES, f"{event.name} in state {self.state.name}"
+        self.state = MOVES[self.state, event]
+
+    def refused(self, now_ms: int) -> None:
+        """Schedule the next attempt after the store refused this one; the pauses grow."""
+        self.move(Event.REFUSED)
+        self.failures += 1
+        self.retry_ms = now_ms + resend_pause_ms(self.failures)
+
+
+class InFlightTable:
+    """Deliveries in flight of one level, in queue order."""
+
+    def __init__(self) -> None:
+        self._deliveries: deque[InFlight] = deque()
+
+    def __iter__(self) -> Iterator[InFlight]:
+        return iter(self._deliveries)
+
+    def __len__(self) -> int:
+        return len(self._deliveries)
+
+    @property
+    def records(self) -> int:
+        """Number of messages that are not acknowledged."""
+        return sum(delivery.count for delivery in self._deliveries)
+
+    @property
+    def failing(self) -> InFlight | None:
+        """First delivery that is not in the log; nothing may overtake it."""
+        failed = (State.EXCEPTION, State.SKIP)
+        return next((item for item in self._deliveries if item.state in failed), None)
+
+    @property
+    def log_end(self) -> int | None:
+        """Log offset up to which the log must be durable for all running deliveries."""
+        ends = [item.log_end for item in self._deliveries if item.state is State.RUNNING]
+        return max(ends, default=None)
+
+    def room(self, *, records_max: int, failures_max: int) -> int:
+        """Return the number of messages that may be taken now: flow control and blocking."""
+        failing = self.failing
+        if failing is not None and failing.failures > failures_max:
+            return 0
+        return max(records_max - self.records, 0)
+
+    def add(self, delivery: InFlight) -> None:
+        """Add a delivery at the end."""
+        self._deliveries.append(delivery)
+
+    def split(self, delivery: InFlight, count: int) -> InFlight:
+        """Cut a delivery after `count` units; return a new one with the rest."""
+        assert 0 < count < delivery.count
+        rest = InFlight(delivery.segment, delivery.first + count, delivery.count - count)
+        delivery.count = count
+        self._deliveries.insert(self._deliveries.index(delivery) + 1, rest)
+        return rest
+
+    def remove(self, delivery: InFlight) -> None:
+        """Remove a delivery whose records retention removed."""
+        self._deliveries.remove(delivery)
+
+    def acknowledge(self, durable: int) -> None:
+        """Acknowledge every running delivery that is durable; remove acknowledged ones in order."""
+        for item in self._deliveries:
+            if item.state is State.RUNNING and item.log_end <= durable:
+                item.move(Event.DURABLE)
+        while self._deliveries and self._deliveries[0].state is State.SUCCESS:
+            self._deliveries.popleft()
