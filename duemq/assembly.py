@@ -205,7 +205,7 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     return [
         clients,
         transactions,
-        HistoryProcessor(store, around.plugins.waiting, transactions.book.is_finished),
+        HistoryProcessor(store, around.plugins.waiting, transactions.halves.is_finished),
         PullProcessor(
             store, topics, groups, offsets, parts.clients, parts.held, parts.stats, config
         ),

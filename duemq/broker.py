@@ -134,7 +134,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """What clients are told to connect to."""
+        """Address that clients connect to."""
         return f"{self.config.broker_ip}:{self.port}"
 
     @property
@@ -443,7 +443,7 @@ class Broker:
             DueMQError: A value cannot be used; nothing was changed.
         """
         wanted = settings_from(properties)
-        broker, waiting = with_live(self.settings.broker, resolved(wanted.broker))
+        broker, later = with_live(self.settings.broker, resolved(wanted.broker))
         store, more = with_live(self.settings.store, wanted.store)
         self.plugins.reconfigure(properties, self.settings.properties)
         self.settings = Settings(properties, broker, store)
@@ -451,8 +451,8 @@ class Broker:
         self.version = self.version.next(self.clock.now_ms())
         self.registrar.set_addresses(_addresses(broker))
         self.parts.groups.auto_create = broker.auto_create_group
-        if waiting or more:
-            log.warning("in force after a restart: %s", ", ".join(waiting + more))
+        if later or more:
+            log.warning("in force after a restart: %s", ", ".join(later + more))
 
     def all_properties(self) -> dict[str, str]:
         """Return every key with the value in force."""

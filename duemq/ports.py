@@ -95,7 +95,7 @@ class Offsets(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this broker is. `host` is what store hosts and offset ids name: address bytes, port."""
+    """Names of this broker. `host` is what store hosts and offset ids name: address bytes, port."""
 
     broker_name: str
     cluster_name: str

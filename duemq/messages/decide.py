@@ -1,6 +1,6 @@
 """Cancel (9011), move (9012), fire (9013): DueMQ's own requests about pending messages.
 
-    body      JSON: who is meant (ids, keys, handles, topic), when it is to come, dry_run
+    body      JSON: the messages (ids, keys, handles, topic), when it is to come, dry_run
     answer    0 + JSON: one result for each name, in the order asked
 
 Each plugin with pending messages is asked in turn, timers before levels. A name is decided on when
@@ -50,7 +50,7 @@ class DecisionRequest(msgspec.Struct, forbid_unknown_fields=True):
         topic: with ids or keys: where the messages would go; alone: all that wait for it.
         from_ms, until_ms: only messages that are due in [from_ms, until_ms).
         deliver_ms, delay_ms: the new time, of a move: absolute, or from now.
-        dry_run: say what would be done.
+        dry_run: Report only what would be done.
     """
 
     ids: list[str] = []
@@ -82,7 +82,7 @@ class DecideProcessor:
     """Answers 9011 to 9013.
 
     Args:
-        ports: who holds waiting messages now.
+        ports: The owners of pending messages.
         hooks: the put hooks, for messages that go from a level to a time.
     """
 
@@ -140,7 +140,7 @@ class DecideProcessor:
             hook(batch, now_ms)
 
     def ports(self) -> Sequence[PendingMessages]:
-        """Return who holds waiting messages."""
+        """Return the owners of pending messages."""
         return self._ports()
 
     @property

@@ -172,7 +172,7 @@ class HistoryProcessor:
 
 
 def _keep_newest_pending(held: Sequence[Seen]) -> None:
-    """Take "pending" from elder records: a port says it of all records of a pending message."""
+    """Take "pending" from elder records: a port reports it for all records of a pending message."""
     superseded = {one.origin for one in held if one.settles}
     for one in held:
         if one.verdict == Verdict.DONE and one.at in superseded:

@@ -8,7 +8,7 @@ Records of one message are joined by origins (a delivery names the record it was
 half message that a commit names, and by what a client gave it: unique key and time of birth. A
 message that was sent back by a consumer keeps both, so its retries are part of its history.
 
-The last record tells the state, except for two things that no record tells: whether a scheduled
+The last record gives the state, except for two facts that no record has: whether a scheduled
 message is still pending (the plugins know), and whether a half message was rolled back.
 """
 
@@ -244,7 +244,7 @@ def event_of(one: Seen, chain: Mapping[int, Seen]) -> Event:
 
 
 def _state_of(chain: Sequence[Seen], events: Sequence[Event]) -> tuple[State, str, Seen | None]:
-    """Return (state, why, the record that says so)."""
+    """Return (state, reason, the record that proves it)."""
     for one in reversed(chain):
         if one.record.topic in HELD_TOPICS and one.verdict == Verdict.DONE:
             return State.PENDING, "", one
@@ -269,7 +269,7 @@ def _state_of(chain: Sequence[Seen], events: Sequence[Event]) -> tuple[State, st
 
 
 def _state_of_ended(chain: Sequence[Seen]) -> tuple[State, str, Seen | None]:
-    """Return the state of a held message that is not pending, and whose end no record tells."""
+    """Return the state of a held message that is not pending, and whose end has no record."""
     verdicts = {one.verdict for one in chain if one.record.topic in HELD_TOPICS}
     if Verdict.CANCELLED in verdicts:
         return State.CANCELLED, "cancelled by a marker of a client", None

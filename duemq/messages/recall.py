@@ -1,6 +1,6 @@
 """Recall (370): cancels a timer by the handle that its producer received. RecallMessageProcessor.
 
-checks -> who holds timers decides: done, delivered already, unknown
+checks -> the owner of the timer decides: done, delivered already, unknown
        -> no plugin offers that: a marker is stored, as Apache does; the answer then only means
           that the request was recorded
 """
@@ -42,7 +42,7 @@ class RecallProcessor:
     """Answers 370.
 
     Args:
-        recalls: who decides about timers; None: markers are stored.
+        recalls: Decides about timers; None: markers are stored.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class RecallHandle:
 
 
 def decode_handle(text: str) -> RecallHandle:
-    """Return what a handle says.
+    """Return the decoded handle.
 
     Raises:
         HandleError: It is not base64, not of version v1, or a part is missing.

@@ -2,8 +2,8 @@
 
     | length (4) | type (1) | header length (3) | header | body |
 
-The header is JSON (type 0) or ROCKETMQ binary (type 1). What readers must tolerate and writers must
-write is told in RemotingCommand and, for the Go and C++ clients, in their own decoders: values of
+The header is JSON (type 0) or ROCKETMQ binary (type 1). RemotingCommand and the decoders of the
+Go and C++ clients define what readers must tolerate and writers must write: values of
 extFields are always written as JSON strings and read from any scalar.
 """
 

@@ -30,14 +30,14 @@ REQUEST_BYTES = 2_048  # objects of one request in hand, its task included
 
 
 class FrameTaker(Protocol):
-    """Takes frames of many connections together, once per turn of the event loop."""
+    """Handles the frames of many connections together, once per turn of the event loop."""
 
     def ready(self, connection: Connection) -> None:
-        """Say that `connection.received` has grown."""
+        """Note that `connection.received` has grown."""
         ...
 
     async def drain(self) -> None:
-        """Take what was received, and wait until every answer is out."""
+        """Handle what was received, and wait until every response is sent."""
         ...
 
 
@@ -45,13 +45,13 @@ class Connection(asyncio.BufferedProtocol):
     """The protocol of one socket, and the `Peer` that handlers see.
 
     Attributes:
-        received: bytes not taken yet.
-        in_turn, waited, born: the frame taker's own.
-        born_host: address bytes (4 or 16) and port of the other end.
-        heard: whether anything moved since the last sweep clears it.
-        charged_bytes: what the memory budget counts for it.
-        writes_stalled: Whether the peer has to read before anything more is taken from it.
-        notices_dropped: one-way requests that the peer did not read fast enough.
+        received: Bytes that are not parsed yet.
+        in_turn, waited, born: State of the frame taker.
+        born_host: Address bytes (4 or 16) and port of the peer.
+        heard: Whether bytes were read or written since the last sweep.
+        charged_bytes: Bytes that the memory budget counts for the connection.
+        writes_stalled: Whether the peer must read before more of its requests are handled.
+        notices_dropped: One-way requests that were dropped because the peer did not read.
     """
 
     __slots__ = (  # 30 attributes or more in a dict are slow: CPython shares no keys then
@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"
 
-    # The transport's side.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -230,7 +230,7 @@ class Connection(asyncio.BufferedProtocol):
         self.received = ReceiveBuffer()
         self.recount()
 
-    # The memory budget's side.
+    # Called by the memory budget.
 
     def recount(self) -> None:
         """Charge what is held now."""
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def stuck_since_s(self) -> float:
-        """Since when the peer holds part of a frame back or does not read; NOT_STUCK else."""
+        """Time since which a frame is incomplete or the peer does not read; else NOT_STUCK."""
         part_s = self._part_since_s if len(self.received) else NOT_STUCK
         return min(part_s, self._stalled_since_s) if self.writes_stalled else part_s
 
@@ -266,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             log.exception("%r: a close callback failed", self)
 
-    # The peer's side.
+    # `Peer`: what handlers use.
 
     @property
     def address(self) -> tuple[str, int]:
@@ -285,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def requests_in_flight(self) -> int:
-        """How many requests of the peer are being handled."""
+        """Number of requests that are being handled."""
         return len(self._tasks)
 
     def send_oneway(self, request: Request) -> None:
@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
             del self._calls[opaque]
 
     def on_close(self, callback: Callable[[Peer], None]) -> None:
-        """Have `callback` called once when the connection has closed; at once if it has."""
+        """Call `callback` once when the connection has closed; now if it has closed already."""
         if self._closed:
             callback(self)
         else:
@@ -373,7 +373,7 @@ class Connection(asyncio.BufferedProtocol):
             self.spawn(self._serve(command, serialize_type))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine as one of this connection's requests in hand."""
+        """Run a coroutine as a request in flight."""
         task = self._loop.create_task(work, name="request")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -444,13 +444,13 @@ class Connection(asyncio.BufferedProtocol):
                 self._written()
 
     def _written(self) -> None:
-        """Charge what the peer left unread, if that is much."""
+        """Charge unread bytes to the memory budget above the floor."""
         self._written_bytes = 0
         if self._unsent_bytes > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
             self.recount()
 
     def lose(self, error: FrameError) -> None:
-        """Close because the byte stream cannot be followed any further."""
+        """Close because the byte stream is malformed."""
         self._notices.broken("%r: %s; connection closed", self, error)
         self.received.take(self.received.end)
         self.close()
@@ -464,12 +464,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def stop_reading(self) -> None:
-        """Take no more requests."""
+        """Read no more requests."""
         self._draining = True
         self.pause()
 
     async def finish(self, timeout_s: float) -> None:
-        """Wait for requests in hand; cancel those that take longer."""
+        """Wait for the requests in flight; cancel those that take longer."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
             for task in late:
@@ -477,7 +477,7 @@ class Connection(asyncio.BufferedProtocol):
             await asyncio.gather(*late, return_exceptions=True)
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no more requests, finish those in hand, close."""
+        """Stop reading, finish the requests in flight, close."""
         self.stop_reading()
         await self.finish(timeout_s)
         self.close()

@@ -21,7 +21,7 @@ def body_bytes_max(configured: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotingLimits:
-    """What one endpoint accepts. Times in ms unless the name says otherwise."""
+    """Limits of one endpoint."""
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     connections_max: int = 20_000

@@ -38,11 +38,11 @@ class Holder(Protocol):
 
     @property
     def stuck_since_s(self) -> float:
-        """Since when its peer holds things up, or NOT_STUCK."""
+        """Time since which its peer is stuck, or NOT_STUCK."""
         ...
 
     def recount(self) -> None:
-        """Charge what it holds now."""
+        """Charge the bytes that it uses now."""
         ...
 
     def bound_unsent(self, unsent_bytes_max: int) -> None:
@@ -50,12 +50,12 @@ class Holder(Protocol):
         ...
 
     def shed(self, why: str) -> None:
-        """Close at once and hold nothing any more."""
+        """Close at once and free all buffers."""
         ...
 
 
 class MemoryBudget:
-    """What all connections hold together, and who has to go when it is too much.
+    """Memory of all connections together; closes connections when it is used up.
 
     Args:
         limit_bytes: bound of all that is charged.
@@ -77,11 +77,11 @@ class MemoryBudget:
 
     @property
     def unsent_bytes_max(self) -> int:
-        """How many bytes a peer may leave unread now."""
+        """Maximum bytes that a peer may leave unread now."""
         return UNSENT_BYTES[self._scarcity]
 
     def charge(self, holder: Holder, held_bytes: int) -> None:
-        """Note what a connection holds now; close connections if that is too much in total."""
+        """Set what a connection uses; close connections if the total is over the limit."""
         was_bytes = holder.charged_bytes
         holder.charged_bytes = held_bytes
         self.used_bytes += held_bytes - was_bytes
@@ -94,7 +94,7 @@ class MemoryBudget:
         self._weigh()
 
     def reserve(self, count: int) -> bool:
-        """Take memory that belongs to no connection, if there is some; `free` gives it back."""
+        """Reserve memory of no connection; return False if there is none. `free` returns it."""
         if self.used_bytes + count > self.limit_bytes // 4 * 3:
             return False
         self.used_bytes += count
@@ -102,7 +102,7 @@ class MemoryBudget:
         return True
 
     def free(self, count: int) -> None:
-        """Give back what `reserve` took."""
+        """Free what `reserve` reserved."""
         self.used_bytes -= count
         self._weigh()
 

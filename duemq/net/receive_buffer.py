@@ -57,13 +57,13 @@ class ReceiveBuffer:
         return self.view[self.end : self.end + READ_BYTES_MAX]
 
     def received(self, count: int) -> None:
-        """Say that the socket wrote `count` bytes into the space of `writable`."""
+        """Note that the socket wrote `count` bytes into the space of `writable`."""
         self.end = end = self.end + count
         if end > self.touched:
             self.touched = end
 
     def take(self, until: int) -> None:
-        """Forget everything before `until`."""
+        """Discard everything before `until`."""
         assert self.start <= until <= self.end
         if until != self.start:
             self.moved = True
@@ -73,6 +73,6 @@ class ReceiveBuffer:
             self.start = until
 
     def shrink(self) -> None:
-        """Give memory back that a big frame needed; does nothing while data waits."""
+        """Free the memory of a big frame, unless the buffer has data."""
         if not len(self) and self.data.size > CAPACITY_MIN:
             self._replace(CAPACITY_MIN)

@@ -55,7 +55,7 @@ class Held:
 
 
 class ConfirmedLog(Protocol):
-    """The part of the message store that says what consumers may read."""
+    """The part of the message store that bounds what consumers may read."""
 
     @property
     def confirm_offset(self) -> int: ...

@@ -39,7 +39,7 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 
 
 
 class Forbidden(RequestError):
-    """A pull that is refused for good; the answer says at which of five gates."""
+    """A pull that is refused for good; the answer names which of five checks failed."""
 
     def __init__(self, gate: int, remark: str) -> None:
         self.gate = gate

@@ -34,7 +34,7 @@ class Queue(NamedTuple):
 
 @dataclass(slots=True)
 class Lock:
-    """Who holds a queue, and since when it was not renewed."""
+    """The client that locked a queue, and the time of its last renewal."""
 
     client_id: str
     renewed_ms: int
@@ -112,10 +112,10 @@ def parse_lock_body(body: bytes) -> tuple[str, str, list[Queue]]:
     """
     try:
         data = msgspec.json.decode(body)
-        told = data.get("mqSet") or ()
-        if len(told) > QUEUES_OF_REQUEST_MAX:
-            raise ValueError(f"{len(told)} queues; the limit is {QUEUES_OF_REQUEST_MAX}")
-        queues = [Queue(str(q["topic"]), str(q["brokerName"]), int(q["queueId"])) for q in told]
+        listed = data.get("mqSet") or ()
+        if len(listed) > QUEUES_OF_REQUEST_MAX:
+            raise ValueError(f"{len(listed)} queues; the limit is {QUEUES_OF_REQUEST_MAX}")
+        queues = [Queue(str(q["topic"]), str(q["brokerName"]), int(q["queueId"])) for q in listed]
         return str(data["consumerGroup"]), str(data["clientId"]), queues
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"lock body: {fault!r}") from fault

@@ -1,7 +1,7 @@
 """Unsupported consumer requests: answered with code 3 and logged.
 
 A v5 client, a POP consumer or a push consumer with `setClientRebalance(false)` starts all the same
-and then receives nothing, whatever the answer says. So the broker logs a warning as well, at most
+and then receives nothing, whatever the answer is. So the broker logs a warning as well, at most
 once a minute for each code. PopMessageProcessor, QueryAssignmentProcessor
 """
 

@@ -39,7 +39,7 @@ PIECE_MAX = 512  # groups and subscriptions that are taken in within one turn of
 
 
 class ClientProcessor:
-    """Answers 34, 35, 38, 46 and tells groups about changes with 40."""
+    """Answers 34, 35, 38, 46 and notifies groups of changes with 40."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class ClientProcessor:
         }
 
     async def heartbeat(self, request: Request) -> Response:
-        """Take in a heartbeat, create what its groups need, tell changed groups."""
-        told = await self._parsed(request)
-        await self._prepare_groups(told)
-        changed = told.fingerprint == 0
-        pieces = list(_pieces(told))
+        """Apply a heartbeat, create what its groups need, notify changed groups."""
+        heartbeat = await self._parsed(request)
+        await self._prepare_groups(heartbeat)
+        changed = heartbeat.fingerprint == 0
+        pieces = list(_pieces(heartbeat))
         for number, piece in enumerate(pieces, start=1):
             peer = _peer(request)  # it may have gone while others had their turn
             self._watch(peer)
@@ -90,7 +90,7 @@ class ClientProcessor:
         )
 
     async def unregister(self, request: Request) -> Response:
-        """Forget the client in the groups named; tell the rest."""
+        """Remove the client from the groups named; notify the rest."""
         fields.text(request, "clientID")
         self._notify(
             self._clients.unregister(
@@ -131,7 +131,7 @@ class ClientProcessor:
         return Response()
 
     def scan(self) -> None:
-        """Forget clients that were silent for too long; tell their groups."""
+        """Remove clients that were silent for too long; notify their groups."""
         silent, changes = self._clients.expire(self._clock.now_ms())
         for peer in silent:
             log.info("client at %s was silent for too long: forgotten", peer.address)
@@ -161,9 +161,9 @@ class ClientProcessor:
             return parse_heartbeat(body, limits)
         return await asyncio.to_thread(parse_heartbeat, bytes(body), limits)
 
-    async def _prepare_groups(self, told: Heartbeat) -> None:
+    async def _prepare_groups(self, heartbeat: Heartbeat) -> None:
         """Create the groups and their retry topics: in few writes, and in turns with others."""
-        for piece in _pieces(told):
+        for piece in _pieces(heartbeat):
             wanted = []
             for entry in piece.consumers:
                 group = self._groups.find(entry.group)
@@ -206,16 +206,18 @@ class ClientProcessor:
         self._notify(self._clients.close(peer))
 
 
-def _pieces(told: Heartbeat) -> Iterator[Heartbeat]:
+def _pieces(heartbeat: Heartbeat) -> Iterator[Heartbeat]:
     """Yield a heartbeat in pieces, each a short turn's work; the producers go with the first."""
-    producers, first, weight = told.producers, 0, 0
-    for index, entry in enumerate(told.consumers):
+    producers, first, weight = heartbeat.producers, 0, 0
+    for index, entry in enumerate(heartbeat.consumers):
         weight += 1 + len(entry.subscriptions)
         if weight >= PIECE_MAX:
-            yield replace(told, producers=producers, consumers=told.consumers[first : index + 1])
+            yield replace(
+                heartbeat, producers=producers, consumers=heartbeat.consumers[first : index + 1]
+            )
             producers, first, weight = (), index + 1, 0
-    if producers or first < len(told.consumers):
-        yield replace(told, producers=producers, consumers=told.consumers[first:])
+    if producers or first < len(heartbeat.consumers):
+        yield replace(heartbeat, producers=producers, consumers=heartbeat.consumers[first:])
 
 
 def _peer(request: Request) -> Peer:

@@ -106,7 +106,7 @@ class ClientTable:
         return found.client_ids() if found else []
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
-        """Return what the group's last heartbeats said of a topic."""
+        """Return the group's subscription to a topic by its last heartbeats."""
         found = self._consumers.get(group)
         return found.subscriptions.get(topic) if found else None
 
@@ -233,19 +233,19 @@ def _drop(channels: dict[Peer, Channel], peer: Peer) -> None:
     channels.pop(peer, None)
 
 
-def _merge(known: dict[str, Subscription], told: tuple[Subscription, ...]) -> bool:
+def _merge(known: dict[str, Subscription], subscriptions: tuple[Subscription, ...]) -> bool:
     """Bring a group's subscriptions up to a heartbeat; return whether topics came or went.
 
     A member that has not yet heard of a change speaks with an older version: it does not replace,
     but the topic list is always that of the last speaker. ConsumerGroupInfo.updateSubscription.
     """
     changed = False
-    for subscription in told:
+    for subscription in subscriptions:
         old = known.get(subscription.topic)
         changed |= old is None
         if old is None or subscription.version > old.version:
             known[subscription.topic] = subscription
-    gone = known.keys() - {subscription.topic for subscription in told}
+    gone = known.keys() - {subscription.topic for subscription in subscriptions}
     for topic in gone:
         del known[topic]
     return changed or bool(gone)

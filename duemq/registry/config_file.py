@@ -35,7 +35,7 @@ class ConfigFile:
         """Return `decode` of the file's object, of its backup's if that fails.
 
         Args:
-            decode: raises ValueError when the object says something impossible.
+            decode: Raises ValueError for an invalid object.
         Returns:
             None when neither file nor backup exists.
         Raises:
@@ -115,7 +115,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 class Saved(ABC):
     """A table that lives in memory and is written to a configuration file when it has changed.
 
-    Subclasses set `_dirty` at each change and say how the file is to look.
+    Subclasses set `_dirty` at each change and return the content of the file.
     """
 
     def __init__(self, file: ConfigFile) -> None:

@@ -267,7 +267,7 @@ class OffsetManager(Saved):
         return self._resets.get((topic, group), {}).get(queue_id)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset of a waiting reset and forget it, or None.
+        """Return and remove the offset of a pending reset, or None.
 
         Source: ConsumerOffsetManager.queryThenEraseResetOffset
         """

@@ -59,7 +59,7 @@ class ConsumerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a client says of itself. `fingerprint` is not 0 from clients that use V2."""
+    """A client and its groups. `fingerprint` is not 0 from clients that use V2."""
 
     client_id: str
     producers: tuple[str, ...]
@@ -159,15 +159,15 @@ def parse_subscription(data: Any) -> Subscription:
 
 
 def _consumer(data: dict[str, Any]) -> ConsumerEntry:
-    told = _list(data.get("subscriptionDataSet"))
-    if len(told) > SUBSCRIPTIONS_MAX:
-        raise ValueError(f"{len(told)} subscriptions; the limit is {SUBSCRIPTIONS_MAX}")
+    listed = _list(data.get("subscriptionDataSet"))
+    if len(listed) > SUBSCRIPTIONS_MAX:
+        raise ValueError(f"{len(listed)} subscriptions; the limit is {SUBSCRIPTIONS_MAX}")
     return ConsumerEntry(
         group=_name(data),
         consume_type=_enum(data.get("consumeType"), CONSUME_TYPES),
         message_model=_enum(data.get("messageModel"), MESSAGE_MODELS),
         from_where=_enum(data.get("consumeFromWhere"), FROM_WHERE),
-        subscriptions=tuple(parse_subscription(s) for s in told),
+        subscriptions=tuple(parse_subscription(s) for s in listed),
     )
 
 

@@ -148,7 +148,7 @@ class TableFile:
         os.fdatasync(self._descriptor)
 
     def _cut(self) -> None:
-        """Remove half a line; if that fails too, its CRC tells the next start."""
+        """Remove half a line; if that fails too, the next start finds it by its CRC."""
         if self._descriptor >= 0:
             try:
                 os.ftruncate(self._descriptor, self._changes_bytes)

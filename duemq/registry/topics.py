@@ -93,7 +93,7 @@ class TopicManager:
     def load(self) -> None:
         """Read topics.json over the topics every broker has, and set the routing of all.
 
-        Call it when the store is open: without the file, the store's queues tell the topics.
+        Call it when the store is open: without the file, the store's queues name the topics.
 
         Raises:
             CorruptStore: The file is there but neither it nor its backup can be used.
@@ -222,13 +222,13 @@ class TopicManager:
         default_topic: str,
         default_queues: int,
         unit_mode: bool = False,
-        tell: bool = True,
+        announce: bool = True,
     ) -> TopicConfig | None:
         """Return the topic that a message is sent to, created from its template if it is new.
 
         Args:
             default_topic, default_queues: `defaultTopic`, `defaultTopicQueueNums` of the request.
-            tell: wait until the name servers know; False: the caller calls `tell`.
+            announce: wait until the name servers know; False: the caller calls `announce`.
         Returns:
             None if the topic does not exist and may not be created: answer 17.
         Raises:
@@ -239,7 +239,7 @@ class TopicManager:
         if found is not None:
             return found
         planned = self._plan_creation(name, default_topic, default_queues, unit_mode)
-        return None if planned is None else await self._create(planned, tell=tell)
+        return None if planned is None else await self._create(planned, announce=announce)
 
     def _plan_creation(
         self, name: str, default_topic: str, default_queues: int, unit_mode: bool
@@ -293,9 +293,9 @@ class TopicManager:
             await self._change(new)
         shown = ", ".join(topic.name for topic in new[:SHOWN_MAX])
         log.info("%d topics created: %s%s", len(new), shown, ", ..." * (len(new) > SHOWN_MAX))
-        await self.tell(new)
+        await self.announce(new)
 
-    async def _create(self, planned: TopicConfig, *, tell: bool = True) -> TopicConfig:
+    async def _create(self, planned: TopicConfig, *, announce: bool = True) -> TopicConfig:
         """Create a topic, and in the same write all that others wait to create."""
         name = planned.name
         check_name(name)
@@ -310,8 +310,8 @@ class TopicManager:
         if (found := self._table[name]) is not planned:
             return found
         log.info("topic %s created: %d queues", planned.name, planned.write_queues)
-        if tell:
-            await self.tell([planned])
+        if announce:
+            await self.announce([planned])
         return planned
 
     def _with_wanted(self, first: TopicConfig) -> list[TopicConfig]:
@@ -338,7 +338,7 @@ class TopicManager:
         for topic in changes:
             log.info("topic %s set: %s", topic.name, topic.to_json())
         if changes:
-            await self.tell(changes)
+            await self.announce(changes)
 
     def _check_update(self, topic: TopicConfig) -> None:
         check_name(topic.name)
@@ -428,8 +428,8 @@ class TopicManager:
             closed=topic.closed,
         )
 
-    async def tell(self, topics: Sequence[TopicConfig]) -> None:
-        """Tell the name servers of topics that were created or changed."""
+    async def announce(self, topics: Sequence[TopicConfig]) -> None:
+        """Announce topics that were created or changed to the name servers."""
         if self.changed is not None:
             await self.changed(topics)
 

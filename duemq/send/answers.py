@@ -46,7 +46,7 @@ from message_store.text import encode_offset_id
 
 log = logging.getLogger(__name__)
 HELD_TURNS_MAX: Final = 8  # turns whose answers wait for the disk
-_PIECE_MARK = "@"
+_PLACEHOLDER = "@"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class PlainSend:
 
 @dataclass(slots=True)
 class PlainAnswer:
-    """Who waits for the answer to a plain send."""
+    """The request that a plain send answers."""
 
     connection: Connection
     request: Request
@@ -378,7 +378,7 @@ def answer_text(rows_max: int, *, region: str, trace_on: bool, broker_name: str)
 
     The pieces are cut from an answer that the codec encoded.
     """
-    pieces = _pieces(region, trace_on, _PIECE_MARK)
+    pieces = _pieces(region, trace_on, _PLACEHOLDER)
     pieces.append(_pieces(region, trace_on, None)[3])
     cuts = np.cumsum([0, *map(len, pieces)]).astype(np.int64)
     text = np.frombuffer(b"".join(pieces), np.uint8).copy()
@@ -389,11 +389,17 @@ def answer_text(rows_max: int, *, region: str, trace_on: bool, broker_name: str)
 
 
 def _pieces(region: str, trace_on: bool, recall_handle: str | None) -> list[bytes]:
-    mark = _PIECE_MARK
-    assert mark not in region
+    placeholder = _PLACEHOLDER
+    assert placeholder not in region
     fields = send_fields(
-        mark, mark, mark, mark, region=region, trace_on=trace_on, recall_handle=recall_handle
+        placeholder,
+        placeholder,
+        placeholder,
+        placeholder,
+        region=region,
+        trace_on=trace_on,
+        recall_handle=recall_handle,
     )
     whole = bytes(codec.encode_response(Response(0, None, fields), 0)[0])[PREFIX_BYTES:]
     head, _, tail = whole.partition(b'"opaque":0,')
-    return (head + b'"opaque":' + mark.encode() + b"," + tail).split(mark.encode())
+    return (head + b'"opaque":' + placeholder.encode() + b"," + tail).split(placeholder.encode())

@@ -66,7 +66,7 @@ class PlainSender(Protocol):
     """Puts into a batch what the kernel left."""
 
     def accepts(self) -> bool:
-        """Return whether sends are taken now; if not, `fill` says why."""
+        """Return whether sends are accepted now; if not, `fill` raises the reason."""
         ...
 
     def fill(self, request: Request, born_host: tuple[bytes, int], batch: PutBatch) -> PlainSend:
@@ -121,7 +121,7 @@ class Ingest:
     # Turns.
 
     def ready(self, connection: Connection) -> None:
-        """Say that `connection.received` has grown."""
+        """Note that `connection.received` has grown."""
         if not connection.in_turn:
             connection.in_turn = True
             self._ready.append(connection)
@@ -139,9 +139,9 @@ class Ingest:
             self._call_soon(self.run_turn)
 
     def run_turn(self) -> None:
-        """Take frames of the connections that said `ready`, and handle what they ask.
+        """Handle the frames of the connections that are ready.
 
-        What takes longer than `TURN_S` is left to the next turn: the loop reads and writes between.
+        After `TURN_S` the rest is left to the next turn: the loop reads and writes between.
         """
         self._scheduled = False
         if not self._answering.is_behind:
@@ -176,7 +176,7 @@ class Ingest:
                 continue
             connection.in_turn = False
             if connection.writes_stalled and not connection.closed:
-                continue  # it says `ready` again when its peer has read
+                continue  # it is ready again when its peer has read
             try:
                 self._take(connection, end_s)
                 if not connection.in_turn:
@@ -201,7 +201,7 @@ class Ingest:
                 connection.lose(why)
 
     async def drain(self) -> None:
-        """Take what was received, and wait until every answer is out."""
+        """Handle what was received, and wait until every response is sent."""
         self.run_turn()
         while self._ready or self._asked or self._lost:
             await self._answering.drain()
@@ -284,7 +284,7 @@ class Ingest:
         self._in_turn.append(connection)
 
     def _broken(self, connection: Connection) -> None:
-        """Raise what is wrong with a frame: the codec checks as the kernel does, and says more."""
+        """Raise what is wrong with a frame: the codec finds what the kernel found."""
         received, bytes_max = connection.received, self._settings.frame_bytes_max
         codec.next_frame(received.view, received.start, received.end, bytes_max=bytes_max)
         raise AssertionError("the kernel and the codec disagree about a frame")

@@ -80,7 +80,7 @@ class PutPath:
                 batch.refuse(index, ResponseCode.SYSTEM_ERROR, why)
 
     async def put_durable(self, batch: PutBatch) -> bool:
-        """Append, and wait for the disk as configured unless every sender said WAIT=false.
+        """Append, and wait for the disk as configured unless every message has WAIT=false.
 
         Returns:
             False when something was stored, but the disk did not sync it in time.

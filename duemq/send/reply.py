@@ -119,7 +119,7 @@ class ReplyProcessor:
         self, header: SendHeader, entries: dict[str, str], born_host: tuple[str, int]
     ) -> dict[str, str]:
         now_ms = self._clock.now_ms()
-        told = {**entries, "PUSH_REPLY_TIME": str(now_ms)}
+        pushed = {**entries, "PUSH_REPLY_TIME": str(now_ms)}
         address, port = self._identity.host
         store_ip = ".".join(map(str, address)) if len(address) == 4 else address.hex(":", 2)
         return {
@@ -131,7 +131,7 @@ class ReplyProcessor:
             "sysFlag": str(header.sys_flag),
             "bornTimestamp": str(header.born_ms),
             "flag": str(header.flag),
-            "properties": property_bytes(list(told.items()), b"").decode(),
+            "properties": property_bytes(list(pushed.items()), b"").decode(),
             "reconsumeTimes": str(header.reconsume_times),
             "unitMode": "true" if header.unit_mode else "false",
             "bornHost": f"{born_host[0]}:{born_host[1]}",

@@ -51,7 +51,7 @@ class SendTopics(Protocol):
         default_topic: str,
         default_queues: int,
         unit_mode: bool = False,
-        tell: bool = True,
+        announce: bool = True,
     ) -> TopicConfig | None:
         """Create a topic by its template; None if that may not be."""
         ...
@@ -62,14 +62,14 @@ class SendTopics(Protocol):
         """Create a topic unless it exists."""
         ...
 
-    async def tell(self, topics: Sequence[TopicConfig]) -> None:
+    async def announce(self, topics: Sequence[TopicConfig]) -> None:
         """Return when the name servers know of these topics."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRules:
-    """What the configuration says about sends.
+    """Configuration of sends.
 
     Attributes:
         suffix: encoded properties that the broker adds to every message.
@@ -192,21 +192,23 @@ class SendProcessor:
             default_topic=header.default_topic,
             default_queues=header.default_queues,
             unit_mode=header.unit_mode,
-            tell=False,
+            announce=False,
         )
         if topic is None:
             raise RequestError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!"
             )
         if name not in self._telling:
-            task = asyncio.create_task(self._topics.tell([topic]), name=f"tell of topic {name}")
+            task = asyncio.create_task(
+                self._topics.announce([topic]), name=f"announce topic {name}"
+            )
             self._telling[name] = task
             task.add_done_callback(partial(self._told, name))
 
     def _told(self, name: str, task: asyncio.Task[None]) -> None:
         self._telling.pop(name, None)
         if not task.cancelled() and task.exception() is not None:
-            log.warning("name servers were not told of topic %s: %s", name, task.exception())
+            log.warning("name servers did not get topic %s: %s", name, task.exception())
 
     async def _create_dead(self, name: str) -> None:
         await self._topics.ensure(name, queues=1, perm=DEAD_PERM)

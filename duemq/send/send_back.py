@@ -1,7 +1,7 @@
 """Send-back (36): retry and dead letter messages. AbstractSendMessageProcessor.
 
 record -> %RETRY%group, delayed by level 3 + times, times + 1
-       -> %DLQ%group when it was tried often enough, or the consumer says so
+       -> %DLQ%group when it was tried often enough, or the consumer asks for it
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class SendBackProcessor:
 
 
 def _times_max(request: Request, group: GroupView) -> int:
-    told = request.fields.get("maxReconsumeTimes")
-    if not told or request.version < VERSION_WITH_RECONSUME_MAX:
+    times_max = request.fields.get("maxReconsumeTimes")
+    if not times_max or request.version < VERSION_WITH_RECONSUME_MAX:
         return group.retry_times_max
     return fields.integer(request, "maxReconsumeTimes")

@@ -16,7 +16,7 @@ BROKER_PROPERTIES = frozenset({"MSG_REGION", "CLUSTER", "TRACE_ON"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHeader:
-    """What a send says about itself, in long names (code 10) or letters (310, 320)."""
+    """Header fields of a send, in long names (code 10) or letters (310, 320)."""
 
     group: str
     topic: str

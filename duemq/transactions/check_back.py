@@ -29,14 +29,14 @@ def check_request(
     """
     topic = properties.get("REAL_TOPIC", half.topic)
     queue = properties.get("REAL_QID", "0")
-    told = {**properties, "WAIT": "false"}
+    changed = {**properties, "WAIT": "false"}
     body = encode_record(
         half,
         topic=topic,
         queue_id=int(queue) if queue.isdigit() else 0,
         queue_offset=queue_offset,
         phys_offset=phys_offset,
-        properties=encode_properties(told),
+        properties=encode_properties(changed),
     )
     key = properties.get(CLIENT_ID_KEY, "")
     address, port = identity.host

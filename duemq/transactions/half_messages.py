@@ -7,9 +7,9 @@
 A half message is finished when it was committed, rolled back, given up, or put again as a newer
 copy; each leaves an op record. Two cursors are kept as progress of the group CID_RMQ_SYS_TRANS:
 `half_next`, and `op_next`, the first op record that names a half message at or behind `half_next`.
-Folding the op queue from there on rebuilds everything, so a restart, and Apache opening the store,
-know what is finished. A torn write can lose an op record: `same_half` tells a copy from its elder,
-and `torn_commits` finds commits in the log.
+Replaying the op queue from there on rebuilds everything, so a restart, and Apache opening the
+store, know what is finished. A torn write can lose an op record: `same_half` finds the copies of a
+message, and `torn_commits` finds commits in the log.
 
 TransactionalMessageServiceImpl, TransactionalMessageBridge, TransactionalMessageUtil.
 """
@@ -51,7 +51,7 @@ def prepare_half(properties: Mapping[str, str], topic: str, queue_id: int) -> di
 def as_half(batch: PutBatch, index: int, topics: TopicTable) -> None:
     """Turn a prepared message of a batch into a half message; call before the put hooks.
 
-    Its delay is left for the commit: the columns that hooks look at say "none" (Apache's hook
+    Its delay is left for the commit: the columns that hooks look at have none (Apache's hook
     would delay the half message itself and lose it).
     """
     row = batch.rows[index]
@@ -75,7 +75,7 @@ def add_op(
     host: tuple[bytes, int],
     now_ms: int,
 ) -> int:
-    """Add the record that says these half messages are finished; return its row.
+    """Add the record that marks these half messages as finished; return its row.
 
     4.9.x reads one number; 5.x reads numbers with commas between.
     """
@@ -101,7 +101,7 @@ Same = tuple[str, str, int]
 
 
 def same_half(record: Record) -> Same | None:
-    """Return what tells that two half messages are copies of one; None if nothing does."""
+    """Return what copies of one half message have in common; None if nothing."""
     key = record.properties.get(CLIENT_ID_KEY)
     group = record.properties.get(PRODUCER_GROUP)
     return (group, key, record.born_ms) if key and group else None
@@ -119,7 +119,7 @@ class HalfMessages:
 
     half_next: int = 0
     op_next: int = 0
-    op_read: int = 0  # op records below were folded
+    op_read: int = 0  # op records before it were applied
     finished: set[int] = field(default_factory=set)  # at or behind half_next
     copies: dict[Same, int] = field(default_factory=dict)  # unfinished, asked about: the newest
     _ops: deque[tuple[int, int]] = field(default_factory=deque)  # op offset, highest half offset

@@ -3,7 +3,7 @@
     log   ... half ... half | commit(prepared_offset: half) ... commit | <-- op torn off here
               ^ open halves are looked for in everything that lies after the first of them
 
-A commit names the half message it was made from, so the log itself tells which open half messages
+A commit names the half message it was made from, so the log itself shows which open half messages
 are finished. The search runs once, before plugins deliver and before the port listens.
 """
 

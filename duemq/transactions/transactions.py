@@ -81,7 +81,7 @@ class Transactions:
         self._put, self._identity = put, identity
         self._clock, self._config = clock, config
         self._meters = meters or Meters()
-        self.book = HalfMessages()
+        self.halves = HalfMessages()
         self._ending: set[int] = set()  # half offsets whose end is being written
         self._bound: set[int] = set()  # id() of batches whose last row must not go alone
         self._owed: list[int] = []  # finished half offsets whose op record is not in the log
@@ -93,7 +93,7 @@ class Transactions:
     def open_count(self) -> int:
         """Half messages that are neither committed nor rolled back nor given up."""
         end = self._store.queue_bounds(HALF_TOPIC, 0)[1]
-        return max(end - self.book.half_next - len(self.book.finished), 0)
+        return max(end - self.halves.half_next - len(self.halves.finished), 0)
 
     def handlers(self) -> dict[int, RequestHandler]:
         return {
@@ -121,8 +121,8 @@ class Transactions:
             self._bound.discard(id(batch))
         fault, op_fault = refusal(batch), refusal(batch, batch.count - 1)
         if op_fault is None:
-            if batch.rows[batch.count - 1]["queue_offset"] == self.book.op_read:
-                self.book.take_op(self.book.op_read, [half_offset])
+            if batch.rows[batch.count - 1]["queue_offset"] == self.halves.op_read:
+                self.halves.take_op(self.halves.op_read, [half_offset])
         elif fault is None:
             self._owed.append(half_offset)
         return fault, synced
@@ -156,7 +156,7 @@ class Transactions:
         half = self._half_of(request)
         self._check_immunity(request, half)
         offset = half.queue_offset
-        if self.book.is_finished(offset) or offset in self._ending:
+        if self.halves.is_finished(offset) or offset in self._ending:
             if not await self._store.wait_durable(self._store.max_offset):
                 raise not_synced("the transaction was ended before")
             return Response(remark=f"half message {offset} is finished already", fields={})
@@ -178,7 +178,7 @@ class Transactions:
         fault, synced = await self._put_bound(batch, half.queue_offset)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
-        self.book.finish(half.queue_offset, half_messages.same_half(half))
+        self.halves.finish(half.queue_offset, half_messages.same_half(half))
         topic = half.properties.get("REAL_TOPIC", "")
         if commit:
             self._meters.commits.add(topic)
@@ -210,7 +210,7 @@ class Transactions:
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{fault}, commitLogOffset {phys_offset}")
         same = half_messages.same_half(half)
-        newest = self.book.copies.get(same, queue_offset) if same else queue_offset
+        newest = self.halves.copies.get(same, queue_offset) if same else queue_offset
         if newest == queue_offset:
             return half
         return self._half_at(newest) or half
@@ -243,31 +243,31 @@ class Transactions:
         crash tore off.
         """
         self._recovered = True
-        book = self.book
+        halves = self.halves
         low, high = self._store.queue_bounds(HALF_TOPIC, 0)
         op_low, op_high = self._store.queue_bounds(OP_TOPIC, 0)
         stored = self._offsets.query(GROUP, HALF_TOPIC, 0)
-        book.half_next = min(max(stored or 0, low), high)
-        book.op_next = min(max(self._offsets.query(GROUP, OP_TOPIC, 0) or 0, op_low), op_high)
-        book.op_read = book.op_next
+        halves.half_next = min(max(stored or 0, low), high)
+        halves.op_next = min(max(self._offsets.query(GROUP, OP_TOPIC, 0) or 0, op_low), op_high)
+        halves.op_read = halves.op_next
         self._fold_ops()
         self._fold_copies()
         for half in torn_commits(self._store, self._open_halves(high)):
-            book.finish(half.queue_offset, half_messages.same_half(half))
+            halves.finish(half.queue_offset, half_messages.same_half(half))
             self._owed.append(half.queue_offset)
         self._write_owed()
-        book.advance(high)
-        log.info("transactions: half messages from %d to %d are open", book.half_next, high)
+        halves.advance(high)
+        log.info("transactions: half messages from %d to %d are open", halves.half_next, high)
 
     def _fold_ops(self) -> None:
         """Read the op records that were not read yet."""
         while True:
-            offset = self.book.op_read
+            offset = self.halves.op_read
             units = self._store.units(OP_TOPIC, 0, offset, READ_UNITS_MAX)
             if units.size == 0:
                 return
             for at, phys_offset in enumerate(units["phys_offset"].tolist()):
-                self.book.take_op(offset + at, self._op_body(phys_offset))
+                self.halves.take_op(offset + at, self._op_body(phys_offset))
 
     def _op_body(self, phys_offset: int) -> list[int]:
         try:
@@ -282,25 +282,25 @@ class Transactions:
         """Find copies of one half message: only the newest is open, op record or not."""
         known: dict[half_messages.Same, Record] = {}
         _, high = self._store.queue_bounds(HALF_TOPIC, 0)
-        for offset in range(self.book.half_next, high):
-            half = None if self.book.is_finished(offset) else self._half_at(offset)
+        for offset in range(self.halves.half_next, high):
+            half = None if self.halves.is_finished(offset) else self._half_at(offset)
             same = half_messages.same_half(half) if half else None
             if half is None or same is None:
                 continue
             if same in known:
-                self.book.finish(known[same].queue_offset)
+                self.halves.finish(known[same].queue_offset)
             known[same] = half
             if half_messages.times_asked(half):
-                self.book.copies[same] = offset
+                self.halves.copies[same] = offset
 
     def _open_halves(self, high: int) -> dict[int, int]:
         """Return the unfinished half messages: queue offsets by log offset."""
         found: dict[int, int] = {}
-        offset = self.book.half_next
+        offset = self.halves.half_next
         while offset < high:
             units = self._store.units(HALF_TOPIC, 0, offset, READ_UNITS_MAX)
             for at, phys_offset in enumerate(units["phys_offset"].tolist(), offset):
-                if not self.book.is_finished(at):
+                if not self.halves.is_finished(at):
                     found[phys_offset] = at
             offset += max(int(units.size), 1)
         return found
@@ -360,22 +360,22 @@ class Transactions:
         low, high = self._store.queue_bounds(HALF_TOPIC, 0)
         self._fold_ops()
         self._write_owed()
-        self.book.skip_to(low)
-        offset, steps = self.book.half_next, 0
+        self.halves.skip_to(low)
+        offset, steps = self.halves.half_next, 0
         while offset < high and steps < STEPS_OF_ROUND_MAX:
-            if not self.book.is_finished(offset) and offset not in self._ending:
+            if not self.halves.is_finished(offset) and offset not in self._ending:
                 steps += 1
                 if await self._step(offset) is Step.WAIT:
                     break
                 await asyncio.sleep(0)  # a round may have thousands
             offset += 1
-        self.book.advance(high)
+        self.halves.advance(high)
         self._keep_progress()
 
     async def _step(self, offset: int) -> Step:
         half = self._half_at(offset)
         if half is None:
-            self.book.finish(offset)
+            self.halves.finish(offset)
             return Step.LEAVE
         config = self._config()
         step = half_messages.plan_step(
@@ -404,7 +404,7 @@ class Transactions:
             return
         copy = batch.rows[row]
         same = half_messages.same_half(half)
-        self.book.replace(half.queue_offset, int(copy["queue_offset"]), same)
+        self.halves.replace(half.queue_offset, int(copy["queue_offset"]), same)
         producer = self._clients.producer(properties.get(PRODUCER_GROUP, ""))
         if producer is None:
             text = "half message %d is pending: no producer of group %s is connected"
@@ -437,7 +437,7 @@ class Transactions:
         if fault is not None:
             log.warning("half message %d cannot be set aside: %s", half.queue_offset, fault)
             return
-        self.book.finish(half.queue_offset, half_messages.same_half(half))
+        self.halves.finish(half.queue_offset, half_messages.same_half(half))
         log.warning("half message %d was asked about too often: given up", half.queue_offset)
 
     def _add_half(self, batch: PutBatch, half: Record, properties: dict[str, str]) -> int:
@@ -458,8 +458,8 @@ class Transactions:
         )
 
     def _keep_progress(self) -> None:
-        self._offsets.commit(GROUP, HALF_TOPIC, 0, self.book.half_next)
-        self._offsets.commit(GROUP, OP_TOPIC, 0, self.book.op_next)
+        self._offsets.commit(GROUP, HALF_TOPIC, 0, self.halves.half_next)
+        self._offsets.commit(GROUP, OP_TOPIC, 0, self.halves.op_next)
 
 
 def _target(half: Record) -> tuple[str, int]:

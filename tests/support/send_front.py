@@ -60,7 +60,7 @@ class FakeTopics:
 
     async def create_for_send(
         self, name: str, *, default_topic: str, default_queues: int, unit_mode: bool = False,
-        tell: bool = True,
+        announce: bool = True,
     ) -> TopicConfig | None:  # fmt: skip
         await asyncio.sleep(0)
         return self.install(name, default_queues) if default_topic == "TBW102" else None
@@ -70,7 +70,7 @@ class FakeTopics:
     ) -> TopicConfig:
         return self.configs.get(name) or self.install(name, queues, perm)
 
-    async def tell(self, topics: Sequence[TopicConfig]) -> None:
+    async def announce(self, topics: Sequence[TopicConfig]) -> None:
         await self.may_tell.wait()
         self.told += [topic.name for topic in topics]
 

@@ -1,4 +1,4 @@
-"""Strict JSON strings and numbers, as bytes. Positions are indexes; -1 says "not for certain"."""
+"""Strict JSON strings and numbers, as bytes. Positions are indexes; -1 means "decode in Python"."""
 
 from __future__ import annotations
 

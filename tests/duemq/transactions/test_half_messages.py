@@ -100,47 +100,51 @@ def test_what_is_done_about_an_unfinished_half_message(age_ms, properties, step)
 
 
 def test_cursors_move_over_what_is_finished():
-    book = HalfMessages()
-    book.take_op(0, [1])
-    book.take_op(1, [2])
-    book.advance(3)
-    assert (book.half_next, book.op_next) == (0, 0)
-    book.take_op(2, [0])
-    book.advance(3)
-    assert (book.half_next, book.op_next, book.finished) == (3, 3, set())
+    halves = HalfMessages()
+    halves.take_op(0, [1])
+    halves.take_op(1, [2])
+    halves.advance(3)
+    assert (halves.half_next, halves.op_next) == (0, 0)
+    halves.take_op(2, [0])
+    halves.advance(3)
+    assert (halves.half_next, halves.op_next, halves.finished) == (3, 3, set())
 
 
 def test_the_op_cursor_stays_at_the_first_op_that_is_still_needed():
-    book = HalfMessages()
+    halves = HalfMessages()
     for op, half_offset in enumerate([0, 5, 1]):
-        book.take_op(op, [half_offset])
-    book.advance(9)
-    assert (book.half_next, book.op_next) == (2, 1)
-    assert book.is_finished(5)
+        halves.take_op(op, [half_offset])
+    halves.advance(9)
+    assert (halves.half_next, halves.op_next) == (2, 1)
+    assert halves.is_finished(5)
 
 
 def test_the_newest_copy_stands_for_its_elders():
-    book, same = HalfMessages(), ("P", "u", 5)
-    book.replace(0, 3, same)
-    book.replace(3, 7, same)
-    assert book.copies == {same: 7}
-    assert (book.is_finished(0), book.is_finished(3), book.is_finished(7)) == (True, True, False)
-    book.finish(3, same)
-    assert book.copies == {same: 7}
-    book.finish(7, same)
-    assert book.copies == {}
+    halves, same = HalfMessages(), ("P", "u", 5)
+    halves.replace(0, 3, same)
+    halves.replace(3, 7, same)
+    assert halves.copies == {same: 7}
+    assert (halves.is_finished(0), halves.is_finished(3), halves.is_finished(7)) == (
+        True,
+        True,
+        False,
+    )
+    halves.finish(3, same)
+    assert halves.copies == {same: 7}
+    halves.finish(7, same)
+    assert halves.copies == {}
 
 
 def test_what_retention_took_is_passed():
-    book = HalfMessages()
-    book.take_op(0, [2, 6])
-    book.skip_to(5)
-    assert (book.half_next, book.finished) == (5, {6})
+    halves = HalfMessages()
+    halves.take_op(0, [2, 6])
+    halves.skip_to(5)
+    assert (halves.half_next, halves.finished) == (5, {6})
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_folding_again_from_the_cursors_gives_the_same_book(seed):
-    chance, book, ops, high = random.Random(seed), HalfMessages(), [], 0
+    chance, halves, ops, high = random.Random(seed), HalfMessages(), [], 0
     finished = set()
     for _ in range(200):
         high += chance.randrange(3)
@@ -149,10 +153,10 @@ def test_folding_again_from_the_cursors_gives_the_same_book(seed):
             named = chance.sample(left, min(len(left), chance.randrange(1, 3)))
             finished.update(named)
             ops.append(named)
-            book.take_op(len(ops) - 1, named)
-        book.advance(high)
-    again = HalfMessages(book.half_next, book.op_next, book.op_next)
-    for op in range(book.op_next, len(ops)):
+            halves.take_op(len(ops) - 1, named)
+        halves.advance(high)
+    again = HalfMessages(halves.half_next, halves.op_next, halves.op_next)
+    for op in range(halves.op_next, len(ops)):
         again.take_op(op, ops[op])
     for offset in range(high):
-        assert again.is_finished(offset) == book.is_finished(offset) == (offset in finished)
+        assert again.is_finished(offset) == halves.is_finished(offset) == (offset in finished)

@@ -238,8 +238,8 @@ def test_a_late_end_of_the_first_copy_ends_the_newest(run, world):
     world.clock.advance(30_000)
     run(world.service.check())
     assert len(world.asked()) == before == 3
-    assert world.service.book.half_next == 4
-    assert world.service.book.copies == {}
+    assert world.service.halves.half_next == 4
+    assert world.service.halves.copies == {}
 
 
 def test_a_half_message_is_given_up_after_the_last_check(run, tmp_path):
@@ -252,7 +252,7 @@ def test_a_half_message_is_given_up_after_the_last_check(run, tmp_path):
     (record,) = world.records(GIVEN_UP_TOPIC)
     assert record.body == b"lost"
     assert GIVEN_UP_TOPIC in world.topics.known
-    assert world.service.book.half_next == world.store.queue_bounds(HALF_TOPIC, 0)[1]
+    assert world.service.halves.half_next == world.store.queue_bounds(HALF_TOPIC, 0)[1]
     world.store.__exit__(None, None, None)
 
 

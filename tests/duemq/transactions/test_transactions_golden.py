@@ -59,7 +59,7 @@ def test_only_what_apache_left_open_is_asked_about(run, tmp_path, golden):
                 assert (await service.end(Request(37, fields))).code == 0
             await service.check()
             (_, half_end), (_, op_end) = (store.queue_bounds(t, 0) for t in (HALF_TOPIC, OP_TOPIC))
-            assert (service.book.half_next, service.book.op_next) == (half_end, op_end)
+            assert (service.halves.half_next, service.halves.op_next) == (half_end, op_end)
             assert store.queue_bounds("GoldenTx", 1) == (0, len(peer.sent))
 
     run(scene())
