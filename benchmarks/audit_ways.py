@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from message_store.log.record import decode_record
-from reconciliation.audit.verdicts import LEAN
-from reconciliation.scan.options import wanted_of
+from reconciliation.audit.verdicts import AUDITED
+from reconciliation.scan.options import parse_options
 from reconciliation.scan.roles import ROLE_DELIVERY
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import Part, StoreReader
@@ -24,7 +24,7 @@ PROCESSES = 2
 HEAD = ["phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "record_size"]
 COLUMNS = {
     "head": HEAD,
-    "audit": list(LEAN),
+    "audit": list(AUDITED),
     "all": [name for name, _ in TABLES["messages"] if name != "passed"],
 }
 LATE_MS = 2_000
@@ -42,7 +42,7 @@ def scan(name: str, store: str) -> float:
 
 
 def _reader(name: str, store: str) -> StoreReader:
-    return StoreReader(wanted_of({"path": store}), COLUMNS[name])
+    return StoreReader(parse_options({"path": store}), COLUMNS[name])
 
 
 def _count(name: str, store: str, part: Part) -> int:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from reconciliation.audit.plain_histories import LIFE
+from reconciliation.audit.plain_histories import HISTORY
 from reconciliation.scan.roles import (
+    PENDING_ROLES,
     ROLE_DECISION,
     ROLE_DELIVERY,
     ROLE_GONE,
@@ -18,7 +19,6 @@ from reconciliation.scan.roles import (
     ROLE_PAST,
     ROLE_QUARANTINE,
     ROLE_UNIT,
-    WAITING,
 )
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def whole_histories(events: DataFrame) -> DataFrame:
-    """Return `plain_histories.LIFE` of each root.
+    """Return `plain_histories.HISTORY` of each root.
 
     Args:
         events: of `verdicts._keyed`, units too, with `root`, `copies` and `first_copy` of their
             keys.
     """
     role, at = F.col("role"), F.col("at")
-    is_held, is_sent = role.isin(*WAITING), role == ROLE_DELIVERY
+    is_held, is_sent = role.isin(*PENDING_ROLES), role == ROLE_DELIVERY
     parked = role == ROLE_QUARANTINE
     decides = role.isin(ROLE_MARK, ROLE_MARKER, ROLE_DECISION)
     cancels = decides & (F.col("first_copy").isNull() | (at < F.col("first_copy")))
@@ -65,10 +65,10 @@ def whole_histories(events: DataFrame) -> DataFrame:
         F.max(F.when(is_held, F.col("copies"))).alias("copies"),
         F.count(F.when((is_sent | parked) & (F.col("copies") > 0), 1)).alias("ended_old"),
     )
-    return _told(histories)
+    return _facts(histories)
 
 
-def _told(histories: DataFrame) -> DataFrame:
+def _facts(histories: DataFrame) -> DataFrame:
     before_end = F.col("ended_at").isNull() | (F.col("cancelled_at") < F.col("ended_at"))
     other_time = ~F.col("leaf.due_ms").eqNullSafe(F.col("first.due_ms"))
     elsewhere = F.col("sent.target") != F.col("leaf.target")
@@ -102,4 +102,4 @@ def _told(histories: DataFrame) -> DataFrame:
         "gone": F.col("gone_units") > 0,
         "past": F.col("past_units") > 0,
     }
-    return histories.withColumns(made).select(*LIFE)
+    return histories.withColumns(made).select(*HISTORY)

@@ -3,9 +3,9 @@
     tallies --one aggregation--> ok, pending: counted by their lateness
                                  all others: their keys --> `verdicts`, with all that is known
 
-Most messages of most stores are fine; only their number matters. What says
-that one is fine is the same here as there: the rules of `rules`, on the same facts. Stores with
-copies, with records of Apache's or with a clock that was set back are looked at whole.
+Most messages of most stores are fine; only their count matters. The same rules (`rules`) judge both
+kinds, on the same facts. Stores with copies, with records of Apache's brokers or with a clock that
+was set back are examined message by message.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from reconciliation.audit.plain_histories import told
+from reconciliation.audit.plain_histories import history_of_sums
 from reconciliation.audit.plain_sums import SUMS, add_up, touch
-from reconciliation.audit.rules import judged
+from reconciliation.audit.rules import judge
 from reconciliation.audit.tally import SENT, UNUSUAL
 from reconciliation.scan.roles import (
     ROLE_CANDIDATE,
@@ -31,21 +31,21 @@ from reconciliation.scan.roles import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from reconciliation.audit.verdicts import Looked
+    from reconciliation.audit.verdicts import Survey
 
 WHOLE: Final = frozenset(
     {ROLE_LEVEL_COPY, ROLE_TIMER_COPY, ROLE_MARKER, ROLE_CANDIDATE, ROLE_CLOCK}
 )
-"""Roles that make a store one that is looked at whole."""
+"""Roles that make the audit examine every message of a store."""
 KEPT: Final = ("ok", "pending", "removed")
 EXACT_BITS: Final = 12  # lateness of up to 4 s is counted by the ms, longer to 1 of 4096
 ROWS_MAX: Final = 100_000  # steps of lateness, and messages that are not fine
-LATE_MS: Final = 1 << 60  # of what cannot be told here
+LATE_MS: Final = 1 << 60  # lateness of a delivery whose due time is unknown here
 
 
 @dataclass(frozen=True, slots=True)
 class Tallies:
-    """The table `tallies` of the stores that were looked at, and its number of buckets."""
+    """Table `tallies` of the audited stores, and its number of buckets."""
 
     frame: DataFrame
     buckets: int
@@ -79,49 +79,51 @@ def by_lateness(verdicts: DataFrame, *more: Column) -> DataFrame:
     )
 
 
-def audit_briefly(looked: Looked, tallies: Tallies) -> KeptPromises:
-    """Count what is fine and tell of the rest; an action."""
-    if looked.met & WHOLE:
-        return KeptPromises([], looked.tell(looked.histories(looked.plain), ids=False))
-    found = judged(kept_promise_histories(added_up(looked, tallies)), looked.stores, looked.config)
+def count_kept(survey: Survey, tallies: Tallies) -> KeptPromises:
+    """Count the messages that are fine and return the verdicts about all others; an action."""
+    if survey.met & WHOLE:
+        return KeptPromises([], survey.verdicts(survey.histories(survey.plain), ids=False))
+    found = judge(kept_promise_histories(added_up(survey, tallies)), survey.stores, survey.config)
     other = F.when(~F.col("verdict").isin(*KEPT), F.col("key")).alias("key")
     first = by_lateness(found, other).orderBy(F.col("key").isNotNull()).limit(ROWS_MAX)
     rows = first.collect()
     if len(rows) == ROWS_MAX:  # much is not fine
-        return KeptPromises([], looked.tell(looked.histories(looked.plain), ids=False))
+        return KeptPromises([], survey.verdicts(survey.histories(survey.plain), ids=False))
     kept = [row for row in rows if row["key"] is None]
     keys = [(row["key"],) for row in rows if row["key"] is not None]
     if not keys:
-        if looked.events is None:
+        if survey.events is None:
             return KeptPromises(kept, None)
-        return KeptPromises(kept, looked.tell(looked.histories(looked.plain.limit(0)), ids=False))
-    some = looked.plain.sparkSession.createDataFrame(keys, "key bigint")
-    plain = looked.plain.join(F.broadcast(some), "key")
-    return KeptPromises(kept, looked.tell(looked.histories(plain), ids=False))
+        return KeptPromises(
+            kept, survey.verdicts(survey.histories(survey.plain.limit(0)), ids=False)
+        )
+    some = survey.plain.sparkSession.createDataFrame(keys, "key bigint")
+    plain = survey.plain.join(F.broadcast(some), "key")
+    return KeptPromises(kept, survey.verdicts(survey.histories(plain), ids=False))
 
 
-def added_up(looked: Looked, tallies: Tallies) -> DataFrame:
-    """Return `plain_sums.SUMS` of messages that nothing rare touches."""
+def added_up(survey: Survey, tallies: Tallies) -> DataFrame:
+    """Return `plain_sums.SUMS` of messages without rare records."""
     dealt = tallies.frame
-    if looked.touched is not None:
-        keys = looked.touched.select("key")
+    if survey.touched is not None:
+        keys = survey.touched.select("key")
         dealt = dealt.unionByName(
             keys.mapInArrow(partial(touch, count=tallies.buckets), dealt.schema)
         )
     together = dealt.repartition(tallies.buckets, "bucket")
-    return together.mapInArrow(partial(add_up, late_ms=looked.config.late_ms), SUMS)
+    return together.mapInArrow(partial(add_up, late_ms=survey.config.late_ms), SUMS)
 
 
 def kept_promise_histories(sums: DataFrame) -> DataFrame:
-    """Return `plain_histories.LIFE` as far as sums tell it, and their weight.
+    """Return `plain_histories.HISTORY` as far as sums have it, and their weight.
 
-    What is not certain is told as late or without a time to be due: so it is not fine.
+    An uncertain due time becomes a late delivery or a missing due time: such a message is not fine.
     """
     unusual = F.col("tally").bitwiseAND(F.lit(1 << UNUSUAL).cast("bigint")) != 0
     sent = F.shiftright("tally", SENT) != 0
     low = F.lit((1 << 32) - 1).cast("bigint")
     nothing = F.lit(None).cast("bigint")
-    return told(
+    return history_of_sums(
         sums.withColumns(
             {
                 "body": F.shiftrightunsigned("content", 32),

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from message_store.layout import native_columns
 from reconciliation.scan.files import Root
-from reconciliation.scan.planning import row_of_files
+from reconciliation.scan.planning import files_of_row
 from timer_store.layout import MAGIC_DELETE, MAGIC_MAX, TIMER_UNIT, UNIT_BYTES
 
 Offsets = npt.NDArray[np.int64]
@@ -52,7 +52,7 @@ def find_late_units(root: Root, read_ms: int) -> Offsets:
     return np.unique(np.concatenate(found))
 
 
-def any_waits(root: Root, read_ms: int, end: int) -> bool:
+def any_pending(root: Root, read_ms: int, end: int) -> bool:
     """Tell whether a unit before a position of the timer log waits in a slot from `read_ms` on.
 
     Raises:
@@ -71,8 +71,7 @@ def _slots_ms(rows: Units) -> Offsets:
 
 def _backward(root: Root) -> Iterator[tuple[Offsets, Units]]:
     """Yield positions and units of timers, not of markers, in pieces; the last piece first."""
-    files, _ = row_of_files(root.url, root.files("timerlog"))
-    for entry in reversed(files):
+    for entry in reversed(files_of_row(root, "timerlog")):
         for end in range(entry.size // UNIT_BYTES, 0, -BLOCK_UNITS):
             first = max(end - BLOCK_UNITS, 0)
             data = root.read(entry.path, first * UNIT_BYTES, end * UNIT_BYTES)

@@ -20,7 +20,7 @@ from message_store.errors import UsageError
 from message_store.layout import CQ_UNIT, RECORD_HEAD, native_columns
 from reconciliation.scan.files import Entry, Root
 from reconciliation.scan.levels import DEFAULT_LEVELS_MS, tables_of
-from reconciliation.scan.planning import LogPlan, row_of_files
+from reconciliation.scan.planning import LogPlan, files_of_row
 from reconciliation.scan.tables import TIME_MIN
 
 Numbers = npt.NDArray[np.int64]
@@ -72,7 +72,7 @@ def delays_of(
 
 def _sample(root: Root, plan: LogPlan, queue: str) -> list[int]:
     """Return the delays of some messages of a level, evenly over its queue."""
-    files, _ = row_of_files("", root.files(f"consumequeue/SCHEDULE_TOPIC_XXXX/{queue}"))
+    files = files_of_row(root, f"consumequeue/SCHEDULE_TOPIC_XXXX/{queue}")
     files = files if root.is_local else files[-1:]
     units = [unit for entry in files for unit in _units(root, entry, SAMPLE // len(files) + 1)]
     delays = []
@@ -96,13 +96,7 @@ def _units(root: Root, entry: Entry, count: int) -> Any:
 
 def _stored_ms(root: Root, plan: LogPlan, at: int, size: int) -> int | None:
     """Return when a record was stored that a unit points at, None if there is none."""
-    if size < RECORD_HEAD.itemsize or not plan.min <= at < plan.end:
-        return None
-    entry = next((e for e in reversed(plan.files) if int(e.name) <= at), None)
-    if entry is None:
-        return None
-    start = at - int(entry.name)
-    data = root.read(entry.path, start, start + RECORD_HEAD.itemsize)
+    data = plan.read(root, at, RECORD_HEAD.itemsize)
     if data.size < RECORD_HEAD.itemsize:
         return None
     head = np.frombuffer(data, RECORD_HEAD)[0]

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from message_store.layout import INDEX_HEADER, INDEX_ITEM, MAGIC_BLANK, native_columns
 from message_store.verify.index import find_shape
-from reconciliation.audit.late_units import any_waits
+from reconciliation.audit.late_units import any_pending
 from reconciliation.audit.pointers import (
     POINTER,
     Pending,
@@ -31,9 +31,16 @@ from reconciliation.audit.pointers import (
     look_at_units,
 )
 from reconciliation.scan import unit_tables
-from reconciliation.scan.files import Entry, Root
+from reconciliation.scan.files import Root
 from reconciliation.scan.planning import OFFSET_MAX, Finding, LogPlan, Segment, row_of_files
-from reconciliation.scan.store_state import BAD_INPUT, TIMER_FILE, Standing, read_check, read_json
+from reconciliation.scan.store_state import (
+    BAD_INPUT,
+    TIMER_FILE,
+    Attempts,
+    Progress,
+    read_check,
+    read_json,
+)
 from timer_store.layout import (
     MAGIC_MAX,
     TIMER_BLANK,
@@ -71,65 +78,47 @@ class Look:
 
 
 def plan_looks(
-    root: Root, plan: LogPlan, bytes_max: int, standing: Standing, precision_ms: int
+    root: Root, plan: LogPlan, bytes_max: int, progress: Progress, precision_ms: int
 ) -> tuple[list[Look], list[Finding]]:
     """Return what to look at, and what can be told from directories and small files."""
-    findings: list[Finding] = []
-    store = root.url
-
-    def told(path: str, make: Callable[[], Any]) -> Any:
-        try:
-            return make()
-        except BAD_INPUT as error:
-            findings.append(Finding(store, path, 0, 0, "unreadable", f"it cannot be read: {error}"))
-            return None
-
+    attempt = Attempts(root)
+    findings = attempt.findings
     try:
         check = read_check(root)
     except BAD_INPUT:  # reported by the reader of the timers' position
         check = None
     written = check["log_pos"] if check is not None else 0
-    told(
+    attempt(
         unit_tables.GROUPS_FILE,
         lambda: list(unit_tables.group_offsets(read_json(root, unit_tables.GROUPS_FILE))),
     )
     for topic in HELD:
-        told(f"consumequeue/{topic}", partial(_list_queues, root, f"consumequeue/{topic}"))
-    row: tuple[list[Entry], list[Finding]] | None
-    row = told("timerlog", lambda: row_of_files(store, root.files("timerlog")))
+        attempt(f"consumequeue/{topic}", partial(_list_queues, root, f"consumequeue/{topic}"))
+    row = attempt("timerlog", lambda: row_of_files(root.url, root.files("timerlog")))
     if row is None:
         row, written = ([], []), 0
     findings += row[1]
     end = int(row[0][-1].name) + row[0][-1].size if row[0] else 0
-    if end < written and (row[0] or not _none_waits(root)):
+    if end < written and (row[0] or not _none_pending(root)):
         path = row[0][-1].path if row[0] else "timerlog"
         text = f"the timers' checkpoint says that it goes on to {written}"
         at = row[0][-1].size if row[0] else 0
-        findings.append(Finding(store, path, at, written - end, "gap", text))
+        findings.append(Finding(root.url, path, at, written - end, "gap", text))
     about = None
     if row[0] and check is not None:
-        orderly = told("abort", lambda: is_orderly(root)) or False
-        about = Pending(plan, standing, precision_ms, written, orderly)
-    looks = []
+        orderly = attempt("abort", lambda: is_orderly(root)) or False
+        about = Pending(plan, progress, precision_ms, written, orderly)
     step = max(bytes_max // UNIT_BYTES, 1) * UNIT_BYTES
-    for entry in row[0]:
-        for start in range(0, entry.size, step):
-            part = Segment(
-                store, root, entry.path, int(entry.name), entry.size, start,
-                min(start + step, entry.size),
-            )  # fmt: skip
-            looks.append(Look("timerlog", part, written, about=about))
-    for part in told(WHEEL, lambda: unit_tables.named_file(store, root, WHEEL, OFFSET_MAX)) or ():
-        read_ms = check["read_ms"] if check else 0
-        looks.append(Look("timerwheel", part, written, end, read_ms, about))
-    for part in (
-        told("index", lambda: unit_tables.named_files(store, root, "index", OFFSET_MAX)) or ()
-    ):
-        looks.append(Look("index", part))
-    return looks, findings
+    parts = [piece for entry in row[0] for piece in Segment.whole(root, entry).pieces(step)]
+    looks = [Look("timerlog", part, written, about=about) for part in parts]
+    read_ms = check["read_ms"] if check else 0
+    wheel = attempt(WHEEL, lambda: unit_tables.named_files(root, "", OFFSET_MAX, WHEEL))
+    looks += [Look("timerwheel", part, written, end, read_ms, about) for part in wheel or ()]
+    index = attempt("index", lambda: unit_tables.named_files(root, "index", OFFSET_MAX))
+    return looks + [Look("index", part) for part in index or ()], findings
 
 
-def _none_waits(root: Root) -> bool:
+def _none_pending(root: Root) -> bool:
     """Tell whether a broker of ours counted no timers: its log may have been made anew, empty."""
     try:
         saved = read_json(root, TIMER_FILE)
@@ -150,14 +139,14 @@ def look_at(look: Look) -> Iterator[Finding]:
         data = part.root.read(part.path, part.start, part.end)
         if data.size < part.end - part.start:
             missing = part.end - part.start - data.size
-            yield _found(part, part.start + data.size, missing, "gap", "the file ends before that")
+            yield part.finding(part.start + data.size, missing, "gap", "the file ends before that")
         for at, size, text in LOOKS[look.kind](look, data):
-            yield _found(part, part.start + at, size, "gap", text)
+            yield part.finding(part.start + at, size, "gap", text)
         if look.about is not None:
             yield from _pointers(look, look.about, data)
     except OSError as error:
         text = f"it cannot be read: {error}"
-        yield _found(part, part.start, part.end - part.start, "unreadable", text)
+        yield part.finding(part.start, part.end - part.start, "unreadable", text)
 
 
 def _pointers(look: Look, about: Pending, data: Bytes) -> Iterator[Finding]:
@@ -173,11 +162,7 @@ def _pointers(look: Look, about: Pending, data: Bytes) -> Iterator[Finding]:
         if slots["tick"].any():
             for at, why in look_at_chains(about, part.root, slots):
                 size = TIMER_SLOT.itemsize
-                yield _found(part, at * size, size, POINTER, why)
-
-
-def _found(part: Segment, offset: int, size: int, kind: str, text: str) -> Finding:
-    return Finding(part.store, part.path, offset, size, kind, text)
+                yield part.finding(at * size, size, POINTER, why)
 
 
 Place = tuple[int, int, str]
@@ -219,7 +204,7 @@ def _wheel(look: Look, data: Bytes) -> Iterator[Place]:
     used = (slots["tick"] != 0) | (slots["last_pos"] > 0) | (slots["num"] != 0)
     if data.size != WHEEL_BYTES:
         yield data.size, max(WHEEL_BYTES - data.size, 0), f"a wheel has {WHEEL_BYTES} bytes"
-    elif not used.any() and any_waits(look.segment.root, look.read_ms, look.limit):
+    elif not used.any() and any_pending(look.segment.root, look.read_ms, look.limit):
         yield 0, data.size, "no slot was ever used, though the timer log has timers that wait"
     here = np.flatnonzero(used)
     mine = slots[here]

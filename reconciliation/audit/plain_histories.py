@@ -35,17 +35,17 @@ from reconciliation.scan.roles import ROLE_DELIVERY, ROLE_PAST
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-LIFE: Final = (
+HISTORY: Final = (
     "root", "held", "deliveries", "parked", "leaf_at", "store_ms", "level", "due_ms", "topic_hash",
     "queue_id", "sent_at", "sent_ms", "other_body", "other_properties", "elsewhere", "hurt_sent",
     "hurt_held", "passed", "is_level", "hops", "moved", "has_unit", "cancelled", "fired", "copies",
     "ended_old", "other_time", "no_unit", "away", "gone", "past",
 )  # fmt: skip
-"""What is known of a message: see `rules`. root: its key."""
+"""Columns of a history, which `rules` reads; root: the key of the message."""
 
 
 def plain_message_histories(events: DataFrame) -> DataFrame:
-    """Return `LIFE` of messages that nothing but deliveries ended.
+    """Return `HISTORY` of messages that only deliveries ended.
 
     Args:
         events: of `verdicts._keyed`, roles ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY and ROLE_PAST.
@@ -70,11 +70,11 @@ def plain_message_histories(events: DataFrame) -> DataFrame:
         of_held("queue_id").alias("held_queue"),
         F.min(F.when(sent, F.col("queue_id"))).alias("sent_queue"),
     )
-    return told(sums)
+    return history_of_sums(sums)
 
 
-def told(sums: DataFrame, *more: str) -> DataFrame:
-    """Return `LIFE` of what sums say, and more of their columns."""
+def history_of_sums(sums: DataFrame, *more: str) -> DataFrame:
+    """Return `HISTORY` of sums, and `more` of their columns."""
     no, none = F.lit(False), F.lit(0).cast("bigint")
     held = F.col("tally").bitwiseAND(F.lit(COUNT_MASK).cast("bigint"))
     return sums.select(

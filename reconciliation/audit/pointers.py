@@ -23,9 +23,9 @@ from message_store.layout import SCANNED, native_columns
 from reconciliation.kernels.pointed import rows_at
 from reconciliation.scan.columns import MessageColumns
 from reconciliation.scan.files import Root
-from reconciliation.scan.planning import Finding, LogPlan, Segment, row_of_files
+from reconciliation.scan.planning import Finding, LogPlan, Segment, files_of_row
 from reconciliation.scan.record_scan import Walk
-from reconciliation.scan.store_state import Standing
+from reconciliation.scan.store_state import Progress
 from reconciliation.scan.tables import TIME_MIN
 from timer_store.layout import (
     MAGIC_DELETE,
@@ -57,7 +57,7 @@ class Pending:
     """
 
     plan: LogPlan
-    standing: Standing
+    progress: Progress
     precision_ms: int
     written: int
     orderly: bool
@@ -86,7 +86,7 @@ def look_at_units(about: Pending, part: Segment, rows: Units, pos: Numbers) -> I
         part: the file that they lie in; rows: (n,) TIMER_UNIT as they lie there.
         pos: (n,) of the units in the timer log.
     """
-    read_ms = about.standing.read_ms
+    read_ms = about.progress.read_ms
     if read_ms is None or not rows.size:
         return
     waits = pending_units(rows, read_ms)
@@ -98,7 +98,7 @@ def look_at_units(about: Pending, part: Segment, rows: Units, pos: Numbers) -> I
     places, plan = rows["phys_offset"], about.plan
     for at in np.flatnonzero(places < plan.min).tolist():
         place, text = int(places[at]), "its record was removed while it was pending"
-        yield Finding(part.store, part.path, place, UNIT_BYTES, GONE, text)
+        yield part.finding(place, UNIT_BYTES, GONE, text)
     inside = (places >= plan.min) & (places < plan.end)
     wrong = np.zeros(rows.size, np.bool_)
     wrong[(places >= plan.end) & about.orderly] = True
@@ -106,14 +106,12 @@ def look_at_units(about: Pending, part: Segment, rows: Units, pos: Numbers) -> I
         base = int(entry.name)
         mine = np.flatnonzero(inside & (places >= base) & (places < base + entry.size))
         if mine.size:
-            segment = Segment(
-                part.store, part.root, entry.path, base, entry.size, 0, entry.size, plan.end
-            )
+            segment = Segment.whole(part.root, entry, plan.end)
             wrong[mine] = ~_agree(about, segment, rows[mine])
     for at in np.flatnonzero(wrong)[:FOUND_MAX].tolist():
         text = f"the unit does not fit the record at log offset {int(places[at])}"
         where = int(pos[at]) - part.base
-        yield Finding(part.store, part.path, where, UNIT_BYTES, POINTER, text)
+        yield part.finding(where, UNIT_BYTES, POINTER, text)
 
 
 def _agree(about: Pending, segment: Segment, rows: Units) -> Mask:
@@ -146,7 +144,7 @@ def _promises(about: Pending, walk: Walk, records: Any) -> tuple[Numbers, Number
 
     A record that is no message of levels or timers is due never.
     """
-    made = MessageColumns(COLUMNS, about.precision_ms, standing=about.standing, check=False)
+    made = MessageColumns(COLUMNS, about.precision_ms, progress=about.progress, check=False)
     batch = made.batch(walk, records)
     assert batch is not None
     own, slot, in_queue = (
@@ -166,7 +164,7 @@ def _in_time(rows: Units, due_ms: Numbers, about: Pending) -> Mask:
 
     A unit that rolls is in an earlier slot; one that was enqueued after its slot is in a later one.
     """
-    precision_ms, read_ms = about.precision_ms, about.standing.read_ms or 0
+    precision_ms, read_ms = about.precision_ms, about.progress.read_ms or 0
     slot_ms = rows["write_ms"] + rows["delay_ms"]
     exact = (rows["due_ms"] == 0) | (rows["due_ms"] == due_ms)
     own = (due_ms - 1) // precision_ms == slot_ms // precision_ms
@@ -186,12 +184,12 @@ def look_at_chains(about: Pending, root: Root, slots: Any) -> Iterator[tuple[int
     Args:
         slots: (WHEEL_SLOTS,) TIMER_SLOT, native.
     """
-    read_ms, precision_ms = about.standing.read_ms, about.precision_ms
+    read_ms, precision_ms = about.progress.read_ms, about.precision_ms
     if read_ms is None or not about.orderly:
         return
     last = np.full(WHEEL_SLOTS, -1, np.int64)
     broken = np.zeros(WHEEL_SLOTS, np.bool_)
-    files, _ = row_of_files(root.url, root.files("timerlog"))
+    files = files_of_row(root, "timerlog")
     first = int(files[0].name) if files else 0
     if not files or int(files[-1].name) + files[-1].size < about.written:
         return  # the timer log itself is damaged: `other_files` reports that
@@ -222,8 +220,7 @@ def look_at_chains(about: Pending, root: Root, slots: Any) -> Iterator[tuple[int
 
 def _forward(root: Root, end: int) -> Iterator[tuple[Numbers, Units]]:
     """Yield positions and units before a position of the timer log, in pieces."""
-    files, _ = row_of_files(root.url, root.files("timerlog"))
-    for entry in files:
+    for entry in files_of_row(root, "timerlog"):
         base = int(entry.name)
         count = min(entry.size, end - base) // UNIT_BYTES
         for low in range(0, count, BLOCK_UNITS):

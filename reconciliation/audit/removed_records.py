@@ -22,7 +22,7 @@ from reconciliation.scan.files import Root
 from reconciliation.scan.place_rows import gone_rows
 from reconciliation.scan.planning import LogPlan, Segment
 from reconciliation.scan.roles import ROLE_GONE, ROLE_PAST
-from reconciliation.scan.store_state import AHEAD, Standing
+from reconciliation.scan.store_state import AHEAD, Progress
 from reconciliation.scan.unit_tables import SCHEDULE_TOPIC, queue_segments, read_units
 
 Offsets = npt.NDArray[np.int64]
@@ -30,41 +30,41 @@ TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HELD: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
-def gone_segments(store: str, root: Root, plan: LogPlan) -> list[Segment]:
+def gone_segments(root: Root, plan: LogPlan) -> list[Segment]:
     """Return the files of queues in which units may point before the log."""
     if not plan.min:
         return []
-    return queue_segments(store, root, plan.end, topics=HELD)[0]
+    return queue_segments(root, plan.end, topics=HELD)[0]
 
 
-def gone_units(segment: Segment, standing: Standing) -> Iterator[tuple[Offsets, Offsets]]:
+def gone_units(segment: Segment, progress: Progress) -> Iterator[tuple[Offsets, Offsets]]:
     """Yield the log offsets of removed records that were pending, and of those that were settled.
 
     A unit that the timers have taken in, or that belongs to them, counts as settled here.
     """
     for values in read_units("consume_queue", segment):
         places = values["phys_offset"]
-        here = np.flatnonzero(places < standing.log_min)
+        here = np.flatnonzero(places < progress.log_min)
         if not here.size:
             continue
         places, numbers = places[here], values["queue_offset"][here]
         if segment.topic == TIMER_TOPIC:
-            pending = (numbers >= standing.taken_to) & (standing.read_ms is not None)
+            pending = (numbers >= progress.taken_to) & (progress.read_ms is not None)
         else:
             due_ms = values["tags_code"][here]
-            pending = standing.of_level(segment.queue_id, numbers, due_ms, places) == AHEAD
-            for piece in standing.owned.get(segment.queue_id, ()):
+            pending = progress.of_level(segment.queue_id, numbers, due_ms, places) == AHEAD
+            for piece in progress.owned.get(segment.queue_id, ()):
                 if piece.taken:
                     pending &= (numbers < piece.first) | (numbers >= piece.end)
         yield places[pending], places[~pending]
 
 
 def read_gone(
-    schema: pa.Schema, segments: Sequence[Segment], standing: Standing, roles: frozenset[int]
+    schema: pa.Schema, segments: Sequence[Segment], progress: Progress, roles: frozenset[int]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of `messages` about units that point before the log."""
     for segment in segments:
-        for pending, settled in gone_units(segment, standing):
+        for pending, settled in gone_units(segment, progress):
             for offsets, role in ((pending, ROLE_GONE), (settled, ROLE_PAST)):
                 if offsets.size and role in roles:
-                    yield gone_rows(schema, standing.number, offsets, role)
+                    yield gone_rows(schema, progress.number, offsets, role)

@@ -18,14 +18,14 @@ EARLY_BY_CLOCK: Final = "delivered before its time; the clock was set back befor
 LOST_BY_CLOCK: Final = "its time was passed by before the clock was set back"
 LATE_BY_CLOCK: Final = "overdue by the clock as it was before it was set back"
 EXCUSED: Final = (EARLY_BY_CLOCK, LOST_BY_CLOCK, LATE_BY_CLOCK)
-"""Why of what a clock that was set back excuses: a finding unless the clock is trusted."""
+"""Reasons of messages that a clock set back excuses: findings unless the clock is trusted."""
 
 
 def _clocks(stores: DataFrame) -> DataFrame:
-    """Return what is to be known of stores; `behind`: their clock is not where it was before.
+    """Return the facts about stores; `behind`: the clock is earlier than it was once.
 
-    Their newest moment is `last_ms`, by the clock of now `now_ms`. How far the timers had come
-    says nothing then of what was put since.
+    `last_ms` is the newest time of a store, `now_ms` the newest one by its present clock. With a
+    clock that is behind, the slot of the timers does not apply to messages that were put since.
     """
     names = ("store_id", "store", "log_min")
     if "steps" not in stores.columns:
@@ -36,8 +36,8 @@ def _clocks(stores: DataFrame) -> DataFrame:
     return stores.select(*names, "last_ms", now_ms, behind.alias("behind"), "steps")
 
 
-def judged(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFrame:
-    """Return the verdicts about histories (`plain_histories.LIFE`), with keys and weights (1)."""
+def judge(histories: DataFrame, stores: DataFrame, config: AuditConfig) -> DataFrame:
+    """Return the verdicts about histories (`HISTORY`), with keys and weights (1)."""
     histories = histories.withColumn("store_id", F.shiftright("root", STORE_BITS).cast("int"))
     about = _clocks(stores)
     found = histories.join(F.broadcast(about), "store_id")
@@ -77,7 +77,7 @@ Rule = tuple[str, "Column", str]
 
 
 def _rules(config: AuditConfig) -> list[Rule]:
-    """Return (verdict, when, why) in the order of their weight: the first that holds counts."""
+    """Return (verdict, condition, reason) by weight: the first condition that holds counts."""
     c = F.col
     missing, sent = c("held") == 0, c("deliveries") > 0
     waits = ~sent & (c("parked") == 0) & ~c("cancelled")

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from message_store.layout import CQ_UNIT
 from reconciliation.scan.files import Entry, Root
-from reconciliation.scan.planning import row_of_files
+from reconciliation.scan.planning import files_of_row
 
 Offsets = npt.NDArray[np.int64]
 Units = npt.NDArray[Any]
@@ -124,7 +124,7 @@ class UnitTimes:
         if queue_id not in self._queues:
             below = f"consumequeue/{self._topic}/{queue_id}"
             try:
-                files, _ = row_of_files("", self._root.files(below))
+                files = files_of_row(self._root, below)
             except OSError:
                 files = []
             firsts = tuple(int(entry.name) // UNIT_BYTES for entry in files)

@@ -1,19 +1,19 @@
 """The audit: one row per scheduled message, with a verdict and its reason.
 
-    held         a record that waits: in a level's queue, or in the timers'
-    copy         a held record made of another one: moved, rolled, copied by compaction
-    delivery, quarantine, cancel     what ends it; each names the record it was made of
+    held         a pending record: in a level's queue, or in the queue of the timers
+    copy         a pending record made of another one: moved, rolled, copied by compaction
+    delivery, quarantine, cancel     the end of a message; each names the record it was made of
 
     root --copy--> hop --copy--> leaf --delivery--> topic          one message, one verdict
 
 Nearly all messages are one pending record and one delivery that names it: one aggregation over
-numbers decides about these (`plain_histories`). Everything else is rare. The audit finds it first
-and decides about the messages concerned with their whole history (`chains`, `histories`). Records
-of DueMQ name their origin (docs/decisions/0002, 0014), records of Apache's brokers do not:
-`origins` finds it by unique id, target, birth and time.
+numbers judges these (`plain_histories`). All other records are rare. The audit finds them first
+and judges their messages by the complete history (`chains`, `histories`). Records of DueMQ name
+their origin (docs/decisions/0002, 0014), records of Apache's brokers do not: `origins` finds it by
+unique id, target, birth and time.
 
-The promise is that of the leaf: the time it waits for, the topic and queue it names. A marker that
-comes behind the record that decides is there for Apache's brokers and cancels nothing.
+The promise is that of the leaf: its due time, its topic and queue. A marker after the record that
+decides is written for Apache's brokers and cancels nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from reconciliation.audit.chains import find_roots
 from reconciliation.audit.histories import whole_histories
 from reconciliation.audit.origins import with_origins
 from reconciliation.audit.plain_histories import plain_message_histories, tally_column
-from reconciliation.audit.rules import judged
+from reconciliation.audit.rules import judge
 from reconciliation.audit.tally import PLACE_MAX, STORE_BITS
 from reconciliation.scan.roles import (
+    PENDING_ROLES,
     PLAIN,
     RARE,
     ROLE_CANDIDATE,
@@ -47,7 +48,6 @@ from reconciliation.scan.roles import (
     ROLE_TIMER_COPY,
     ROLE_TOPIC,
     ROLE_UNIT,
-    WAITING,
 )
 from reconciliation.scan.tables import CLOCK_SET_BACK, TIME_MIN
 
@@ -65,24 +65,24 @@ VERDICTS: Final = (
 )  # fmt: skip
 CLEAN: Final = frozenset({"ok", "pending", "cancelled", "moved", "removed"})
 """Verdicts that keep a promise; the others are findings."""
-LEAN: Final = (
+AUDITED: Final = (
     "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
     "damage", "properties_hash", "target", "topic_hash", "queue_id", "real_queue_id", "level",
     "due_ms", "out_ms", "rolls", "unit_ms", "passed", "other_time", "queued",
 )  # fmt: skip
 """The columns of `messages` that the audit reads of every message."""
-RARE_MORE: Final = ("identity", "name_hash", "topic", "store", "file", "file_offset", "note")
+RARE_COLUMNS: Final = ("identity", "name_hash", "topic", "store", "file", "file_offset", "note")
 COLUMNS: Final = tuple(dict.fromkeys((
-    *LEAN, *RARE_MORE,
+    *AUDITED, *RARE_COLUMNS,
     "store", "phys_offset", "topic", "queue_id", "queue_offset", "store_ms", "born_ms", "sys_flag",
     "prepared_offset", "body_crc", "body_len", "damage", "unique_id", "real_topic", "real_queue_id",
     "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash",
 )))  # fmt: skip
 """The columns of `messages` for jobs that need all that an audit reads in one table."""
 PLACES: Final = frozenset({ROLE_GAP, ROLE_CLOCK, ROLE_UNIT})
-"""Roles of what `Looked.unread` has."""
+"""Roles of what `Survey.unread` has."""
 TOUCHING: Final = frozenset({*range(RARE, ROLE_GAP), ROLE_UNIT, ROLE_GONE}) - {ROLE_TOPIC}
-"""Roles of what makes a message one whose whole life is looked at."""
+"""Roles of records that make the audit judge a message by its complete history."""
 BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold
 NAMES_MAX: Final = 8  # topics that are told apart without a join
 MS_MAX: Final = 10**18
@@ -91,16 +91,17 @@ Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """What was looked for first: all that is rare.
+class Survey:
+    """Rare records of stores, and what the audit reads with them.
 
     Attributes:
-        stores: that table, with the steps of their clocks if there are any.
-        rare: records of rare roles, places that cannot be read, units without a record.
-        met: their roles; names: of topics, by their hash.
-        plain: messages that wait, and deliveries that name them, as `_keyed`.
-        touched: keys of messages that something rare belongs to, with their roots; None: of none.
-        events: all that belongs to those.
+        stores: Table `stores`, with the steps of their clocks if there are any.
+        rare: Records of rare roles, places that cannot be read, units without a record.
+        met: Roles of `rare`.
+        names: Names of topics, by their hash.
+        plain: Pending messages, and deliveries that name them, as `_keyed`.
+        touched: Keys and roots of messages that a rare record belongs to; None: there are none.
+        events: All records of these messages.
     """
 
     messages: Reader
@@ -114,29 +115,25 @@ class Looked:
     events: DataFrame | None
 
     def others(self, plain: DataFrame) -> DataFrame:
-        """Return those of some rows with a `key` that nothing rare touches."""
+        """Return the rows whose `key` is of no message with a rare record."""
         if self.touched is None:
             return plain
         return plain.join(self.touched, "key", "left_anti")
 
     def histories(self, plain: DataFrame) -> DataFrame:
-        """Return `plain_histories.LIFE` of plain messages, and of all others that are concerned."""
-        histories = plain_message_histories(self.others(plain))
-        return (
-            histories
-            if self.events is None
-            else histories.unionByName(whole_histories(self.events))
-        )
+        """Return `HISTORY` of plain messages, and of all messages with rare records."""
+        found = plain_message_histories(self.others(plain))
+        return found if self.events is None else found.unionByName(whole_histories(self.events))
 
-    def tell(self, histories: DataFrame, *, ids: bool) -> DataFrame:
-        """Return the verdicts about lives; see `audit`."""
-        told = _named(judged(histories, self.stores, self.config), self.names)
+    def verdicts(self, histories: DataFrame, *, ids: bool) -> DataFrame:
+        """Return the verdicts about histories; see `audit`."""
+        found = _named(judge(histories, self.stores, self.config), self.names)
         unique = F.lit(None).cast("string")
         if ids:
-            known = self.messages(("store_id", "phys_offset", "unique_id"), WAITING)
+            known = self.messages(("store_id", "phys_offset", "unique_id"), PENDING_ROLES)
             known = known.select(_key("phys_offset").alias("leaf_key"), "unique_id")
-            told, unique = told.join(known, "leaf_key", "left"), F.col("unique_id")
-        return told.select(
+            found, unique = found.join(known, "leaf_key", "left"), F.col("unique_id")
+        return found.select(
             "store", "root", "leaf", "topic", "queue_id", unique.alias("unique_id"), "level",
             "store_ms", "due_ms", "delivered_phys", "delivered_ms", "late_ms", "hops",
             "deliveries", "verdict", "why",
@@ -150,11 +147,11 @@ class Looked:
 
 def look(
     messages: Reader, queues: DataFrame, stores: DataFrame, config: AuditConfig | None = None
-) -> Looked:
-    """Look for all that is rare; an action. Arguments: see `audit`."""
+) -> Survey:
+    """Find all rare records; an action. Arguments: see `audit`."""
     config = config or AuditConfig()
     looked_for = (*range(RARE, ROLE_GAP + 1), ROLE_CLOCK, ROLE_GONE)
-    rare = messages((*LEAN, *RARE_MORE), looked_for).unionByName(
+    rare = messages((*AUDITED, *RARE_COLUMNS), looked_for).unionByName(
         _lost_units(queues), allowMissingColumns=True
     )
     rare = rare.localCheckpoint()
@@ -171,7 +168,7 @@ def look(
     if touched is not None:
         events = plain.unionByName(found, allowMissingColumns=True).join(touched, "key")
     known = stores.join(_steps(rare), "store_id", "left") if ROLE_CLOCK in met else stores
-    return Looked(messages, known, config, rare, frozenset(met), names, plain, touched, events)
+    return Survey(messages, known, config, rare, frozenset(met), names, plain, touched, events)
 
 
 def audit(
@@ -185,9 +182,9 @@ def audit(
     """Return a row for each scheduled message and each delivery of none, and what was unreadable.
 
     Args:
-        messages: reads that table, of one store or many.
-        queues: `consume_queue`; stores: that table, of the same stores.
-        ids: fill `unique_id`, which takes another look at each message.
+        messages: Reader of that table, of one store or many.
+        queues: Table `consume_queue` of the same stores; stores: table `stores`.
+        ids: Whether `unique_id` is filled, which takes another scan of the messages.
     Returns:
         store, root, leaf (log offsets), topic, queue_id, unique_id, level, store_ms, due_ms,
         delivered_phys, delivered_ms, late_ms, hops, deliveries, verdict, why;
@@ -195,30 +192,30 @@ def audit(
         CLOCK_SET_BACK is no damage: from there on the clock was set back.
     """
     found = look(messages, queues, stores, config)
-    return found.tell(found.histories(found.plain), ids=ids), found.unread
+    return found.verdicts(found.histories(found.plain), ids=ids), found.unread
 
 
-def _met(looked: DataFrame) -> tuple[set[int], dict[int, str]]:
+def _met(survey: DataFrame) -> tuple[set[int], dict[int, str]]:
     """Return the roles that were met, and the names of topics by their hash; an action."""
     is_name = F.col("role") == ROLE_TOPIC
     names = (F.when(is_name, F.col(name)).alias(name) for name in ("topic_hash", "topic"))
-    rows = looked.select("role", *names).distinct().collect()
+    rows = survey.select("role", *names).distinct().collect()
     return {row["role"] for row in rows}, {
         row["topic_hash"]: row["topic"] for row in rows if row["topic_hash"] is not None
     }
 
 
-def _named(told: DataFrame, names: dict[int, str]) -> DataFrame:
+def _named(verdicts: DataFrame, names: dict[int, str]) -> DataFrame:
     """Return verdicts with the topic's name; null: unknown."""
     if len(names) > NAMES_MAX:
-        known = told.sparkSession.createDataFrame(
+        known = verdicts.sparkSession.createDataFrame(
             list(names.items()), "topic_hash bigint, topic string"
         )
-        return told.join(F.broadcast(known), "topic_hash", "left")
+        return verdicts.join(F.broadcast(known), "topic_hash", "left")
     name = F.lit(None).cast("string")
     for value, text in names.items():
         name = F.when(F.col("topic_hash") == value, text).otherwise(name)
-    return told.withColumn("topic", name)
+    return verdicts.withColumn("topic", name)
 
 
 def reader_of(messages: DataFrame) -> Reader:
@@ -227,7 +224,7 @@ def reader_of(messages: DataFrame) -> Reader:
     def read(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
         found = messages.where(F.col("role").isin(*roles))
         if ROLE_TOPIC in roles:
-            name = F.when(F.col("role").isin(*WAITING), F.col("real_topic")).otherwise(
+            name = F.when(F.col("role").isin(*PENDING_ROLES), F.col("real_topic")).otherwise(
                 F.col("topic")
             )
             names = messages.where("topic_hash is not null").select(
@@ -246,7 +243,7 @@ def _key(offset: str) -> Column:
 
 
 def _lost_units(queues: DataFrame) -> DataFrame:
-    """Return units that should have a held record and have none, and queues that are unreadable."""
+    """Return units that should have a pending record and have none, and unreadable queues."""
     held = queues.where(F.col("topic").isin(SCHEDULE_TOPIC, TIMER_TOPIC))
     lost = held.where(~F.col("found") | F.col("damage").isNotNull())
     return lost.select(
@@ -257,10 +254,10 @@ def _lost_units(queues: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _unread(looked: DataFrame, stores: DataFrame) -> DataFrame:
+def _unread(survey: DataFrame, stores: DataFrame) -> DataFrame:
     """Return the places that could not be read, and those where the clock was set back."""
     kind = F.when(F.col("role") == ROLE_CLOCK, CLOCK_SET_BACK).otherwise(F.col("damage"))
-    gaps = looked.where(F.col("role").isin(ROLE_GAP, ROLE_CLOCK, ROLE_UNIT))
+    gaps = survey.where(F.col("role").isin(ROLE_GAP, ROLE_CLOCK, ROLE_UNIT))
     gaps = gaps.withColumn("damage", kind).where("damage is not null").drop("store")
     found = gaps.join(F.broadcast(stores.select("store_id", "store")), "store_id", "left")
     return found.select(
@@ -269,9 +266,9 @@ def _unread(looked: DataFrame, stores: DataFrame) -> DataFrame:
 
 
 def _steps(rare: DataFrame) -> DataFrame:
-    """Return of each store where its clock was set back and by how much, and the latest time.
+    """Return for each store where its clock was set back, by how much, and the latest time.
 
-    Only what many records show: one record with another time excuses nothing.
+    A step counts only if many records show it: one record with another time excuses nothing.
     """
     found = rare.where((F.col("role") == ROLE_CLOCK) & (F.col("passed") == 1))
     back = F.struct(
@@ -285,15 +282,15 @@ def _steps(rare: DataFrame) -> DataFrame:
 def _events(
     messages: Reader, rare: DataFrame, roles: set[int], config: AuditConfig
 ) -> tuple[DataFrame, DataFrame]:
-    """Return what plain messages are made of, and everything else, all with their key."""
-    plain = messages(LEAN, sorted(PLAIN | {ROLE_PAST}))
+    """Return the records of plain messages, and all other records, with their keys."""
+    plain = messages(AUDITED, sorted(PLAIN | {ROLE_PAST}))
     by_place = (F.col("role") < ROLE_MARKER) | (F.col("role") == ROLE_GONE)
     named = rare.where(by_place)
     nameless = (F.col("origin").isNull()) & F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
     plain, rare = _with_origin(plain), _with_origin(rare)
     if not roles & {ROLE_LEVEL_COPY, ROLE_TIMER_COPY, ROLE_MARKER, ROLE_CANDIDATE}:
         return _keyed(plain, config), _keyed(_with_origin(named), config)
-    held = _with_origin(messages((*LEAN, "identity", "name_hash"), WAITING))
+    held = _with_origin(messages((*AUDITED, "identity", "name_hash"), PENDING_ROLES))
     ended = plain.where(F.col("role") == ROLE_DELIVERY).select("store_id", "origin")
     ended = ended.unionByName(
         rare.where(F.col("role") == ROLE_QUARANTINE).select("store_id", "origin")
@@ -319,7 +316,7 @@ def origin() -> Column:
 
 
 def _with_origin(rows: DataFrame) -> DataFrame:
-    """Return rows with `origin`, the log offset of what each was made of."""
+    """Return rows with `origin`, the log offset of the record that each was made of."""
     return rows.withColumn("origin", origin())
 
 
@@ -338,8 +335,8 @@ def _delay(config: AuditConfig) -> Column:
 
 
 def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
-    """Return what lives are told from: numbers only; `due_ms` is what the record promises."""
-    held = F.col("role").isin(*WAITING)
+    """Return the columns that histories need, numbers only; `due_ms` is the promised time."""
+    held = F.col("role").isin(*PENDING_ROLES)
     own = held | F.col("role").isin(ROLE_GONE, ROLE_PAST)
     store_ms = F.greatest(F.least("store_ms", F.lit(MS_MAX)), F.lit(0))  # damaged ones, too
     by_table = store_ms + _delay(config)
@@ -363,7 +360,7 @@ def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
 
 
 def _touched(found: DataFrame) -> DataFrame | None:
-    """Return the keys that something rare touches, with the roots that they belong to.
+    """Return the keys of messages with a rare record, with the roots that they belong to.
 
     Returns:
         key, root, copies made of the record, and where the first of those lies; None: no keys.

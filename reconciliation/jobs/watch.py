@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 KEEP_MS: Final = 3_600_000
 BATCHES_KEPT: Final = 2  # of the state: the newest, and what a restart in the middle needs
-TOLD: Final = ("store", "root", "verdict")
+REPORTED: Final = ("store", "root", "verdict")
 Alarm = dict[str, Any]
 
 
@@ -105,9 +105,9 @@ class Watch:
         known = self._state(number - 1)
         rows = (batch if known is None else batch.unionByName(known["rows"])).persist()
         as_of_ms = self._as_of_ms(rows)
-        verdicts = self._judged(rows, as_of_ms).persist()
+        verdicts = self._audited(rows, as_of_ms).persist()
         found = verdicts.where(~F.col("verdict").isin(*CLEAN))
-        new = found if known is None else found.join(known["told"], list(TOLD), "left_anti")
+        new = found if known is None else found.join(known["told"], list(REPORTED), "left_anti")
         path = f"{self.alarms}/batch={number}"
         new.withColumn("alarm_ms", F.lit(self._clock.now_ms())).write.mode("overwrite").parquet(
             path
@@ -127,7 +127,7 @@ class Watch:
         (newest,) = rows.agg(F.max("store_ms").alias("ms")).collect()
         return int(newest["ms"] or 0) - self._config.delay_ms
 
-    def _judged(self, rows: DataFrame, as_of_ms: int) -> DataFrame:
+    def _audited(self, rows: DataFrame, as_of_ms: int) -> DataFrame:
         spark, config = self._spark, replace(self._config.audit, as_of_ms=as_of_ms)
         queues = spark.createDataFrame([], _schema("consume_queue"))
         stores = rows.groupBy("store_id", "store").agg(
@@ -147,14 +147,14 @@ class Watch:
         folder = self._folder(number)
         _records_of(rows, still).write.mode("overwrite").parquet(f"{folder}/rows")
         open_ones = still.select("store", "root")
-        told = found.select(*TOLD).join(open_ones, ["store", "root"], "left_semi")
+        told = found.select(*REPORTED).join(open_ones, ["store", "root"], "left_semi")
         told.write.mode("overwrite").parquet(f"{folder}/told")
 
     def _state(self, number: int) -> dict[str, DataFrame] | None:
         if number < 0:
             return None
         folder, read = self._folder(number), self._spark.read
-        told = ", ".join(f"{n} {'bigint' if n == 'root' else 'string'}" for n in TOLD)
+        told = ", ".join(f"{n} {'bigint' if n == 'root' else 'string'}" for n in REPORTED)
         rows = read.schema(_schema("messages", COLUMNS)).parquet(f"{folder}/rows")
         return {"rows": rows, "told": read.schema(told).parquet(f"{folder}/told")}
 

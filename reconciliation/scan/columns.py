@@ -18,6 +18,7 @@ from reconciliation.kernels import columns as kernels
 from reconciliation.scan.hashes import hash_text, mix, name_table
 from reconciliation.scan.record_scan import Walk
 from reconciliation.scan.roles import (
+    PENDING_ROLES,
     PLAIN,
     ROLE_CANDIDATE,
     ROLE_DECISION,
@@ -31,9 +32,8 @@ from reconciliation.scan.roles import (
     ROLE_TIMER,
     ROLE_TIMER_COPY,
     ROLE_TOPIC,
-    WAITING,
 )
-from reconciliation.scan.store_state import UNKNOWN, Standing
+from reconciliation.scan.store_state import UNKNOWN, Progress
 from reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
 Rows = npt.NDArray[Any]
@@ -56,7 +56,7 @@ KINDS: Final = {  # topics of which records are more than deliveries
     SCHEDULE_TOPIC: 1, "rmq_sys_wheel_timer": 2, "DUEMQ_DECISIONS": 3, "DUEMQ_QUARANTINE": 4,
 }  # fmt: skip
 ABSENT: Final = -(1 << 62)
-LOOKED_UP: Final = np.isin(np.arange(32), (ROLE_DELIVERY, ROLE_CANDIDATE, *WAITING))
+LOOKED_UP: Final = np.isin(np.arange(32), (ROLE_DELIVERY, ROLE_CANDIDATE, *PENDING_ROLES))
 """By role: whether a unit of its queue must name a record."""
 LEVEL_MAX: Final = 0x7FFFFFFF
 TEXTS: Final = {
@@ -82,7 +82,7 @@ class MessageColumns:
         columns: the names wanted, in order.
         precision_ms: timerPrecisionMs of the store.
         roles: only records of these; empty: all.
-        standing: how far levels and timers have come.
+        progress: how far levels and timers have come.
         check: whether bodies are compared with their CRC, if `damage` is wanted.
     """
 
@@ -91,13 +91,13 @@ class MessageColumns:
         columns: Sequence[str],
         precision_ms: int = 1_000,
         roles: frozenset[int] = frozenset(),
-        standing: Standing | None = None,
+        progress: Progress | None = None,
         *,
         check: bool = True,
     ) -> None:
         self.schema = arrow_schema("messages", columns)
         self._check = check and "damage" in columns
-        self.standing = standing or Standing()
+        self.progress = progress or Progress()
         self.precision_ms, self._roles = precision_ms, roles
         self.seen = np.zeros(2 * kernels.SEEN_MAX, np.uint64)
         self.spans = np.zeros(0, np.int32)
@@ -123,9 +123,9 @@ class MessageColumns:
     def _chunk(self, walk: Walk, rows: Rows) -> _Chunk | None:
         if self.units is None:
             self.units = UnitTimes(walk.segment.root, SCHEDULE_TOPIC)
-            self.reached = Reached(walk.segment.root, self.standing.reach)
+            self.reached = Reached(walk.segment.root, self.progress.reach)
         if self._roles and not self._roles & (PLAIN | {ROLE_NONE}):
-            rows = self._odd(walk, rows)
+            rows = self._rare_rows(walk, rows)
         elif self._roles and ROLE_DELIVERY not in self._roles:  # those are known at a glance
             chunk = _Chunk(self, walk, rows)
             rows = rows[(chunk.kinds != 0) | (rows["prepared_offset"] >= 0)]
@@ -134,7 +134,7 @@ class MessageColumns:
         chunk = _Chunk(self, walk, rows)
         if self._roles:
             if ROLE_TOPIC in self._roles and self._roles & PLAIN:
-                waits = np.isin(chunk.roles, WAITING)
+                waits = np.isin(chunk.roles, PENDING_ROLES)
                 self._note_topics(walk, rows, np.where(waits, chunk.topic_hashes.view(np.int64), 0))
             kept = np.isin(chunk.roles, list(self._roles))
             if not kept.any():
@@ -144,7 +144,7 @@ class MessageColumns:
             kernels.check(walk.data, walk.base, chunk.rows)
         return chunk
 
-    def _odd(self, walk: Walk, rows: Rows) -> Rows:
+    def _rare_rows(self, walk: Walk, rows: Rows) -> Rows:
         """Return the rows that may be more than plain ones; remember topics."""
         unusual, real = np.empty(rows.size, np.uint8), np.empty(rows.size, np.uint64)
         kinds = kinds_of(walk, rows)
@@ -168,7 +168,7 @@ class MessageColumns:
             return None
         met = [walk.topics.name(at) for at in range(len(walk.topics))]
         hashes = {_signed(hash_text(name.encode())): name for name in met} | self._names
-        facts = {"store": walk.segment.store, "store_id": self.standing.number, "role": ROLE_TOPIC}
+        facts = {"store": walk.segment.store, "store_id": self.progress.number, "role": ROLE_TOPIC}
         rows = (facts | {"topic": name, "topic_hash": value} for value, name in hashes.items())
         return batch_of_rows(self.schema, rows)
 
@@ -303,13 +303,13 @@ class _Chunk:
             found[mine] = self._made.units.find(
                 rows["queue_id"], rows["queue_offset"], rows["phys_offset"]
             )
-            for queue_id, times in self._made.standing.promised.items():
+            for queue_id, times in self._made.progress.promised.items():
                 for at in mine[rows["queue_id"] == queue_id]:
                     found[at] = times.get(int(self.rows[at]["queue_offset"]), found[at])
         return found
 
     def _store_id(self) -> pa.Array:
-        return pa.array(np.full(self.rows.size, self._made.standing.number, np.int32))
+        return pa.array(np.full(self.rows.size, self._made.progress.number, np.int32))
 
     def _role(self) -> pa.Array:
         return pa.array(self.roles)
@@ -353,10 +353,10 @@ class _Chunk:
         return pa.array(self.unit_times, mask=self.unit_times == NONE)
 
     def _passed(self) -> pa.Array:
-        standing, rows = self._made.standing, self.rows
+        progress, rows = self._made.progress, self.rows
         found = np.full(rows.size, UNKNOWN, np.int8)
         timers = (self.kinds == 2) & (self.out_ms != ABSENT)
-        found[timers] = standing.of_timers(
+        found[timers] = progress.of_timers(
             self.out_ms[timers], rows["queue_offset"][timers], rows["phys_offset"][timers]
         )
         levels = self.kinds == 1
@@ -364,23 +364,23 @@ class _Chunk:
         times = np.where(known, self.unit_times, DUE_MS_MAX)  # an unknown time excludes nothing
         for queue_id in np.unique(rows["queue_id"][levels]).tolist():
             mine = levels & (rows["queue_id"] == queue_id)
-            found[mine] = standing.of_level(
+            found[mine] = progress.of_level(
                 queue_id, rows["queue_offset"][mine], times[mine], rows["phys_offset"][mine]
             )
         return pa.array(found.astype(np.int32), mask=found == UNKNOWN)
 
     def _other_time(self) -> pa.Array:
         """Tell of messages of levels whose unit has a time that the level does not promise."""
-        standing, rows, times = self._made.standing, self.rows, self.unit_times
+        progress, rows, times = self._made.progress, self.rows, self.unit_times
         found = np.zeros(rows.size, np.bool_)
         known = (self.kinds == 1) & (times >= TIME_MIN)
         own = self._number("DUEMQ_DUE_MS")  # of one that came back from the timers
         for queue_id in np.unique(rows["queue_id"][known]).tolist():
-            delays = standing.delays.get(queue_id + 1, ())
+            delays = progress.delays.get(queue_id + 1, ())
             mine = np.flatnonzero(known & (rows["queue_id"] == queue_id) & (times != own))
             delay = times[mine] - rows["store_ms"][mine]
             wrong = mine[~np.isin(delay, delays)] if delays else mine[:0]
-            said = standing.promised.get(queue_id, {})
+            said = progress.promised.get(queue_id, {})
             found[wrong] = [
                 said.get(int(rows[at]["queue_offset"])) != times[at] for at in wrong.tolist()
             ]

@@ -35,7 +35,7 @@ def levels_ms_of(text: str) -> tuple[int, ...]:
     return tuple(int(one[1]) * UNITS_MS[one[2]] for one in found if one)
 
 
-def kept_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
+def stored_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
     """Return the delays that stores had last, and the numbers of the stores that tell them.
 
     A store that tells none goes with the others if these agree.

@@ -26,7 +26,7 @@ Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ScanOptions:
     """What is to be read: the options, and filters that were pushed down."""
 
     paths: tuple[str, ...]
@@ -56,7 +56,7 @@ class Wanted:
         return rows if mask.all() else rows[mask]
 
 
-def wanted_of(options: Mapping[str, str]) -> Wanted:
+def parse_options(options: Mapping[str, str]) -> ScanOptions:
     """Return what options ask for.
 
     Raises:
@@ -74,7 +74,7 @@ def wanted_of(options: Mapping[str, str]) -> Wanted:
     if table not in TABLES:
         raise UsageError(f"{FORMAT} has no table {table}; there are {', '.join(TABLES)}")
     topics = given.get("topics", "")
-    return Wanted(
+    return ScanOptions(
         paths,
         table,
         frozenset(name.strip() for name in topics.split(",") if name.strip()),

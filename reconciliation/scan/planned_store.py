@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from message_store.errors import UsageError
 from reconciliation.audit.level_times import read_delays
 from reconciliation.audit.reachable import CHECKPOINT_FILE, read_reach
 from reconciliation.scan.files import Root
-from reconciliation.scan.planning import MARK_FILE, Finding, LogPlan, plan_log, row_of_files
-from reconciliation.scan.store_state import Standing, read_standing
+from reconciliation.scan.planning import MARK_FILE, Finding, LogPlan, files_of_row, plan_log
+from reconciliation.scan.store_state import Progress, read_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,47 +23,43 @@ class Planned:
 
     root: Root
     plan: LogPlan
-    standing: Standing
+    progress: Progress
     unread: tuple[Finding, ...]
 
 
-def plan_store(number: int, path: str, *, standing: bool = True) -> Planned:
-    """Look at a store: first at how far it has come, then for its log's end.
+def plan_store(number: int, path: str, *, progress: bool = True) -> Planned:
+    """Read the progress of levels and timers first, then find the end of the log.
 
-    So a message that it went by was delivered before that end. Without `standing` how far it has
-    come is not looked at.
+    So a message whose due time they have passed was delivered before that end.
 
+    Args:
+        progress: Whether the progress is read.
     Raises:
         UsageError: There is no store. OSError: The directory of its log cannot be read.
     """
     root = Root(path.rstrip("/"))
-    files, _ = row_of_files(root.url, root.files("commitlog"))
+    files = files_of_row(root, "commitlog")
     if not files and not root.folders("consumequeue"):
         raise UsageError(f"{path} is no store: it has neither commitlog nor consumequeue")
-    told, unread = Standing(number), list[Finding]()
-    if standing and files:
-        end = int(files[-1].name) + files[-1].size
-        told, unread = read_standing(
-            number, root, LogPlan(tuple(files), int(files[0].name), end, ())
-        )
-    if standing and files:
-        whole = LogPlan(tuple(files), int(files[0].name), end, ())
-        told, more = _beside(told, root, whole)
-        unread += more
-    plan = plan_log(root.url, root)
-    return Planned(root, plan, replace(told, log_min=plan.min), tuple(unread))
+    found, unread = Progress(number), list[Finding]()
+    if progress and files:
+        whole = LogPlan.of_files(files)
+        found, unread = read_progress(number, root, whole)
+        found = _with_queues(found, root, whole, unread)
+    plan = plan_log(root)
+    return Planned(root, plan, replace(found, log_min=plan.min), tuple(unread))
 
 
-def _beside(standing: Standing, root: Root, plan: LogPlan) -> tuple[Standing, list[Finding]]:
-    """Return a standing with what the queues must have, and what could not be read."""
-    findings: list[Finding] = []
+def _with_queues(
+    progress: Progress, root: Root, plan: LogPlan, findings: list[Finding]
+) -> Progress:
+    """Return the progress with the reach of the queues; add what could not be read."""
     try:
-        standing = replace(standing, reach=read_reach(root))
+        progress = replace(progress, reach=read_reach(root))
     except OSError as error:
         path = MARK_FILE if "config" in str(error.filename) else CHECKPOINT_FILE
         text = f"it cannot be read: {error}"
         findings.append(Finding(root.url, path, 0, 0, "unreadable", text))
-    try:
-        return replace(standing, delays=read_delays(root, plan)), findings
-    except OSError:  # `findings` reports queues and log files
-        return standing, findings
+    with suppress(OSError):  # `findings` reports queues and log files
+        progress = replace(progress, delays=read_delays(root, plan))
+    return progress

@@ -2,19 +2,21 @@
 
     files of a row  -->  Segment(file, start, end)  ...  one Spark partition each (or several small)
 
-The log grows while it is read: what is planned is bounded by where its records end now
-(`find_log_end`), and units that point behind that are left out everywhere.
+The log grows while it is read: a plan ends where the records end now (`find_log_end`), and units
+that point after that are left out everywhere.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
+from message_store.kernels.scan import STOP_BLANK
 from message_store.kernels.verify import find_record
 from message_store.layout import SCANNED
 from message_store.recovery.checkpoint import newest_marks
@@ -24,7 +26,7 @@ from reconciliation.scan.files import Entry, Root
 
 PARTITION_BYTES: Final = 64 << 20
 RECORD_BYTES_MAX: Final = (4 << 20) + (1 << 17)  # maxMessageSize and what a broker allows beside it
-BLANK: Final = -2  # what `follow` says at a blank record: -1 - STOP_BLANK
+BLANK: Final = -1 - STOP_BLANK  # result of `follow` at a blank record
 OFFSET_MAX: Final = 1 << 62
 MARK_FILE: Final = "config/duemq.mark"
 
@@ -34,14 +36,12 @@ class Segment:
     """A part of one file.
 
     Attributes:
-        store: how rows name the store.
-        path, base, size: the file; `base` is what its first byte is called in the whole row.
-        start, end: positions in the file; what begins there belongs to the segment.
-        limit: offset behind the last byte of the log that counts.
-        topic, queue_id: of a consume queue's file.
+        path, base, size: File, the number of its first byte in the row of files, its bytes.
+        start, end: Positions in the file; what begins there belongs to the segment.
+        limit: Log offset after the last byte of the log that counts.
+        topic, queue_id: Queue of a consume queue's file.
     """
 
-    store: str
     root: Root
     path: str
     base: int
@@ -52,10 +52,32 @@ class Segment:
     topic: str = ""
     queue_id: int = 0
 
+    @classmethod
+    def whole(cls, root: Root, entry: Entry, limit: int = OFFSET_MAX) -> Segment:
+        """Return a file as one segment."""
+        base = int(entry.name) if is_offset(entry.name) else 0
+        return cls(root, entry.path.lstrip("/"), base, entry.size, 0, entry.size, limit)
+
+    @property
+    def store(self) -> str:
+        """The store's name in rows."""
+        return self.root.url
+
+    def pieces(self, bytes_max: int) -> list[Segment]:
+        """Return the segment cut into pieces of `bytes_max`, the last one shorter."""
+        return [
+            replace(self, start=start, end=min(start + bytes_max, self.end))
+            for start in range(self.start, self.end, bytes_max)
+        ]
+
+    def finding(self, offset: int, size: int, kind: str, text: str, base: int = -1) -> Finding:
+        """Return a finding about bytes of the file."""
+        return Finding(self.store, self.path, int(offset), int(size), kind, text, base)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that could not be read as what it should be.
+    """A place that could not be read as what it should be.
 
     Attributes:
         file, offset: where; size: how many bytes.
@@ -76,23 +98,42 @@ class LogPlan:
     """The commit log as it was when the reading was planned.
 
     Attributes:
-        end: log offset behind its last record; last_ms: when that was stored, 0 without one.
+        min, end: Log offsets of the first byte and after the last record.
+        last_ms: Store time of the last record, 0 without one.
     """
 
     files: tuple[Entry, ...]
     min: int
     end: int
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...] = ()
     last_ms: int = 0
 
+    @classmethod
+    def of_files(cls, files: Sequence[Entry]) -> LogPlan:
+        """Return the plan of whole files, without a search for the end of the log."""
+        end = int(files[-1].name) + files[-1].size
+        return cls(tuple(files), int(files[0].name), end)
 
-def plan_log(store: str, root: Root) -> LogPlan:
-    """Look at the files of a commit log and find its end.
+    def read(self, root: Root, at: int, size: int) -> npt.NDArray[np.uint8]:
+        """Return bytes of the log from an offset, fewer where its file ends, none outside the log.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        entry = next((e for e in reversed(self.files) if int(e.name) <= at), None)
+        if entry is None or not self.min <= at < self.end:
+            return np.empty(0, np.uint8)
+        start = at - int(entry.name)
+        return root.read(entry.path, start, start + size)
+
+
+def plan_log(root: Root) -> LogPlan:
+    """Find the files of a commit log and its end.
 
     Raises:
         OSError: The directory cannot be read.
     """
-    durable = _durable(root)
+    store, durable = root.url, _durable(root)
     entries, findings = row_of_files(store, root.files("commitlog"))
     text = (
         f"{{}} bytes more were on the disk once, says {MARK_FILE}: the end of the log is gone, or "
@@ -102,8 +143,8 @@ def plan_log(store: str, root: Root) -> LogPlan:
         if durable:
             findings.append(Finding(store, "commitlog", 0, durable, "cut", text.format(durable), 0))
         return LogPlan((), 0, 0, tuple(findings))
-    end, last_ms, found = find_log_end(store, root, entries)
-    if end < durable and not found:  # else a file that cannot be read is told already
+    end, last_ms, found = find_log_end(root, entries)
+    if end < durable and not found:  # a file that cannot be read is a finding already
         last = [entry for entry in entries if int(entry.name) <= end][-1]
         base, missing = int(last.name), durable - end
         why = text.format(missing)
@@ -112,7 +153,7 @@ def plan_log(store: str, root: Root) -> LogPlan:
 
 
 def _durable(root: Root) -> int:
-    """Return how far the log of a store of ours is surely on the disk, 0 where unknown."""
+    """Return the log offset up to which our log is surely on the disk, 0 where unknown."""
     name = MARK_FILE.rpartition("/")[2]
     try:
         sizes = {entry.name: entry.size for entry in root.files("config")}
@@ -126,7 +167,7 @@ def _durable(root: Root) -> int:
 def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], list[Finding]]:
     """Return the files that belong to a row, in order, and what is wrong with the others.
 
-    A last file without a byte was being made when a broker died; nothing is said of it here.
+    A last file without a byte was being made when a broker died; it is no finding.
     """
     kept = [e for e in entries if is_offset(e.name) and e.size]
     last = max((entry.name for entry in kept), default="~")
@@ -150,10 +191,17 @@ def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], lis
     return kept, findings
 
 
-def find_log_end(
-    store: str, root: Root, entries: Sequence[Entry]
-) -> tuple[int, int, list[Finding]]:
-    """Return the log offset behind the last record, its time, and files that could not be read.
+def files_of_row(root: Root, below: str) -> list[Entry]:
+    """Return the files of a row below a directory, in order.
+
+    Raises:
+        OSError: The directory cannot be read.
+    """
+    return row_of_files(root.url, root.files(below))[0]
+
+
+def find_log_end(root: Root, entries: Sequence[Entry]) -> tuple[int, int, list[Finding]]:
+    """Return the log offset after the last record, its time, and files that could not be read.
 
     The last file that begins with a record is followed to its end. Bytes that are no record end it
     unless newer records follow; older ones are stale: Apache cuts a log without zeroing it.
@@ -165,7 +213,8 @@ def find_log_end(
             data = root.read(entry.path, 0, entry.size)
         except OSError as error:
             text = f"it cannot be read: {error}"
-            findings.append(Finding(store, entry.path, 0, entry.size, "unreadable", text, base))
+            whole = Segment.whole(root, entry)
+            findings.append(whole.finding(0, entry.size, "unreadable", text, base))
             continue
         pos, last_ms = _end_in_file(data, base)
         if pos > 0 or entry is entries[0]:
@@ -189,17 +238,14 @@ def _end_in_file(data: np.ndarray, base: int) -> tuple[int, int]:
 
 
 def log_segments(
-    store: str, root: Root, plan: LogPlan, *, bytes_max: int, first: int = 0, end: int = OFFSET_MAX
+    root: Root, plan: LogPlan, *, bytes_max: int, first: int = 0, end: int = OFFSET_MAX
 ) -> list[Segment]:
     """Return segments of about `bytes_max` that cover the log from offset `first` to `end`."""
-    found = []
-    end = min(end, plan.end)
+    found: list[Segment] = []
     for entry in plan.files:
-        base = int(entry.name)
-        low, high = max(first - base, 0), min(end - base, entry.size)
-        for start in range(low, high, bytes_max):
-            stop = min(start + bytes_max, high)
-            found.append(Segment(store, root, entry.path, base, entry.size, start, stop, plan.end))
+        whole = Segment.whole(root, entry, plan.end)
+        low, high = max(first - whole.base, 0), min(min(end, plan.end) - whole.base, whole.size)
+        found += replace(whole, start=low, end=high).pieces(bytes_max)
     return found
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import datasource
 
 if TYPE_CHECKING:
-    from reconciliation.scan.options import Wanted
+    from reconciliation.scan.options import ScanOptions
 
 
-def narrowed(wanted: Wanted, one: Any) -> Wanted | None:
+def narrowed(wanted: ScanOptions, one: Any) -> ScanOptions | None:
     """Return what is to be read with a filter taken over, None if it cannot be."""
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     value: Any = getattr(one, "value", None)
@@ -24,14 +24,14 @@ def narrowed(wanted: Wanted, one: Any) -> Wanted | None:
     return _within(wanted, attribute[0], one, value) if isinstance(value, int) else None
 
 
-def _with_topics(wanted: Wanted, names: set[Any]) -> Wanted | None:
+def _with_topics(wanted: ScanOptions, names: set[Any]) -> ScanOptions | None:
     if not all(isinstance(name, str) for name in names):
         return None
     left = frozenset(names & wanted.topics if wanted.topics else names)
     return replace(wanted, topics=left) if left else None
 
 
-def _within(wanted: Wanted, name: str, one: Any, value: int) -> Wanted | None:
+def _within(wanted: ScanOptions, name: str, one: Any, value: int) -> ScanOptions | None:
     if isinstance(one, datasource.GreaterThan | datasource.GreaterThanOrEqual):
         first = value + isinstance(one, datasource.GreaterThan)
         if name == "store_ms":

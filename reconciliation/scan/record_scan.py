@@ -181,9 +181,7 @@ class Walk:
 
     def _find(self, offset: int, size: int, kind: str, text: str) -> None:
         part = self.segment
-        self.findings.append(
-            Finding(part.store, part.path, int(offset), int(size), kind, text, part.base)
-        )
+        self.findings.append(part.finding(offset, size, kind, text, part.base))
 
 
 def _shortened(name: str) -> str:

@@ -16,5 +16,5 @@ ROLE_TOPIC, ROLE_GAP = 15, 16  # no records: the name of a topic; a place that c
 ROLE_UNIT = 17  # of the audit's own: a queue's unit without a record
 ROLE_CLOCK = 18  # a record from which on the clock was set back: from out_ms to store_ms
 ROLE_GONE, ROLE_PAST = 19, 20  # units of records before the log's begin: pending; settled
-WAITING: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
+PENDING_ROLES: Final = (ROLE_LEVEL, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
 """Roles of pending records."""

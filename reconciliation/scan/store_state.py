@@ -6,14 +6,14 @@
     timerlog                  what they took in behind its own time (`late_units`)
 
 Read once when a job is planned; workers get it with their part. A message whose holder went by
-its time (`Standing.passed`) and that was not delivered is lost; otherwise it still waits.
+its time (`Progress.passed`) and that was not delivered is lost; otherwise it still waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,14 @@ from message_store.log.record import decode_record
 from message_store.ranges import Range, is_among, minus, plus
 from reconciliation.audit.late_units import NOTHING, find_late_units
 from reconciliation.scan.files import Root
-from reconciliation.scan.planning import Finding, LogPlan, row_of_files
+from reconciliation.scan.planning import Finding, LogPlan, files_of_row
 from timer_store.layout import TIMER_CHECK
 
 Offsets = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.int8]
+T = TypeVar("T")
 AHEAD, PASSED, UNKNOWN = 0, 1, -1
+UNIT_BYTES: Final = CQ_UNIT.itemsize
 OFFSETS_FILE, TIMER_FILE = "config/delayOffset.json", "config/duemq.timers.json"
 CHECK_FILE: Final = "config/timercheck"
 BAD_INPUT: Final = (OSError, ValueError, TypeError, AttributeError, LookupError)
@@ -72,7 +74,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Progress:
     """How far the levels and the timers of one store have come.
 
     Attributes:
@@ -120,34 +122,46 @@ class Standing:
         return np.asarray(passed & ~is_among(at, self.late), np.int8)
 
 
-def read_standing(number: int, root: Root, plan: LogPlan) -> tuple[Standing, list[Finding]]:
-    """Return what a store says, and which of its files could not be read."""
-    findings: list[Finding] = []
+class Attempts:
+    """Calls that read files of a store, and findings about the files that cannot be read."""
 
-    def told(path: str, make: Callable[[], Any]) -> Any:
+    def __init__(self, root: Root) -> None:
+        self.findings: list[Finding] = []
+        self._store = root.url
+
+    def __call__(self, path: str, make: Callable[[], T]) -> T | None:
+        """Return what `make` returns; None, with a finding about `path`, if it fails."""
         try:
             return make()
         except BAD_INPUT as error:
             text = f"it cannot be read: {error}"
-            findings.append(Finding(root.url, path, 0, 0, "unreadable", text))
+            self.findings.append(Finding(self._store, path, 0, 0, "unreadable", text))
             return None
 
-    saved = told(OFFSETS_FILE, lambda: read_json(root, OFFSETS_FILE))
-    taken_to = told(TIMER_FILE, lambda: int(read_json(root, TIMER_FILE).get("handoverOffset", 0)))
-    check = told(CHECK_FILE, lambda: read_check(root))
+
+def read_progress(number: int, root: Root, plan: LogPlan) -> tuple[Progress, list[Finding]]:
+    """Return what a store says, and which of its files could not be read."""
+    attempt = Attempts(root)
+    saved = attempt(OFFSETS_FILE, lambda: read_json(root, OFFSETS_FILE))
+    taken_to = attempt(
+        TIMER_FILE, lambda: int(read_json(root, TIMER_FILE).get("handoverOffset", 0))
+    )
+    check = attempt(CHECK_FILE, lambda: read_check(root))
     read_ms = None if check is None else check["read_ms"] or None
-    journal = told(f"consumequeue/{OWNERSHIP_TOPIC}", lambda: list(read_marks(root, plan))) or []
-    levels = told(OFFSETS_FILE, lambda: _levels(saved or {}, journal))
+    journal = (
+        attempt(f"consumequeue/{OWNERSHIP_TOPIC}", lambda: list(read_journal(root, plan))) or []
+    )
+    levels = attempt(OFFSETS_FILE, lambda: _levels(saved or {}, journal))
     owned, promised = _owned(journal, taken_to or 0)
-    without_timers = Standing(number, levels, owned, promised)
+    without_timers = Progress(number, levels, owned, promised)
     if not check or read_ms is None:
-        return without_timers, findings
+        return without_timers, attempt.findings
     try:
         late = find_late_units(root, read_ms)
     except OSError:  # `other_files` reports it
-        return without_timers, findings
+        return without_timers, attempt.findings
     taken_in = min(check["queue_offset"], check["master_queue_offset"])  # as Apache takes them
-    return Standing(number, levels, owned, promised, read_ms, taken_in, late), findings
+    return Progress(number, levels, owned, promised, read_ms, taken_in, late), attempt.findings
 
 
 def read_json(root: Root, path: str) -> Any:
@@ -223,34 +237,29 @@ def _owned(
     return owned, {level - 1: dict(due) for level, due in timers.promised.items()}
 
 
-def read_marks(root: Root, plan: LogPlan) -> Iterator[JournalEntry]:
+def read_journal(root: Root, plan: LogPlan) -> Iterator[JournalEntry]:
     """Yield the marks of migrations that are retained, in order; those damaged are left out.
 
     Raises:
         OSError: A file cannot be read.
     """
-    files, _ = row_of_files(
-        root.url, root.files(f"consumequeue/{OWNERSHIP_TOPIC}/{OWNERSHIP_QUEUE}")
-    )
-    for entry in files:
+    for entry in files_of_row(root, f"consumequeue/{OWNERSHIP_TOPIC}/{OWNERSHIP_QUEUE}"):
         units = native_columns(
-            np.frombuffer(root.read(entry.path, 0, entry.size // 20 * 20), CQ_UNIT)
+            np.frombuffer(root.read(entry.path, 0, entry.size // UNIT_BYTES * UNIT_BYTES), CQ_UNIT)
         )
         for number, unit in enumerate(units):
             at, size = int(unit["phys_offset"]), int(unit["size"])
-            if size <= 0 or not plan.min <= at < plan.end:
+            if size <= 0:
                 continue
-            made = _mark(root, plan, int(entry.name) // 20 + number, at, size)
+            made = _entry(root, plan, int(entry.name) // UNIT_BYTES + number, at, size)
             if made is not None:
                 yield made
 
 
-def _mark(root: Root, plan: LogPlan, number: int, at: int, size: int) -> JournalEntry | None:
-    entry = next((e for e in reversed(plan.files) if int(e.name) <= at), None)
-    if entry is None:
+def _entry(root: Root, plan: LogPlan, number: int, at: int, size: int) -> JournalEntry | None:
+    data = plan.read(root, at, size)
+    if not data.size:
         return None
-    start = at - int(entry.name)
-    data = root.read(entry.path, start, start + size)
     try:
         record = decode_record(memoryview(data.tobytes()), at)
         return entry_of(record, number)

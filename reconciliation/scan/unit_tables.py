@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,8 +20,14 @@ from message_store.layout import (
 )  # fmt: skip
 from message_store.verify.index import find_shape
 from reconciliation.kernels.columns import found_units
-from reconciliation.scan.files import Entry, Root, queues_of
-from reconciliation.scan.planning import RECORD_BYTES_MAX, Finding, Segment, row_of_files
+from reconciliation.scan.files import Root, queues_of
+from reconciliation.scan.planning import (
+    RECORD_BYTES_MAX,
+    Finding,
+    Segment,
+    files_of_row,
+    row_of_files,
+)
 from reconciliation.scan.store_state import BAD_INPUT, OFFSETS_FILE, read_check, read_json
 from timer_store.layout import TIMER_SLOT, TIMER_UNIT, UNIT_BYTES
 
@@ -37,7 +44,7 @@ Values = dict[str, Any]
 
 
 def queue_segments(
-    store: str, root: Root, limit: int, *, topics: frozenset[str] = frozenset()
+    root: Root, limit: int, *, topics: frozenset[str] = frozenset()
 ) -> tuple[list[Segment], list[Finding]]:
     """Return a segment for each file of the consume queues, and what is wrong with the files."""
     segments: list[Segment] = []
@@ -45,45 +52,27 @@ def queue_segments(
     for topic, queue_id, entries in queues_of(root, "consumequeue"):
         if topics and topic not in topics:
             continue
-        kept, found = row_of_files(store, entries)
+        kept, found = row_of_files(root.url, entries)
         findings += found
-        segments += [
-            Segment(store, root, e.path, int(e.name), e.size, 0, e.size, limit, topic, queue_id)
-            for e in kept
-        ]
+        whole = (Segment.whole(root, entry, limit) for entry in kept)
+        segments += [replace(one, topic=topic, queue_id=queue_id) for one in whole]
     return segments, findings
 
 
 def file_segments(
-    store: str, root: Root, below: str, limit: int, *, unit_bytes: int, bytes_max: int
+    root: Root, below: str, limit: int, *, unit_bytes: int, bytes_max: int
 ) -> tuple[list[Segment], list[Finding]]:
     """Return segments of whole units for the files of a row."""
-    kept, findings = row_of_files(store, root.files(below))
+    kept, findings = row_of_files(root.url, root.files(below))
     step = max(bytes_max // unit_bytes, 1) * unit_bytes
-    segments = [
-        Segment(
-            store, root, e.path, int(e.name), e.size, start, min(start + step, e.size), limit
-        )
-        for e in kept
-        for start in range(0, e.size, step)
-    ]  # fmt: skip
-    return segments, findings
+    whole = (Segment.whole(root, entry, limit) for entry in kept)
+    return [piece for one in whole for piece in one.pieces(step)], findings
 
 
-def named_files(store: str, root: Root, below: str, limit: int) -> list[Segment]:
-    """Return a segment for each file of a directory, whatever its name."""
-    return [_whole(store, root, entry, limit) for entry in root.files(below) if entry.size]
-
-
-def named_file(store: str, root: Root, path: str, limit: int) -> list[Segment]:
-    """Return a segment for one file if it is there."""
-    below, _, name = path.rpartition("/")
-    found = [entry for entry in root.files(below) if entry.name == name and entry.size]
-    return [_whole(store, root, Entry(path, entry.size), limit) for entry in found]
-
-
-def _whole(store: str, root: Root, entry: Entry, limit: int) -> Segment:
-    return Segment(store, root, entry.path.lstrip("/"), 0, entry.size, 0, entry.size, limit)
+def named_files(root: Root, below: str, limit: int, name: str = "") -> list[Segment]:
+    """Return a segment for each file of a directory that is not empty, or for the one `name`."""
+    found = (entry for entry in root.files(below) if entry.size and name in ("", entry.name))
+    return [replace(Segment.whole(root, entry, limit), base=0) for entry in found]
 
 
 # -- reading ------------------------------------------------------------------------------------
@@ -132,7 +121,7 @@ def _found(segment: Segment, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.b
     """Return whether records begin at log offsets; true also where that is unknown."""
     root, row = segment.root, np.zeros(1, SCANNED)
     found = np.ones(offsets.size, np.bool_)
-    entries, _ = row_of_files(segment.store, root.files("commitlog"))
+    entries = files_of_row(root, "commitlog")
     if not entries or not offsets.size:
         return found
     found[offsets >= int(entries[0].name)] = False
@@ -252,8 +241,9 @@ READERS: Final[Mapping[str, Callable[[Segment], Iterator[Values]]]] = {
 # -- cursors ------------------------------------------------------------------------------------
 
 
-def read_cursors(store: str, root: Root) -> Iterator[Values]:
+def read_cursors(root: Root) -> Iterator[Values]:
     """Yield a row for each position that a broker has written down; `findings` tells the others."""
+    store = root.url
     with suppress(*BAD_INPUT):
         levels = read_json(root, OFFSETS_FILE).get("offsetTable", {})
         for level, offset in levels.items():

@@ -37,7 +37,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from message_store.errors import UsageError
-from reconciliation.scan.options import FORMAT, wanted_of
+from reconciliation.scan.options import FORMAT, parse_options
 from reconciliation.scan.tables import TABLES, schema_of
 from reconciliation.spark.reader import PushingReader, StoreReader
 from reconciliation.spark.stream import StoreStreamReader
@@ -53,7 +53,7 @@ class StoreSource(DataSource):
 
     def schema(self) -> str:
         """Return all columns of the table."""
-        return schema_of(wanted_of(self.options).table)
+        return schema_of(parse_options(self.options).table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the columns of `schema`.
@@ -69,13 +69,13 @@ class StoreSource(DataSource):
         Raises:
             UsageError: It is another table than `messages`, or as for `reader`.
         """
-        wanted = wanted_of(self.options)
+        wanted = parse_options(self.options)
         if wanted.table != "messages":
             raise UsageError(f"only the table messages can be streamed, not {wanted.table}")
         return StoreStreamReader(wanted, self._reader(schema))
 
     def _reader(self, schema: StructType) -> StoreReader:
-        wanted = wanted_of(self.options)
+        wanted = parse_options(self.options)
         kinds = dict(TABLES[wanted.table])
         for field in schema.fields:
             if kinds.get(field.name) != field.dataType.simpleString():

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.utils import is_remote
 
 from reconciliation.audit.audit_config import AuditConfig
-from reconciliation.audit.kept_promises import KeptPromises, Tallies, audit_briefly
-from reconciliation.audit.verdicts import PLACES, SCHEDULE_TOPIC, TIMER_TOPIC, Looked, look
-from reconciliation.scan.levels import DEFAULT_LEVELS_MS, kept_levels_ms
-from reconciliation.scan.options import BUCKETS_MAX, FORMAT, wanted_of
+from reconciliation.audit.kept_promises import KeptPromises, Tallies, count_kept
+from reconciliation.audit.verdicts import PLACES, SCHEDULE_TOPIC, TIMER_TOPIC, Survey, look
+from reconciliation.scan.levels import DEFAULT_LEVELS_MS, stored_levels_ms
+from reconciliation.scan.options import BUCKETS_MAX, FORMAT, parse_options
 from reconciliation.scan.planned_store import Planned, plan_store
 from reconciliation.scan.planning import PARTITION_BYTES
 from reconciliation.scan.tables import TABLES
@@ -52,7 +52,7 @@ def read_table(
     given = {"path": ",".join(paths), "table": table} | {k: str(v) for k, v in options.items()}
     if is_remote():
         return spark.read.format(FORMAT).schema(schema).options(**given).load()
-    wanted, names = wanted_of(given), list(columns or kinds)
+    wanted, names = parse_options(given), list(columns or kinds)
     if stores is None:
         stores = [plan_store(number, path) for number, path in enumerate(wanted.paths)]
     if "partitionbytes" not in {key.lower() for key in options}:
@@ -83,10 +83,10 @@ def _read_parts(
             yield from reader.read(parts[number])
 
 
-def look_at_stores(
+def survey_stores(
     spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
-) -> tuple[Looked, Tallies]:
-    """Return what is rare in stores, and their tallies; all tables are of one moment.
+) -> tuple[Survey, Tallies]:
+    """Return the rare records of stores, and their tallies; all tables are of one moment.
 
     Raises:
         UsageError: A path has no store.
@@ -95,7 +95,7 @@ def look_at_stores(
     if not is_remote():
         moment = [plan_store(number, path) for number, path in enumerate(paths)]
         if config.levels_ms == DEFAULT_LEVELS_MS and not config.levels_of:
-            config = replace(config, levels_of=kept_levels_ms(paths))
+            config = replace(config, levels_of=stored_levels_ms(paths))
 
     def table(name: str, columns: Sequence[str] = (), **options: str) -> DataFrame:
         return read_table(spark, paths, name, columns, stores=moment, **options)
@@ -105,11 +105,11 @@ def look_at_stores(
 
     held = f"{SCHEDULE_TOPIC},{TIMER_TOPIC}"
     queues = table("consume_queue", QUEUE_COLUMNS, topics=held, lost="true")
-    looked = look(messages, queues, table("stores"), config)
+    survey = look(messages, queues, table("stores"), config)
     sizes = [0] if moment is None else [store.plan.end - store.plan.min for store in moment]
     least = BUCKETS_REMOTE if moment is None else 2 * spark.sparkContext.defaultParallelism
     count = min(max(sum(sizes) // BUCKET_BYTES, least), BUCKETS_MAX)
-    return looked, Tallies(table("tallies", buckets=str(count)), count)
+    return survey, Tallies(table("tallies", buckets=str(count)), count)
 
 
 def audit_stores(
@@ -121,11 +121,11 @@ def audit_stores(
 ) -> tuple[DataFrame, DataFrame]:
     """Return the verdicts about stores, and what of their files could not be read.
 
-    What is rare is looked for at once, the verdicts are computed when they are used: persist them
-    to use them twice. Without `ids` no `unique_id` is returned, which is faster.
+    Rare records are searched for at once, the verdicts are computed when they are used: persist
+    them to use them twice. Without `ids` no `unique_id` is returned, which is faster.
     """
-    looked, _ = look_at_stores(spark, paths, config)
-    return looked.tell(looked.histories(looked.plain), ids=ids), looked.unread
+    survey, _ = survey_stores(spark, paths, config)
+    return survey.verdicts(survey.histories(survey.plain), ids=ids), survey.unread
 
 
 def count_stores(
@@ -135,6 +135,6 @@ def count_stores(
 
     Several times as fast as `audit_stores` where most is fine; an action. None: all was read.
     """
-    looked, tallies = look_at_stores(spark, paths, config)
-    brief = audit_briefly(looked, tallies)
-    return brief, looked.unread if looked.met & PLACES else None
+    survey, tallies = survey_stores(spark, paths, config)
+    brief = count_kept(survey, tallies)
+    return brief, survey.unread if survey.met & PLACES else None

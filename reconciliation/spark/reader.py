@@ -20,7 +20,7 @@ from reconciliation.audit.removed_records import gone_segments, gone_units, read
 from reconciliation.scan import unit_tables
 from reconciliation.scan.columns import MessageColumns
 from reconciliation.scan.files import Root
-from reconciliation.scan.options import Wanted
+from reconciliation.scan.options import ScanOptions
 from reconciliation.scan.place_rows import clock_rows, gap_rows, gone_rows
 from reconciliation.scan.planned_store import Planned, plan_store
 from reconciliation.scan.planning import (  # fmt: skip
@@ -33,14 +33,14 @@ from reconciliation.scan.planning import (  # fmt: skip
 from reconciliation.scan.pushdown import narrowed
 from reconciliation.scan.record_scan import Walk
 from reconciliation.scan.roles import PLAIN, ROLE_CLOCK, ROLE_GAP, ROLE_GONE, ROLE_PAST
-from reconciliation.scan.store_state import Standing
+from reconciliation.scan.store_state import Progress
 from reconciliation.scan.tables import arrow_schema, batch_of_columns, batch_of_rows
 from timer_store.layout import UNIT_BYTES
 
-NO_STATE: Final = Standing()
-NEED_STANDING: Final = frozenset({"passed", "unit_ms", "other_time", "queued"})
+NO_PROGRESS: Final = Progress()
+NEED_PROGRESS: Final = frozenset({"passed", "unit_ms", "other_time", "queued"})
 """Columns of `messages` for which a worker has to know how far a store has come."""
-TELLING: Final = ("messages", "findings", "stores", "tallies")
+OF_PROGRESS: Final = ("messages", "findings", "stores", "tallies")
 """Tables that tell how far a store has come."""
 
 
@@ -51,8 +51,8 @@ class Part(InputPartition):
     segments: tuple[Segment, ...] = ()
     findings: tuple[Finding, ...] = ()
     looks: tuple[Look, ...] = ()
-    stores: tuple[tuple[str, Root], ...] = ()
-    standing: Standing = NO_STATE
+    cursors: tuple[Root, ...] = ()
+    progress: Progress = NO_PROGRESS
     rows: tuple[Mapping[str, object], ...] = ()
     gone: tuple[Segment, ...] = ()
 
@@ -65,7 +65,7 @@ class StoreReader(DataSourceReader):
     """
 
     def __init__(
-        self, wanted: Wanted, columns: Sequence[str], stores: Sequence[Planned] | None = None
+        self, wanted: ScanOptions, columns: Sequence[str], stores: Sequence[Planned] | None = None
     ) -> None:
         self._wanted, self._columns, self._stores = wanted, list(columns), stores
 
@@ -77,9 +77,9 @@ class StoreReader(DataSourceReader):
         """
         stores = self._stores
         if stores is None:
-            asks = self._wanted.table in TELLING
+            asks = self._wanted.table in OF_PROGRESS
             stores = [
-                plan_store(number, path, standing=asks)
+                plan_store(number, path, progress=asks)
                 for number, path in enumerate(self._wanted.paths)
             ]
         found = [part for store in stores for part in self._parts(store)]
@@ -87,34 +87,34 @@ class StoreReader(DataSourceReader):
 
     def _parts(self, store: Planned) -> list[Part]:
         wanted, root, plan = self._wanted, store.root, store.plan
-        standing, number = store.standing, store.standing.number
+        progress, number = store.progress, store.progress.number
         segments, findings = self._segments(root, plan)
-        telling = wanted.table == "findings" or ROLE_GAP in wanted.roles
-        if not NEED_STANDING & set(self._columns) and wanted.table != "tallies":
-            standing = Standing(number)  # what workers do not need is not sent to them
-        if telling:
+        with_findings = wanted.table == "findings" or ROLE_GAP in wanted.roles
+        if not NEED_PROGRESS & set(self._columns) and wanted.table != "tallies":
+            progress = Progress(number)  # what workers do not need is not sent to them
+        if with_findings:
             findings = [*findings, *store.unread]
         groups = grouped(segments, wanted.partition_bytes)
-        found = [Part(group, standing=standing) for group in groups]
-        if telling:
+        found = [Part(group, progress=progress) for group in groups]
+        if with_findings:
             looks, unread = plan_looks(
-                root, plan, wanted.partition_bytes, store.standing, wanted.precision_ms
+                root, plan, wanted.partition_bytes, store.progress, wanted.precision_ms
             )
             findings = [*findings, *unread]
-            found += [Part(looks=(look,), standing=standing) for look in looks]
+            found += [Part(looks=(look,), progress=progress) for look in looks]
         if wanted.table == "tallies" or {ROLE_GONE, ROLE_PAST} & wanted.roles:
-            gone = gone_segments(root.url, root, plan)
+            gone = gone_segments(root, plan)
             groups = grouped(gone, wanted.partition_bytes)
-            found += [Part(gone=group, standing=store.standing) for group in groups]
+            found += [Part(gone=group, progress=store.progress) for group in groups]
         if wanted.table == "cursors":
-            found.append(Part(stores=((root.url, root),)))
+            found.append(Part(cursors=(root,)))
         if wanted.table == "stores":
-            last_ms = max(plan.last_ms, store.standing.read_ms or 0)
+            last_ms = max(plan.last_ms, store.progress.read_ms or 0)
             facts = {"store_id": number, "store": root.url, "log_min": plan.min}
             facts |= {"log_end": plan.end, "last_ms": last_ms, "log_ms": plan.last_ms}
             found.append(Part(rows=(facts,)))
         if findings and wanted.table in ("findings", "messages"):
-            found.append(Part(findings=tuple(findings), standing=standing))
+            found.append(Part(findings=tuple(findings), progress=progress))
         return found
 
     def _segments(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
@@ -124,25 +124,23 @@ class StoreReader(DataSourceReader):
             return [], []
 
     def _segments_of(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
-        wanted, store, limit = self._wanted, root.url, plan.end
+        wanted, limit = self._wanted, plan.end
         size = wanted.partition_bytes
         if wanted.table in ("messages", "findings", "tallies"):
-            found = log_segments(
-                store, root, plan, bytes_max=size, first=wanted.start, end=wanted.end
-            )
+            found = log_segments(root, plan, bytes_max=size, first=wanted.start, end=wanted.end)
             return found, list(plan.findings)
         if wanted.table in ("consume_queue", "schedule"):
             is_schedule = wanted.table == "schedule"
             topics = frozenset({unit_tables.SCHEDULE_TOPIC}) if is_schedule else wanted.topics
-            return unit_tables.queue_segments(store, root, limit, topics=topics)
+            return unit_tables.queue_segments(root, limit, topics=topics)
         if wanted.table == "timer_log":
             return unit_tables.file_segments(
-                store, root, "timerlog", limit, unit_bytes=UNIT_BYTES, bytes_max=size
+                root, "timerlog", limit, unit_bytes=UNIT_BYTES, bytes_max=size
             )
         if wanted.table == "timer_wheel":
-            return unit_tables.named_file(store, root, "timerwheel", limit), []
+            return unit_tables.named_files(root, "", limit, "timerwheel"), []
         if wanted.table == "index":
-            return unit_tables.named_files(store, root, "index", limit), []
+            return unit_tables.named_files(root, "index", limit), []
         return [], []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -152,25 +150,25 @@ class StoreReader(DataSourceReader):
         table = self._wanted.table
         schema = arrow_schema(table, self._columns)
         if partition.findings and self._takes_gaps:
-            yield from _told(schema, partition.findings, table, partition.standing.number)
+            yield from _told(schema, partition.findings, table, partition.progress.number)
         for look in partition.looks:
             findings = list(look_at(look))
             if ROLE_GONE in self._wanted.roles and table == "messages":
-                yield _removed(schema, findings, partition.standing.number)
-            yield from _told(schema, findings, table, partition.standing.number)
+                yield _removed(schema, findings, partition.progress.number)
+            yield from _told(schema, findings, table, partition.progress.number)
         if partition.gone and table == "messages":
-            yield from read_gone(schema, partition.gone, partition.standing, self._wanted.roles)
+            yield from read_gone(schema, partition.gone, partition.progress, self._wanted.roles)
         elif partition.gone:
-            yield from self._past(partition.gone, partition.standing)
+            yield from self._past(partition.gone, partition.progress)
         if partition.rows:
             yield batch_of_rows(schema, partition.rows)
-        for store, root in partition.stores:
-            yield batch_of_rows(schema, unit_tables.read_cursors(store, root))
+        for root in partition.cursors:
+            yield batch_of_rows(schema, unit_tables.read_cursors(root))
         for segment in partition.segments:
             if table == "messages":
-                yield from self._messages(segment, partition.standing)
+                yield from self._messages(segment, partition.progress)
             elif table == "tallies":
-                yield from self._tallies(segment, partition.standing)
+                yield from self._tallies(segment, partition.progress)
             elif table == "findings":
                 walk = Walk(segment, clock=True)
                 for _ in walk.chunks() if walk.open() else ():
@@ -178,13 +176,13 @@ class StoreReader(DataSourceReader):
                 steps = [step.finding for step in walk.steps]
                 yield from _told(schema, [*walk.findings, *steps], table)
             else:
-                more = {"store": segment.store, "store_id": partition.standing.number}
+                more = {"store": segment.store, "store_id": partition.progress.number}
                 lost = self._wanted.lost and table == "consume_queue"
                 for values in unit_tables.read_units(table, segment, set(self._columns), lost=lost):
                     yield batch_of_columns(schema, more | values)
 
-    def _tallies(self, segment: Segment, standing: Standing) -> Iterator[pa.RecordBatch]:
-        columns = MessageColumns(NEEDED, self._wanted.precision_ms, PLAIN, standing)
+    def _tallies(self, segment: Segment, progress: Progress) -> Iterator[pa.RecordBatch]:
+        columns = MessageColumns(NEEDED, self._wanted.precision_ms, PLAIN, progress)
         walk, buckets = Walk(segment), Buckets(self._wanted.buckets)
         for rows in walk.chunks() if walk.open() else ():
             packed = columns.packed(walk, self._wanted.keep(walk, rows))
@@ -192,21 +190,21 @@ class StoreReader(DataSourceReader):
                 yield from buckets.take(packed)
         yield from buckets.rest()
 
-    def _past(self, segments: Sequence[Segment], standing: Standing) -> Iterator[pa.RecordBatch]:
+    def _past(self, segments: Sequence[Segment], progress: Progress) -> Iterator[pa.RecordBatch]:
         buckets = Buckets(self._wanted.buckets)
         for segment in segments:
-            for _, settled in gone_units(segment, standing):
-                yield from buckets.take(pack_past(standing.number, settled))
+            for _, settled in gone_units(segment, progress):
+                yield from buckets.take(pack_past(progress.number, settled))
         yield from buckets.rest()
 
     @property
     def _takes_gaps(self) -> bool:
         return not self._wanted.roles or ROLE_GAP in self._wanted.roles
 
-    def _messages(self, segment: Segment, standing: Standing) -> Iterator[pa.RecordBatch]:
+    def _messages(self, segment: Segment, progress: Progress) -> Iterator[pa.RecordBatch]:
         wanted = self._wanted
         columns = MessageColumns(
-            self._columns, wanted.precision_ms, wanted.roles, standing, check=wanted.check_body
+            self._columns, wanted.precision_ms, wanted.roles, progress, check=wanted.check_body
         )
         walk = Walk(segment, clock=ROLE_CLOCK in wanted.roles)
         for rows in walk.chunks() if walk.open() else ():
@@ -217,10 +215,10 @@ class StoreReader(DataSourceReader):
         topics = columns.topic_rows(walk)
         if topics is not None:
             yield topics
-        gaps = gap_rows(columns.schema, walk.findings, standing.number)
+        gaps = gap_rows(columns.schema, walk.findings, progress.number)
         if gaps is not None and self._takes_gaps:
             yield gaps
-        steps = clock_rows(columns.schema, walk.steps, standing.number)
+        steps = clock_rows(columns.schema, walk.steps, progress.number)
         if steps is not None:
             yield steps
 

@@ -20,13 +20,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from message_store.clock import SystemClock
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import Finding, LogPlan, grouped, log_segments, plan_log
-from reconciliation.scan.store_state import Standing
+from reconciliation.scan.store_state import Progress
 from reconciliation.spark.reader import Part, StoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from reconciliation.scan.options import Wanted
+    from reconciliation.scan.options import ScanOptions
 
 Offsets = dict[str, int]
 TICK: Final = "@tick"
@@ -35,7 +35,7 @@ TICK: Final = "@tick"
 class StoreStreamReader(DataSourceStreamReader):
     """Plans the parts of each micro-batch; `reader` reads them."""
 
-    def __init__(self, wanted: Wanted, reader: StoreReader) -> None:
+    def __init__(self, wanted: ScanOptions, reader: StoreReader) -> None:
         self._wanted, self._reader = wanted, reader
 
     def initialOffset(self) -> Offsets:
@@ -59,12 +59,12 @@ class StoreStreamReader(DataSourceStreamReader):
             first, until = start.get(root.url, plan.min), end.get(root.url, plan.end)
             bounded = replace(plan, end=until)
             size = self._wanted.partition_bytes
-            segments = log_segments(root.url, root, bounded, bytes_max=size, first=first)
-            mine = Standing(number)
-            found += [Part(group, standing=mine) for group in grouped(segments, size)]
+            segments = log_segments(root, bounded, bytes_max=size, first=first)
+            mine = Progress(number)
+            found += [Part(group, progress=mine) for group in grouped(segments, size)]
             if first < min(plan.min, until):
                 lost = (_removed(root, plan, first, until),)
-                found.append(Part(findings=lost, standing=mine))
+                found.append(Part(findings=lost, progress=mine))
         return found or [Part()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -74,7 +74,7 @@ class StoreStreamReader(DataSourceStreamReader):
     def _plans(self) -> Iterator[tuple[Root, LogPlan]]:
         for path in self._wanted.paths:
             root = Root(path.rstrip("/"))
-            yield root, plan_log(root.url, root)
+            yield root, plan_log(root)
 
 
 def _removed(root: Root, plan: LogPlan, first: int, until: int) -> Finding:

@@ -37,7 +37,7 @@ def log_of(root: Path, times: list[int]) -> LogWriter:
 def steps_of(root: Path, bytes_max: int) -> list[tuple[int, int, int]]:
     """Return (log offset, time before, time at it)."""
     store, found = Root(str(root)), []
-    for segment in log_segments("s", store, plan_log("s", store), bytes_max=bytes_max):
+    for segment in log_segments(store, plan_log(store), bytes_max=bytes_max):
         walk = Walk(segment, clock=True)
         assert walk.open()
         for _ in walk.chunks():

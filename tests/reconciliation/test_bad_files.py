@@ -14,7 +14,7 @@ import pytest
 
 from message_store import layout
 from reconciliation.scan.files import Entry, Root
-from reconciliation.scan.options import wanted_of
+from reconciliation.scan.options import parse_options
 from reconciliation.scan.planning import row_of_files
 from reconciliation.scan.roles import ROLE_GAP, ROLE_NONE
 from reconciliation.scan.tables import TABLES
@@ -34,7 +34,7 @@ Damage = Callable[[Path], object]
 def read(path: object, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
     """Return rows as Spark would get them."""
     names = list(columns) or [name for name, _ in TABLES[table]]
-    reader = StoreReader(wanted_of({"path": str(path), "table": table} | options), names)
+    reader = StoreReader(parse_options({"path": str(path), "table": table} | options), names)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches).to_pylist() if batches else []
 

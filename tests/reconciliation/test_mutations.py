@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pytest
 
-from reconciliation.audit import chains, histories, origins, plain_histories, verdicts
+from reconciliation.audit import chains, histories, origins, plain_histories, tally, verdicts
 from reconciliation.audit import rules as judging
 from reconciliation.audit.audit_config import AuditConfig
-from tests.support.audit_rows import LeanTables
+from tests.support.audit_rows import AuditTables
 from tests.support.naive_audit import naive_audit
 from tests.support.random_histories import RandomStore
 
@@ -41,7 +41,7 @@ MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
         origins, 'join(names, ["store_id", "name_hash", "out_ms"])',
         'join(names.drop("name_hash"), ["store_id", "out_ms"])',
     ),
-    "ended ones do not wait": (origins, '"left_anti"', '"left_semi"'),
+    "ended ones are not pending": (origins, '"left_anti"', '"left_semi"'),
     "markers behind their timer": (
         origins, 'made.where(F.col("found") < F.col("phys_offset"))\n    return made.withColumn('
         '"origin", F.col("found")).select(*markers', 'made\n    return made.withColumn('
@@ -64,12 +64,12 @@ MUTATIONS: Final = {  # what is dropped: module, text, what stands there then
     "properties": (plain_histories, 'F.col("properties") != 0', "F.lit(False)"),
     "retention": (judging, 'F.col("at_root") < F.col("log_min")', "F.lit(False)"),
     "units of removed records": (verdicts, ' | (F.col("role") == ROLE_GONE)', ""),
-    "settled units": (plain_histories, "F.lit(1 << PAST)", "F.lit(0)"),
+    "settled units": (tally, "rows.bits(1 << PAST)", "rows.bits(0)"),
     "units with another time": (
-        plain_histories, '_bit(F.coalesce("other_time", F.lit(False)), OTHER_TIME)', "F.lit(0)",
+        tally, '(rows.equals("other_time", True), OTHER_TIME),', "",
     ),
-    "units of deliveries": (plain_histories, "_bit(away, SENT_AWAY)", "F.lit(0)"),
-    "units of what waits": (plain_histories, "_bit(away, NO_UNIT)", "F.lit(0)"),
+    "units of deliveries": (tally, ", (away, SENT_AWAY)", ""),
+    "units of pending records": (tally, "(away, NO_UNIT),", ""),
 }  # fmt: skip
 RULES: Final = 34
 OF_CLOCKS: Final = (29, 30, 32)  # random stores have none that was set back: see `test_bad_clock`
@@ -80,7 +80,7 @@ IN_CI: Final = ("deliveries by identity", "cancels before the end", "units of de
 def mutated(module: Any, old: str, new: str) -> Any:
     """Return the audit with one text of one of its modules exchanged."""
     made = {}
-    for one in (chains, origins, judging, plain_histories, histories, verdicts):
+    for one in (chains, origins, judging, tally, plain_histories, histories, verdicts):
         assert one.__file__ is not None
         with open(one.__file__, encoding="utf-8") as file:
             text = file.read()
@@ -94,7 +94,9 @@ def mutated(module: Any, old: str, new: str) -> Any:
         made[one.__name__.rpartition(".")[2]] = twin
     audit = made["verdicts"]
     audit.find_roots = made["chains"].find_roots
-    audit.with_origins, audit.judged = made["origins"].with_origins, made["rules"].judged
+    audit.with_origins, audit.judge = made["origins"].with_origins, made["rules"].judge
+    made["plain_histories"].record_tally = made["tally"].record_tally
+    audit.tally_column = made["plain_histories"].tally_column
     audit.plain_message_histories, audit.whole_histories = (
         made["plain_histories"].plain_message_histories,
         made["histories"].whole_histories,
@@ -108,7 +110,7 @@ def stores(spark: Any) -> tuple[Any, dict[tuple[str, int], str]]:
     rows = [[row for s in made for row in part(s)] for part in (
         lambda s: s.messages, lambda s: s.queues, lambda s: s.cursors)]  # fmt: skip
     expected = naive_audit(rows[0], rows[1], rows[2], AuditConfig(late_ms=1_500))
-    return LeanTables(rows[0], rows[1], rows[2]).frames(spark), expected
+    return AuditTables(rows[0], rows[1], rows[2]).frames(spark), expected
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 HELD = (SCHEDULE_TOPIC, TIMER_TOPIC)
 
 
-class LeanTables:
+class AuditTables:
     """What `verdicts.audit` reads, made of rows with texts."""
 
     def __init__(self, messages: list[Row], queues: list[Row], cursors: list[Row]) -> None:
@@ -43,11 +43,12 @@ class LeanTables:
                  for name in names}  # fmt: skip
         gone = [u for u in queues if u["topic"] in HELD and u["phys_offset"] < first[u["store"]]]
         queues = [unit for unit in queues if unit not in gone]
-        self.messages = [self.lean(row) for row in messages]
+        self.messages = [self.audit_row(row) for row in messages]
         held = {
             (row["store"], row["phys_offset"])
             for row in self.messages
-            if row["role"] in roles.WAITING or row["role"] in (roles.ROLE_MARK, roles.ROLE_MARKER)
+            if row["role"] in roles.PENDING_ROLES
+            or row["role"] in (roles.ROLE_MARK, roles.ROLE_MARKER)
         }
         self.queues = [
             row | {"store_id": self.numbers[row["store"]], "damage": None}
@@ -74,7 +75,7 @@ class LeanTables:
             {"role": roles.ROLE_TOPIC, "topic": name, "topic_hash": _hash(name)} for name in topics
         ]
 
-    def lean(self, row: Row) -> Row:
+    def audit_row(self, row: Row) -> Row:
         """Return a message's row with what the data source tells beside."""
         waits = row["topic"] in HELD
         real = (row["real_topic"], row["real_queue_id"])
@@ -105,7 +106,7 @@ class LeanTables:
         return None
 
     def tallies(self, spark: Any, buckets: int = 3) -> Tallies:
-        """Return what `audit_briefly` takes beside."""
+        """Return what `count_kept` takes beside."""
         rows = [row for row in self.messages if row["role"] in roles.PLAIN]
         kinds = dict(TABLES["messages"])
         past = [row for row in self.messages if row["role"] == roles.ROLE_PAST]

@@ -135,8 +135,8 @@ class _Store:
                 histories[self._root(unit["phys_offset"])].units.append(unit)
         for root, life in histories.items():
             life.root = root
-        judged = {r: self._judge(life) for r, life in histories.items()}
-        return {root: verdict for root, verdict in judged.items() if verdict}
+        judge = {r: self._judge(life) for r, life in histories.items()}
+        return {root: verdict for root, verdict in judge.items() if verdict}
 
     def _targets(self, row: Row) -> list[int]:
         if row["kind"] == "held":

@@ -47,7 +47,7 @@ FAR: Final = {
 }  # fmt: skip
 KINDS: Final = (*NEAR, *FAR, "late")
 VERDICTS: Final = NEAR | FAR | {"late": "late"}
-LIFE = np.dtype([("kind", "i4"), ("holder", "i4"), ("at", "i8"), ("size", "i8")])
+HISTORY = np.dtype([("kind", "i4"), ("holder", "i4"), ("at", "i8"), ("size", "i8")])
 PLAIN_PENDING = 0.2
 MANY = 10_000  # plain messages for which a store has files of the usual size
 SIZES = {
@@ -99,7 +99,7 @@ class _Planting:
         self.rig = MigrationRig(root, levels=LEVELS, **timers)
         self.rig.store_changes = dict(SIZES) if many else {}
         self.file_bytes = SIZES["commitlog_file_bytes"] if many else SMALL_FILE_BYTES
-        self.histories = np.zeros(0, LIFE)
+        self.histories = np.zeros(0, HISTORY)
         self.named: list[npt.NDArray[Any]] = []  # of records that name an origin
         self.unexpected: list[int] = []
         self.senders: dict[bool, _Sender] = {}
@@ -122,7 +122,7 @@ class _Planting:
 
     def outage(self) -> None:
         """Have messages fall due while nobody runs."""
-        late = np.zeros(self.each * len(HOLDERS), LIFE)
+        late = np.zeros(self.each * len(HOLDERS), HISTORY)
         late["kind"], late["holder"] = KINDS.index("late"), np.arange(late.size) % len(HOLDERS)
         self.send(late)
         self.rig.close()
@@ -132,7 +132,7 @@ class _Planting:
     def shuffled(self) -> npt.NDArray[Any]:
         """Return all other lives in random order."""
         kinds = np.repeat(np.arange(len(NEAR) + len(FAR)), self.each)
-        faults, plain = np.zeros(kinds.size * len(HOLDERS), LIFE), np.zeros(self.plain, LIFE)
+        faults, plain = np.zeros(kinds.size * len(HOLDERS), HISTORY), np.zeros(self.plain, HISTORY)
         faults["kind"] = np.tile(kinds, len(HOLDERS))
         faults["holder"] = np.repeat(np.arange(len(HOLDERS)), kinds.size)
         waits = self.random.random(self.plain) < PLAIN_PENDING

@@ -42,7 +42,7 @@ def test_delays(
 def test_golden_stores_keep_their_levels(store: GoldenStore) -> None:
     root = golden_store(store.name)
     planned = plan_store(0, str(root))
-    assert planned.standing.delays
+    assert planned.progress.delays
     assert not any(row["other_time"] for row in read(root, "messages", "other_time"))
 
 

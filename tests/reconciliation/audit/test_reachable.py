@@ -62,8 +62,8 @@ def topics(root: Path, *names: str) -> None:
 def test_golden_stores_can_be_reached(store: GoldenStore) -> None:
     root = golden_store(store.name)
     assert away(root) == {}
-    looked = {row["queued"] for row in read(root, "messages", "queued")}
-    assert True in looked or store.name.endswith("running"), "all of that was within seconds"
+    survey = {row["queued"] for row in read(root, "messages", "queued")}
+    assert True in survey or store.name.endswith("running"), "all of that was within seconds"
 
 
 def test_a_store_of_ours_can_be_reached(store: Path) -> None:

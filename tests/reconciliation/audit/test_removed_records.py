@@ -12,7 +12,7 @@ import pytest
 from delivery.pending import Verdict
 from message_store.log.batch import PutBatch
 from reconciliation.audit.summary import summarize
-from reconciliation.scan.options import wanted_of
+from reconciliation.scan.options import parse_options
 from reconciliation.scan.roles import ROLE_GAP, ROLE_GONE, ROLE_PAST
 from reconciliation.spark.read import audit_stores, count_stores
 from reconciliation.spark.reader import StoreReader
@@ -90,8 +90,8 @@ def rows_of(root: Path, role: int) -> list[int]:
 def test_units_of_removed_records(beheaded: tuple[Path, dict[str, list[int]]]) -> None:
     root, places = beheaded
     pending = set(rows_of(root, ROLE_GONE))
-    looked = read(root, "findings", "offset", "kind")
-    pending |= {row["offset"] for row in looked if row["kind"] == "gone"}
+    survey = read(root, "findings", "offset", "kind")
+    pending |= {row["offset"] for row in survey if row["kind"] == "gone"}
     assert sorted(pending) == of_kinds(places, LOST)
     settled = set(rows_of(root, ROLE_PAST)) - pending
     assert sorted(settled) == of_kinds(places, REMOVED)
@@ -100,7 +100,7 @@ def test_units_of_removed_records(beheaded: tuple[Path, dict[str, list[int]]]) -
 def test_a_whole_log_has_none(tmp_path: Path) -> None:
     filled(tmp_path)
     assert rows_of(tmp_path, ROLE_GONE) == rows_of(tmp_path, ROLE_PAST) == []
-    reader = StoreReader(wanted_of({"path": str(tmp_path), "roles": str(ROLE_GAP)}), ["note"])
+    reader = StoreReader(parse_options({"path": str(tmp_path), "roles": str(ROLE_GAP)}), ["note"])
     assert [row for part in reader.partitions() for row in reader.read(part)] == []
 
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 
 from reconciliation.audit.audit_config import AuditConfig
-from reconciliation.audit.kept_promises import KEPT, WHOLE, audit_briefly
+from reconciliation.audit.kept_promises import KEPT, WHOLE, count_kept
 from reconciliation.audit.summary import summarize, write_parquet
 from reconciliation.audit.verdicts import CLEAN, COLUMNS, VERDICTS, audit, look
 from reconciliation.jobs.jobs import forecast, lateness, repair
 from reconciliation.scan.options import FORMAT
 from reconciliation.spark.read import audit_stores, read_table
-from tests.support.audit_rows import LeanTables
+from tests.support.audit_rows import AuditTables
 from tests.support.golden_stores import STORES, GoldenStore, golden_store, manifest_lines
 from tests.support.naive_audit import naive_audit
 from tests.support.planted_faults import Planted, plant
@@ -47,7 +47,7 @@ def test_random_stores_as_the_naive_audit(spark: Any, seed: int) -> None:
     messages = [row for store in stores for row in store.messages]
     queues = [row for store in stores for row in store.queues]
     cursors = [row for store in stores for row in store.cursors]
-    lean = LeanTables(messages, queues, cursors)
+    lean = AuditTables(messages, queues, cursors)
     levels = {f"s{n}": OTHER_LEVELS_MS[n % 3] for n in range(STORES_RANDOM) if n % 3 < 2}
     levels_of = {
         of: [number for name, number in lean.numbers.items() if levels.get(name) is of]
@@ -72,13 +72,13 @@ def test_a_store_that_hypothesis_makes_as_the_naive_audit(
     store = RandomStore("s", chance)
     tables, config = (store.messages, store.queues, store.cursors), AuditConfig(late_ms=1_500)
     if store.messages:
-        found, _ = audit(*LeanTables(*tables).frames(spark), config)
+        found, _ = audit(*AuditTables(*tables).frames(spark), config)
         assert verdicts_of(found) == naive_audit(*tables, config)
 
 
 def plain_only(row: Row) -> bool:
     """Tell whether a store with such records can be told of briefly."""
-    lean = LeanTables([row], [], []).messages[0]
+    lean = AuditTables([row], [], []).messages[0]
     return lean["role"] not in WHOLE
 
 
@@ -88,15 +88,15 @@ def test_a_brief_audit_counts_as_the_whole_one(spark: Any, seed: int) -> None:
     names = {row["store"] for row in messages}
     queues = [row for store in stores for row in store.queues if row["store"] in names]
     cursors = [row for store in stores for row in store.cursors if row["store"] in names]
-    lean = LeanTables(messages, queues, cursors)
-    looked = look(*lean.frames(spark), AuditConfig(late_ms=1_500))
-    assert not looked.met & WHOLE
-    assert looked.events is not None, "something rare touches some"
-    brief = audit_briefly(looked, lean.tallies(spark))
+    lean = AuditTables(messages, queues, cursors)
+    survey = look(*lean.frames(spark), AuditConfig(late_ms=1_500))
+    assert not survey.met & WHOLE
+    assert survey.events is not None, "something rare touches some"
+    brief = count_kept(survey, lean.tallies(spark))
     assert {row["verdict"] for row in brief.kept} == set(KEPT)
-    whole = looked.tell(looked.histories(looked.plain), ids=False)
-    mine = summarize(brief.rest, looked.unread, kept=brief.kept)
-    expected = summarize(whole, looked.unread)
+    whole = survey.tell(survey.histories(survey.plain), ids=False)
+    mine = summarize(brief.rest, survey.unread, kept=brief.kept)
+    expected = summarize(whole, survey.unread)
     assert (mine.verdicts, mine.lateness_ms) == (expected.verdicts, expected.lateness_ms)
     names = ("verdict", "store", "root", "why")
     assert [[row[n] for n in names] for row in mine.offenders] == [

@@ -23,7 +23,7 @@ from reconciliation.jobs.child_process import (
 from reconciliation.scan.levels import levels_ms_of
 from reconciliation.submit import main, parser
 
-TOLD = {"exit_code": 1, "audit_id": "a", "verdicts": {"lost": 2}, "complete": True, "more": [1]}
+REPORTED = {"exit_code": 1, "audit_id": "a", "verdicts": {"lost": 2}, "complete": True, "more": [1]}
 LONG_S = 600.0
 
 
@@ -76,7 +76,7 @@ def test_what_are_no_levels(text: str) -> None:
 
 
 def test_the_result_is_what_it_printed() -> None:
-    program = f"print('noise'); print({json.dumps(TOLD)!r}); raise SystemExit(1)"
+    program = f"print('noise'); print({json.dumps(REPORTED)!r}); raise SystemExit(1)"
     found = asyncio.run(run(python(program), seconds_max=LONG_S))
     assert found == Result(exit_code=1, audit_id="a", complete=True, verdicts={"lost": 2})
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_started_could_not_run() -> None:
 
 
 def test_what_it_says_has_a_bound() -> None:
-    program = f"print('x' * 3_000_000); print({json.dumps(TOLD)!r})"
+    program = f"print('x' * 3_000_000); print({json.dumps(REPORTED)!r})"
     assert asyncio.run(run(python(program), seconds_max=LONG_S)).verdicts == {"lost": 2}
     assert len(result_of(1, b"", b"y" * 10_000_000).why) < 2_000
 

@@ -13,7 +13,7 @@ import pytest
 
 from message_store.errors import UsageError
 from reconciliation.scan.files import Root
-from reconciliation.scan.options import wanted_of
+from reconciliation.scan.options import parse_options
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import StoreReader
 from tests.support.golden_stores import copy_golden_store
@@ -36,7 +36,7 @@ def remote(store: Path) -> Iterator[str]:
 def rows(path: str, table: str) -> list[Any]:
     names = [name for name, _ in TABLES[table] if name != "store"]
     reader = StoreReader(
-        wanted_of({"path": path, "table": table, "partitionBytes": "20000"}), names
+        parse_options({"path": path, "table": table, "partitionBytes": "20000"}), names
     )
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches).to_pylist() if batches else []

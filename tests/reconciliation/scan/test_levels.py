@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciliation.scan.levels import kept_levels_ms
+from reconciliation.scan.levels import stored_levels_ms
 
 OURS = '{"adopted":{},"history":[%s]}'
 ONE = '{"fromOffset":0,"levels":"2s 4s"}'
@@ -24,27 +24,27 @@ def store(root: Path, name: str, text: str | None, backup: str | None = None) ->
 
 
 def test_the_newest_levels_count(tmp_path: Path) -> None:
-    assert kept_levels_ms([store(tmp_path, "a", OURS % ONE)]) == {(2_000, 4_000): [0]}
+    assert stored_levels_ms([store(tmp_path, "a", OURS % ONE)]) == {(2_000, 4_000): [0]}
     both = store(tmp_path, "b", OURS % f"{ONE},{LATER}")
-    assert kept_levels_ms([both]) == {(1_000, 60_000): [0]}
+    assert stored_levels_ms([both]) == {(1_000, 60_000): [0]}
 
 
 def test_a_store_that_says_nothing_leaves_it_to_the_others(tmp_path: Path) -> None:
     silent, told = store(tmp_path, "a", None), store(tmp_path, "b", OURS % ONE)
-    assert kept_levels_ms([silent]) == {}
-    assert sorted(kept_levels_ms([silent, told])[(2_000, 4_000)]) == [0, 1]
+    assert stored_levels_ms([silent]) == {}
+    assert sorted(stored_levels_ms([silent, told])[(2_000, 4_000)]) == [0, 1]
 
 
 def test_stores_that_differ_each_have_their_own(tmp_path: Path) -> None:
     told = (("a", OURS % ONE), ("b", OURS % LATER), ("c", OURS % ONE), ("d", None))
     stores = [store(tmp_path, name, text) for name, text in told]
-    assert kept_levels_ms(stores) == {(2_000, 4_000): [0, 2], (1_000, 60_000): [1]}
+    assert stored_levels_ms(stores) == {(2_000, 4_000): [0, 2], (1_000, 60_000): [1]}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"history":[]}', OURS % '{"levels":"soon"}'])
 def test_what_is_no_such_file_says_nothing(tmp_path: Path, text: str) -> None:
-    assert kept_levels_ms([store(tmp_path, "a", text)]) == {}
+    assert stored_levels_ms([store(tmp_path, "a", text)]) == {}
 
 
 def test_a_torn_file_has_its_backup(tmp_path: Path) -> None:
-    assert kept_levels_ms([store(tmp_path, "a", '{"hist', OURS % ONE)]) == {(2_000, 4_000): [0]}
+    assert stored_levels_ms([store(tmp_path, "a", '{"hist', OURS % ONE)]) == {(2_000, 4_000): [0]}

@@ -28,9 +28,9 @@ def read(root: Path, bytes_max: int) -> tuple[list[tuple[int, int]], list[Findin
     """Return (offset, size) of the records of all segments, and what was found."""
     store = Root(str(root))
     places: list[tuple[int, int]] = []
-    plan = plan_log("s", store)
+    plan = plan_log(store)
     findings = list(plan.findings)
-    for segment in log_segments("s", store, plan, bytes_max=bytes_max):
+    for segment in log_segments(store, plan, bytes_max=bytes_max):
         walk = Walk(segment)
         assert walk.open()
         for rows in walk.chunks():
@@ -126,7 +126,7 @@ def test_old_bytes_behind_the_end_are_no_records(tmp_path: Path) -> None:
     end, old = len(log.data), record_at(len(log.data) + 64, b"old", number=-5)
     log.data += b"\xee" * 64 + old
     log.write()
-    assert plan_log("s", Root(str(tmp_path))).end == end
+    assert plan_log(Root(str(tmp_path))).end == end
     assert read(tmp_path, 500) == (log.places, [])
 
 
@@ -146,7 +146,7 @@ def test_an_unreadable_file_is_told_and_the_others_are_read(
 
     monkeypatch.setattr(Root, "read", refuse)
     store = Root(str(tmp_path))
-    plan = plan_log("s", store)
-    walks = [Walk(s) for s in log_segments("s", store, plan, bytes_max=FILE_BYTES)]
+    plan = plan_log(store)
+    walks = [Walk(s) for s in log_segments(store, plan, bytes_max=FILE_BYTES)]
     assert [walk.open() for walk in walks].count(False) == 1
     assert [f.kind for walk in walks for f in walk.findings] == ["unreadable"]

@@ -11,10 +11,10 @@ import pytest
 
 from reconciliation.audit.unit_times import NONE, UnitTimes
 from reconciliation.scan.files import Root
-from reconciliation.scan.options import wanted_of
+from reconciliation.scan.options import parse_options
 from reconciliation.scan.planning import plan_log
 from reconciliation.scan.roles import ROLE_LEVEL, ROLE_TIMER
-from reconciliation.scan.store_state import AHEAD, PASSED, UNKNOWN, Owned, Standing, read_standing
+from reconciliation.scan.store_state import AHEAD, PASSED, UNKNOWN, Owned, Progress, read_progress
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import StoreReader
 from tests.support.migration_rig import MigrationRig
@@ -27,7 +27,7 @@ BLOCKED_MS = 5_000
 def read(root: Path, table: str, *columns: str, **options: str) -> list[dict[str, Any]]:
     """Return rows as Spark would get them."""
     names = list(columns) or [name for name, _ in TABLES[table]]
-    reader = StoreReader(wanted_of({"path": str(root), "table": table} | options), names)
+    reader = StoreReader(parse_options({"path": str(root), "table": table} | options), names)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return pa.Table.from_batches(batches).to_pylist() if batches else []
 
@@ -85,8 +85,8 @@ def test_what_the_timers_took_over_late_still_waits(tmp_path: Path) -> None:
         (int(due_ms[0]) - 1, [], [AHEAD] * 4),
         (int(due_ms[0]), [], [PASSED] * 4),
     ):
-        standing = Standing(0, {QUEUE: ((0, 4),)}, owned, {}, read_ms, 0, np.array(late, int))
-        assert standing.of_level(QUEUE, offsets, due_ms, at).tolist() == told
+        progress = Progress(0, {QUEUE: ((0, 4),)}, owned, {}, read_ms, 0, np.array(late, int))
+        assert progress.of_level(QUEUE, offsets, due_ms, at).tolist() == told
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -130,9 +130,9 @@ def test_what_was_given_back_waits_with_its_level_again(tmp_path: Path) -> None:
     rig.close()
     (tmp_path / "config" / "delayOffset.json").write_bytes(before)
     root = Root(str(tmp_path))
-    standing, findings = read_standing(0, root, plan_log(root.url, root))
+    progress, findings = read_progress(0, root, plan_log(root))
     assert not findings
-    assert not any(standing.owned.values())
+    assert not any(progress.owned.values())
     assert passed(tmp_path) == [0] * 6
 
 

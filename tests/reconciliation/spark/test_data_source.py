@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import datasource
 
 from message_store.errors import UsageError
-from reconciliation.scan.options import wanted_of
+from reconciliation.scan.options import parse_options
 from reconciliation.scan.tables import TABLES, schema_of
 from reconciliation.spark.data_source import StoreSource
 from reconciliation.spark.reader import PushingReader
@@ -24,7 +24,7 @@ def read(table: str, *filters: Any, columns: list[str] | None = None, **options:
     """Return the rows of a table as the data source gives them to Spark."""
     texts = {key: str(value) for key, value in ({"path": golden_store(CLEAN_5)} | options).items()}
     names = columns or [name for name, _ in TABLES[table]]
-    reader = PushingReader(wanted_of(texts | {"table": table}), names)
+    reader = PushingReader(parse_options(texts | {"table": table}), names)
     left = list(reader.pushFilters(list(filters)))
     assert left == [], "taken over"
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
@@ -42,7 +42,7 @@ def read(table: str, *filters: Any, columns: list[str] | None = None, **options:
 )
 def test_options_that_cannot_be(options: dict[str, str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        wanted_of(options)
+        parse_options(options)
 
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_filter_gives_what_it_says(one: Any, keeps: Any) -> None:
 
 
 def test_a_filter_that_cannot_be_taken_over_is_left_to_spark() -> None:
-    reader = PushingReader(wanted_of({"path": str(golden_store(CLEAN_5))}), ["topic"])
+    reader = PushingReader(parse_options({"path": str(golden_store(CLEAN_5))}), ["topic"])
     filters = [
         datasource.StringContains(("topic",), "x"),
         datasource.EqualTo(("level",), 3),
