@@ -9,8 +9,7 @@ that names a unit decides. Whether a unit is settled (delivered, cancelled, in q
 journal does not say: origins in the log do.
 
 Readers apply the journal at their own pace (a checkpoint of the timers is older than the log), so
-each keeps its own `Ownership`. `reconciliation.scan.ownership_tables` has the same rules as
-columns. No I/O, no clock.
+each keeps its own `Ownership`. No I/O, no clock.
 """
 
 from __future__ import annotations

@@ -40,18 +40,18 @@ LOWEST: Final = 19
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what understands the words behind the program's name."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="reconciliation.submit", description="Audit stores.")
     add = made.add_argument
     add("stores", nargs="+", help="store directories or URLs that every worker sees")
     add("--late", type=int, default=2_000, metavar="MS", help="lateness that is still ok")
     add("--as-of", type=int, metavar="MS", help="due by then, since the epoch")
-    add("--levels", default="", help="messageDelayLevel, where queues and the store do not tell")
+    add("--levels", default="", help="messageDelayLevel, if neither queues nor the store have it")
     add("--trust-clock", action="store_true", help="a clock that was set back is no finding")
     add("--out", default="", metavar="URL", help="write the verdicts there, as Parquet")
     add("--report", type=Path, metavar="FILE", help="write a report there, as HTML")
     add("--ledger", default="", metavar="URL", help="of the row of this run; none: no row")
-    add("--made-by", default="", help="who asked for it")
+    add("--made-by", default="", help="name of the user or job that runs it")
     add("--capacity", type=int, default=0, metavar="N", help="messages a second, for the forecast")
     add("--connect", default="", metavar="URL", help="a Spark Connect server: sc://HOST:PORT")
     add("--cores", type=int, default=0, help="start Spark here, so many tasks at once")
@@ -69,10 +69,10 @@ def main(words: Sequence[str]) -> int:
     if given.with_parent:
         end_with_parent()
     try:
-        code, told = _audited(given)
-    except DueMQError as error:  # of a ledger that was named
-        code, told = COULD_NOT_RUN, {"why": str(error)}
-    sys.stdout.write(json.dumps({"exit_code": code, **told}, default=str) + "\n")
+        code, answer = _audited(given)
+    except DueMQError as error:  # a named ledger cannot be used
+        code, answer = COULD_NOT_RUN, {"why": str(error)}
+    sys.stdout.write(json.dumps({"exit_code": code, **answer}, default=str) + "\n")
     sys.stdout.flush()
     return code
 
@@ -86,7 +86,7 @@ def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
     account = Account.begin(
         wanted, given.ledger, clock=SystemClock(), salt=os.urandom(2), warn=_warn
     )
-    told = {"audit_id": account.audit_id}
+    answer = {"audit_id": account.audit_id}
     try:
         check_stores(wanted.stores)
         spark = session_at(replace(_where(given), light=wanted.brief))
@@ -95,12 +95,12 @@ def _audited(given: argparse.Namespace) -> tuple[int, dict[str, Any]]:
         finally:
             spark.stop()
     except (DueMQError, OSError) as error:
-        return account.failed(str(error)), told | {"why": str(error)}
+        return account.failed(str(error)), answer | {"why": str(error)}
     except Exception as error:
         if not is_sparks(error):
             raise
-        return account.failed(reason_of(error)), told | {"why": reason_of(error)}
-    return account.done(summary), told | summary.to_json()
+        return account.failed(reason_of(error)), answer | {"why": reason_of(error)}
+    return account.done(summary), answer | summary.to_json()
 
 
 def _where(given: argparse.Namespace) -> Where:

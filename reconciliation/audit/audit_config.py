@@ -16,11 +16,11 @@ class AuditConfig:
         late_ms: a delivery may come so much later than its due time and is ok.
         as_of_ms: what is due until then should be delivered; None: when the store's last record
             was stored, or the slot that its timers had come to, if that is later.
-        levels_ms: delays of levels 1, 2, ...: where a queue does not tell when a message is due.
+        levels_ms: delays of levels 1, 2, ...: if a queue has no due time.
         trust_clock: a delivery before its time is ok if the log shows that the clock was set back
             between put and delivery, and what the timers had passed by before that is pending.
         levels_of: other delays, and the numbers of the stores that have them. Empty, with Apache's
-            default: what the stores say (not behind Spark Connect: the client may not see them).
+            default: those of the stores (not behind Spark Connect: the client may not see them).
     """
 
     late_ms: int = 2_000

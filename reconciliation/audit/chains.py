@@ -35,7 +35,7 @@ def find_roots(rows: DataFrame) -> Roots | None:
     """Return the roots of all copies among records; None: there are no copies.
 
     Args:
-        rows: of `verdicts._keyed`; a copy lies behind its origin, else it has another role.
+        rows: of `verdicts._keyed`; a copy lies after its origin, else it has another role.
     """
     copies = rows.where(
         F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY) & F.col("origin").isNotNull()

@@ -4,7 +4,7 @@
                                   ^ set back by an hour: what follows goes on from there
 
 A few records with an earlier time among others are no step: the clock went on. Set forward looks
-like an hour without messages, and cannot be told from one.
+like an hour without messages, and cannot be distinguished from one.
 
 A step is corroborated if several records before it have the later clock, the records after it
 have the earlier one, and not all of these are deliveries: a change of the times of some
@@ -45,7 +45,7 @@ class Step:
 
 
 class ClockSteps:
-    """Looks at the records of one segment, in order; one use."""
+    """Search for clock steps in the records of one segment, in order; one use."""
 
     def __init__(self, segment: Segment) -> None:
         self.steps: list[Step] = []

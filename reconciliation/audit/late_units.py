@@ -4,11 +4,11 @@
     ----|--------------|---------------------->
         due            ^ the unit's slot: it is pending, although its own slot was delivered
 
-A timer that was enqueued after its own slot was delivered is in the slot of that moment. And where
+A timer that was enqueued after its own slot was delivered is in the slot of that time. And where
 the clock moves on between the put hook and the append, TIMER_OUT_MS can be a slot before that of
 the exact due time: Apache puts what is due at the first millisecond of a slot into the slot before.
 
-Such a unit was written when the timers had come about as far as the checkpoint says, so the timer
+Such a unit was written when the timers had about reached the slot of the checkpoint, so the timer
 log is read backward from its end until units are older than that.
 """
 
@@ -53,14 +53,14 @@ def find_late_units(root: Root, read_ms: int) -> Offsets:
 
 
 def any_pending(root: Root, read_ms: int, end: int) -> bool:
-    """Tell whether a unit before a position of the timer log waits in a slot from `read_ms` on.
+    """Return whether a unit before a position of the timer log is pending from slot `read_ms` on.
 
     Raises:
         OSError: The timer log cannot be read.
     """
     for pos, rows in _backward(root):
-        waits = (pos < end) & (rows["due_ms"] >= 0) & (_slots_ms(rows) >= read_ms)
-        if waits.any():
+        pending = (pos < end) & (rows["due_ms"] >= 0) & (_slots_ms(rows) >= read_ms)
+        if pending.any():
             return True
     return False
 

@@ -32,7 +32,7 @@ Delays = Mapping[int, tuple[int, ...]]
 
 
 def read_delays(root: Root, plan: LogPlan) -> Delays:
-    """Return the delays that each level can have, in ms; none for one that nothing is known of.
+    """Return the delays that each level can have, in ms; none for an unknown level.
 
     Raises:
         OSError: A queue cannot be read.

@@ -1,9 +1,9 @@
 """Origins of records that name none: those of Apache's brokers, and markers of clients.
 
     roll      a timer written again: the record of the same identity with one roll less
-    delivery  the held record of the same identity; of several, the n-th delivery of the n-th
+    delivery  the pending record of the same identity; of several, the n-th delivery of the n-th
               record; what is too many belongs to the last one
-    marker    the held timers whose topic+key it names, in the same slot
+    marker    the pending timers whose topic+key it names, in the same slot
 
 The identity of a message is what a broker copies from record to record: unique id (without one:
 body CRC and length), real topic and queue, birth, level, TIMER_OUT_MS; the column `identity` is a
@@ -43,12 +43,12 @@ def with_origins(
 
     Args:
         rolled, candidates, markers: records that name none.
-        held: all that waits, with `identity` and `name_hash`.
+        held: All pending records, with `identity` and `name_hash`.
         ended: store_id and origin of what has its end already.
     """
     ended = ended.select("store_id", F.col("origin").alias("phys_offset")).distinct()
-    waiting = held.join(ended, ["store_id", "phys_offset"], "left_anti")
-    return Found(_rolled(rolled, held), _delivered(candidates, waiting), _named(markers, held))
+    open_ones = held.join(ended, ["store_id", "phys_offset"], "left_anti")
+    return Found(_rolled(rolled, held), _delivered(candidates, open_ones), _named(markers, held))
 
 
 def _rolled(rolled: DataFrame, held: DataFrame) -> DataFrame:
@@ -66,7 +66,7 @@ def _rolled(rolled: DataFrame, held: DataFrame) -> DataFrame:
 
 
 def _delivered(candidates: DataFrame, held: DataFrame) -> DataFrame:
-    """Pair deliveries with held records of the same identity, the last of a rolled one."""
+    """Pair deliveries with pending records of the same identity, the last of a rolled one."""
     whole = Window.partitionBy("store_id", "identity")
     order = whole.orderBy("phys_offset")
     known = held.withColumn("turn", F.coalesce("rolls", F.lit(0)))

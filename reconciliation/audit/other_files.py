@@ -80,7 +80,7 @@ class Look:
 def plan_looks(
     root: Root, plan: LogPlan, bytes_max: int, progress: Progress, precision_ms: int
 ) -> tuple[list[Look], list[Finding]]:
-    """Return what to look at, and what can be told from directories and small files."""
+    """Return what to look at, and findings about directories and small files."""
     attempt = Attempts(root)
     findings = attempt.findings
     try:
@@ -119,7 +119,7 @@ def plan_looks(
 
 
 def _none_pending(root: Root) -> bool:
-    """Tell whether a broker of ours counted no timers: its log may have been made anew, empty."""
+    """Tell whether our broker counted no timers: its log may have been created anew, empty."""
     try:
         saved = read_json(root, TIMER_FILE)
         return "byTopic" in saved and not sum(saved["byTopic"].values())

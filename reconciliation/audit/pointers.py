@@ -89,10 +89,10 @@ def look_at_units(about: Pending, part: Segment, rows: Units, pos: Numbers) -> I
     read_ms = about.progress.read_ms
     if read_ms is None or not rows.size:
         return
-    waits = pending_units(rows, read_ms)
-    if not waits.any():
+    pending = pending_units(rows, read_ms)
+    if not pending.any():
         return
-    rows, pos = native_columns(rows[waits]), pos[waits]
+    rows, pos = native_columns(rows[pending]), pos[pending]
     kept = (rows["magic"] & MAGIC_DELETE == 0) & (rows["due_ms"] >= 0)
     rows, pos = rows[kept], pos[kept]
     places, plan = rows["phys_offset"], about.plan
@@ -140,7 +140,7 @@ def _agree(about: Pending, segment: Segment, rows: Units) -> Mask:
 
 
 def _promises(about: Pending, walk: Walk, records: Any) -> tuple[Numbers, Numbers, Mask]:
-    """Return when records are due, their sizes, and of which that cannot be told here.
+    """Return when records are due, their sizes, and for which that is unknown here.
 
     A record that is no message of levels or timers is due never.
     """
@@ -196,10 +196,10 @@ def look_at_chains(about: Pending, root: Root, slots: Any) -> Iterator[tuple[int
     for pos, rows in _forward(root, about.written):
         if (rows["size"][:-1] != UNIT_BYTES).any():  # the last one may be a file's blank record
             return
-        waits = pending_units(rows, read_ms)
-        if not waits.any():
+        pending = pending_units(rows, read_ms)
+        if not pending.any():
             continue
-        pos, rows = pos[waits], native_columns(rows[waits])
+        pos, rows = pos[pending], native_columns(rows[pending])
         index = (rows["write_ms"] + rows["delay_ms"]) // precision_ms % WHEEL_SLOTS
         order = np.argsort(index, kind="stable")
         pos, prev, index = pos[order], rows["prev_pos"][order], index[order]

@@ -3,7 +3,7 @@
     delivery  T, queue 2, queue offset 7  -->  consumequeue/T/2, unit 7  -->  its log offset?
 
 Queues follow the log, so the newest records may have no units yet; a start of the broker writes
-these. `read_reach` returns up to where a store says that its queues are complete:
+these. `read_reach` returns the log offset up to which the queues of a store are complete:
 
     config/duemq.mark    ours: the log offset up to which queues are on the disk
     abort, checkpoint    Apache's: the whole log after an orderly stop, else what was stored some
@@ -35,7 +35,7 @@ CHECKPOINT_FILE: Final = "checkpoint"
 
 
 def read_reach(root: Root) -> Reach:
-    """Return up to where queues must have a unit for each record; nowhere if nothing says it.
+    """Return up to where queues must have a unit for each record; nowhere if that is unknown.
 
     Raises:
         OSError: A file cannot be read.
@@ -99,7 +99,7 @@ class Reached:
 
     @cached_property
     def _kept(self) -> frozenset[str] | None:
-        """The topics that the broker has; None: nothing says it."""
+        """The topics that the broker has; None: unknown."""
         try:
             table = read_json(self._root, TOPICS_FILE).get("topicConfigTable")
             return frozenset(table) if table else None

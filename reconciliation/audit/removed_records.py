@@ -1,12 +1,12 @@
 """Units that point before the start of the log: their records were removed.
 
-    queue of a level     unit | unit | unit  ...          pending: nothing has gone by its place
-    queue of the timers  unit | unit | unit  ...          pending: the timers have not taken it in
+    queue of a level     unit | unit | unit  ...          pending: the cursor has not passed it
+    queue of the timers  unit | unit | unit  ...          pending: the timers have not enqueued it
                            |      |      '-> log
                            '------'--> before its first file
 
 Retention removes log files of which nothing is pending, so a pending unit here is a lost message.
-What the timers have taken in is pending in their own log, see `pointers`.
+What the timers have enqueued is pending in their own log, see `pointers`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def gone_segments(root: Root, plan: LogPlan) -> list[Segment]:
 def gone_units(segment: Segment, progress: Progress) -> Iterator[tuple[Offsets, Offsets]]:
     """Yield the log offsets of removed records that were pending, and of those that were settled.
 
-    A unit that the timers have taken in, or that belongs to them, counts as settled here.
+    A unit that the timers have enqueued, or that belongs to them, counts as settled here.
     """
     for values in read_units("consume_queue", segment):
         places = values["phys_offset"]

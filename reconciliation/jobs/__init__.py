@@ -1,1 +1,1 @@
-"""Audit runs, and jobs beside the audit."""
+"""Audit runs, and jobs on their verdicts."""

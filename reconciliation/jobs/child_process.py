@@ -3,7 +3,7 @@
     broker --start--> idle processor and disk --> python -m reconciliation.submit ... --idle
            <--one line of JSON, exit code--
 
-Its standard input is held open: when the broker dies, it ends too, with all it started.
+The broker keeps its standard input open: the audit and all its processes end with the broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reconciliation.config import ReconcileConfig
 LEDGER_OPTION: Final = "--ledger"
 COULD_NOT_RUN: Final = 2
 ANSWER_BYTES_MAX: Final = 1 << 20
-SAID_CHARS_MAX: Final = 1_000
+ERROR_CHARS_MAX: Final = 1_000
 MINUTE_S: Final = 60
 END_S: Final = 5
 LOOK_S: Final = 0.05
@@ -32,10 +32,10 @@ LOOK_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What an audit came to.
+    """Outcome of an audit.
 
     Attributes:
-        exit_code: 0 clean, 1 findings, 2 could not run: then `why` says why.
+        exit_code: 0 clean, 1 findings, 2 could not run; `why` has the cause.
         verdicts: how many messages have each; lateness_ms: p50, p99, max.
     """
 
@@ -101,14 +101,14 @@ async def run(command: Sequence[str], *, seconds_max: float) -> Result:
         return Result(exit_code=COULD_NOT_RUN, why=f"it cannot be started: {error}")
     try:
         async with asyncio.timeout(seconds_max):
-            said, complained = await asyncio.gather(_all(process.stdout), _all(process.stderr))
+            output, errors = await asyncio.gather(_all(process.stdout), _all(process.stderr))
             code = await process.wait()
     except TimeoutError:
         minutes = seconds_max / MINUTE_S
         return Result(exit_code=COULD_NOT_RUN, why=f"it took longer than {minutes:g} minutes")
     finally:
         await _end(process)
-    return result_of(code, said, complained)
+    return result_of(code, output, errors)
 
 
 async def _all(stream: Any) -> bytes:
@@ -132,15 +132,15 @@ async def _end(process: Any) -> None:
     await process.wait()
 
 
-def result_of(code: int, said: bytes, complained: bytes) -> Result:
+def result_of(code: int, output: bytes, errors: bytes) -> Result:
     """Return the result that a process printed; one that printed none could not run."""
-    lines = said.decode("utf-8", "replace").strip().splitlines()
+    lines = output.decode("utf-8", "replace").strip().splitlines()
     try:
-        told = json.loads(lines[-1])
+        answer = json.loads(lines[-1])
         names = ("audit_id", "why", "complete", "verdicts", "lateness_ms")
-        known = {name: told[name] for name in names if name in told}
-        return Result(exit_code=int(told["exit_code"]), **known)
+        known = {name: answer[name] for name in names if name in answer}
+        return Result(exit_code=int(answer["exit_code"]), **known)
     except (IndexError, ValueError, LookupError, TypeError):
-        text = complained.decode("utf-8", "replace").strip()[-SAID_CHARS_MAX:]
+        text = errors.decode("utf-8", "replace").strip()[-ERROR_CHARS_MAX:]
         why = f"it ended with code {code} and told nothing: {text or 'no words at all'}"
         return Result(exit_code=COULD_NOT_RUN, why=why)

@@ -1,4 +1,4 @@
-"""Jobs beside the audit: DataFrame in, DataFrame out, for a notebook or a schedule.
+"""Jobs on verdicts and tables: DataFrame in, DataFrame out, for a notebook or a schedule.
 
     verdicts --forecast--> load --capacity--> queue behind a broker's rate      --by_day--> days
     verdicts --lateness--> history --trend--> better or worse                   --totals, worst
@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from delivery.ownership import OWNERSHIP_TOPIC
 from reconciliation.audit.rules import EXCUSED
 from reconciliation.audit.verdicts import CLEAN, origin
-from reconciliation.scan.ownership_tables import owned_by_timers
+from reconciliation.scan.ownership_tables import owned_by_timers, read_journals
 from timer_store.layout import UNIT_BYTES
 
 if TYPE_CHECKING:
@@ -51,8 +50,8 @@ def forecast(verdicts: DataFrame, *, bucket_ms: int = MINUTE_MS) -> DataFrame:
     Returns:
         from_ms (where it begins), until_ms, topic, messages, per_second (its mean load).
     """
-    waiting = verdicts.where(F.col("verdict") == "pending")
-    found = waiting.groupBy(_bucket("due_ms", bucket_ms).alias("from_ms"), "topic")
+    pending = verdicts.where(F.col("verdict") == "pending")
+    found = pending.groupBy(_bucket("due_ms", bucket_ms).alias("from_ms"), "topic")
     load = F.col("messages") * SECOND_MS / F.lit(bucket_ms)
     counted = found.agg(F.count("*").alias("messages")).withColumns(
         {"per_second": load, "until_ms": F.col("from_ms") + bucket_ms}
@@ -168,12 +167,12 @@ def trend(history: DataFrame) -> DataFrame:
         F.max("p99_ms").alias("worst_p99_ms"),
         slope.alias("p99_ms_per_day"),
     )
-    said = (
+    direction = (
         F.when(F.col("p99_ms_per_day") > STEADY_MS_PER_DAY, "worse")
         .when(F.col("p99_ms_per_day") < -STEADY_MS_PER_DAY, "better")
         .otherwise("steady")
     )
-    return found.withColumn("trend", said).orderBy("level", "topic")
+    return found.withColumn("trend", direction).orderBy("level", "topic")
 
 
 def worst(verdicts: DataFrame, *, count_max: int = WORST_MAX) -> DataFrame:
@@ -215,8 +214,9 @@ def backfill_plan(
 ) -> DataFrame:
     """Return what a migration would move, as `duemq migrate plan` counts it on a broker.
 
-    A unit waits if its level's cursor has not passed it, the timers do not own it, and nothing in
-    the log was made of its record: no delivery, no copy, no decision.
+    A unit is pending if the cursor of its level has not passed it, the timers do not own it, and no
+    record in the log was made of its record: no delivery, no copy, no decision. An action: the
+    ownership journal is read at once.
 
     Args:
         schedule, cursors: those tables.
@@ -224,7 +224,7 @@ def backfill_plan(
         as_of_ms: what is due until then is overdue.
     Returns:
         store, level, pending, pending_bytes, first_due_ms, last_due_ms, overdue, unit_bytes: of
-        levels in which something waits.
+        levels with pending units.
     """
     at = cursors.where("kind = 'level'").select(
         "store", (F.col("queue_id") + 1).alias("level"), F.col("value").alias("cursor")
@@ -234,7 +234,7 @@ def backfill_plan(
     ended = messages.where(_plain() & (F.col("prepared_offset") < 0))
     ended = ended.select("store", origin().alias("phys_offset")).distinct()
     rows = rows.join(ended, ["store", "phys_offset"], "left_anti")
-    owned = owned_by_timers(schedule, messages.where(F.col("topic") == OWNERSHIP_TOPIC))
+    owned = owned_by_timers(schedule, read_journals(messages))
     rows = rows.join(owned, ["store", "level", "queue_offset"], "left_anti")
     overdue = F.count(F.when(F.col("due_ms") <= as_of_ms, 1))
     found = rows.groupBy("store", "level").agg(

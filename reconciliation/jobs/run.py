@@ -39,7 +39,7 @@ class Wanted:
         trust_clock: what a clock that was set back explains is no finding.
         out: where verdicts go as Parquet, "" nowhere; report: where the page goes.
         capacity_per_s: what a broker delivers at most, for the forecast.
-        made_by: who asked for it.
+        made_by: Name of the user or of the job that runs the audit.
     """
 
     stores: tuple[str, ...]
@@ -69,10 +69,10 @@ class Wanted:
 
 
 def check_stores(stores: Sequence[str]) -> None:
-    """Refuse what is no store before Java starts.
+    """Check the directories before Java starts.
 
     Raises:
-        UsageError: A directory is no store; says which one near it is.
+        UsageError: A directory is no store; names a store near it.
     """
     for store in stores:
         path = Path(store.removeprefix("file://"))
@@ -95,7 +95,7 @@ def _is_store(path: Path) -> bool:
 
 
 def run_audit(spark: SparkSession, wanted: Wanted, clock: Clock) -> Summary:
-    """Audit; write what is wanted.
+    """Audit stores; write the requested files.
 
     Raises:
         UsageError: A path is no store.
@@ -131,6 +131,7 @@ def _page(
 
 def pages_of(spark: SparkSession, wanted: Wanted, verdicts: DataFrame) -> Pages:
     """Return the rows of the jobs that a report shows."""
+    from delivery.ownership import OWNERSHIP_TOPIC
     from reconciliation.audit.migration_proof import migration_proof, proof_totals
     from reconciliation.jobs import jobs
     from reconciliation.report.page import Pages
@@ -144,9 +145,8 @@ def pages_of(spark: SparkSession, wanted: Wanted, verdicts: DataFrame) -> Pages:
     schedule = read_table(spark, wanted.stores, "schedule")
     columns = ("store", "phys_offset", "topic", "queue_id", "queue_offset", "level", "due_ms")
     messages = read_table(spark, wanted.stores, "messages", (*columns, "body"))
-    marks = messages.where("topic = 'DUEMQ_MIGRATION'")
     proof: list[dict[str, Any]] = []
-    if not marks.isEmpty():
+    if not messages.where(f"topic = '{OWNERSHIP_TOPIC}'").isEmpty():
         proof = rows(proof_totals(migration_proof(verdicts, messages, schedule)))
     return Pages(
         totals=rows(jobs.totals(verdicts)),
@@ -161,10 +161,10 @@ def pages_of(spark: SparkSession, wanted: Wanted, verdicts: DataFrame) -> Pages:
 
 @dataclass(slots=True)
 class Account:
-    """Leaves the row of one run in the ledger.
+    """Row of one run in the ledger.
 
     Attributes:
-        warn: told what kept a row from being written.
+        warn: Receives the cause if a row cannot be written.
     """
 
     ledger: AuditLedger | None
@@ -178,10 +178,10 @@ class Account:
     def begin(
         cls, wanted: Wanted, url: str, *, clock: Clock, salt: bytes, warn: Callable[[str], None]
     ) -> Account:
-        """Open the ledger, if there is one to tell.
+        """Open the ledger, if there is one.
 
         Args:
-            url: of a ledger; empty: the one beside the store; `none`: no row is left.
+            url: Of a ledger; empty: the one of the store; `none`: no row is written.
         Raises:
             LedgerError: The one that `url` names cannot be used.
         """

@@ -1,17 +1,17 @@
 """Continuous audit: a stream of the log, open messages, one row per violation.
 
     log --stream--> records of this batch --+
-    state/<batch-1>: records of open lives --+--> verdicts.audit --> alarms/batch=<n>   violations
+    state/<batch-1>: open records -----------+--> verdicts.audit --> alarms/batch=<n>   violations
                                              |
-                                             +--> state/<n>: records of lives that are open still
+                                             +--> state/<n>: records of messages that are still open
 
-It is the audit itself that judges, so the stream finds what the batch finds. A life is open while
-its message waits, and so long behind its end (or its due time, if it was cancelled) that a second
-delivery would be seen. Both folders are overwritten by batch, and a batch's records are fixed by
-the checkpoint: a restart in the middle writes the same batch again, so each alarm is there once.
+The audit itself judges each batch, so the stream finds what the batch finds. A message is open
+while it is pending, and for `keep_ms` after its end (or its due time, if it was cancelled), so that
+a second delivery is noticed. Both folders are overwritten by batch, and a batch's records are fixed
+by the checkpoint: a restart in the middle writes the same batch again, so each alarm is there once.
 
-What is due is measured at a moment that lies before the log was looked at: what had to be delivered
-until then stands in this batch. With `tickMs` (see `stream`) there is a batch though nothing came.
+What is due is measured at a time before the log was read: all deliveries until then are in this
+batch. With `tickMs` (see `stream`) there are batches although no record was appended.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Alarm = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchConfig:
-    """What a watch keeps to.
+    """Settings of a watch.
 
     Attributes:
-        audit: late_ms and levels_ms; what is overdue the watch says itself.
-        delay_ms: an alarm comes so long after the violation at the latest, and a batch later.
-        keep_ms: so long behind its end a life stays open.
+        audit: late_ms and levels_ms; the watch itself sets as_of_ms.
+        delay_ms: Maximum time from a violation to its alarm, plus one batch.
+        keep_ms: Time that a message stays open after its end.
     """
 
     audit: AuditConfig
@@ -59,7 +59,7 @@ class Watch:
 
     Args:
         home: a folder of its own: checkpoint, state and alarms.
-        told: called with the alarms of a batch once they are written.
+        report: Receives the alarms of a batch once they are written.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Watch:
         home: Path,
         config: WatchConfig,
         clock: Clock,
-        told: Callable[[list[Alarm]], None] = lambda alarms: None,
+        report: Callable[[list[Alarm]], None] = lambda alarms: None,
     ) -> None:
         self._spark, self._home, self._config, self._clock = spark, home, config, clock
-        self._told = told
+        self._report = report
         self._looked_ms: int | None = None
 
     @property
@@ -114,7 +114,7 @@ class Watch:
         )
         self._keep(number, rows, verdicts, found, as_of_ms)
         alarms = [row.asDict() for row in self._spark.read.parquet(path).collect()]
-        self._told(sorted(alarms, key=lambda row: (row["store"], row["root"])))
+        self._report(sorted(alarms, key=lambda row: (row["store"], row["root"])))
         self._looked_ms = self._clock.now_ms()  # the next batch's end is looked for later
         for frame in (verdicts, rows):
             frame.unpersist()
@@ -133,7 +133,7 @@ class Watch:
         stores = rows.groupBy("store_id", "store").agg(
             F.min("phys_offset").alias("log_min"), F.max("store_ms").alias("last_ms")
         )
-        # what the store says of itself is of now, ahead of this batch: nothing has passed anything
+        # the files of the store are newer than this batch: they do not show what has passed by then
         ahead = rows.withColumn("passed", F.lit(0))
         return audit(reader_of(ahead), queues, stores, config)[0]
 
@@ -141,9 +141,9 @@ class Watch:
         self, number: int, rows: DataFrame, verdicts: DataFrame, found: DataFrame, as_of_ms: int
     ) -> None:
         since_ms = as_of_ms - self._config.keep_ms
-        waits = (F.col("deliveries") == 0) & F.col("verdict").isin("pending", "late", "lost")
+        pending = (F.col("deliveries") == 0) & F.col("verdict").isin("pending", "late", "lost")
         until = F.greatest("delivered_ms", "due_ms", "store_ms")
-        still = verdicts.where(waits | (until > since_ms))
+        still = verdicts.where(pending | (until > since_ms))
         folder = self._folder(number)
         _records_of(rows, still).write.mode("overwrite").parquet(f"{folder}/rows")
         open_ones = still.select("store", "root")
@@ -169,14 +169,14 @@ class Watch:
 
 
 def _records_of(rows: DataFrame, histories: DataFrame) -> DataFrame:
-    """Return the records that belong to lives: by unique id, or by where they lie."""
+    """Return the records of messages: by unique id, or by log offset."""
     named = histories.where(F.col("unique_id").isNotNull()).select("store", "unique_id").distinct()
     places = histories.select(
         "store", F.explode(F.array_distinct(F.array("root", "leaf"))).alias("place")
     )
     places = places.where(F.col("place").isNotNull()).distinct()
-    whom = F.coalesce(F.substring_index("cancels", "+", -1), F.col("unique_id"))
-    keyed = rows.withColumns({"_name": whom, "_origin": origin()})
+    name = F.coalesce(F.substring_index("cancels", "+", -1), F.col("unique_id"))
+    keyed = rows.withColumns({"_name": name, "_origin": origin()})
     by_name = keyed.join(
         named.select(F.col("store"), F.col("unique_id").alias("_name")), ["store", "_name"],
         "left_semi",

@@ -134,8 +134,10 @@ class MessageColumns:
         chunk = _Chunk(self, walk, rows)
         if self._roles:
             if ROLE_TOPIC in self._roles and self._roles & PLAIN:
-                waits = np.isin(chunk.roles, PENDING_ROLES)
-                self._note_topics(walk, rows, np.where(waits, chunk.topic_hashes.view(np.int64), 0))
+                pending = np.isin(chunk.roles, PENDING_ROLES)
+                self._note_topics(
+                    walk, rows, np.where(pending, chunk.topic_hashes.view(np.int64), 0)
+                )
             kept = np.isin(chunk.roles, list(self._roles))
             if not kept.any():
                 return None
@@ -154,7 +156,7 @@ class MessageColumns:
         return np.asarray(rows[unusual != 0])
 
     def _note_topics(self, walk: Walk, rows: Rows, hashes: Numbers) -> None:
-        """Remember the names of the real topics of messages that wait; hashes: 0: none."""
+        """Remember the names of the real topics of pending messages; a hash of 0: none."""
         known = np.fromiter(self._names, np.int64, len(self._names))
         new = np.flatnonzero((hashes != 0) & ~np.isin(hashes, known))
         if new.size:
@@ -239,9 +241,9 @@ class _Chunk:
     def roles(self) -> npt.NDArray[np.int32]:
         rows, kinds = self.rows, self.kinds
         named = rows["prepared_offset"] < 0
-        behind = named & (~rows["prepared_offset"] < rows["phys_offset"])
+        copied = named & (~rows["prepared_offset"] < rows["phys_offset"])
         rolled = ~named & (self._number("TIMER_ROLL_TIMES") != ABSENT)
-        marker, copied = self._has("TIMER_DEL_UNIQKEY"), behind | rolled
+        marker, copied = self._has("TIMER_DEL_UNIQKEY"), copied | rolled
         waited = (self.levels > 0) | (self.out_ms != ABSENT)
         roles = np.select(
             [
@@ -277,7 +279,7 @@ class _Chunk:
         return self._number("TIMER_OUT_MS")
 
     @cached_property
-    def waiting(self) -> npt.NDArray[np.bool_]:
+    def redirected(self) -> npt.NDArray[np.bool_]:
         """Whether the record lies in a level's queue or in the timers'."""
         return np.asarray((self.kinds == 1) | (self.kinds == 2))
 
@@ -286,11 +288,11 @@ class _Chunk:
         topics = self._walk.topics
         names = [hash_text(topics.name(at).encode()) for at in range(len(topics))]
         mine = np.array(names, np.uint64)[self.rows["topic_index"]]
-        if not self.waiting.any():
+        if not self.redirected.any():
             return np.asarray(mine)
         real = np.empty(self.rows.size, np.uint64)
         kernels.hashes(self._walk.data, self._starts, self.found[NAMES.index("REAL_TOPIC")], real)
-        return np.where(self.waiting, real, mine)
+        return np.where(self.redirected, real, mine)
 
     @cached_property
     def unit_times(self) -> Numbers:
@@ -320,7 +322,7 @@ class _Chunk:
 
     def _target(self) -> pa.Array:
         queues = self.rows["queue_id"].astype(np.int64)
-        queues = np.where(self.waiting, self._number("REAL_QID"), queues)
+        queues = np.where(self.redirected, self._number("REAL_QID"), queues)
         nowhere = (self.topic_hashes == 0) | (queues == ABSENT)
         return pa.array(mix(self.topic_hashes, queues).view(np.int64), mask=nowhere)
 
@@ -370,7 +372,7 @@ class _Chunk:
         return pa.array(found.astype(np.int32), mask=found == UNKNOWN)
 
     def _other_time(self) -> pa.Array:
-        """Tell of messages of levels whose unit has a time that the level does not promise."""
+        """Return which level messages have a unit with a time that their level does not promise."""
         progress, rows, times = self._made.progress, self.rows, self.unit_times
         found = np.zeros(rows.size, np.bool_)
         known = (self.kinds == 1) & (times >= TIME_MIN)
@@ -380,9 +382,9 @@ class _Chunk:
             mine = np.flatnonzero(known & (rows["queue_id"] == queue_id) & (times != own))
             delay = times[mine] - rows["store_ms"][mine]
             wrong = mine[~np.isin(delay, delays)] if delays else mine[:0]
-            said = progress.promised.get(queue_id, {})
+            promised = progress.promised.get(queue_id, {})
             found[wrong] = [
-                said.get(int(rows[at]["queue_offset"])) != times[at] for at in wrong.tolist()
+                promised.get(int(rows[at]["queue_offset"])) != times[at] for at in wrong.tolist()
             ]
         return pa.array(found)
 

@@ -26,7 +26,7 @@ FSSPEC = "fsspec is not installed, which reads {url}: pip install fsspec and wha
 ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f])")
 
 
-def told(name: str) -> str:
+def printable(name: str) -> str:
     """Return a file's name as text; bytes of it that are none as `\\xff`."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
@@ -60,7 +60,7 @@ class Root:
         return "://" not in self.url or self.url.startswith("file://")
 
     def _at(self, path: str) -> Path:
-        """Return where a path below the root lies; bytes that are no text are told as `told`."""
+        """Return where a path below the root lies; undoes the escapes of `printable`."""
         found = Path(self.url.removeprefix("file://")) / path
         if "\\x" in path and not found.exists():
             return Path(os.fsdecode(ESCAPED.sub(_byte, os.fsencode(found))))
@@ -93,7 +93,7 @@ class Root:
         for path in sorted(directory.iterdir()):
             try:
                 if path.is_file():
-                    kept.append(Entry(f"{below}/{told(path.name)}", path.stat().st_size))
+                    kept.append(Entry(f"{below}/{printable(path.name)}", path.stat().st_size))
             except FileNotFoundError:  # retention removed it meanwhile
                 continue
         return kept
@@ -109,7 +109,7 @@ class Root:
         directory = self._at(below)
         if not directory.is_dir():
             return []
-        return sorted(told(path.name) for path in directory.iterdir() if path.is_dir())
+        return sorted(printable(path.name) for path in directory.iterdir() if path.is_dir())
 
     def _listed(self, below: str, are_files: bool) -> list[tuple[str, int]]:
         """Return (name, size) of files or of directories, as they are now."""

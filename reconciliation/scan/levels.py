@@ -1,7 +1,7 @@
 """Delays of levels: from `messageDelayLevel`, or from the store.
 
-A level message whose queue has lost its unit tells its level, not when it is due. DueMQ keeps the
-levels of a store beside it (config/delayLevels.json); Apache's broker does not.
+A level message whose queue has lost its unit has a level, but no due time. DueMQ keeps the levels
+of a store in config/delayLevels.json; Apache's broker does not.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ def levels_ms_of(text: str) -> tuple[int, ...]:
 
 
 def stored_levels_ms(paths: Sequence[str]) -> dict[tuple[int, ...], list[int]]:
-    """Return the delays that stores had last, and the numbers of the stores that tell them.
+    """Return the newest delays of stores, and the numbers of the stores that have them.
 
-    A store that tells none goes with the others if these agree.
+    A store without any goes with the others if these agree.
     """
-    told: dict[tuple[int, ...], list[int]] = {}
+    found: dict[tuple[int, ...], list[int]] = {}
     for number, levels in enumerate(map(_kept, paths)):
-        told.setdefault(levels, []).append(number)
-    silent = told.pop((), [])
-    if len(told) == 1:
-        told[next(iter(told))] += silent
-    return told
+        found.setdefault(levels, []).append(number)
+    unknown = found.pop((), [])
+    if len(found) == 1:
+        found[next(iter(found))] += unknown
+    return found
 
 
 def tables_of(root: Root) -> tuple[tuple[int, ...], ...]:
-    """Return the delays of all tables of levels that a store of ours tells, the oldest first.
+    """Return the delays of all tables of levels in a store of ours, the oldest first.
 
     Raises:
         UsageError: They cannot be understood.

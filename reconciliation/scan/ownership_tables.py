@@ -1,93 +1,116 @@
-"""Ownership journal as tables: ranges of each step. See `delivery.ownership`.
+"""Ownership journal as tables: the ranges that its records transfer, joined with queue units.
 
-Expressed in SQL functions, so that a worker needs nothing of ours: a mark's body is JSON.
+The driver decodes the records, of which there are few, and applies `delivery.ownership_projection`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
+from delivery.ownership import OWNERSHIP_TOPIC, JournalEntry, Route, Transfer, decode
+from delivery.ownership_projection import Ownership, change_of
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BODY: Final = (
-    "kind string, migration string, level int, first bigint, end bigint, count bigint, "
-    "gone bigint, on boolean, excluded array<array<bigint>>, pending array<array<bigint>>, "
-    "promised map<string, bigint>, target string"
+Journals = Mapping[str, Sequence[JournalEntry]]
+"""Journals of stores, by the store's name."""
+Range = tuple[str, int, int, int, str, dict[int, int]]
+RANGES: Final = (
+    "store string, level int, first bigint, end bigint, migration string, "
+    "promised map<bigint, bigint>"
 )
-HANDOVER, GIVEBACK, ROUTE = "handover", "giveback", "route"
+ROUTES: Final = "store string, level int, migration string, on boolean, mark_at bigint"
 
 
-def marks_of(messages: DataFrame) -> DataFrame:
-    """Return the marks among records: store, at (queue offset), phys_offset, and what they say.
+def read_journals(messages: DataFrame) -> Journals:
+    """Return the journals among records, in order; an action.
 
     Args:
-        messages: store, phys_offset, queue_offset and body of the topic of marks.
+        messages: store, phys_offset, topic, queue_offset and body.
     """
-    body = F.from_json(F.col("body").cast("string"), BODY)
-    found = messages.where("body is not null").select(
-        "store", F.col("queue_offset").alias("at"), "phys_offset", body.alias("mark")
-    )
-    return found.select("store", "at", "phys_offset", "mark.*").where("kind is not null")
+    rows = messages.where((F.col("topic") == OWNERSHIP_TOPIC) & F.col("body").isNotNull())
+    journals: dict[str, list[JournalEntry]] = {}
+    names = ("store", "queue_offset", "phys_offset", "body")
+    for row in rows.select(*names).orderBy("store", "queue_offset").collect():
+        with suppress(ValueError):  # a malformed record transfers nothing
+            record = decode(bytes(row["body"]))
+            entry = JournalEntry(row["queue_offset"], row["phys_offset"], 0, record)
+            journals.setdefault(row["store"], []).append(entry)
+    return journals
 
 
-def owned_by_timers(schedule: DataFrame, mark_messages: DataFrame) -> DataFrame:
-    """Return the units that belong to the timers now: the last mark that names one says so.
+def owned_by_timers(schedule: DataFrame, journals: Journals) -> DataFrame:
+    """Return the units that belong to the timers now.
 
     Args:
-        schedule: that table; mark_messages: see `marks_of`.
+        schedule: Table `schedule`.
     Returns:
-        store, level, queue_offset, migration (whose handover it was).
+        store, level, queue_offset, migration (which transferred the unit).
     """
-    marks = marks_of(mark_messages).where(F.col("kind").isin(HANDOVER, GIVEBACK))
-    named = _named(schedule, marks)
-    last = F.max_by(F.struct("kind", "migration"), "at").alias("last")
-    found = named.groupBy("store", "level", "queue_offset").agg(last)
-    found = found.where(F.col("last.kind") == HANDOVER)
-    return found.select(
-        "store", "level", "queue_offset", F.col("last.migration").alias("migration")
-    )
+    ranges: list[Range] = []
+    for store, journal in journals.items():
+        timers = Ownership()
+        for entry in journal:
+            timers.apply(entry)
+        migrations = {entry.queue_offset: entry.record.migration for entry in journal}
+        ranges += [
+            (store, level, first, end, migrations[at], {})
+            for level, pieces in timers.pieces.items()
+            for first, end, at in pieces
+        ]
+    found = _units_in(schedule, ranges)
+    return found.select("store", "level", "queue_offset", "migration")
 
 
-def handed_over(schedule: DataFrame, mark_messages: DataFrame, migration_id: str = "") -> DataFrame:
-    """Return the units that migrations handed over to the timers, each once.
+def handed_over(schedule: DataFrame, journals: Journals, migration_id: str = "") -> DataFrame:
+    """Return the units that migrations transferred to the timers, each once.
 
     Args:
-        migration_id: of one migration; empty: of all.
+        migration_id: Of one migration; empty: of all.
     Returns:
-        store, migration, level, queue_offset, phys_offset, promised_ms (its queue's due time, or
-        what the mark says where the queue has no time).
+        store, migration, level, queue_offset, phys_offset, promised_ms (the due time in the unit,
+        or that of the record where the unit has none).
     """
-    marks = marks_of(mark_messages).where(F.col("kind") == HANDOVER)
-    if migration_id:
-        marks = marks.where(F.col("migration") == migration_id)
-    named = _named(schedule, marks).where(~F.col("settled"))
-    told = F.element_at("promised", F.col("queue_offset").cast("string"))
-    rows = named.withColumn("promised_ms", F.coalesce(told, "due_ms"))
-    keys = ("store", "migration", "level", "queue_offset")
-    return rows.groupBy(*keys).agg(
+    ranges: list[Range] = []
+    for store, journal in journals.items():
+        for record in (entry.record for entry in journal):
+            change = change_of(record)
+            if change and isinstance(record, Transfer) and migration_id in ("", record.migration):
+                ranges += [
+                    (store, record.level, first, end, record.migration, dict(record.promised))
+                    for first, end in change.gained
+                ]
+    promised = F.element_at("promised", F.col("queue_offset"))
+    rows = _units_in(schedule, ranges).withColumn("promised_ms", F.coalesce(promised, "due_ms"))
+    return rows.groupBy("store", "migration", "level", "queue_offset").agg(
         F.max("phys_offset").alias("phys_offset"), F.max("promised_ms").alias("promised_ms")
     )
 
 
-def _named(schedule: DataFrame, marks: DataFrame) -> DataFrame:
-    """Return units with each mark that names them; `settled`: the mark leaves them out."""
-    said = F.broadcast(marks.select(
-        "store", "level", "at", "kind", "migration", "promised",
-        F.col("first"), F.col("end"), F.coalesce("excluded", F.array()).alias("excluded"),
-    ))  # fmt: skip
-    unit, one = schedule.alias("unit"), said.alias("one")
+def routes_of(schedule: DataFrame, journals: Journals) -> DataFrame:
+    """Return store, level, migration, on and mark_at (log offset) of each change of a route."""
+    rows = [
+        (store, entry.record.level, entry.record.migration, entry.record.on, entry.phys_offset)
+        for store, journal in journals.items()
+        for entry in journal
+        if isinstance(entry.record, Route)
+    ]
+    return schedule.sparkSession.createDataFrame(rows, ROUTES)
+
+
+def _units_in(schedule: DataFrame, ranges: list[Range]) -> DataFrame:
+    """Return units with each range that they lie in."""
+    known = F.broadcast(schedule.sparkSession.createDataFrame(ranges, RANGES))
+    unit, one = schedule.alias("unit"), known.alias("one")
     within = (
         (F.col("unit.store") == F.col("one.store"))
         & (F.col("unit.level") == F.col("one.level"))
         & (F.col("unit.queue_offset") >= F.col("one.first"))
         & (F.col("unit.queue_offset") < F.col("one.end"))
     )
-    settled = F.expr(
-        "exists(one.excluded, r -> unit.queue_offset >= r[0] and unit.queue_offset < r[1])"
-    )
-    return unit.join(one, within).select(
-        "unit.*", "one.at", "one.kind", "one.migration", "one.promised", settled.alias("settled")
-    )
+    return unit.join(one, within).select("unit.*", "one.migration", "one.promised")

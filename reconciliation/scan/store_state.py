@@ -1,12 +1,12 @@
 """State files of a store: positions of levels and timers.
 
     config/delayOffset.json   which units of a level's queue were delivered or decided on
-    marks in the log          which of them belong to the timers (docs/decisions/0019)
-    config/timercheck         the slot that the timers had come to, and what they had taken in
-    timerlog                  what they took in behind its own time (`late_units`)
+    ownership journal         which of them belong to the timers (docs/decisions/0019)
+    config/timercheck         the slot that the timers had reached, and what they had enqueued
+    timerlog                  timers that were enqueued after their own slot (`late_units`)
 
-Read once when a job is planned; workers get it with their part. A message whose holder went by
-its time (`Progress.passed`) and that was not delivered is lost; otherwise it still waits.
+Read once when a job is planned; workers get it with their part. A message is lost if its owner
+passed its due time without a delivery; otherwise it is pending.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the levels and the timers of one store have come.
+    """Progress of the levels and the timers of one store.
 
     Attributes:
         number: the store's place among the paths of a job.
         levels: queue id to the queue offsets that its level is done with; None: unknown.
         owned: queue id to what the timers own; promised: its due times that its queue lacks.
         read_ms: the timers' slot; None: unknown.
-        taken_to: units of the timers' queue before this offset were taken in.
-        late: (n,) sorted log offsets of timers that wait in a later slot than their own.
+        taken_to: Queue offset up to which the timers have enqueued their queue.
+        late: (n,) sorted log offsets of timers that are pending in a later slot than their own.
         log_min: where the log begins.
         delays: level to the delays that it can have, in ms; see `level_times`.
         reach: see `reachable`.
@@ -140,7 +140,7 @@ class Attempts:
 
 
 def read_progress(number: int, root: Root, plan: LogPlan) -> tuple[Progress, list[Finding]]:
-    """Return what a store says, and which of its files could not be read."""
+    """Return the progress of a store, and findings about files that could not be read."""
     attempt = Attempts(root)
     saved = attempt(OFFSETS_FILE, lambda: read_json(root, OFFSETS_FILE))
     taken_to = attempt(
@@ -204,7 +204,7 @@ def read_check(root: Root) -> dict[str, int] | None:
 
 
 def _levels(saved: Any, journal: list[JournalEntry]) -> dict[int, tuple[Range, ...]] | None:
-    """Return what delayOffset.json says the levels are done with."""
+    """Return the queue offsets of delayOffset.json that levels have settled."""
     if not saved.get("offsetTable"):
         return None
     found: dict[int, list[Range]] = {}
@@ -225,7 +225,7 @@ def _levels(saved: Any, journal: list[JournalEntry]) -> dict[int, tuple[Range, .
 def _owned(
     journal: list[JournalEntry], taken_to: int
 ) -> tuple[dict[int, tuple[Owned, ...]], dict[int, Mapping[int, int]]]:
-    """Return what the timers own, by queue id, and the due times that marks promise."""
+    """Return what the timers own, by queue id, and the due times in the journal."""
     timers = Ownership()
     for entry in journal:
         timers.apply(entry)
@@ -238,7 +238,7 @@ def _owned(
 
 
 def read_journal(root: Root, plan: LogPlan) -> Iterator[JournalEntry]:
-    """Yield the marks of migrations that are retained, in order; those damaged are left out.
+    """Yield the retained entries of the ownership journal, in order, without damaged ones.
 
     Raises:
         OSError: A file cannot be read.

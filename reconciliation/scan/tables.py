@@ -46,12 +46,12 @@ MESSAGES: Final[Columns] = (
     # what the audit joins on: numbers instead of texts; hashes have 64 bits
     ("store_id", "int"),  # the store's place among the paths
     ("role", "int"),  # what the record is to the audit: ROLE_*
-    ("topic_hash", "bigint"),  # of real_topic where a message waits, of topic elsewhere
+    ("topic_hash", "bigint"),  # of real_topic for a pending message, of topic elsewhere
     ("target", "bigint"),  # the same with the queue; null: it names none
     ("identity", "bigint"),  # what brokers copy from record to record
     ("name_hash", "bigint"),  # of real_topic+unique_id; of a marker: of what it names so
     ("unit_ms", "bigint"),  # of a level's message: the due time in its queue's unit
-    ("passed", "int"),  # 1: its holder has gone by its time; 0: not yet; null: unknown
+    ("passed", "int"),  # 1: its owner has passed its due time; 0: not yet; null: unknown
     ("other_time", "boolean"),  # of a level's message: its unit has another time than its level
     ("queued", "boolean"),  # a unit of its queue names it; null: not looked at
     ("file", "string"),  # where the record lies, or what is no record
@@ -129,7 +129,7 @@ STORES: Final[Columns] = (
     ("last_ms", "bigint"),  # when its last record was stored; the timers' slot if that is later
     ("log_ms", "bigint"),  # when its last record was stored
 )
-TALLIES: Final[Columns] = (  # messages that wait and deliveries, packed: see `tallies`
+TALLIES: Final[Columns] = (  # pending messages and deliveries, packed: see `plain_sums`
     ("bucket", "int"),
     ("packed", "binary"),
 )

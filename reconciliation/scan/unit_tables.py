@@ -1,4 +1,4 @@
-"""Tables beside the log: queues, timer log, wheel, cursors, index."""
+"""Tables of the files derived from the log: queues, timer log, wheel, cursors, index."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def read_units(
     """Yield the columns of a segment, piece by piece: arrays, or one value for all rows.
 
     A file that cannot be read is one row of nothing but its place and `damage`, in tables that
-    have that column and where it is asked for. Elsewhere it has no rows; `findings` tells it.
+    have that column and where it is asked for. Elsewhere it has no rows; it is a row of `findings`.
 
     Args:
         columns: what is asked for: `found` takes a look at the log.
@@ -242,7 +242,7 @@ READERS: Final[Mapping[str, Callable[[Segment], Iterator[Values]]]] = {
 
 
 def read_cursors(root: Root) -> Iterator[Values]:
-    """Yield a row for each position that a broker has written down; `findings` tells the others."""
+    """Yield a row for each position that a broker has written down; the others are findings."""
     store = root.url
     with suppress(*BAD_INPUT):
         levels = read_json(root, OFFSETS_FILE).get("offsetTable", {})

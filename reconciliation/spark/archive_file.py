@@ -61,7 +61,7 @@ class ClassArchive:
 
     @property
     def options(self) -> str:
-        """What Java is told to use it; empty: it is not there."""
+        """Options with which Java uses it; empty: it is not there."""
         file = self.file
         return f'{QUIET} {CHECKED} -XX:SharedArchiveFile="{file}"' if file else ""
 

@@ -6,7 +6,7 @@
                       cursors, index, findings, stores, tallies
     topics            only these, separated by commas                             all
     fromMs, untilMs   only records stored in fromMs <= time < untilMs             all
-    startOffset       only records at this log offset or behind it                0
+    startOffset       only records at this log offset or after it                 0
     endOffset         only records before this log offset                         the log's end
     partitionBytes    of the files that one task reads                            64 MiB
     checkBody         whether bodies are compared with their CRC (`damage`);      true

@@ -42,7 +42,7 @@ def read_table(
     """Return some columns of a table, all of them by default. Options: see `source`.
 
     Args:
-        stores: the moment to read, of each path (`data_source.plan_store`); None: now. Where Spark
+        stores: State of each path to read (`planned_store.plan_store`); None: now. Where Spark
             Connect is between, the server looks when the table is used, as for `spark.read`.
     Raises:
         UsageError: A path has no store, or an option is wrong.

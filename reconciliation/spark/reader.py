@@ -39,9 +39,9 @@ from timer_store.layout import UNIT_BYTES
 
 NO_PROGRESS: Final = Progress()
 NEED_PROGRESS: Final = frozenset({"passed", "unit_ms", "other_time", "queued"})
-"""Columns of `messages` for which a worker has to know how far a store has come."""
+"""Columns of `messages` for which a worker needs the progress of a store."""
 OF_PROGRESS: Final = ("messages", "findings", "stores", "tallies")
-"""Tables that tell how far a store has come."""
+"""Tables that need the progress of a store."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class StoreReader(DataSourceReader):
     """Plans the parts of a table, and reads one of them.
 
     Args:
-        stores: the moment to read, of each path; None: that of planning.
+        stores: State of each path to read; None: that at planning.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class StoreReader(DataSourceReader):
     def _segments(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
         try:
             return self._segments_of(root, plan)
-        except OSError:  # a directory: `findings` tells it
+        except OSError:  # a directory: a row of `findings`
             return [], []
 
     def _segments_of(self, root: Root, plan: LogPlan) -> tuple[list[Segment], list[Finding]]:
