@@ -16,7 +16,7 @@ from typing import Any
 from message_store.log.record import decode_record
 from reconciliation.audit.verdicts import AUDITED
 from reconciliation.scan.options import parse_options
-from reconciliation.scan.roles import ROLE_DELIVERY
+from reconciliation.scan.roles import Role
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import Part, StoreReader
 
@@ -88,7 +88,7 @@ def joined(store: str) -> Counter[str]:
     reader = _reader("audit", store)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     rows: Any = pa.Table.from_batches(batches).to_pandas()
-    is_sent = rows["role"] == ROLE_DELIVERY
+    is_sent = rows["role"] == Role.DELIVERY
     rows["key"] = rows["phys_offset"].where(~is_sent, -rows["prepared_offset"] - 1)
     both = rows[~is_sent].merge(rows[is_sent], on="key", how="outer", suffixes=("", "_sent"))
     same = (both["target"] == both["target_sent"]) & (both["body_crc"] == both["body_crc_sent"])

@@ -109,7 +109,7 @@ def plan(wanted: Wanted, where: Where, *, as_json: bool) -> None:
     """Print what a migration would move, counted from the files."""
     from reconciliation.audit.verdicts import SCHEDULE_TOPIC
     from reconciliation.jobs.jobs import PLAN_COLUMNS, backfill_plan
-    from reconciliation.scan.roles import ROLE_GAP
+    from reconciliation.scan.roles import Role
     from reconciliation.spark.read import read_table
 
     as_of_ms = SystemClock().now_ms() if wanted.as_of_ms is None else wanted.as_of_ms
@@ -122,7 +122,7 @@ def plan(wanted: Wanted, where: Where, *, as_json: bool) -> None:
             as_of_ms=as_of_ms,
         )
         places = ("store", "phys_offset", "damage")
-        gaps = read_table(spark, wanted.stores, "messages", places, roles=ROLE_GAP)
+        gaps = read_table(spark, wanted.stores, "messages", places, roles=Role.GAP)
         queues = read_table(spark, wanted.stores, "consume_queue", places, topics=SCHEDULE_TOPIC)
         unread = gaps.unionByName(queues.where("damage is not null"))
         return {"levels": _rows(levels), "unread": _rows(unread.orderBy(*places))}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from reconciliation.scan.roles import ROLE_LEVEL_COPY, ROLE_TIMER_COPY
+from reconciliation.scan.roles import Role
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +38,7 @@ def find_roots(rows: DataFrame) -> Roots | None:
         rows: of `verdicts._keyed`; a copy lies after its origin, else it has another role.
     """
     copies = rows.where(
-        F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY) & F.col("origin").isNotNull()
+        F.col("role").isin(Role.LEVEL_COPY, Role.TIMER_COPY) & F.col("origin").isNotNull()
     ).select("key", "at", (F.col("key") - F.col("at") + F.col("origin")).alias("up"))
     copies = copies.localCheckpoint()
     if copies.isEmpty():

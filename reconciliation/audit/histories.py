@@ -7,19 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from reconciliation.audit.plain_histories import HISTORY
-from reconciliation.scan.roles import (
-    PENDING_ROLES,
-    ROLE_DECISION,
-    ROLE_DELIVERY,
-    ROLE_GONE,
-    ROLE_LEVEL,
-    ROLE_LEVEL_COPY,
-    ROLE_MARK,
-    ROLE_MARKER,
-    ROLE_PAST,
-    ROLE_QUARANTINE,
-    ROLE_UNIT,
-)
+from reconciliation.scan.roles import PENDING_ROLES, Role
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,11 +21,11 @@ def whole_histories(events: DataFrame) -> DataFrame:
             keys.
     """
     role, at = F.col("role"), F.col("at")
-    is_held, is_sent = role.isin(*PENDING_ROLES), role == ROLE_DELIVERY
-    parked = role == ROLE_QUARANTINE
-    decides = role.isin(ROLE_MARK, ROLE_MARKER, ROLE_DECISION)
+    is_held, is_sent = role.isin(*PENDING_ROLES), role == Role.DELIVERY
+    parked = role == Role.QUARANTINE
+    decides = role.isin(Role.MARK, Role.MARKER, Role.DECISION)
     cancels = decides & (F.col("first_copy").isNull() | (at < F.col("first_copy")))
-    marks = role.isin(ROLE_MARK, ROLE_DECISION)
+    marks = role.isin(Role.MARK, Role.DECISION)
     copied = is_held & (F.col("key") != F.col("root")) & F.col("rolls").isNull()
     held = F.struct(
         at.alias("at"), "role", "store_ms", "level", "due_ms", "topic_hash", "queue_id", "body",
@@ -53,9 +41,9 @@ def whole_histories(events: DataFrame) -> DataFrame:
         F.max(F.when(is_held, held)).alias("leaf"),
         F.count(F.when(is_held, 1)).alias("held"),
         F.count(F.when(copied, 1)).alias("moves"),
-        F.count(F.when(role == ROLE_UNIT, 1)).alias("units"),
-        F.count(F.when(role == ROLE_GONE, 1)).alias("gone_units"),
-        F.count(F.when(role == ROLE_PAST, 1)).alias("past_units"),
+        F.count(F.when(role == Role.UNIT, 1)).alias("units"),
+        F.count(F.when(role == Role.GONE, 1)).alias("gone_units"),
+        F.count(F.when(role == Role.PAST, 1)).alias("past_units"),
         F.min(F.when(is_sent, sent)).alias("sent"),
         F.count(F.when(is_sent, 1)).alias("deliveries"),
         F.count(F.when(parked, 1)).alias("parked"),
@@ -72,7 +60,7 @@ def _facts(histories: DataFrame) -> DataFrame:
     before_end = F.col("ended_at").isNull() | (F.col("cancelled_at") < F.col("ended_at"))
     other_time = ~F.col("leaf.due_ms").eqNullSafe(F.col("first.due_ms"))
     elsewhere = F.col("sent.target") != F.col("leaf.target")
-    is_level = F.col("leaf.role").isin(ROLE_LEVEL, ROLE_LEVEL_COPY)
+    is_level = F.col("leaf.role").isin(Role.LEVEL, Role.LEVEL_COPY)
     made = {
         "leaf_at": F.col("leaf.at"),
         "store_ms": F.col("first.store_ms"),

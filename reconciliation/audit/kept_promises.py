@@ -20,13 +20,7 @@ from reconciliation.audit.plain_histories import history_of_sums
 from reconciliation.audit.plain_sums import SUMS, add_up, touch
 from reconciliation.audit.rules import judge
 from reconciliation.audit.tally import SENT, UNUSUAL
-from reconciliation.scan.roles import (
-    ROLE_CANDIDATE,
-    ROLE_CLOCK,
-    ROLE_LEVEL_COPY,
-    ROLE_MARKER,
-    ROLE_TIMER_COPY,
-)
+from reconciliation.scan.roles import Role
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,7 +28,7 @@ if TYPE_CHECKING:
     from reconciliation.audit.verdicts import Survey
 
 WHOLE: Final = frozenset(
-    {ROLE_LEVEL_COPY, ROLE_TIMER_COPY, ROLE_MARKER, ROLE_CANDIDATE, ROLE_CLOCK}
+    {Role.LEVEL_COPY, Role.TIMER_COPY, Role.MARKER, Role.CANDIDATE, Role.CLOCK}
 )
 """Roles that make the audit examine every message of a store."""
 KEPT: Final = ("ok", "pending", "removed")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from reconciliation.scan.roles import ROLE_DELIVERY
+from reconciliation.scan.roles import Role
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Found:
     """Attributes:
     rolled, marked: with origins; a marker has a row for each timer it names, maybe none.
-    delivered: candidates that are deliveries, as ROLE_DELIVERY.
+    delivered: candidates that are deliveries, as Role.DELIVERY.
     """
 
     rolled: DataFrame
@@ -83,7 +83,7 @@ def _delivered(candidates: DataFrame, held: DataFrame) -> DataFrame:
     mine = mine.withColumn("place", F.least("number", "places")).drop("places", "number")
     made = mine.join(known.drop("places"), ["store_id", "identity", "place"])
     made = made.where(F.col("found") < F.col("phys_offset"))
-    made = made.withColumns({"origin": F.col("found"), "role": F.lit(ROLE_DELIVERY)})
+    made = made.withColumns({"origin": F.col("found"), "role": F.lit(Role.DELIVERY)})
     return made.select(*candidates.columns)
 
 

@@ -30,7 +30,7 @@ from reconciliation.audit.tally import (
     STORE_BITS,
     record_tally,
 )
-from reconciliation.scan.roles import ROLE_DELIVERY, ROLE_PAST
+from reconciliation.scan.roles import Role
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -48,9 +48,9 @@ def plain_message_histories(events: DataFrame) -> DataFrame:
     """Return `HISTORY` of messages that only deliveries ended.
 
     Args:
-        events: of `verdicts._keyed`, roles ROLE_LEVEL, ROLE_TIMER, ROLE_DELIVERY and ROLE_PAST.
+        events: of `verdicts._keyed`, roles Role.LEVEL, Role.TIMER, Role.DELIVERY and Role.PAST.
     """
-    sent, past = F.col("role") == ROLE_DELIVERY, F.col("role") == ROLE_PAST
+    sent, past = F.col("role") == Role.DELIVERY, F.col("role") == Role.PAST
 
     def of_held(name: str) -> Column:
         return F.max(F.when(~sent & ~past, F.col(name)))

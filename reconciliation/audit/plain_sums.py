@@ -37,7 +37,7 @@ from reconciliation.audit.tally import (
     UNUSUAL,
     record_tally,
 )
-from reconciliation.scan.roles import ROLE_DELIVERY, ROLE_LEVEL
+from reconciliation.scan.roles import Role
 from reconciliation.scan.tables import TIME_MIN
 
 Numbers = npt.NDArray[np.int64]
@@ -75,7 +75,7 @@ def pack(column: Callable[[str], pa.Array]) -> Packed:
         column: Returns one of NEEDED.
     """
     column = cache(column)
-    sent = _numbers(column("role")) == ROLE_DELIVERY
+    sent = _numbers(column("role")) == Role.DELIVERY
     at, prepared = _numbers(column("phys_offset")), _numbers(column("prepared_offset"))
     place = np.where(sent & (~prepared < PLACE_MAX), ~prepared, at)  # further is no log: its own
     key = place | (_numbers(column("store_id")) << STORE_BITS)
@@ -188,7 +188,7 @@ def _counted_past(rows: Packed) -> Packed:
 
 def _due_ms(column: Callable[[str], pa.Array], sent: Flags) -> tuple[Numbers, Flags]:
     """Return due times, 0 where one is unknown here, and which pending records lack one."""
-    level = _numbers(column("role")) == ROLE_LEVEL
+    level = _numbers(column("role")) == Role.LEVEL
     in_queue, own = column("unit_ms"), column("due_ms")
     due_ms = np.where(level, _numbers(in_queue), _numbers(own))
     known = np.where(level, _there(in_queue) & (due_ms >= TIME_MIN), _there(own))

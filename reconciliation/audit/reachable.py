@@ -40,10 +40,10 @@ def read_reach(root: Root) -> Reach:
     Raises:
         OSError: A file cannot be read.
     """
-    _, marks, _ = newest_marks(_small_file(root, MARK_FILE))
+    _, marks, _ = newest_marks(root.small_file(MARK_FILE) or b"")
     if marks is not None:
         return Reach(marks.durable)
-    data = _small_file(root, CHECKPOINT_FILE)
+    data = root.small_file(CHECKPOINT_FILE) or b""
     if len(data) < CHECKPOINT.itemsize or "CURRENT" in _names(root, "consumequeue"):
         return Reach()  # no broker's store, or queues in a database
     if "abort" not in _names(root, ""):
@@ -54,12 +54,6 @@ def read_reach(root: Root) -> Reach:
 
 def _names(root: Root, below: str) -> set[str]:
     return {entry.name for entry in root.files(below)}
-
-
-def _small_file(root: Root, path: str) -> bytes:
-    below, _, name = path.rpartition("/")
-    sizes = {entry.name: entry.size for entry in root.files(below)}
-    return root.read(path, 0, sizes[name]).tobytes() if sizes.get(name) else b""
 
 
 class Reached:

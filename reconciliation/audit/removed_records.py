@@ -21,7 +21,7 @@ import pyarrow as pa
 from reconciliation.scan.files import Root
 from reconciliation.scan.place_rows import gone_rows
 from reconciliation.scan.planning import LogPlan, Segment
-from reconciliation.scan.roles import ROLE_GONE, ROLE_PAST
+from reconciliation.scan.roles import Role
 from reconciliation.scan.store_state import AHEAD, Progress
 from reconciliation.scan.unit_tables import SCHEDULE_TOPIC, queue_segments, read_units
 
@@ -65,6 +65,6 @@ def read_gone(
     """Yield the rows of `messages` about units that point before the log."""
     for segment in segments:
         for pending, settled in gone_units(segment, progress):
-            for offsets, role in ((pending, ROLE_GONE), (settled, ROLE_PAST)):
+            for offsets, role in ((pending, Role.GONE), (settled, Role.PAST)):
                 if offsets.size and role in roles:
                     yield gone_rows(schema, progress.number, offsets, role)

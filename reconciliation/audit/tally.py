@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol, TypeVar
 
-from reconciliation.scan.roles import ROLE_DELIVERY, ROLE_LEVEL, ROLE_PAST
+from reconciliation.scan.roles import Role
 
 HURT, NO_TARGET, LEVEL, KNOWN, PASSED, UNUSUAL, TOUCHED, OTHER_TIME = 8, 9, 10, 11, 12, 13, 14, 15
 NO_UNIT, PAST, SENT, SENT_HURT, SENT_AWAY = 16, 17, 32, 48, 56
@@ -58,12 +58,12 @@ def record_tally(rows: Records[V]) -> V:
         1,
         (hurt, HURT),
         (rows.is_null("target"), NO_TARGET),
-        (rows.equals("role", ROLE_LEVEL), LEVEL),
+        (rows.equals("role", Role.LEVEL), LEVEL),
         (rows.invert(rows.is_null("passed")), KNOWN),
         (rows.equals("passed", 1), PASSED),
         (rows.equals("other_time", True), OTHER_TIME),
         (away, NO_UNIT),
     )
     delivery = rows.bits(1 << SENT, (hurt, SENT_HURT), (away, SENT_AWAY))
-    others = rows.choose(rows.equals("role", ROLE_PAST), rows.bits(1 << PAST), pending)
-    return rows.choose(rows.equals("role", ROLE_DELIVERY), delivery, others)
+    others = rows.choose(rows.equals("role", Role.PAST), rows.bits(1 << PAST), pending)
+    return rows.choose(rows.equals("role", Role.DELIVERY), delivery, others)

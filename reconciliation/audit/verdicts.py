@@ -31,24 +31,7 @@ from reconciliation.audit.origins import with_origins
 from reconciliation.audit.plain_histories import plain_message_histories, tally_column
 from reconciliation.audit.rules import judge
 from reconciliation.audit.tally import PLACE_MAX, STORE_BITS
-from reconciliation.scan.roles import (
-    PENDING_ROLES,
-    PLAIN,
-    RARE,
-    ROLE_CANDIDATE,
-    ROLE_CLOCK,
-    ROLE_DELIVERY,
-    ROLE_GAP,
-    ROLE_GONE,
-    ROLE_LEVEL,
-    ROLE_LEVEL_COPY,
-    ROLE_MARKER,
-    ROLE_PAST,
-    ROLE_QUARANTINE,
-    ROLE_TIMER_COPY,
-    ROLE_TOPIC,
-    ROLE_UNIT,
-)
+from reconciliation.scan.roles import PENDING_ROLES, PLAIN, RARE, Role
 from reconciliation.scan.tables import CLOCK_SET_BACK, TIME_MIN
 
 if TYPE_CHECKING:
@@ -79,9 +62,9 @@ COLUMNS: Final = tuple(dict.fromkeys((
     "level", "due_ms", "out_ms", "rolls", "cancels", "properties_hash",
 )))  # fmt: skip
 """The columns of `messages` for jobs that need all that an audit reads in one table."""
-PLACES: Final = frozenset({ROLE_GAP, ROLE_CLOCK, ROLE_UNIT})
+PLACES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})
 """Roles of what `Survey.unread` has."""
-TOUCHING: Final = frozenset({*range(RARE, ROLE_GAP), ROLE_UNIT, ROLE_GONE}) - {ROLE_TOPIC}
+TOUCHING: Final = frozenset({*range(RARE, Role.GAP), Role.UNIT, Role.GONE}) - {Role.TOPIC}
 """Roles of records that make the audit judge a message by its complete history."""
 BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold
 NAMES_MAX: Final = 8  # topics that are told apart without a join
@@ -150,7 +133,7 @@ def look(
 ) -> Survey:
     """Find all rare records; an action. Arguments: see `audit`."""
     config = config or AuditConfig()
-    looked_for = (*range(RARE, ROLE_GAP + 1), ROLE_CLOCK, ROLE_GONE)
+    looked_for = (*range(RARE, Role.GAP + 1), Role.CLOCK, Role.GONE)
     rare = messages((*AUDITED, *RARE_COLUMNS), looked_for).unionByName(
         _lost_units(queues), allowMissingColumns=True
     )
@@ -159,7 +142,7 @@ def look(
     plain, found = _events(messages, rare, met, config)
     touched, events = None, None
     if met & TOUCHING:
-        units = rare.where((F.col("role") == ROLE_UNIT) & F.col("damage").isNull())
+        units = rare.where((F.col("role") == Role.UNIT) & F.col("damage").isNull())
         lost = units.select(
             _key("phys_offset").alias("key"), "role", F.col("phys_offset").alias("at")
         )
@@ -167,7 +150,7 @@ def look(
         touched = _touched(found)
     if touched is not None:
         events = plain.unionByName(found, allowMissingColumns=True).join(touched, "key")
-    known = stores.join(_steps(rare), "store_id", "left") if ROLE_CLOCK in met else stores
+    known = stores.join(_steps(rare), "store_id", "left") if Role.CLOCK in met else stores
     return Survey(messages, known, config, rare, frozenset(met), names, plain, touched, events)
 
 
@@ -197,7 +180,7 @@ def audit(
 
 def _met(survey: DataFrame) -> tuple[set[int], dict[int, str]]:
     """Return the roles that were met, and the names of topics by their hash; an action."""
-    is_name = F.col("role") == ROLE_TOPIC
+    is_name = F.col("role") == Role.TOPIC
     names = (F.when(is_name, F.col(name)).alias(name) for name in ("topic_hash", "topic"))
     rows = survey.select("role", *names).distinct().collect()
     return {row["role"] for row in rows}, {
@@ -223,14 +206,14 @@ def reader_of(messages: DataFrame) -> Reader:
 
     def read(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
         found = messages.where(F.col("role").isin(*roles))
-        if ROLE_TOPIC in roles:
+        if Role.TOPIC in roles:
             name = F.when(F.col("role").isin(*PENDING_ROLES), F.col("real_topic")).otherwise(
                 F.col("topic")
             )
             names = messages.where("topic_hash is not null").select(
                 "topic_hash", name.alias("topic")
             )
-            names = names.distinct().withColumn("role", F.lit(ROLE_TOPIC))
+            names = names.distinct().withColumn("role", F.lit(Role.TOPIC))
             found = found.unionByName(names, allowMissingColumns=True)
         return found.select(*columns)
 
@@ -247,7 +230,7 @@ def _lost_units(queues: DataFrame) -> DataFrame:
     held = queues.where(F.col("topic").isin(SCHEDULE_TOPIC, TIMER_TOPIC))
     lost = held.where(~F.col("found") | F.col("damage").isNotNull())
     return lost.select(
-        "store_id", "phys_offset", "damage", F.lit(ROLE_UNIT).alias("role"),
+        "store_id", "phys_offset", "damage", F.lit(Role.UNIT).alias("role"),
         F.concat(F.lit("consumequeue/"), F.col("topic")).alias("file"),
         (F.col("queue_offset") * 20).alias("file_offset"),
         F.lit("a queue's file cannot be read").alias("note"),
@@ -256,8 +239,8 @@ def _lost_units(queues: DataFrame) -> DataFrame:
 
 def _unread(survey: DataFrame, stores: DataFrame) -> DataFrame:
     """Return the places that could not be read, and those where the clock was set back."""
-    kind = F.when(F.col("role") == ROLE_CLOCK, CLOCK_SET_BACK).otherwise(F.col("damage"))
-    gaps = survey.where(F.col("role").isin(ROLE_GAP, ROLE_CLOCK, ROLE_UNIT))
+    kind = F.when(F.col("role") == Role.CLOCK, CLOCK_SET_BACK).otherwise(F.col("damage"))
+    gaps = survey.where(F.col("role").isin(Role.GAP, Role.CLOCK, Role.UNIT))
     gaps = gaps.withColumn("damage", kind).where("damage is not null").drop("store")
     found = gaps.join(F.broadcast(stores.select("store_id", "store")), "store_id", "left")
     return found.select(
@@ -270,7 +253,7 @@ def _steps(rare: DataFrame) -> DataFrame:
 
     A step counts only if many records show it: one record with another time excuses nothing.
     """
-    found = rare.where((F.col("role") == ROLE_CLOCK) & (F.col("passed") == 1))
+    found = rare.where((F.col("role") == Role.CLOCK) & (F.col("passed") == 1))
     back = F.struct(
         F.col("phys_offset").alias("at"), (F.col("out_ms") - F.col("store_ms")).alias("ms")
     )
@@ -283,21 +266,21 @@ def _events(
     messages: Reader, rare: DataFrame, roles: set[int], config: AuditConfig
 ) -> tuple[DataFrame, DataFrame]:
     """Return the records of plain messages, and all other records, with their keys."""
-    plain = messages(AUDITED, sorted(PLAIN | {ROLE_PAST}))
-    by_place = (F.col("role") < ROLE_MARKER) | (F.col("role") == ROLE_GONE)
+    plain = messages(AUDITED, sorted(PLAIN | {Role.PAST}))
+    by_place = (F.col("role") < Role.MARKER) | (F.col("role") == Role.GONE)
     named = rare.where(by_place)
-    nameless = (F.col("origin").isNull()) & F.col("role").isin(ROLE_LEVEL_COPY, ROLE_TIMER_COPY)
+    nameless = (F.col("origin").isNull()) & F.col("role").isin(Role.LEVEL_COPY, Role.TIMER_COPY)
     plain, rare = _with_origin(plain), _with_origin(rare)
-    if not roles & {ROLE_LEVEL_COPY, ROLE_TIMER_COPY, ROLE_MARKER, ROLE_CANDIDATE}:
+    if not roles & {Role.LEVEL_COPY, Role.TIMER_COPY, Role.MARKER, Role.CANDIDATE}:
         return _keyed(plain, config), _keyed(_with_origin(named), config)
     held = _with_origin(messages((*AUDITED, "identity", "name_hash"), PENDING_ROLES))
-    ended = plain.where(F.col("role") == ROLE_DELIVERY).select("store_id", "origin")
+    ended = plain.where(F.col("role") == Role.DELIVERY).select("store_id", "origin")
     ended = ended.unionByName(
-        rare.where(F.col("role") == ROLE_QUARANTINE).select("store_id", "origin")
+        rare.where(F.col("role") == Role.QUARANTINE).select("store_id", "origin")
     )
     found = with_origins(
-        rare.where(nameless), rare.where(F.col("role") == ROLE_CANDIDATE),
-        rare.where(F.col("role") == ROLE_MARKER), held, ended,
+        rare.where(nameless), rare.where(F.col("role") == Role.CANDIDATE),
+        rare.where(F.col("role") == Role.MARKER), held, ended,
     )  # fmt: skip
     rest = rare.where(by_place & ~nameless)
     rest = rest.unionByName(found.rolled).unionByName(found.marked)
@@ -337,12 +320,12 @@ def _delay(config: AuditConfig) -> Column:
 def _keyed(rows: DataFrame, config: AuditConfig) -> DataFrame:
     """Return the columns that histories need, numbers only; `due_ms` is the promised time."""
     held = F.col("role").isin(*PENDING_ROLES)
-    own = held | F.col("role").isin(ROLE_GONE, ROLE_PAST)
+    own = held | F.col("role").isin(Role.GONE, Role.PAST)
     store_ms = F.greatest(F.least("store_ms", F.lit(MS_MAX)), F.lit(0))  # damaged ones, too
     by_table = store_ms + _delay(config)
     in_queue = F.when(F.col("unit_ms").between(TIME_MIN, MS_MAX), F.col("unit_ms"))
     promised = F.when(F.col("out_ms").isNull(), F.col("due_ms"))
-    is_level = F.col("role").isin(ROLE_LEVEL, ROLE_LEVEL_COPY)
+    is_level = F.col("role").isin(Role.LEVEL, Role.LEVEL_COPY)
     due_ms = F.when(is_level, F.coalesce(in_queue, promised, by_table)).otherwise(F.col("due_ms"))
     body = F.shiftleft(F.col("body_crc").cast("bigint"), 32).bitwiseXOR(
         F.col("body_len").cast("bigint")

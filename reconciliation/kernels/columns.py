@@ -2,7 +2,7 @@
 
 follow      from record to record without decoding: where a chain of them leads
 walk        records one after the other, with their topics
-glance      which records may be more than a message that waits, or its delivery
+glance      which records may be more than a pending message, or its delivery
 check       whether bodies are sound
 spans       where the values of known properties lie, and one hash of all the others
 numbers     decimal values of one property
@@ -24,18 +24,32 @@ from message_store.kernels.memory import load_u8, trailing_zeros
 from message_store.kernels.properties import parse_number
 from message_store.kernels.scan import STOP_FULL, read_frame
 from message_store.kernels.topics import find_topic
-from message_store.layout import DAMAGE_BODY_CRC, SYS_BORN_IPV6, SYS_STORE_IPV6
+from message_store.layout import (
+    DAMAGE_BODY_CRC,
+    IPV6_EXTRA_BYTES,
+    RECORD_HEAD,
+    SYS_BORN_IPV6,
+    SYS_STORE_IPV6,
+)
 from message_store.queues.topic_table import TopicArrays
 
 Rows = npt.NDArray[Any]
 Words = npt.NDArray[np.uint64]
 SEEN_MAX = 64  # properties of one record among which equal names are looked for
 SLOTS = 64  # of the table of known names: a name's slot is its hash's highest six bits
+KIND_OTHER, KIND_LEVEL, KIND_TIMER, KIND_DECISION, KIND_QUARANTINE = 0, 1, 2, 3, 4
+"""Kinds of topics; those of other topics hold deliveries."""
+NAME_END, ENTRY_END, PLUS = ord("\x01"), ord("\x02"), ord("+")
+CRC_MASK = 0x7FFFFFFF  # Apache clears the sign bit of a CRC
+_FIELDS = RECORD_HEAD.fields or {}
+_AT = {name: int(_FIELDS[name][1]) for name in _FIELDS}
+BODY_CRC_AT, FLAG_AT, BORN_MS_AT = _AT["body_crc"], _AT["flag"], _AT["born_ms"]
+RECONSUME_AT = _AT["reconsume_times"]
 
 
 @kernel
 def follow(data: Bytes, pos: int, until: int, base: int, row: Any) -> Any:
-    """Go from record to record until one starts at or behind `until`.
+    """Go from record to record until one starts at or after `until`.
 
     Args:
         data: data[0] is log offset `base`.
@@ -77,8 +91,8 @@ def check(data: Bytes, base: int, rows: Rows) -> None:
     for i in range(rows.size):
         if rows[i]["body_len"] > 0:
             pos = rows[i]["phys_offset"] - base
-            crc = crc32(data, pos + rows[i]["body_pos"], rows[i]["body_len"]) & 0x7FFFFFFF
-            if crc != get_i4(data, pos + 8):
+            crc = crc32(data, pos + rows[i]["body_pos"], rows[i]["body_len"]) & CRC_MASK
+            if crc != get_i4(data, pos + BODY_CRC_AT):
                 rows[i]["damage"] = DAMAGE_BODY_CRC
 
 
@@ -97,12 +111,13 @@ def heads(data: Bytes, base: int, rows: Rows, out: Any) -> None:
     for i in range(rows.size):
         pos = rows[i]["phys_offset"] - base
         sys_flag = rows[i]["sys_flag"]
-        extra = 12 if sys_flag & SYS_BORN_IPV6 else 0
-        extra += 12 if sys_flag & SYS_STORE_IPV6 else 0
-        out[i, 0] = get_i8(data, pos + 40)
-        out[i, 1] = get_i4(data, pos + 16)
-        out[i, 2] = get_i4(data, pos + 72 + extra)
-        out[i, 3] = get_i4(data, pos + 8)
+        # an IPv6 address of either host moves all fields after it
+        extra = IPV6_EXTRA_BYTES if sys_flag & SYS_BORN_IPV6 else 0
+        extra += IPV6_EXTRA_BYTES if sys_flag & SYS_STORE_IPV6 else 0
+        out[i, 0] = get_i8(data, pos + BORN_MS_AT)
+        out[i, 1] = get_i4(data, pos + FLAG_AT)
+        out[i, 2] = get_i4(data, pos + RECONSUME_AT + extra)
+        out[i, 3] = get_i4(data, pos + BODY_CRC_AT)
 
 
 @kernel
@@ -191,8 +206,8 @@ def spans(
         end = pos + rows[i]["prop_len"]
         count = 0
         while pos < end:
-            stop = find_byte(data, pos, end, 2)
-            name_end = find_byte(data, pos, stop, 1)
+            stop = find_byte(data, pos, end, ENTRY_END)
+            name_end = find_byte(data, pos, stop, NAME_END)
             if name_end > pos and name_end + 1 < stop:
                 name = hash_bytes(data, pos, name_end - pos)
                 at = index_of(names, name)
@@ -200,12 +215,13 @@ def spans(
                     out[at, i, 0], out[at, i, 1] = name_end + 1 - start, stop - start
                 if at < 0 or at >= hidden:
                     value = hash_bytes(data, name_end + 1, stop - name_end - 1)
+                    # a sum of hashes does not depend on the order of the properties
                     mixed = (name ^ (value >> np.uint64(29)) ^ value) * np.uint64(
                         0x9E3779B97F4A7C15
                     )
                     sums[i] += mixed
                     place = place_of(seen, count, name)
-                    if place < count:  # the last of equal names counts
+                    if place < count:  # the last value of equal names counts
                         sums[i] -= seen[2 * place + 1]
                     if place < SEEN_MAX:
                         seen[2 * place], seen[2 * place + 1] = name, mixed
@@ -217,33 +233,34 @@ def spans(
 def glance(
     data: Bytes, base: int, rows: Rows, kinds: Any, names: Words, unusual: Any, real: Words
 ) -> None:
-    """Tell apart what is certainly a message that waits, or a delivery that names it.
+    """Separate rows that certainly are pending messages, or deliveries that name one.
 
     Args:
-        kinds: (n,) of the topics, see `columns.KINDS`.
+        kinds: (n,) KIND_* of the topics.
         names: hashes of REAL_TOPIC, and of names that only unusual pending records have.
-        unusual: (n,) u1 out: 1: it may be anything else.
-        real: (n,) out: the hash of REAL_TOPIC where something waits, else 0.
+        unusual: (n,) u1 out: 1: the row may be anything else.
+        real: (n,) out: hash of REAL_TOPIC of a pending message, else 0.
     """
     for i in range(rows.size):
         pos = rows[i]["phys_offset"] - base + rows[i]["prop_pos"]
         end = pos + rows[i]["prop_len"]
-        named, waits = rows[i]["prepared_offset"] < 0, kinds[i] == 1 or kinds[i] == 2
-        unusual[i] = kinds[i] > 2 or (waits and named)
+        named = rows[i]["prepared_offset"] < 0
+        pending = kinds[i] == KIND_LEVEL or kinds[i] == KIND_TIMER
+        unusual[i] = kinds[i] > KIND_TIMER or (pending and named)
         real[i] = 0
-        if named and not waits:
+        if named and not pending:  # a delivery: its properties do not matter
             continue
         while pos < end:
-            stop = find_byte(data, pos, end, 2)
-            name_end = find_byte(data, pos, stop, 1)
+            stop = find_byte(data, pos, end, ENTRY_END)
+            name_end = find_byte(data, pos, stop, NAME_END)
             if name_end > pos and name_end + 1 < stop:
                 name = hash_bytes(data, pos, name_end - pos)
                 if name == names[0]:
-                    if waits:
+                    if pending:
                         real[i] = hash_bytes(data, name_end + 1, stop - name_end - 1)
                     else:
                         unusual[i] = 1
-                elif waits:
+                elif pending:
                     for k in range(1, names.size):
                         if name == names[k]:
                             unusual[i] = 1
@@ -284,7 +301,7 @@ def hash_pairs(
         copy(scratch, 0, data, starts[i] + found[i, 0], first)
         size = np.int64(first)
         if first > 0 and second > 0:
-            scratch[size] = 43
+            scratch[size] = PLUS
             size += 1
         copy(scratch, size, data, starts[i] + others[i, 0], second)
         size += second

@@ -17,22 +17,7 @@ from reconciliation.audit.unit_times import NONE, UnitTimes
 from reconciliation.kernels import columns as kernels
 from reconciliation.scan.hashes import hash_text, mix, name_table
 from reconciliation.scan.record_scan import Walk
-from reconciliation.scan.roles import (
-    PENDING_ROLES,
-    PLAIN,
-    ROLE_CANDIDATE,
-    ROLE_DECISION,
-    ROLE_DELIVERY,
-    ROLE_LEVEL,
-    ROLE_LEVEL_COPY,
-    ROLE_MARK,
-    ROLE_MARKER,
-    ROLE_NONE,
-    ROLE_QUARANTINE,
-    ROLE_TIMER,
-    ROLE_TIMER_COPY,
-    ROLE_TOPIC,
-)
+from reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
 from reconciliation.scan.store_state import UNKNOWN, Progress
 from reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
@@ -52,11 +37,13 @@ GLANCED: Final = np.array(
     np.uint64,
 )
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-KINDS: Final = {  # topics of which records are more than deliveries
-    SCHEDULE_TOPIC: 1, "rmq_sys_wheel_timer": 2, "DUEMQ_DECISIONS": 3, "DUEMQ_QUARANTINE": 4,
+KINDS: Final = {
+    SCHEDULE_TOPIC: kernels.KIND_LEVEL, "rmq_sys_wheel_timer": kernels.KIND_TIMER,
+    "DUEMQ_DECISIONS": kernels.KIND_DECISION, "DUEMQ_QUARANTINE": kernels.KIND_QUARANTINE,
 }  # fmt: skip
+"""Topics of which records are more than deliveries."""
 ABSENT: Final = -(1 << 62)
-LOOKED_UP: Final = np.isin(np.arange(32), (ROLE_DELIVERY, ROLE_CANDIDATE, *PENDING_ROLES))
+LOOKED_UP: Final = np.isin(np.arange(32), (Role.DELIVERY, Role.CANDIDATE, *PENDING_ROLES))
 """By role: whether a unit of its queue must name a record."""
 LEVEL_MAX: Final = 0x7FFFFFFF
 TEXTS: Final = {
@@ -67,11 +54,10 @@ NUMBERS: Final = {
     "real_queue_id": "REAL_QID", "out_ms": "TIMER_OUT_MS", "rolls": "TIMER_ROLL_TIMES",
 }  # fmt: skip
 OF_HEAD: Final = {"born_ms": 0, "flag": 1, "reconsume_times": 2, "body_crc": 3}
-OF_ROW: Final = {
-    "phys_offset": "phys_offset", "record_size": "record_size", "queue_id": "queue_id",
-    "queue_offset": "queue_offset", "store_ms": "store_ms", "sys_flag": "sys_flag",
-    "prepared_offset": "prepared_offset", "body_len": "body_len",
-}  # fmt: skip
+OF_ROW: Final = frozenset({
+    "phys_offset", "record_size", "queue_id", "queue_offset", "store_ms", "sys_flag",
+    "prepared_offset", "body_len",
+})  # fmt: skip
 DUE_MS_MAX: Final = 10**18 - 1
 
 
@@ -124,16 +110,16 @@ class MessageColumns:
         if self.units is None:
             self.units = UnitTimes(walk.segment.root, SCHEDULE_TOPIC)
             self.reached = Reached(walk.segment.root, self.progress.reach)
-        if self._roles and not self._roles & (PLAIN | {ROLE_NONE}):
+        if self._roles and not self._roles & (PLAIN | {Role.NONE}):
             rows = self._rare_rows(walk, rows)
-        elif self._roles and ROLE_DELIVERY not in self._roles:  # those are known at a glance
+        elif self._roles and Role.DELIVERY not in self._roles:  # those are known at a glance
             chunk = _Chunk(self, walk, rows)
             rows = rows[(chunk.kinds != 0) | (rows["prepared_offset"] >= 0)]
         if not rows.size:
             return None
         chunk = _Chunk(self, walk, rows)
         if self._roles:
-            if ROLE_TOPIC in self._roles and self._roles & PLAIN:
+            if Role.TOPIC in self._roles and self._roles & PLAIN:
                 pending = np.isin(chunk.roles, PENDING_ROLES)
                 self._note_topics(
                     walk, rows, np.where(pending, chunk.topic_hashes.view(np.int64), 0)
@@ -151,7 +137,7 @@ class MessageColumns:
         unusual, real = np.empty(rows.size, np.uint8), np.empty(rows.size, np.uint64)
         kinds = kinds_of(walk, rows)
         kernels.glance(walk.data, walk.base, rows, kinds, GLANCED, unusual, real)
-        if ROLE_TOPIC in self._roles:
+        if Role.TOPIC in self._roles:
             self._note_topics(walk, rows, real.view(np.int64))
         return np.asarray(rows[unusual != 0])
 
@@ -165,12 +151,12 @@ class MessageColumns:
             self._names |= dict(zip(values.tolist(), texts.to_pylist(), strict=True))
 
     def topic_rows(self, walk: Walk) -> pa.RecordBatch | None:
-        """Return a row of the role ROLE_TOPIC for each topic met, if those are wanted."""
-        if ROLE_TOPIC not in self._roles:
+        """Return a row of the role Role.TOPIC for each topic met, if those are wanted."""
+        if Role.TOPIC not in self._roles:
             return None
         met = [walk.topics.name(at) for at in range(len(walk.topics))]
         hashes = {_signed(hash_text(name.encode())): name for name in met} | self._names
-        facts = {"store": walk.segment.store, "store_id": self.progress.number, "role": ROLE_TOPIC}
+        facts = {"store": walk.segment.store, "store_id": self.progress.number, "role": Role.TOPIC}
         rows = (facts | {"topic": name, "topic_hash": value} for value, name in hashes.items())
         return batch_of_rows(self.schema, rows)
 
@@ -181,7 +167,7 @@ def _signed(value: int) -> int:
 
 def kinds_of(walk: Walk, rows: Rows) -> npt.NDArray[np.int8]:
     """Return what the topic of each row is, see KINDS; 0: any other."""
-    kinds = [KINDS.get(walk.topics.name(at), 0) for at in range(len(walk.topics))]
+    kinds = [KINDS.get(walk.topics.name(at), kernels.KIND_OTHER) for at in range(len(walk.topics))]
     return np.asarray(np.array(kinds, np.int8)[rows["topic_index"]])
 
 
@@ -197,23 +183,14 @@ class _Chunk:
 
     def column(self, name: str, kind: pa.DataType) -> pa.Array:
         if name in OF_ROW:
-            return pa.array(np.ascontiguousarray(self.rows[OF_ROW[name]]), kind)
+            return pa.array(np.ascontiguousarray(self.rows[name]), kind)
         if name in OF_HEAD:
             return pa.array(self.heads[:, OF_HEAD[name]].astype(kind.to_pandas_dtype()), kind)
         if name in TEXTS:
             return self._text(self.found[NAMES.index(TEXTS[name])], kind)
         if name in NUMBERS:
             return _nullable(self._number(NUMBERS[name]))
-        make: Callable[[], pa.Array] = {
-            "store": self._store, "topic": self._topic, "damage": self._damage,
-            "level": self._level, "due_ms": self._due_ms, "body": self._body,
-            "property_text": self._property_text, "properties_hash": self._hash,
-            "store_id": self._store_id, "role": self._role, "topic_hash": self._topic_hash,
-            "target": self._target, "identity": self._identity, "name_hash": self._name_hash,
-            "unit_ms": self._unit_ms, "passed": self._passed, "file": self._file,
-            "file_offset": self._file_offset, "note": self._note,
-            "other_time": self._other_time, "queued": self._queued,
-        }[name]  # fmt: skip
+        make: Callable[[], pa.Array] = getattr(self, f"_{name}")
         return make()
 
     @cached_property
@@ -245,21 +222,23 @@ class _Chunk:
         rolled = ~named & (self._number("TIMER_ROLL_TIMES") != ABSENT)
         marker, copied = self._has("TIMER_DEL_UNIQKEY"), copied | rolled
         waited = (self.levels > 0) | (self.out_ms != ABSENT)
-        roles = np.select(
-            [
-                (kinds == 2) & marker & named, (kinds == 2) & marker, (kinds == 2) & copied,
-                kinds == 2, (kinds == 1) & copied, kinds == 1, (kinds == 3) & named,
-                (kinds == 4) & named, named, self._has("REAL_TOPIC") & waited,
-            ],
-            [
-                ROLE_MARK, ROLE_MARKER, ROLE_TIMER_COPY, ROLE_TIMER, ROLE_LEVEL_COPY, ROLE_LEVEL,
-                ROLE_DECISION, ROLE_QUARANTINE, ROLE_DELIVERY, ROLE_CANDIDATE,
-            ],
-            ROLE_NONE,
-        )  # fmt: skip
+        level, timer = kinds == kernels.KIND_LEVEL, kinds == kernels.KIND_TIMER
+        cases = (  # the first condition that holds counts
+            (timer & marker & named, Role.MARK),
+            (timer & marker, Role.MARKER),
+            (timer & copied, Role.TIMER_COPY),
+            (timer, Role.TIMER),
+            (level & copied, Role.LEVEL_COPY),
+            (level, Role.LEVEL),
+            ((kinds == kernels.KIND_DECISION) & named, Role.DECISION),
+            ((kinds == kernels.KIND_QUARANTINE) & named, Role.QUARANTINE),
+            (named, Role.DELIVERY),
+            (self._has("REAL_TOPIC") & waited, Role.CANDIDATE),
+        )
+        roles = np.select([holds for holds, _ in cases], [role for _, role in cases], Role.NONE)
         kind = rows["sys_flag"] & SYS_TRANSACTION_MASK
         plain = (kind == 0) | (kind == SYS_COMMIT)
-        return np.where(plain, roles, ROLE_NONE).astype(np.int32)
+        return np.where(plain, roles, Role.NONE).astype(np.int32)
 
     @cached_property
     def levels(self) -> Numbers:
@@ -281,7 +260,7 @@ class _Chunk:
     @cached_property
     def redirected(self) -> npt.NDArray[np.bool_]:
         """Whether the record lies in a level's queue or in the timers'."""
-        return np.asarray((self.kinds == 1) | (self.kinds == 2))
+        return np.asarray((self.kinds == kernels.KIND_LEVEL) | (self.kinds == kernels.KIND_TIMER))
 
     @cached_property
     def topic_hashes(self) -> Words:
@@ -298,7 +277,7 @@ class _Chunk:
     def unit_times(self) -> Numbers:
         """Tags codes of the units of levels' messages; NONE elsewhere."""
         found = np.full(self.rows.size, NONE, np.int64)
-        mine = np.flatnonzero(self.kinds == 1)
+        mine = np.flatnonzero(self.kinds == kernels.KIND_LEVEL)
         if mine.size:
             assert self._made.units is not None
             rows = self.rows[mine]
@@ -357,11 +336,11 @@ class _Chunk:
     def _passed(self) -> pa.Array:
         progress, rows = self._made.progress, self.rows
         found = np.full(rows.size, UNKNOWN, np.int8)
-        timers = (self.kinds == 2) & (self.out_ms != ABSENT)
+        timers = (self.kinds == kernels.KIND_TIMER) & (self.out_ms != ABSENT)
         found[timers] = progress.of_timers(
             self.out_ms[timers], rows["queue_offset"][timers], rows["phys_offset"][timers]
         )
-        levels = self.kinds == 1
+        levels = self.kinds == kernels.KIND_LEVEL
         known = (self.unit_times >= TIME_MIN) & (self.unit_times <= DUE_MS_MAX)
         times = np.where(known, self.unit_times, DUE_MS_MAX)  # an unknown time excludes nothing
         for queue_id in np.unique(rows["queue_id"][levels]).tolist():
@@ -375,7 +354,7 @@ class _Chunk:
         """Return which level messages have a unit with a time that their level does not promise."""
         progress, rows, times = self._made.progress, self.rows, self.unit_times
         found = np.zeros(rows.size, np.bool_)
-        known = (self.kinds == 1) & (times >= TIME_MIN)
+        known = (self.kinds == kernels.KIND_LEVEL) & (times >= TIME_MIN)
         own = self._number("DUEMQ_DUE_MS")  # of one that came back from the timers
         for queue_id in np.unique(rows["queue_id"][known]).tolist():
             delays = progress.delays.get(queue_id + 1, ())
@@ -393,8 +372,10 @@ class _Chunk:
         assert made.reached is not None
         names = [topics.name(at) for at in range(len(topics))]
         asked = LOOKED_UP[self.roles]
-        known, found = reached(made.reached, names, self.rows, asked & (self.kinds != 1))
-        levels = asked & (self.kinds == 1)
+        known, found = reached(
+            made.reached, names, self.rows, asked & (self.kinds != kernels.KIND_LEVEL)
+        )
+        levels = asked & (self.kinds == kernels.KIND_LEVEL)
         if levels.any():
             found[levels] = self.unit_times[levels] != NONE
             known |= levels & made.reached.is_due(self.rows["phys_offset"], self.rows["store_ms"])
@@ -452,7 +433,7 @@ class _Chunk:
     def _property_text(self) -> pa.Array:
         return self._part("prop")
 
-    def _hash(self) -> pa.Array:
+    def _properties_hash(self) -> pa.Array:
         assert self.found.size >= 0  # which makes the sums
         return pa.array(self._sums.view(np.int64))
 

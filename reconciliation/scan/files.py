@@ -144,11 +144,18 @@ class Root:
 
     def text(self, path: str) -> str | None:
         """Return a small file's text, None if there is none."""
+        data = self.small_file(path)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    def small_file(self, path: str) -> bytes | None:
+        """Return a small file's bytes, None if there is none.
+
+        Raises:
+            OSError: It cannot be read.
+        """
         below, _, name = path.rpartition("/")
         sizes = {entry.name: entry.size for entry in self.files(below)}
-        if name not in sizes:
-            return None
-        return self.read(path, 0, sizes[name]).tobytes().decode("utf-8", "replace")
+        return self.read(path, 0, sizes[name]).tobytes() if name in sizes else None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from reconciliation.audit.clock_steps import Step
 from reconciliation.scan.planning import Finding
-from reconciliation.scan.roles import ROLE_CLOCK, ROLE_GAP
+from reconciliation.scan.roles import Role
 from reconciliation.scan.tables import batch_of_columns, batch_of_rows
 
 
@@ -23,17 +23,17 @@ def gap_rows(
         return None
     facts = [
         _place(f, number)
-        | {"role": ROLE_GAP, "damage": f.kind, "record_size": min(f.size, 0x7FFFFFFF)}
+        | {"role": Role.GAP, "damage": f.kind, "record_size": min(f.size, 0x7FFFFFFF)}
         for f in findings
     ]
     return batch_of_rows(schema, facts)
 
 
 def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.RecordBatch | None:
-    """Return where the clock was set back as rows of `messages` of the role ROLE_CLOCK."""
+    """Return where the clock was set back as rows of `messages` of the role Role.CLOCK."""
     facts = [
         _place(step.finding, number)
-        | {"role": ROLE_CLOCK, "out_ms": step.before_ms, "store_ms": step.after_ms}
+        | {"role": Role.CLOCK, "out_ms": step.before_ms, "store_ms": step.after_ms}
         | {"passed": int(step.corroborated)}
         for step in steps
     ]
@@ -43,7 +43,7 @@ def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.
 def gone_rows(
     schema: pa.Schema, number: int, offsets: npt.NDArray[np.int64], role: int
 ) -> pa.RecordBatch:
-    """Return log offsets of removed records as rows of the role ROLE_GONE or ROLE_PAST."""
+    """Return log offsets of removed records as rows of the role Role.GONE or Role.PAST."""
     return batch_of_columns(schema, {"store_id": number, "phys_offset": offsets, "role": role})
 
 

@@ -154,10 +154,8 @@ def plan_log(root: Root) -> LogPlan:
 
 def _durable(root: Root) -> int:
     """Return the log offset up to which our log is surely on the disk, 0 where unknown."""
-    name = MARK_FILE.rpartition("/")[2]
     try:
-        sizes = {entry.name: entry.size for entry in root.files("config")}
-        data = root.read(MARK_FILE, 0, sizes[name]).tobytes() if sizes.get(name) else b""
+        data = root.small_file(MARK_FILE) or b""
     except OSError:
         return 0
     _, marks, _ = newest_marks(data)

@@ -32,7 +32,7 @@ from reconciliation.scan.planning import (  # fmt: skip
 )
 from reconciliation.scan.pushdown import narrowed
 from reconciliation.scan.record_scan import Walk
-from reconciliation.scan.roles import PLAIN, ROLE_CLOCK, ROLE_GAP, ROLE_GONE, ROLE_PAST
+from reconciliation.scan.roles import PLAIN, Role
 from reconciliation.scan.store_state import Progress
 from reconciliation.scan.tables import arrow_schema, batch_of_columns, batch_of_rows
 from timer_store.layout import UNIT_BYTES
@@ -89,7 +89,7 @@ class StoreReader(DataSourceReader):
         wanted, root, plan = self._wanted, store.root, store.plan
         progress, number = store.progress, store.progress.number
         segments, findings = self._segments(root, plan)
-        with_findings = wanted.table == "findings" or ROLE_GAP in wanted.roles
+        with_findings = wanted.table == "findings" or Role.GAP in wanted.roles
         if not NEED_PROGRESS & set(self._columns) and wanted.table != "tallies":
             progress = Progress(number)  # what workers do not need is not sent to them
         if with_findings:
@@ -102,7 +102,7 @@ class StoreReader(DataSourceReader):
             )
             findings = [*findings, *unread]
             found += [Part(looks=(look,), progress=progress) for look in looks]
-        if wanted.table == "tallies" or {ROLE_GONE, ROLE_PAST} & wanted.roles:
+        if wanted.table == "tallies" or {Role.GONE, Role.PAST} & wanted.roles:
             gone = gone_segments(root, plan)
             groups = grouped(gone, wanted.partition_bytes)
             found += [Part(gone=group, progress=store.progress) for group in groups]
@@ -153,7 +153,7 @@ class StoreReader(DataSourceReader):
             yield from _told(schema, partition.findings, table, partition.progress.number)
         for look in partition.looks:
             findings = list(look_at(look))
-            if ROLE_GONE in self._wanted.roles and table == "messages":
+            if Role.GONE in self._wanted.roles and table == "messages":
                 yield _removed(schema, findings, partition.progress.number)
             yield from _told(schema, findings, table, partition.progress.number)
         if partition.gone and table == "messages":
@@ -199,14 +199,14 @@ class StoreReader(DataSourceReader):
 
     @property
     def _takes_gaps(self) -> bool:
-        return not self._wanted.roles or ROLE_GAP in self._wanted.roles
+        return not self._wanted.roles or Role.GAP in self._wanted.roles
 
     def _messages(self, segment: Segment, progress: Progress) -> Iterator[pa.RecordBatch]:
         wanted = self._wanted
         columns = MessageColumns(
             self._columns, wanted.precision_ms, wanted.roles, progress, check=wanted.check_body
         )
-        walk = Walk(segment, clock=ROLE_CLOCK in wanted.roles)
+        walk = Walk(segment, clock=Role.CLOCK in wanted.roles)
         for rows in walk.chunks() if walk.open() else ():
             rows = wanted.keep(walk, rows)
             made = columns.batch(walk, rows) if rows.size else None
@@ -247,7 +247,7 @@ class PushingReader(StoreReader):
 def _removed(schema: pa.Schema, findings: Sequence[Finding], number: int) -> pa.RecordBatch:
     """Return the records that findings call removed as rows of `messages`."""
     gone = [one.offset for one in findings if one.kind == GONE]
-    return gone_rows(schema, number, np.array(gone, np.int64), ROLE_GONE)
+    return gone_rows(schema, number, np.array(gone, np.int64), Role.GONE)
 
 
 def _told(

@@ -16,7 +16,7 @@ from message_store import layout
 from reconciliation.scan.files import Entry, Root
 from reconciliation.scan.options import parse_options
 from reconciliation.scan.planning import row_of_files
-from reconciliation.scan.roles import ROLE_GAP, ROLE_NONE
+from reconciliation.scan.roles import Role
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import StoreReader
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
@@ -182,7 +182,7 @@ def test_damage_is_told_with_its_place(
     for table in TABLES:
         read(store, table)
     assert [row["phys_offset"] for row in read(store, "messages", "phys_offset")] == offsets
-    (gap,) = read(store, "messages", "file", "file_offset", "damage", roles=str(ROLE_GAP))
+    (gap,) = read(store, "messages", "file", "file_offset", "damage", roles=str(Role.GAP))
     assert (gap["file"], gap["file_offset"], gap["damage"]) == place
 
 
@@ -276,7 +276,7 @@ def test_names_that_are_no_text_are_told_as_bytes(table: str, tmp_path: Path) ->
         path.write_bytes(data)
     rows = read(tmp_path, table)
     if table == "messages":
-        assert [row["topic"] for row in rows if row["role"] == ROLE_NONE] == [
+        assert [row["topic"] for row in rows if row["role"] == Role.NONE] == [
             "�opic", "Xopic", "Xopic",
         ]  # fmt: skip
     if table == "consume_queue":

@@ -17,8 +17,8 @@ from reconciliation.audit.verdicts import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from reconciliation.scan import roles
 from reconciliation.scan.hashes import hash_text
+from reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
 from reconciliation.scan.tables import ARROW, TABLES
 
 Row = dict[str, Any]
@@ -47,8 +47,7 @@ class AuditTables:
         held = {
             (row["store"], row["phys_offset"])
             for row in self.messages
-            if row["role"] in roles.PENDING_ROLES
-            or row["role"] in (roles.ROLE_MARK, roles.ROLE_MARKER)
+            if row["role"] in PENDING_ROLES or row["role"] in (Role.MARK, Role.MARKER)
         }
         self.queues = [
             row | {"store_id": self.numbers[row["store"]], "damage": None}
@@ -66,13 +65,13 @@ class AuditTables:
         self.messages += [
             {
                 "store_id": self.numbers[unit["store"]], "phys_offset": unit["phys_offset"],
-                "role": roles.ROLE_GONE if unit.get("pending") else roles.ROLE_PAST,
+                "role": Role.GONE if unit.get("pending") else Role.PAST,
             }
             for unit in gone
         ]  # fmt: skip
         topics = {name for row in messages for name in (row["topic"], row["real_topic"]) if name}
         self.topics = [
-            {"role": roles.ROLE_TOPIC, "topic": name, "topic_hash": _hash(name)} for name in topics
+            {"role": Role.TOPIC, "topic": name, "topic_hash": _hash(name)} for name in topics
         ]
 
     def audit_row(self, row: Row) -> Row:
@@ -107,9 +106,9 @@ class AuditTables:
 
     def tallies(self, spark: Any, buckets: int = 3) -> Tallies:
         """Return what `count_kept` takes beside."""
-        rows = [row for row in self.messages if row["role"] in roles.PLAIN]
+        rows = [row for row in self.messages if row["role"] in PLAIN]
         kinds = dict(TABLES["messages"])
-        past = [row for row in self.messages if row["role"] == roles.ROLE_PAST]
+        past = [row for row in self.messages if row["role"] == Role.PAST]
         packed = [pack_past(row["store_id"], np.array([row["phys_offset"]])) for row in past]
         packed.append(
             pack(lambda name: pa.array([row.get(name) for row in rows], ARROW[kinds[name]]))
@@ -148,19 +147,19 @@ def _role(row: Row) -> int:
     """Return a message's role, by its row."""
     topic, named = row["topic"], row["prepared_offset"] < 0
     if row["damage"] not in (None, "body-crc"):
-        return roles.ROLE_GAP
+        return Role.GAP
     if row["sys_flag"] & 0xC not in (0, 8):
-        return roles.ROLE_NONE
+        return Role.NONE
     behind = named and -row["prepared_offset"] - 1 < row["phys_offset"]
     copied = behind or (not named and row["rolls"] is not None)
     if topic == TIMER_TOPIC and row["cancels"] is not None:
-        return roles.ROLE_MARK if named else roles.ROLE_MARKER
+        return Role.MARK if named else Role.MARKER
     if topic == TIMER_TOPIC:
-        return roles.ROLE_TIMER_COPY if copied else roles.ROLE_TIMER
+        return Role.TIMER_COPY if copied else Role.TIMER
     if topic == SCHEDULE_TOPIC:
-        return roles.ROLE_LEVEL_COPY if copied else roles.ROLE_LEVEL
+        return Role.LEVEL_COPY if copied else Role.LEVEL
     if named:
-        others = {DECISION_TOPIC: roles.ROLE_DECISION, QUARANTINE_TOPIC: roles.ROLE_QUARANTINE}
-        return others.get(topic, roles.ROLE_DELIVERY)
+        others = {DECISION_TOPIC: Role.DECISION, QUARANTINE_TOPIC: Role.QUARANTINE}
+        return others.get(topic, Role.DELIVERY)
     waited = row["level"] is not None or row["out_ms"] is not None
-    return roles.ROLE_CANDIDATE if row["real_topic"] is not None and waited else roles.ROLE_NONE
+    return Role.CANDIDATE if row["real_topic"] is not None and waited else Role.NONE

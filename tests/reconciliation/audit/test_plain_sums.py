@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from reconciliation.audit.plain_sums import PAIR, WORDS, Buckets, add_up, by_bucket, pack, touch
 from reconciliation.audit.tally import KNOWN, LEVEL, PASSED, SENT, STORE_BITS, TOUCHED, UNUSUAL
-from reconciliation.scan.roles import ROLE_DELIVERY, ROLE_LEVEL, ROLE_TIMER
+from reconciliation.scan.roles import Role
 from reconciliation.scan.tables import ARROW, TABLES
 
 KINDS: Final = dict(TABLES["messages"])
 LATE_MS: Final = 50
 NOW_MS: Final = 1_700_000_000_000
 HELD: Final = {
-    "store_id": 0, "phys_offset": 100, "role": ROLE_TIMER, "store_ms": NOW_MS - 1_000,
+    "store_id": 0, "phys_offset": 100, "role": Role.TIMER, "store_ms": NOW_MS - 1_000,
     "prepared_offset": 0, "body_crc": 77, "body_len": 5, "damage": None, "properties_hash": -3,
     "target": -9, "due_ms": NOW_MS, "out_ms": NOW_MS - 1, "unit_ms": None, "passed": 1,
     "other_time": False, "queued": None,
 }  # fmt: skip
 SENT_ROW: Final = HELD | {
-    "phys_offset": 900, "role": ROLE_DELIVERY, "prepared_offset": -101, "store_ms": NOW_MS + 7,
+    "phys_offset": 900, "role": Role.DELIVERY, "prepared_offset": -101, "store_ms": NOW_MS + 7,
     "due_ms": None, "out_ms": None, "passed": None,
 }  # fmt: skip
 Row = dict[str, Any]
@@ -79,7 +79,7 @@ def test_ones_that_do_not_are_told_alone(change: Row, wrong: str) -> None:
         ([SENT_ROW], [100]),
         ([HELD, SENT_ROW, SENT_ROW | {"phys_offset": 990}], [100]),
         ([HELD | {"due_ms": None}, SENT_ROW], [100]),
-        ([HELD | {"role": ROLE_LEVEL}, SENT_ROW], [100]),  # its queue does not say when it is due
+        ([HELD | {"role": Role.LEVEL}, SENT_ROW], [100]),  # its queue does not say when it is due
         ([HELD, SENT_ROW | {"store_id": 1}], [100, (1 << STORE_BITS) + 100]),
         ([HELD, SENT_ROW | {"prepared_offset": ~((1 << STORE_BITS) + 100)}], [100, 900]),
         ([HELD, SENT_ROW | {"prepared_offset": -(1 << 63)}], [100, 900]),
@@ -92,7 +92,7 @@ def test_what_is_no_pair_is_told_alone(rows: list[Row], keys: list[int]) -> None
 
 
 def test_flags() -> None:
-    level = HELD | {"role": ROLE_LEVEL, "unit_ms": NOW_MS, "passed": 0}
+    level = HELD | {"role": Role.LEVEL, "unit_ms": NOW_MS, "passed": 0}
     unknown = HELD | {"due_ms": None, "passed": None}
     tallies = packed(level, unknown)[:, 1]
     assert tallies[0] == 1 + (1 << LEVEL) + (1 << KNOWN)

@@ -13,7 +13,7 @@ from delivery.pending import Verdict
 from message_store.log.batch import PutBatch
 from reconciliation.audit.summary import summarize
 from reconciliation.scan.options import parse_options
-from reconciliation.scan.roles import ROLE_GAP, ROLE_GONE, ROLE_PAST
+from reconciliation.scan.roles import Role
 from reconciliation.spark.read import audit_stores, count_stores
 from reconciliation.spark.reader import StoreReader
 from tests.reconciliation.test_bad_files import read
@@ -89,18 +89,18 @@ def rows_of(root: Path, role: int) -> list[int]:
 
 def test_units_of_removed_records(beheaded: tuple[Path, dict[str, list[int]]]) -> None:
     root, places = beheaded
-    pending = set(rows_of(root, ROLE_GONE))
+    pending = set(rows_of(root, Role.GONE))
     survey = read(root, "findings", "offset", "kind")
     pending |= {row["offset"] for row in survey if row["kind"] == "gone"}
     assert sorted(pending) == of_kinds(places, LOST)
-    settled = set(rows_of(root, ROLE_PAST)) - pending
+    settled = set(rows_of(root, Role.PAST)) - pending
     assert sorted(settled) == of_kinds(places, REMOVED)
 
 
 def test_a_whole_log_has_none(tmp_path: Path) -> None:
     filled(tmp_path)
-    assert rows_of(tmp_path, ROLE_GONE) == rows_of(tmp_path, ROLE_PAST) == []
-    reader = StoreReader(parse_options({"path": str(tmp_path), "roles": str(ROLE_GAP)}), ["note"])
+    assert rows_of(tmp_path, Role.GONE) == rows_of(tmp_path, Role.PAST) == []
+    reader = StoreReader(parse_options({"path": str(tmp_path), "roles": str(Role.GAP)}), ["note"])
     assert [row for part in reader.partitions() for row in reader.read(part)] == []
 
 

@@ -19,12 +19,12 @@ from reconciliation.audit.verdicts import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
 )
-from reconciliation.scan import roles
 from reconciliation.scan.columns import ABSENT, BROKERS, MessageColumns
 from reconciliation.scan.files import Root
 from reconciliation.scan.hashes import FACTOR, hash_text
 from reconciliation.scan.planning import log_segments, plan_log
 from reconciliation.scan.record_scan import Walk
+from reconciliation.scan.roles import PENDING_ROLES, RARE, Role
 from reconciliation.scan.tables import MESSAGES, TABLES, arrow_schema
 from tests.support.golden_stores import STORES, GoldenStore, golden_store
 from tests.support.written_logs import HOST, START_MS, LogWriter
@@ -116,7 +116,7 @@ def role_of(record: Record, level: int) -> int:
     """Return what a record is to the audit, case by case."""
     had, named = record.properties, record.prepared_offset < 0
     if record.sys_flag & 0xC not in (0, 8):
-        return roles.ROLE_NONE
+        return Role.NONE
     copied = (
         -record.prepared_offset - 1 < record.phys_offset
         if named
@@ -124,15 +124,15 @@ def role_of(record: Record, level: int) -> int:
     )
     if record.topic == TIMER_TOPIC:
         if had.get("TIMER_DEL_UNIQKEY"):
-            return roles.ROLE_MARK if named else roles.ROLE_MARKER
-        return roles.ROLE_TIMER_COPY if copied else roles.ROLE_TIMER
+            return Role.MARK if named else Role.MARKER
+        return Role.TIMER_COPY if copied else Role.TIMER
     if record.topic == SCHEDULE_TOPIC:
-        return roles.ROLE_LEVEL_COPY if copied else roles.ROLE_LEVEL
+        return Role.LEVEL_COPY if copied else Role.LEVEL
     if named:
-        others = {DECISION_TOPIC: roles.ROLE_DECISION, QUARANTINE_TOPIC: roles.ROLE_QUARANTINE}
-        return others.get(record.topic, roles.ROLE_DELIVERY)
+        others = {DECISION_TOPIC: Role.DECISION, QUARANTINE_TOPIC: Role.QUARANTINE}
+        return others.get(record.topic, Role.DELIVERY)
     waited = level > 0 or number_of(had.get("TIMER_OUT_MS")) is not None
-    return roles.ROLE_CANDIDATE if had.get("REAL_TOPIC") and waited else roles.ROLE_NONE
+    return Role.CANDIDATE if had.get("REAL_TOPIC") and waited else Role.NONE
 
 
 def naive(record: Record, base: int) -> dict[str, Any]:
@@ -235,13 +235,13 @@ def test_what_is_rare_is_found_at_a_glance(
             store_ms=START_MS, store_host=HOST, prepared_offset=prepared,
         )  # fmt: skip
     (folder / f"{0:020d}").write_bytes(data.ljust(1 << 16, b"\0"))
-    rare = frozenset(range(roles.RARE, roles.ROLE_CANDIDATE + 1))
+    rare = frozenset(range(RARE, Role.CANDIDATE + 1))
     whole = table_of(folder.parent).to_pylist()
     expected = [row for row in whole if row["role"] in rare]
     assert table_of(folder.parent, roles=rare).to_pylist() == expected
-    named = table_of(folder.parent, roles=rare | {roles.ROLE_TOPIC}, topics=True).to_pylist()
-    met = {row["topic_hash"] for row in whole if row["role"] in roles.PENDING_ROLES} - {None}
-    assert met <= {row["topic_hash"] for row in named if row["role"] == roles.ROLE_TOPIC}
+    named = table_of(folder.parent, roles=rare | {Role.TOPIC}, topics=True).to_pylist()
+    met = {row["topic_hash"] for row in whole if row["role"] in PENDING_ROLES} - {None}
+    assert met <= {row["topic_hash"] for row in named if row["role"] == Role.TOPIC}
 
 
 def test_only_what_is_asked_for_is_made(tmp_path: Path) -> None:

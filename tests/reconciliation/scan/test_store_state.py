@@ -13,7 +13,7 @@ from reconciliation.audit.unit_times import NONE, UnitTimes
 from reconciliation.scan.files import Root
 from reconciliation.scan.options import parse_options
 from reconciliation.scan.planning import plan_log
-from reconciliation.scan.roles import ROLE_LEVEL, ROLE_TIMER
+from reconciliation.scan.roles import Role
 from reconciliation.scan.store_state import AHEAD, PASSED, UNKNOWN, Owned, Progress, read_progress
 from reconciliation.scan.tables import TABLES
 from reconciliation.spark.reader import StoreReader
@@ -35,7 +35,7 @@ def read(root: Path, table: str, *columns: str, **options: str) -> list[dict[str
 def passed(root: Path) -> list[int | None]:
     """Return what is said of the level's messages, in the order of their queue."""
     rows = read(root, "messages", "role", "queue_offset", "queue_id", "passed")
-    mine = [row for row in rows if row["role"] == ROLE_LEVEL and row["queue_id"] == QUEUE]
+    mine = [row for row in rows if row["role"] == Role.LEVEL and row["queue_id"] == QUEUE]
     return [row["passed"] for row in sorted(mine, key=lambda row: row["queue_offset"])]
 
 
@@ -104,7 +104,7 @@ def test_timers_put_while_the_timers_were_behind_still_wait(tmp_path: Path, take
     rig.kill()
     rows = read(tmp_path, "messages", "role", "passed", "out_ms")
     read_ms = rig.timers.position.read_ms
-    told = [(row["out_ms"] < read_ms, row["passed"]) for row in rows if row["role"] == ROLE_TIMER]
+    told = [(row["out_ms"] < read_ms, row["passed"]) for row in rows if row["role"] == Role.TIMER]
     assert told == [(False, 0), *[(True, 0)] * 3]
 
 
@@ -116,7 +116,7 @@ def test_timers_that_left_the_timer_log_are_passed(tmp_path: Path) -> None:
     rig.advance(BLOCKED_MS)
     rig.close()
     rows = read(tmp_path, "messages", "role", "passed")
-    assert [row["passed"] for row in rows if row["role"] == ROLE_TIMER] == [1, 1]
+    assert [row["passed"] for row in rows if row["role"] == Role.TIMER] == [1, 1]
 
 
 def test_what_was_given_back_waits_with_its_level_again(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_units_say_when_their_records_are_due(tmp_path: Path) -> None:
     promised = [row["due_ms"] for row in read(tmp_path, "schedule")]
     rig.close()
     rows = read(tmp_path, "messages", "role", "unit_ms", "queue_offset", "phys_offset")
-    assert [row["unit_ms"] for row in rows if row["role"] == ROLE_LEVEL] == promised
+    assert [row["unit_ms"] for row in rows if row["role"] == Role.LEVEL] == promised
     times = UnitTimes(Root(str(tmp_path)), "SCHEDULE_TOPIC_XXXX")
     queues, offsets = np.array([QUEUE, QUEUE, 9]), np.array([0, 99, 0])
     at = np.array([rows[0]["phys_offset"]] * 3)
@@ -186,4 +186,4 @@ def test_a_queue_that_cannot_be_read_is_a_row(
     monkeypatch.setattr(Root, "read", refuse)
     (row,) = read(tmp_path, "consume_queue", topics="SCHEDULE_TOPIC_XXXX")
     assert (row["damage"], row["queue_offset"], row["phys_offset"]) == ("unreadable", 0, None)
-    assert read(tmp_path, "messages", "unit_ms", roles=str(ROLE_LEVEL)) == [{"unit_ms": None}] * 3
+    assert read(tmp_path, "messages", "unit_ms", roles=str(Role.LEVEL)) == [{"unit_ms": None}] * 3
