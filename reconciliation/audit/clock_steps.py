@@ -14,15 +14,14 @@ records, or wrote one with a time to come, changed no clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from reconciliation.arrays import Rows
 from reconciliation.scan.planning import Finding, Segment
 from reconciliation.scan.tables import CLOCK_SET_BACK
 
-Rows = npt.NDArray[Any]
 STEP_MS: Final = 10  # of less an audit takes no notice
 LOOK_AHEAD: Final = 4  # records that must be behind the clock of before
 WITNESSES: Final = 16  # records after a step that say whether the clock was set back

@@ -15,25 +15,23 @@ log is read backward from its end until units are older than that.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.layout import native_columns
+from reconciliation.arrays import Numbers, Rows
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import files_of_row
 from timer_store.layout import MAGIC_DELETE, MAGIC_MAX, TIMER_UNIT, UNIT_BYTES
 
-Offsets = npt.NDArray[np.int64]
-Units = npt.NDArray[Any]
 BLOCK_UNITS: Final = 65_536
 LEAD_MS: Final = 60_000  # the write time is rounded, and clocks are set back a little
 OUT_MS_LAG: Final = 2_000  # TIMER_OUT_MS is less than two slots before the exact due time
 NOTHING: Final = np.empty(0, np.int64)
 
 
-def find_late_units(root: Root, read_ms: int) -> Offsets:
+def find_late_units(root: Root, read_ms: int) -> Numbers:
     """Return the log offsets of timers that may be due before a slot and are in it or later.
 
     Args:
@@ -65,11 +63,11 @@ def any_pending(root: Root, read_ms: int, end: int) -> bool:
     return False
 
 
-def _slots_ms(rows: Units) -> Offsets:
+def _slots_ms(rows: Rows) -> Numbers:
     return np.asarray(rows["write_ms"] + rows["delay_ms"])
 
 
-def _backward(root: Root) -> Iterator[tuple[Offsets, Units]]:
+def _backward(root: Root) -> Iterator[tuple[Numbers, Rows]]:
     """Yield positions and units of timers, not of markers, in pieces; the last piece first."""
     for entry in reversed(files_of_row(root, "timerlog")):
         for end in range(entry.size // UNIT_BYTES, 0, -BLOCK_UNITS):

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.errors import UsageError
 from message_store.layout import CQ_UNIT, RECORD_HEAD, native_columns
@@ -23,7 +22,6 @@ from reconciliation.scan.levels import DEFAULT_LEVELS_MS, tables_of
 from reconciliation.scan.planning import LogPlan, files_of_row
 from reconciliation.scan.tables import TIME_MIN
 
-Numbers = npt.NDArray[np.int64]
 SAMPLE: Final = 64  # units of each queue
 SHARE: Final = 8  # a delay that one of so many has in common is one of the level's
 LEVELS_MAX: Final = 1_000

@@ -18,10 +18,10 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.layout import INDEX_HEADER, INDEX_ITEM, MAGIC_BLANK, native_columns
 from message_store.verify.index import find_shape
+from reconciliation.arrays import Bytes, Mask
 from reconciliation.audit.late_units import any_pending
 from reconciliation.audit.pointers import (
     POINTER,
@@ -51,8 +51,6 @@ from timer_store.layout import (
     WHEEL_SLOTS,
 )
 
-Bytes = npt.NDArray[np.uint8]
-Mask = npt.NDArray[np.bool_]
 RUNS_MAX: Final = 20  # findings of one segment
 GROWTH_BYTES: Final = 1 << 30  # of the timer log, between planning and reading
 WHEEL: Final = "timerwheel"

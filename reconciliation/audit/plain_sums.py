@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from reconciliation.arrays import Mask, Numbers, Rows, Words
 from reconciliation.audit.tally import (
     KNOWN,
     LEVEL,
@@ -40,10 +40,6 @@ from reconciliation.audit.tally import (
 from reconciliation.scan.roles import Role
 from reconciliation.scan.tables import TIME_MIN
 
-Numbers = npt.NDArray[np.int64]
-Packed = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Values = npt.NDArray[Any]
 NEEDED: Final = (
     "store_id", "phys_offset", "role", "store_ms", "prepared_offset", "body_crc", "body_len",
     "damage", "properties_hash", "target", "due_ms", "unit_ms", "passed", "other_time", "queued",
@@ -68,7 +64,7 @@ FLAGS: Final = (1 << LEVEL) | (1 << KNOWN) | (1 << PASSED) | (1 << NO_UNIT)
 """Bits that do not matter once a message is delivered."""
 
 
-def pack(column: Callable[[str], pa.Array]) -> Packed:
+def pack(column: Callable[[str], pa.Array]) -> Numbers:
     """Return (n, WORDS) sums of records of the roles `roles.PLAIN`.
 
     Args:
@@ -92,7 +88,7 @@ def pack(column: Callable[[str], pa.Array]) -> Packed:
     return np.stack(arrays, axis=1)
 
 
-def pack_past(number: int, offsets: Numbers) -> Packed:
+def pack_past(number: int, offsets: Numbers) -> Numbers:
     """Return the sums of units of records that were removed since; `number`: of the store."""
     packed = np.zeros((offsets.size, WORDS), np.int64)
     packed[:, 0], packed[:, 1] = offsets | (number << STORE_BITS), 1 << PAST
@@ -103,9 +99,9 @@ class Buckets:
     """Assignment of sums to buckets; batches of SCHEMA whenever many have come together."""
 
     def __init__(self, count: int) -> None:
-        self._count, self._packed, self._rows = count, list[Packed](), 0
+        self._count, self._packed, self._rows = count, list[Numbers](), 0
 
-    def take(self, packed: Packed) -> Iterator[pa.RecordBatch]:
+    def take(self, packed: Numbers) -> Iterator[pa.RecordBatch]:
         """Add sums; yield a batch if there are many now."""
         self._packed.append(packed)
         self._rows += len(packed)
@@ -119,7 +115,7 @@ class Buckets:
         self._packed, self._rows = [], 0
 
 
-def by_bucket(packed: Packed, count: int) -> pa.RecordBatch:
+def by_bucket(packed: Numbers, count: int) -> pa.RecordBatch:
     """Return (n, WORDS) sums as a batch with a row for each bucket."""
     mixed = (packed[:, 0].view(np.uint64) * FACTOR) >> HIGH
     bucket = (mixed % np.uint64(count)).astype(np.uint16)
@@ -169,7 +165,7 @@ def add_up(batches: Iterable[pa.RecordBatch], *, late_ms: int) -> Iterator[pa.Re
     yield pa.RecordBatch.from_arrays([pa.array(rows[:, n]) for n in range(WORDS + 1)], NAMES)
 
 
-def _counted(rows: Packed) -> Packed:
+def _counted(rows: Numbers) -> Numbers:
     """Return one row for each store and lateness among (n, 6) sums."""
     which = ((rows[:, 0] >> STORE_BITS) << TIME_BITS) + rows[:, 4]
     _, at, count = np.unique(which[::-1], return_index=True, return_counts=True)
@@ -178,7 +174,7 @@ def _counted(rows: Packed) -> Packed:
     return found
 
 
-def _counted_past(rows: Packed) -> Packed:
+def _counted_past(rows: Numbers) -> Numbers:
     """Return one row for each store among (n, 6) sums of records that were removed."""
     _, at, count = np.unique(rows[:, 0] >> STORE_BITS, return_index=True, return_counts=True)
     found = rows[at]
@@ -186,7 +182,7 @@ def _counted_past(rows: Packed) -> Packed:
     return found
 
 
-def _due_ms(column: Callable[[str], pa.Array], sent: Flags) -> tuple[Numbers, Flags]:
+def _due_ms(column: Callable[[str], pa.Array], sent: Mask) -> tuple[Numbers, Mask]:
     """Return due times, 0 where one is unknown here, and which pending records lack one."""
     level = _numbers(column("role")) == Role.LEVEL
     in_queue, own = column("unit_ms"), column("due_ms")
@@ -202,22 +198,22 @@ class _Arrays:
 
     column: Callable[[str], pa.Array]
 
-    def equals(self, name: str, value: int) -> Values:
+    def equals(self, name: str, value: int) -> Rows:
         return np.asarray(_numbers(self.column(name)) == value) & _there(self.column(name))
 
-    def is_null(self, name: str) -> Values:
+    def is_null(self, name: str) -> Rows:
         return ~_there(self.column(name))
 
-    def invert(self, flags: Values) -> Values:
+    def invert(self, flags: Rows) -> Rows:
         return ~flags
 
-    def bits(self, base: int, *flags: tuple[Values, int]) -> Values:
+    def bits(self, base: int, *flags: tuple[Rows, int]) -> Rows:
         total = np.array(base, np.int64)
         for holds, place in flags:
             total = total + (holds.astype(np.int64) << place)
         return total
 
-    def choose(self, flags: Values, chosen: Values, other: Values) -> Values:
+    def choose(self, flags: Rows, chosen: Rows, other: Rows) -> Rows:
         return np.where(flags, chosen, other)
 
 
@@ -227,11 +223,11 @@ def _numbers(values: pa.Array) -> Numbers:
     return np.asarray(filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
 
 
-def _words(values: pa.Array) -> npt.NDArray[np.uint64]:
+def _words(values: pa.Array) -> Words:
     return _numbers(values).view(np.uint64)
 
 
-def _there(values: pa.Array) -> Flags:
+def _there(values: pa.Array) -> Mask:
     if not values.null_count:
         return np.ones(len(values), np.bool_)
     return np.asarray(values.is_valid().to_numpy(zero_copy_only=False))

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.layout import SCANNED, native_columns
+from reconciliation.arrays import Mask, Numbers, Rows
 from reconciliation.kernels.pointed import rows_at
 from reconciliation.scan.columns import MessageColumns
 from reconciliation.scan.files import Root
@@ -36,9 +36,6 @@ from timer_store.layout import (
     WHEEL_SLOTS,
 )
 
-Numbers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
-Units = npt.NDArray[Any]
 GONE: Final = "gone"
 """Kind of a finding whose record was removed: its offset is that of the record in the log."""
 POINTER: Final = "pointer"
@@ -68,7 +65,7 @@ def is_orderly(root: Root) -> bool:
     return "abort" not in {entry.name for entry in root.files("")}
 
 
-def pending_units(rows: Units, read_ms: int) -> Mask:
+def pending_units(rows: Rows, read_ms: int) -> Mask:
     """Return (n,) which units belong to slots that were not delivered; any byte order."""
     late = np.asarray(rows["write_ms"] + rows["delay_ms"] >= read_ms)
     if late.any():
@@ -79,7 +76,7 @@ def pending_units(rows: Units, read_ms: int) -> Mask:
 # -- units and their records --------------------------------------------------------------------
 
 
-def look_at_units(about: Pending, part: Segment, rows: Units, pos: Numbers) -> Iterator[Finding]:
+def look_at_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iterator[Finding]:
     """Yield what is wrong with where units of the timer log point.
 
     Args:
@@ -114,7 +111,7 @@ def look_at_units(about: Pending, part: Segment, rows: Units, pos: Numbers) -> I
         yield part.finding(where, UNIT_BYTES, POINTER, text)
 
 
-def _agree(about: Pending, segment: Segment, rows: Units) -> Mask:
+def _agree(about: Pending, segment: Segment, rows: Rows) -> Mask:
     """Return (n,) which units fit their records, all in one file of the log."""
     walk = Walk(segment)
     if not walk.open():  # the scan of the log reports it
@@ -159,7 +156,7 @@ def _promises(about: Pending, walk: Walk, records: Any) -> tuple[Numbers, Number
     return due_ms, np.asarray(records["record_size"]), np.asarray(unknown)
 
 
-def _in_time(rows: Units, due_ms: Numbers, about: Pending) -> Mask:
+def _in_time(rows: Rows, due_ms: Numbers, about: Pending) -> Mask:
     """Return (n,) which units are delivered when their records are due.
 
     A unit that rolls is in an earlier slot; one that was enqueued after its slot is in a later one.
@@ -218,7 +215,7 @@ def look_at_chains(about: Pending, root: Root, slots: Any) -> Iterator[tuple[int
         yield at, "its chain does not have the units of the timer log"
 
 
-def _forward(root: Root, end: int) -> Iterator[tuple[Numbers, Units]]:
+def _forward(root: Root, end: int) -> Iterator[tuple[Numbers, Rows]]:
     """Yield positions and units before a position of the timer log, in pieces."""
     for entry in files_of_row(root, "timerlog"):
         base = int(entry.name)

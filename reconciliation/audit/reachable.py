@@ -19,17 +19,15 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.layout import CHECKPOINT, packer
 from message_store.recovery.checkpoint import MIN_TIMESTAMP_SLACK_MS, newest_marks
+from reconciliation.arrays import Mask, Numbers
 from reconciliation.audit.unit_times import UnitTimes
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import MARK_FILE, OFFSET_MAX
 from reconciliation.scan.store_state import BAD_INPUT, Reach, read_json
 
-Numbers = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 TOPICS_FILE: Final = "config/topics.json"
 CHECKPOINT_FILE: Final = "checkpoint"
 

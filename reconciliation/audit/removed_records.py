@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from reconciliation.arrays import Numbers
 from reconciliation.scan.files import Root
 from reconciliation.scan.place_rows import gone_rows
 from reconciliation.scan.planning import LogPlan, Segment
@@ -25,7 +25,6 @@ from reconciliation.scan.roles import Role
 from reconciliation.scan.store_state import AHEAD, Progress
 from reconciliation.scan.unit_tables import SCHEDULE_TOPIC, queue_segments, read_units
 
-Offsets = npt.NDArray[np.int64]
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HELD: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 
@@ -37,7 +36,7 @@ def gone_segments(root: Root, plan: LogPlan) -> list[Segment]:
     return queue_segments(root, plan.end, topics=HELD)[0]
 
 
-def gone_units(segment: Segment, progress: Progress) -> Iterator[tuple[Offsets, Offsets]]:
+def gone_units(segment: Segment, progress: Progress) -> Iterator[tuple[Numbers, Numbers]]:
     """Yield the log offsets of removed records that were pending, and of those that were settled.
 
     A unit that the timers have enqueued, or that belongs to them, counts as settled here.

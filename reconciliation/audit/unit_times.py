@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.layout import CQ_UNIT
+from reconciliation.arrays import Numbers, Rows
 from reconciliation.scan.files import Entry, Root
 from reconciliation.scan.planning import files_of_row
 
-Offsets = npt.NDArray[np.int64]
-Units = npt.NDArray[Any]
 NONE: Final = -(1 << 62)
 UNIT_BYTES: Final = CQ_UNIT.itemsize
 MAPPED_MAX: Final = 64  # files of one topic that are mapped at once
@@ -38,9 +36,9 @@ class UnitTimes:
     def __init__(self, root: Root, topic: str) -> None:
         self._root, self._topic = root, topic
         self._queues: dict[int, _Queue] = {}
-        self._mapped: dict[str, Units] = {}
+        self._mapped: dict[str, Rows] = {}
 
-    def find(self, queue_ids: Any, offsets: Offsets, phys_offsets: Offsets) -> Offsets:
+    def find(self, queue_ids: Any, offsets: Numbers, phys_offsets: Numbers) -> Numbers:
         """Return (n,) tags codes; NONE where no unit points at the record."""
         found = np.full(offsets.size, NONE, np.int64)
         for queue_id in np.unique(queue_ids).tolist():
@@ -51,7 +49,7 @@ class UnitTimes:
                 found[mine[here[good]]] = units["tags_code"][good]
         return found
 
-    def points_at(self, queue_id: int, offsets: Offsets, phys_offsets: Offsets) -> Any:
+    def points_at(self, queue_id: int, offsets: Numbers, phys_offsets: Numbers) -> Any:
         """Return (n,) whether the unit at each queue offset points at the record."""
         units = self._row(queue_id, offsets)
         if units is not None:
@@ -71,7 +69,7 @@ class UnitTimes:
             return None
         return queue.firsts[0], int(unit[0]["phys_offset"])
 
-    def _row(self, queue_id: int, offsets: Offsets) -> Units | None:
+    def _row(self, queue_id: int, offsets: Numbers) -> Rows | None:
         """Return the units of queue offsets that follow one another in one file, else None."""
         first, count = int(offsets[0]), offsets.size
         if int(offsets[-1]) - first != count - 1 or (offsets[1:] - offsets[:-1] != 1).any():
@@ -85,7 +83,7 @@ class UnitTimes:
         )
         return units if units.size == count else None
 
-    def _gathered(self, queue_id: int, offsets: Offsets) -> Iterator[tuple[Any, Units]]:
+    def _gathered(self, queue_id: int, offsets: Numbers) -> Iterator[tuple[Any, Rows]]:
         """Yield places in `offsets` and the units there, file by file."""
         queue = self._queue(queue_id)
         if not queue.files or not offsets.size:
@@ -104,7 +102,7 @@ class UnitTimes:
                 inside = places < units.size
                 yield here[inside], units[places[inside]]
 
-    def _units(self, entry: Entry, low: int, high: int) -> Units:
+    def _units(self, entry: Entry, low: int, high: int) -> Rows:
         """Return units low..high of a file; fewer where it cannot be read: others report that."""
         try:
             if not self._root.is_local:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from message_store.layout import SYS_COMMIT, SYS_TRANSACTION_MASK
-from reconciliation.audit.plain_sums import Packed, pack
+from reconciliation.arrays import Mask, Numbers, Rows, Words
+from reconciliation.audit.plain_sums import pack
 from reconciliation.audit.reachable import Reached, reached
 from reconciliation.audit.unit_times import NONE, UnitTimes
 from reconciliation.kernels import columns as kernels
@@ -21,9 +22,6 @@ from reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
 from reconciliation.scan.store_state import UNKNOWN, Progress
 from reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
-Rows = npt.NDArray[Any]
-Words = npt.NDArray[np.uint64]
-Numbers = npt.NDArray[np.int64]
 # What brokers write and rewrite comes first: those are no part of a message's own properties.
 BROKERS: Final = (
     *("DELAY", "DELAy", "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELIVER_MS"),
@@ -99,7 +97,7 @@ class MessageColumns:
         arrays = [chunk.column(field.name, field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def packed(self, walk: Walk, rows: Rows) -> Packed | None:
+    def packed(self, walk: Walk, rows: Rows) -> Numbers | None:
         """Return what `plain_sums.pack` makes of them."""
         chunk = self._chunk(walk, rows)
         if chunk is None:
@@ -258,7 +256,7 @@ class _Chunk:
         return self._number("TIMER_OUT_MS")
 
     @cached_property
-    def redirected(self) -> npt.NDArray[np.bool_]:
+    def redirected(self) -> Mask:
         """Whether the record lies in a level's queue or in the timers'."""
         return np.asarray((self.kinds == kernels.KIND_LEVEL) | (self.kinds == kernels.KIND_TIMER))
 
@@ -381,7 +379,7 @@ class _Chunk:
             known |= levels & made.reached.is_due(self.rows["phys_offset"], self.rows["store_ms"])
         return pa.array(found, mask=~known)
 
-    def _number(self, name: str) -> npt.NDArray[np.int64]:
+    def _number(self, name: str) -> Numbers:
         out = self._numbers.get(name)
         if out is None:
             out = self._numbers[name] = np.full(self.rows.size, ABSENT, np.int64)
@@ -457,14 +455,14 @@ class _Chunk:
         none = (out_ms < 0) | (due_ms > DUE_MS_MAX)
         return pa.array(due_ms, pa.int64(), mask=none & (exact_ms == ABSENT))
 
-    def _has(self, name: str) -> npt.NDArray[np.bool_]:
+    def _has(self, name: str) -> Mask:
         found = self.found[NAMES.index(name)]
         return np.asarray(found[:, 0] < found[:, 1])
 
     @staticmethod
-    def _or_absent(values: Any, other: Any) -> npt.NDArray[np.int64]:
+    def _or_absent(values: Any, other: Any) -> Numbers:
         return np.asarray(np.where(values == ABSENT, other, values))
 
 
-def _nullable(values: npt.NDArray[np.int64]) -> pa.Array:
+def _nullable(values: Numbers) -> pa.Array:
     return pa.array(values, pa.int64(), mask=values == ABSENT)

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.errors import UsageError
 from message_store.verify.files import map_file
+from reconciliation.arrays import Bytes
 
-Bytes = npt.NDArray[np.uint8]
 FSSPEC = "fsspec is not installed, which reads {url}: pip install fsspec and what brings its scheme"
 
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
+from reconciliation.arrays import Words
 from reconciliation.kernels import columns as kernels
 
-Words = npt.NDArray[np.uint64]
 FACTOR: Final = 0x9E3779B97F4A7C15
 WORD: Final = (1 << 64) - 1
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.errors import UsageError
 from message_store.layout import RECORD_FIXED_BYTES
+from reconciliation.arrays import Rows
 from reconciliation.scan.planning import OFFSET_MAX, PARTITION_BYTES
 from reconciliation.scan.record_scan import Walk
 from reconciliation.scan.tables import TABLES
@@ -22,7 +22,6 @@ OPTIONS: Final = (
     "tickms", "lost", "buckets",
 )  # fmt: skip
 BUCKETS_MAX: Final = 1 << 15
-Rows = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)

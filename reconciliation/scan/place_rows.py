@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from reconciliation.arrays import Numbers
 from reconciliation.audit.clock_steps import Step
 from reconciliation.scan.planning import Finding
 from reconciliation.scan.roles import Role
@@ -40,9 +39,7 @@ def clock_rows(schema: pa.Schema, steps: Sequence[Step], number: int = 0) -> pa.
     return batch_of_rows(schema, facts) if facts else None
 
 
-def gone_rows(
-    schema: pa.Schema, number: int, offsets: npt.NDArray[np.int64], role: int
-) -> pa.RecordBatch:
+def gone_rows(schema: pa.Schema, number: int, offsets: Numbers, role: int) -> pa.RecordBatch:
     """Return log offsets of removed records as rows of the role Role.GONE or Role.PAST."""
     return batch_of_columns(schema, {"store_id": number, "phys_offset": offsets, "role": role})
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.scan import STOP_BLANK
 from message_store.kernels.verify import find_record
 from message_store.layout import SCANNED
 from message_store.recovery.checkpoint import newest_marks
 from message_store.verify.files import is_offset
+from reconciliation.arrays import Bytes
 from reconciliation.kernels.columns import follow
 from reconciliation.scan.files import Entry, Root
 
@@ -114,7 +114,7 @@ class LogPlan:
         end = int(files[-1].name) + files[-1].size
         return cls(tuple(files), int(files[0].name), end)
 
-    def read(self, root: Root, at: int, size: int) -> npt.NDArray[np.uint8]:
+    def read(self, root: Root, at: int, size: int) -> Bytes:
         """Return bytes of the log from an offset, fewer where its file ends, none outside the log.
 
         Raises:

@@ -19,21 +19,18 @@ with a record by the layout, so without such findings every segment is right.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.kernels.scan import STOP_BLANK, STOP_INVALID
 from message_store.kernels.verify import find_record
 from message_store.layout import BLANK_RECORD, SCANNED, packer
 from message_store.queues.topic_table import NAME_BYTES_MAX, TopicTable
+from reconciliation.arrays import Bytes, Rows
 from reconciliation.audit.clock_steps import NEXT_BYTES, WITNESSES, ClockSteps, Step
 from reconciliation.kernels.columns import follow, name_rows, walk
 from reconciliation.scan.planning import BLANK, RECORD_BYTES_MAX, Finding, Segment
 
-Rows = npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
 BLANK_HEAD = packer(BLANK_RECORD)
 CHUNK_RECORDS = 8_192  # so many that their columns stay near the processor
 TRIES_MAX = 256  # broken chains from neighbouring bytes, before going on behind the break

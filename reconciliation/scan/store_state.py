@@ -30,12 +30,12 @@ from message_store.json_dialect import loads
 from message_store.layout import CHECKPOINT_BYTES, CQ_UNIT, native_columns, packer
 from message_store.log.record import decode_record
 from message_store.ranges import Range, is_among, minus, plus
+from reconciliation.arrays import Numbers
 from reconciliation.audit.late_units import NOTHING, find_late_units
 from reconciliation.scan.files import Root
 from reconciliation.scan.planning import Finding, LogPlan, files_of_row
 from timer_store.layout import TIMER_CHECK
 
-Offsets = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.int8]
 T = TypeVar("T")
 AHEAD, PASSED, UNKNOWN = 0, 1, -1
@@ -95,12 +95,12 @@ class Progress:
     promised: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     read_ms: int | None = None
     taken_to: int = 0
-    late: Offsets = field(default_factory=NOTHING.copy)
+    late: Numbers = field(default_factory=NOTHING.copy)
     log_min: int = 0
     delays: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     reach: Reach = Reach()
 
-    def of_level(self, queue_id: int, offsets: Offsets, due_ms: Offsets, at: Offsets) -> Flags:
+    def of_level(self, queue_id: int, offsets: Numbers, due_ms: Numbers, at: Numbers) -> Flags:
         """Return AHEAD, PASSED or UNKNOWN for units of a level's queue."""
         found = np.full(offsets.size, UNKNOWN, np.int8)
         if self.levels is not None:
@@ -114,7 +114,7 @@ class Progress:
                 found[mine & (due_ms <= self.read_ms) & ~is_among(at, self.late)] = PASSED
         return found
 
-    def of_timers(self, out_ms: Offsets, offsets: Offsets, at: Offsets) -> Flags:
+    def of_timers(self, out_ms: Numbers, offsets: Numbers, at: Numbers) -> Flags:
         """Return the same for timers by their slot, their place in the queue and in the log."""
         if self.read_ms is None:
             return np.full(out_ms.size, UNKNOWN, np.int8)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.layout import (
     CQ_UNIT,
@@ -19,6 +18,7 @@ from message_store.layout import (
     packer,
 )  # fmt: skip
 from message_store.verify.index import find_shape
+from reconciliation.arrays import Mask, Numbers, Rows
 from reconciliation.kernels.columns import found_units
 from reconciliation.scan.files import Root, queues_of
 from reconciliation.scan.planning import (
@@ -117,7 +117,7 @@ def _unreadable(segment: Segment) -> Values:
     }  # fmt: skip
 
 
-def _found(segment: Segment, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _found(segment: Segment, offsets: Numbers) -> Mask:
     """Return whether records begin at log offsets; true also where that is unknown."""
     root, row = segment.root, np.zeros(1, SCANNED)
     found = np.ones(offsets.size, np.bool_)
@@ -143,7 +143,7 @@ def _found(segment: Segment, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.b
     return found
 
 
-def _blocks(segment: Segment, layout: np.dtype[Any]) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+def _blocks(segment: Segment, layout: np.dtype[Any]) -> Iterator[tuple[int, Rows]]:
     """Yield (position in the file, native units)."""
     size = layout.itemsize
     step = CHUNK_BYTES // size * size

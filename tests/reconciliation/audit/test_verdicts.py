@@ -94,7 +94,7 @@ def test_a_brief_audit_counts_as_the_whole_one(spark: Any, seed: int) -> None:
     assert survey.events is not None, "something rare touches some"
     brief = count_kept(survey, lean.tallies(spark))
     assert {row["verdict"] for row in brief.kept} == set(KEPT)
-    whole = survey.tell(survey.histories(survey.plain), ids=False)
+    whole = survey.verdicts(survey.histories(survey.plain), ids=False)
     mine = summarize(brief.rest, survey.unread, kept=brief.kept)
     expected = summarize(whole, survey.unread)
     assert (mine.verdicts, mine.lateness_ms) == (expected.verdicts, expected.lateness_ms)

@@ -1,0 +1,17 @@
+"""Array types of the audit; all are one-dimensional unless a function says otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[Any]
+"""Records of a declared layout, as SCANNED or TIMER_UNIT."""
+Bytes = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+"""Offsets, times and keys."""
+Words = npt.NDArray[np.uint64]
+"""Hashes."""
