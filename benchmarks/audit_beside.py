@@ -1,4 +1,4 @@
-"""What deliveries notice of an audit beside them: the ratio of lateness with and without one.
+"""Ratio of the lateness of deliveries with and without a running audit.
 
     python -m benchmarks.audit_beside [--scale 0.2] [--ballast 200000]
 
@@ -46,7 +46,7 @@ def main(words: list[str]) -> int:
 
 
 def measured(scale: float, ballast: int) -> dict[str, Any]:
-    """Return lateness alone, beside audits, and alone again."""
+    """Return lateness without audits, with audits, and without again."""
     about, wireload = machine.describe(), go_program(WIRELOAD)
     with (
         tempfile.TemporaryDirectory(prefix="audit-beside-") as home,

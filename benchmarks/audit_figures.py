@@ -53,7 +53,7 @@ def fill(root: Path) -> None:
         busy = 4 + int(8 * abs(((minute * 5 / 60) % 24) - 12) / 12)
         rig.send([(chance.choice((3, 4, 5)), chance.choice("TU"), 0, b"x") for _ in range(busy)])
         timers(rig, chance, 2)
-        if minute == 150:  # nobody delivers for two minutes
+        if minute == 150:  # no delivery for two minutes
             rig.clock.advance(2 * MINUTE_MS)
         if minute == 200:
             rig.drain.step(5, 1_000, migration="run-20261121-163000-1f2e")

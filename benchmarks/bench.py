@@ -92,7 +92,7 @@ class Bench:
         return max(16, int(messages * self.scale))
 
     def topic(self) -> str:
-        """Create a topic nobody used yet."""
+        """Create a new topic."""
         self._topics += 1
         name = f"bench-{self._topics}"
         self.server.create_topic(name, queue_count=QUEUE_COUNT)
@@ -193,7 +193,7 @@ class Meanwhile:
         return self.finish(self.process)
 
     def stop(self) -> Found:
-        """Have it end now, in order; return what it found."""
+        """Interrupt it; return what it found."""
         self.process.send_signal(signal.SIGINT)
         return self()
 
@@ -206,8 +206,8 @@ def level_of_at_least(seconds: float) -> tuple[int, int]:
     raise ValueError(f"no level waits {seconds} s")
 
 
-def books(received: Found, sent: Found) -> list[Metric]:
-    """Return what must be 0: accepted messages that were lost, duplicated, early or damaged."""
+def delivery_faults(received: Found, sent: Found) -> list[Metric]:
+    """Return the counts that must be 0: accepted messages lost, duplicated, early or damaged."""
     counts = {
         "lost": received["lost"] - sent["rejected"],
         "duplicates": received["duplicates"],

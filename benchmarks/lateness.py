@@ -33,7 +33,7 @@ TAIL = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999)
 
 
 def main(words: list[str]) -> int:
-    """Measure unless told not to, and draw."""
+    """Measure, unless skipped, and draw."""
     parser = argparse.ArgumentParser(prog="benchmarks.lateness")
     parser.add_argument("--draw-only", action="store_true", help="draw what was measured before")
     parser.add_argument("--scale", type=float, default=1.0, help="share of a minute")

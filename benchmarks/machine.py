@@ -49,7 +49,7 @@ class Shared:
 
     Attributes:
         others: other programs of this machine.
-        stolen: the host that this virtual machine runs on: for others, and not told when.
+        stolen: the host that this virtual machine runs on: for other guests, without notice.
     """
 
     others: float = 0.0
@@ -65,7 +65,7 @@ class Shared:
 
 @contextmanager
 def shared_with_others() -> Iterator[Shared]:
-    """Measure who else had the processors during the block.
+    """Measure the use of the processors by others during the block.
 
     Ours are this process and its children that have ended by then. Linux only.
     """

@@ -69,7 +69,7 @@ GOALS = (
 
 
 def main(words: list[str]) -> int:
-    """Measure unless told not to, and write the page; 1 if a load failed."""
+    """Measure, unless skipped, and write the page; return 1 if a load failed."""
     parser = argparse.ArgumentParser(prog="benchmarks.migration")
     parser.add_argument("--fill-only", action="store_true", help="take the newest figures")
     parser.add_argument("--scale", default="1.0", help="multiplies counts of messages")

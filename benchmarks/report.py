@@ -72,7 +72,7 @@ def _value(metric: Metric | None) -> str:
 
 
 def _ratio(base: Metric | None, ours: Metric | None) -> tuple[str, str]:
-    """Return ours / base and a word on who is better."""
+    """Return ours / base and the name of the better one."""
     if base is None or ours is None:
         return "", ""
     if base.value == ours.value:

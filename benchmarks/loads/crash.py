@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.bench import Bench, Load, Metric, books, level_of_at_least
+from benchmarks.bench import Bench, Load, Metric, delivery_faults, level_of_at_least
 from tests.support.wait_until import Stopwatch, until
 
 MESSAGES = 300_000
@@ -31,7 +31,7 @@ def crash(bench: Bench) -> list[Metric]:
         topic, count - sent["rejected"], level_delay=delay_ms, idle=15, linger=10_000
     )
     return [
-        *books(received, sent),
+        *delivery_faults(received, sent),
         Metric(name="ready", value=ready_s, unit="s", better="less"),
         Metric(
             name="late max", value=received["late_at_store_ms"]["max"], unit="ms", better="less"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.bench import Bench, Load, Metric, books, level_of_at_least
+from benchmarks.bench import Bench, Load, Metric, delivery_faults, level_of_at_least
 from tests.support.wait_until import Stopwatch, now_ms, until
 
 MESSAGES = 200_000
@@ -30,7 +30,7 @@ def drain(bench: Bench) -> list[Metric]:
         Metric(name="best second", value=received["best_second"], unit="msg/s", better="more"),
         Metric(name="start to last", value=seconds, unit="s", better="less"),
         Metric(name="ready", value=ready_s, unit="s", better="less"),
-        *books(received, sent),
+        *delivery_faults(received, sent),
     ]
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.bench import Bench, Found, Load, Metric, books
+from benchmarks.bench import Bench, Found, Load, Metric, delivery_faults
 from benchmarks.fill_levels import LEVEL, fill_apache_store, fill_levels
 from benchmarks.loads.ready import start_s
 from benchmarks.watch import Watch, watching
@@ -98,7 +98,7 @@ def live(bench: Bench, *, messages: int) -> list[Metric]:
 
 
 def under_traffic(bench: Bench, *, messages: int) -> list[Metric]:
-    """The same beside short levels that come and go: how late these are."""
+    """The lateness of short levels during a migration."""
     count, _ = _filled(bench, messages)
     topic, delay_ms = bench.topic(), _delay_ms(TRAFFIC_LEVEL)
     waiting = {"level_delay": delay_ms, "moments": True, "idle": IDLE_S}
@@ -143,7 +143,7 @@ def under_traffic(bench: Bench, *, messages: int) -> list[Metric]:
         *_rates("drain", count, spans["drain"], watch),
         *_rates("rollback", count, spans["rollback"], watch),
         _less("lost", sent["sent"] - received["distinct"], "messages"),
-        *books(received, sent)[1:],
+        *delivery_faults(received, sent)[1:],
     ]
 
 

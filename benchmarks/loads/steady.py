@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.bench import Bench, Load, Metric, books, level_of_at_least
+from benchmarks.bench import Bench, Load, Metric, delivery_faults, level_of_at_least
 
 RATE_PER_S = 20_000
 SECONDS = 20
@@ -25,7 +25,7 @@ def steady(bench: Bench) -> list[Metric]:
         ),
         Metric(name="sent", value=sent["per_second"], unit="msg/s", better="more"),
         Metric(name="broker cpu", value=cpu_seconds[0] / count * 1e6, unit="us/msg", better="less"),
-        *books(received, sent),
+        *delivery_faults(received, sent),
     ]
 
 

@@ -201,12 +201,12 @@ def decide(folder: Path, scale: float) -> list[Metric]:
         while engine.store.index.behind_bytes:
             engine.store.index.catch_up()
         offsets = np.random.default_rng(5).permutation(np.concatenate(held))
-        waiting = PendingTimers(engine.timers)
+        pending = PendingTimers(engine.timers)
         later = np.full(DECIDED, engine.clock.now_ms() + DAY_MS)
         ways: dict[str, Callable[[Any], Decided]] = {
-            "cancel": waiting.cancel,
-            "move": lambda some: waiting.move(some, later, lambda *_: None),
-            "fire": waiting.fire,
+            "cancel": pending.cancel,
+            "move": lambda some: pending.move(some, later, lambda *_: None),
+            "fire": pending.fire,
         }
         for number in range(ROUNDS * len(ways)):
             some = offsets[number * DECIDED :][:DECIDED]

@@ -34,7 +34,7 @@ def pending_filled(bench: Bench, *, messages: int) -> list[Metric]:
     count, topic = bench.count(messages), bench.topic()
     bench.server.stop_broker()
     fill_store(bench.server.store_dir, count, topic)
-    adopted_s = start_s(bench)  # reads the whole log once: nobody has looked at it for decisions
+    adopted_s = start_s(bench)  # reads the whole log once: no decision has read it yet
     bench.server.stop_broker()
     after_stop = start_s(bench)
     before = bench.server.broker.memory_bytes()

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
-from benchmarks.bench import Bench, Found, Load, Metric, books
+from benchmarks.bench import Bench, Found, Load, Metric, delivery_faults
 from tests.support.wait_until import now_ms, until
 
 TRICKLE_PER_S = 500
@@ -28,7 +28,7 @@ def trickle(bench: Bench) -> list[Metric]:
     """Send timers at a low rate and see how late each is; the first ones too."""
     received, sent = trickled(bench)
     late = received["late_at_store_ms"]
-    return [*_late(late, "p50", "p99", "p999", "max"), *books(received, sent)]
+    return [*_late(late, "p50", "p99", "p999", "max"), *delivery_faults(received, sent)]
 
 
 def trickled(bench: Bench) -> tuple[Found, Found]:
@@ -53,7 +53,7 @@ def spike(bench: Bench, *, messages: int) -> list[Metric]:
         _last(received),
         Metric(name="broker cpu", value=cpu_seconds[0] / count * 1e6, unit="us/msg", better="less"),
         Metric(name="ingest", value=sent["per_second"], unit="msg/s", better="more"),
-        *books(received, sent),
+        *delivery_faults(received, sent),
     ]
 
 
@@ -70,7 +70,7 @@ def manners(bench: Bench, *, messages: int) -> list[Metric]:
         *_ordinary_metrics("quiet", quiet),
         *_ordinary_metrics("meanwhile", meanwhile),
         _last(received),
-        *books(received, sent),
+        *delivery_faults(received, sent),
     ]
 
 

@@ -58,7 +58,7 @@ class ClientAdminProcessor:
             "consumeFromWhere": group.from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
-            "subscriptionTable": {topic: told.to_json() for topic, told in subscriptions},
+            "subscriptionTable": {topic: item.to_json() for topic, item in subscriptions},
         }
         return Response(body=encode(body))
 
@@ -86,10 +86,10 @@ class ClientAdminProcessor:
     async def consume_directly(self, request: Request) -> Response:
         """Relay 309 with the message to the client it names."""
         channel = self._client(request)
-        told = dict(request.fields) | {"brokerName": self._identity.broker_name}
-        told = {name: value for name, value in told.items() if value}
-        body = self._message(fields.text(request, "msgId")) if told.get("msgId") else b""
-        return await self._relay(channel, Request(request.code, told, body))
+        sent = dict(request.fields) | {"brokerName": self._identity.broker_name}
+        sent = {name: value for name, value in sent.items() if value}
+        body = self._message(fields.text(request, "msgId")) if sent.get("msgId") else b""
+        return await self._relay(channel, Request(request.code, sent, body))
 
     async def consumer_status(self, request: Request) -> Response:
         """Ask each online client of a group how far it is in a topic; answer what they said."""

@@ -203,7 +203,7 @@ class GroupAdminProcessor:
                 self._offsets.clone(source, target, name)
         return Response()
 
-    # -- who consumes what --------------------------------------------------------------------
+    # -- consumers of groups and topics --
 
     async def topics_of(self, request: Request) -> Response:
         """Answer the topics that a group has progress in."""

@@ -1,6 +1,6 @@
 """Requests about topics: create, change, delete, list, measure. AdminBrokerProcessor.
 
-17, 18, 215 are answered when the file is written and the name servers have been told.
+17, 18, 215 are answered when the file is written and the name servers are updated.
 """
 
 from __future__ import annotations

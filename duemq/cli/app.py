@@ -42,10 +42,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-message_app = typer.Typer(no_args_is_help=True, help="Look at single messages.")
-store_app = typer.Typer(no_args_is_help=True, help="Look at store directories.")
-config_app = typer.Typer(no_args_is_help=True, help="Look at the configuration.")
-kernels_app = typer.Typer(no_args_is_help=True, help="The compiled loops.")
+message_app = typer.Typer(no_args_is_help=True, help="Show single messages.")
+store_app = typer.Typer(no_args_is_help=True, help="Check store directories.")
+config_app = typer.Typer(no_args_is_help=True, help="Show the configuration.")
+kernels_app = typer.Typer(no_args_is_help=True, help="Compile kernels.")
 app.add_typer(timers_app, name="timers")
 app.add_typer(reconcile_app, name="reconcile")
 app.add_typer(migrate_app, name="migrate")
@@ -110,23 +110,30 @@ def send(
     ] = None,
     level: Annotated[int, typer.Option(help="Delay level, 0: none.", min=0)] = 0,
     at: Annotated[
-        str, typer.Option(metavar="TIME", help="When: 2026-11-22T10:00 (UTC), +90s, +2h, or ms.")
+        str,
+        typer.Option(
+            metavar="TIME", help="Delivery time: 2026-11-22T10:00 (UTC), +90s, +2h, or ms."
+        ),
     ] = "",
-    count: Annotated[int, typer.Option(help="How many copies.", min=1, max=1_000_000)] = 1,
+    count: Annotated[int, typer.Option(help="Number of copies.", min=1, max=1_000_000)] = 1,
     tag: Annotated[str, typer.Option(help="Tag.")] = "",
     key: Annotated[str, typer.Option(help="Keys, separated by blanks.")] = "",
     queue: Annotated[int, typer.Option(help="Queue id; -1: in turn.", min=-1)] = -1,
     from_file: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="FILE", help="What `reconcile repair` wrote: see what it would do."
+            "--from",
+            metavar="FILE",
+            help="Output of `reconcile repair`; without --yes: only show the effect.",
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="With --from: send what is missing.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --from: send the missing messages.")
+    ] = False,
     *,
     target: Target,
 ) -> None:
-    """Send a message, by level or for a time if wanted, and print where it was stored."""
+    """Send a message, optionally with a level or a delivery time, and print where it is stored."""
     from duemq.cli.messages import Outgoing, send_messages
     from duemq.cli.send_file import send_file
 
@@ -145,7 +152,7 @@ def send(
         send_file(from_file, target, really=yes)
         return
     if not topic or body is None:
-        raise UsageError("name a topic and a body, or --from FILE")
+        raise UsageError("no message given: name a topic and a body, or use --from FILE")
     outgoing = Outgoing(
         topic, body, level=level, tag=tag, key=key, queue_id=queue, count=count, at=at
     )
@@ -155,12 +162,12 @@ def send(
 @command(app, example="consume orders --count 10")
 def consume(
     topic: Annotated[str, typer.Argument(help="Topic to read.")],
-    group: Annotated[str, typer.Option(help="Consumer group that keeps the progress.")] = (
+    group: Annotated[str, typer.Option(help="Consumer group whose offsets are used.")] = (
         "duemq_cli"
     ),
-    count: Annotated[int, typer.Option(help="Stop after so many; 0: go on.", min=0)] = 0,
+    count: Annotated[int, typer.Option(help="Stop after this many messages; 0: never.", min=0)] = 0,
     wait_s: Annotated[
-        float, typer.Option("--wait", help="Stop after so many seconds; 0: go on.", min=0)
+        float, typer.Option("--wait", help="Stop after this many seconds; 0: never.", min=0)
     ] = 0.0,
     tag: Annotated[str, typer.Option(help="Tag filter such as 'a || b'.")] = "*",
     from_first: Annotated[
@@ -169,7 +176,7 @@ def consume(
     *,
     target: Target,
 ) -> None:
-    """Read a topic and print each message as it comes."""
+    """Read a topic and print each message as it arrives."""
     from duemq.cli.consume import Wanted, consume_messages
 
     wanted = Wanted(topic, group, count=count, wait_s=wait_s, tag=tag, from_first=from_first)
@@ -182,7 +189,7 @@ def levels(
     *,
     target: Target,
 ) -> None:
-    """Show each level: pending messages, the next due moment, how late deliveries were."""
+    """Show each level: pending messages, the next due time, lateness of deliveries."""
     from duemq.cli.levels import show_levels
 
     show_levels(target, watch=watch)
@@ -195,7 +202,7 @@ def message_show(
     *,
     target: Target,
 ) -> None:
-    """Show a message in any state: when it is due or was delivered, and what happened to it."""
+    """Show a message in any state: its due time, its delivery and its history."""
     from duemq.cli.message_show import show_message
 
     show_message(message_id, topic, target)
@@ -208,7 +215,7 @@ def store_verify(
     configuration: Configuration,
     as_json: AsJson = False,
 ) -> None:
-    """Read a store that no broker uses and report what is wrong, and where."""
+    """Check a stopped store and report each fault with its place."""
     from duemq.cli.verify import verify
 
     verify(directory, configuration.properties(), as_json=as_json)
@@ -218,8 +225,12 @@ def store_verify(
 def config_show(
     *,
     configuration: Configuration,
-    namesrv: Annotated[bool, typer.Option("--namesrv", help="The name server's keys.")] = False,
-    changed: Annotated[bool, typer.Option("--changed", help="Only keys that are set.")] = False,
+    namesrv: Annotated[
+        bool, typer.Option("--namesrv", help="Show the keys of the name server.")
+    ] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Show only keys that are set.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show every key with its value, default and source; name unknown keys."""
@@ -230,10 +241,12 @@ def config_show(
 
 @command(kernels_app, "warm", example="kernels warm")
 def kernels_warm(
-    force: Annotated[bool, typer.Option("--force", help="Also when it was done before.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compile again, even if the cache is complete.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compile every kernel into the cache, so that no broker start has to."""
+    """Compile every kernel into the cache, for fast starts."""
     from duemq.cli.kernels import warm
 
     warm(force=force, as_json=as_json)

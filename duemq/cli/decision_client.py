@@ -1,7 +1,7 @@
 """Client for decisions about pending messages (cancel, move, fire), and its commands.
 
-    async with Deciding("127.0.0.1:9876") as waiting:
-        for result in await waiting.cancel(ids=["7F00..."]):
+    async with DecisionClient("127.0.0.1:9876") as client:
+        for result in await client.cancel(ids=["7F00..."]):
             print(result.name, result.verdict)
 
 Every broker is asked, as any of them may hold the message; what one of them decided counts.
@@ -33,13 +33,13 @@ SHOWN_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """Which messages are meant.
+    """Selection of pending messages.
 
     Attributes:
         ids: unique keys or offset message ids.
         keys: any of their KEYS.
         handles: recall handles.
-        topic: with ids and keys: only of this topic; alone: all that wait for it.
+        topic: with ids and keys: only of this topic; alone: all pending messages of it.
         from_ms, until_ms: only what is due in [from_ms, until_ms).
     """
 
@@ -162,7 +162,7 @@ def decide_and_show(
     0: all done; 1: some were delivered before, or are unknown; 4: some were refused.
 
     Args:
-        confirmed: a whole topic needs no question.
+        confirmed: Skip the confirmation for a whole topic.
     """
     from duemq.cli.exits import Exit
     from duemq.cli.output import plural, print_json, print_table

@@ -1,6 +1,6 @@
 """`duemq message show`: state and history of a message.
 
-DueMQ's brokers find it and tell its history (request 9002). Apache's brokers are asked for the
+DueMQ's brokers find it and return its history (request 9002). Apache's brokers are asked for the
 record only: by offset message id, or by unique key and topic.
 """
 
@@ -95,8 +95,8 @@ def _facts(shown: dict[str, Any]) -> list[tuple[str, str]]:
     """Return what is known of a message, line by line, without what is empty."""
     if shown.get("due_ms") is not None and shown.get("delivered_ms") is not None:
         off_ms = shown["delivered_ms"] - shown["due_ms"]
-        beside = duration_text(abs(off_ms)) + (" late" if off_ms >= 0 else " early")
-        shown = {**shown, "delivered": f"{shown['delivered']} ({beside})"}
+        off = duration_text(abs(off_ms)) + (" late" if off_ms >= 0 else " early")
+        shown = {**shown, "delivered": f"{shown['delivered']} ({off})"}
     facts = []
     rest = [name for name in shown if name not in (*FIRST_SHOWN, "records", *TIMES)]
     for name in (*FIRST_SHOWN, *rest):

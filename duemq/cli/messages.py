@@ -107,7 +107,7 @@ def _print_sent(sent: Sent) -> None:
 async def _delay_of(cluster: Cluster, level: int) -> int | None:
     """Return the delay of a level, None if the broker does not show its levels.
 
-    A level above the highest counts as the highest, as for every producer; the user is told.
+    A level above the highest counts as the highest, as for every producer; a notice says so.
     """
     for _, address in await cluster.brokers():
         try:

@@ -12,23 +12,28 @@ from duemq.cli.options import AsJson, Configuration, DryRun, Target
 from message_store.errors import UsageError
 
 migrate_app = typer.Typer(
-    no_args_is_help=True, help="Make timers of level messages while the broker runs, and back."
+    no_args_is_help=True, help="Convert level messages to timers while the broker runs, and back."
 )
 
 Levels = Annotated[
-    list[int] | None, typer.Option("--level", "-l", help="A level; repeatable; else all.", min=1)
+    list[int] | None,
+    typer.Option("--level", "-l", help="Level; repeatable; default: all levels.", min=1),
 ]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Return at once; it goes on by itself.")]
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="Return at once; the migration continues in the broker.")
+]
 
 
 @command(migrate_app, example="migrate plan --level 4")
 def plan(
     levels: Levels = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do not save the plan.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan without saving it.")
+    ] = False,
     *,
     target: Target,
 ) -> None:
-    """Count pending messages by level, and show what is in the way. Nothing is changed."""
+    """Count pending messages by level and show obstacles, without any change."""
     from duemq.cli.migrate_show import show_plan
 
     show_plan(levels or [], target, dry_run=dry_run)
@@ -37,13 +42,13 @@ def plan(
 @command(migrate_app, example="migrate start --level 4 --level 5")
 def start(
     plan_id: Annotated[
-        str, typer.Argument(metavar="[PLAN]", help="A saved plan; else one is made now.")
+        str, typer.Argument(metavar="[PLAN]", help="Saved plan; default: a new plan.")
     ] = "",
     levels: Levels = None,
     rules: Annotated[
         list[str] | None,
         typer.Option(
-            "--map", metavar="TOPIC=DELAY", help="Another delay of one topic, as in T=90s."
+            "--map", metavar="TOPIC=DELAY", help="Delay of one topic, as in orders=90s; repeatable."
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -51,9 +56,9 @@ def start(
     *,
     target: Target,
 ) -> None:
-    """Make timers of levels, and of their new messages. Exit code 1: a level was stopped.
+    """Convert levels to timers, with their new messages. Exit code 1: a level was paused.
 
-    Ctrl-C ends the display only.
+    Ctrl-C ends the display; the migration continues.
     """
     if not plan_id and not levels:
         raise UsageError("name a plan, or levels with --level")
@@ -69,12 +74,12 @@ def start(
 @command(migrate_app, example='migrate pause --level 4 --cause "disk check"')
 def pause(
     levels: Levels = None,
-    cause: Annotated[str, typer.Option(help="Why, for those who look.")] = "",
+    cause: Annotated[str, typer.Option(help="Reason, shown by `migrate status`.")] = "",
     dry_run: DryRun = False,
     *,
     target: Target,
 ) -> None:
-    """Move nothing until `resume`. New messages of started levels stay timers."""
+    """Pause until `resume`. New messages of started levels continue to become timers."""
     request = {"levels": levels or [], "cause": cause, "dry_run": dry_run}
     _change("pause", request, target, wait=False)
 
@@ -87,18 +92,20 @@ def resume(
     *,
     target: Target,
 ) -> None:
-    """Go on with what is paused. Exit code 1: a level was stopped again."""
+    """Resume paused levels. Exit code 1: a level was paused again."""
     request = {"levels": levels or [], "dry_run": dry_run}
     _change("resume", request, target, wait=not no_wait)
 
 
 @command(migrate_app, example="migrate status --follow")
 def status(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Until all are at rest.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Refresh until all levels are done or paused.")
+    ] = False,
     *,
     target: Target,
 ) -> None:
-    """Show where each level stands: moved, left, rate, how late deliveries are."""
+    """Show the state of each level: messages moved and left, rate, lateness of deliveries."""
     from duemq.cli.migrate_show import show_status
 
     show_status(target, follow=follow)
@@ -112,7 +119,7 @@ def rollback(
     *,
     target: Target,
 ) -> None:
-    """Return pending messages to their levels, due times as they are, after DONE too."""
+    """Return pending messages to their levels with unchanged due times, also after DONE."""
     request = {"levels": levels or [], "dry_run": dry_run}
     _change("rollback", request, target, wait=not no_wait)
 
@@ -123,7 +130,7 @@ def verify(
     *,
     target: Target,
 ) -> None:
-    """Count both sides and compare checksums. Exit code 1: they differ."""
+    """Compare counts and checksums of levels and timers. Exit code 1: they differ."""
     from duemq.cli.migrate_show import verify as verify_levels
 
     verify_levels(levels or [], target)
@@ -132,25 +139,29 @@ def verify(
 @command(migrate_app, example="migrate throttle --rate 5000")
 def throttle(
     rate: Annotated[
-        int | None, typer.Option(help="Messages a second at most; 0: no limit.", min=0)
+        int | None, typer.Option(help="Maximum messages per second; 0: no limit.", min=0)
     ] = None,
     lateness: Annotated[
-        int | None, typer.Option(help="Give way above this p99 in ms; 0: never.", min=0)
+        int | None,
+        typer.Option(help="Lateness (p99, ms) above which it slows down; 0: no limit.", min=0),
     ] = None,
     factor: Annotated[
         int | None,
-        typer.Option(help="Give way above so many times the p99 without it; 0: never.", min=0),
+        typer.Option(
+            help="Multiple of the p99 without a migration above which it slows down; 0: no limit.",
+            min=0,
+        ),
     ] = None,
     window: Annotated[
         str | None,
-        typer.Option(help="When to work, as in '01:00-05:00 Europe/Berlin'; '': always."),
+        typer.Option(help="Allowed hours, as in '01:00-05:00 Europe/Berlin'; '': always."),
     ] = None,
     *,
     target: Target,
 ) -> None:
-    """Change how fast and when a broker migrates: at once, and for all later runs.
+    """Change the rate and schedule of migrations, now and for all later runs.
 
-    These are keys of its configuration; they stay when the run is over.
+    The values are saved in the configuration of the broker.
     """
     from duemq.cli.migrate_show import throttle as change_throttle
 
@@ -169,17 +180,20 @@ def history(
     store: Annotated[
         Path | None, typer.Argument(metavar="[STORE_DIR]", help="The store's directory.")
     ] = None,
-    ledger: Annotated[str, typer.Option(metavar="URL", help="Another ledger, by URL.")] = "",
-    run_id: Annotated[str, typer.Option("--run", metavar="RUN", help="One run.")] = "",
+    ledger: Annotated[
+        str, typer.Option(metavar="URL", help="URL of the ledger, instead of STORE_DIR.")
+    ] = "",
+    run_id: Annotated[str, typer.Option("--run", metavar="RUN", help="Only this run.")] = "",
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page of one run, else the newest.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write an HTML page of the run; default: the newest."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what was migrated, of the ledger; no broker is asked."""
-    from duemq.cli.migrate_history import history as tell
+    """Show past migrations from the ledger, without a broker."""
+    from duemq.cli.migrate_history import history as show_history
 
-    tell(store=store, url=ledger, run_id=run_id, html=html, as_json=as_json)
+    show_history(store=store, url=ledger, run_id=run_id, html=html, as_json=as_json)
 
 
 @command(migrate_app, example="migrate offline /data/store --into /data/copy")
@@ -188,7 +202,10 @@ def offline(
         Path, typer.Argument(metavar="STORE_DIR", help="Store directory, of DueMQ or Apache.")
     ],
     into: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Work on a copy here; the source stays.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Migrate a copy in this directory; the source stays unchanged."
+        ),
     ] = None,
     levels: Levels = None,
     dry_run: DryRun = False,
@@ -196,7 +213,7 @@ def offline(
     configuration: Configuration,
     as_json: AsJson = False,
 ) -> None:
-    """Make timers of all levels of a store that no broker uses."""
+    """Convert the levels of a stopped store to timers."""
     from duemq.cli.migrate_offline import migrate_store
 
     properties = configuration.properties()

@@ -88,8 +88,8 @@ class Migrating:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-def who() -> str:
-    """Return who asks: user and machine."""
+def operator() -> str:
+    """Return the user and the machine that send the request."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):

@@ -57,7 +57,7 @@ def _write_page(ledger: Ledger, run_id: str, html: Path, store: str) -> None:
         raise UsageError("nothing was migrated yet: there is no run to make a page of")
     run = ledger.run(run_id or known[0].migration_id)
     html.write_text(history_page(run, store=store, made_ms=SystemClock().now_ms()))
-    console(stderr=True).print(f"{html} tells of {run.migration.migration_id}")
+    console(stderr=True).print(f"wrote {html}: migration {run.migration.migration_id}")
 
 
 def _plain(run: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from duemq.cli.migrate_ask import who
+from duemq.cli.migrate_ask import operator
 from duemq.cli.migrate_show import print_plan
 from duemq.cli.output import console, print_json
 from message_store.clock import SystemClock
@@ -37,7 +37,7 @@ def migrate_store(
             root,
             levels,
             properties,
-            who=who(),
+            who=operator(),
             now_ms=SystemClock().now_ms(),
             dry_run=dry_run,
             shown=shown,

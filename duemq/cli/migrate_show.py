@@ -9,7 +9,7 @@ from typing import Any, Final
 from duemq.admin.runtime_info import binary_size
 from duemq.cli.exits import Exit
 from duemq.cli.messages import time_text
-from duemq.cli.migrate_ask import Migrating, Status, run, who
+from duemq.cli.migrate_ask import Migrating, Status, operator, run
 from duemq.cli.options import Target
 from duemq.cli.output import console, plural, print_json, print_table
 from duemq.cli.times import duration_text
@@ -29,7 +29,7 @@ def show_plan(levels: list[int], target: Target, *, dry_run: bool) -> None:
     """Count, and print the plan."""
 
     async def work(migrating: Migrating) -> Any:
-        return await migrating.command("plan", levels=levels, who=who(), dry_run=dry_run)
+        return await migrating.command("plan", levels=levels, who=operator(), dry_run=dry_run)
 
     plan = run(target, work)["plan"]
     if target.as_json:
@@ -71,7 +71,7 @@ def change(action: str, request: dict[str, Any], target: Target, *, wait: bool) 
     """Have a broker do something; wait until the levels are at rest. Exit code 1: one is paused."""
 
     async def work(migrating: Migrating) -> Any:
-        done = await migrating.command(action, who=who(), **request)
+        done = await migrating.command(action, who=operator(), **request)
         if wait and not done["dry_run"]:
             with progress(quiet=target.as_json) as shown:
                 done["status"] = await migrating.until_rest(done["levels"], shown)
@@ -108,7 +108,7 @@ def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
         return
     from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
     with Progress(*columns, console=console(stderr=True)) as bars:
         tasks: dict[int, Any] = {}
 
@@ -117,18 +117,18 @@ def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
             for item in status["levels"]:
                 if item["state"] not in ("routing", "draining", "verifying", "rolling_back"):
                     if item["level"] in tasks:
-                        bars.update(tasks[item["level"]], completed=1, total=1, told=item["state"])
+                        bars.update(tasks[item["level"]], completed=1, total=1, text=item["state"])
                     continue
                 task = tasks.get(item["level"])
                 if task is None:
                     name = f"level {item['level']}"
-                    task = tasks[item["level"]] = bars.add_task(name, told="")
+                    task = tasks[item["level"]] = bars.add_task(name, text="")
                 moved = item["given_back"] if item["state"] == "rolling_back" else item["moved"]
-                told = f"{item['state']} {moved:,} moved, {item['left']:,} left"
-                told += f", {status['rate_per_s']:,.0f}/s"
-                told += "" if late is None else f", late {late} ms"
-                told += f" ({item['waits'] or item['cause']})" if item["waits"] else ""
-                bars.update(task, completed=moved, total=max(moved + item["left"], 1), told=told)
+                text = f"{item['state']} {moved:,} moved, {item['left']:,} left"
+                text += f", {status['rate_per_s']:,.0f}/s"
+                text += "" if late is None else f", late {late} ms"
+                text += f" ({item['waits'] or item['cause']})" if item["waits"] else ""
+                bars.update(task, completed=moved, total=max(moved + item["left"], 1), text=text)
 
         yield show
 
@@ -181,7 +181,7 @@ def verify(levels: list[int], target: Target) -> None:
     """Count both sides. Exit code 1: they differ."""
 
     async def work(migrating: Migrating) -> Any:
-        return await migrating.command("verify", levels=levels, who=who())
+        return await migrating.command("verify", levels=levels, who=operator())
 
     done = run(target, work)
     if target.as_json:
@@ -218,5 +218,5 @@ def throttle(changes: dict[str, str], target: Target) -> None:
         print_json(status)
         return
     print_status(status)
-    told = ", ".join(f"{key}={value}" for key, value in changes.items())
-    console().print(f"kept in the broker's configuration, for later runs too: {told}")
+    keys = ", ".join(f"{key}={value}" for key, value in changes.items())
+    console().print(f"saved in the broker's configuration, also for later runs: {keys}")

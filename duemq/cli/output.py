@@ -201,5 +201,5 @@ def heading(text: str) -> Any:
 
 
 def notice(text: str) -> None:
-    """Print one line to standard error, for people beside what is printed for programs."""
+    """Print one line to standard error, for people, apart from the output for programs."""
     print(f"duemq: {printable(text)}", file=sys.stderr, flush=True)

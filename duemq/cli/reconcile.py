@@ -24,11 +24,16 @@ if TYPE_CHECKING:
     from reconciliation.jobs.run import Wanted
     from reconciliation.spark.master import Where
 
-reconcile_app = typer.Typer(no_args_is_help=True, help="Prove what became of every message.")
+reconcile_app = typer.Typer(
+    no_args_is_help=True, help="Audit the outcome of every scheduled message."
+)
 Capacity = Annotated[
-    int, typer.Option(metavar="N", help="Messages a second a broker delivers; 0: as needed.", min=0)
+    int,
+    typer.Option(
+        metavar="N", help="Messages per second that a broker delivers; 0: unlimited.", min=0
+    ),
 ]
-Minutes = Annotated[int, typer.Option(help="Length of a piece of time.", min=1)]
+Minutes = Annotated[int, typer.Option(help="Length of an interval in minutes.", min=1)]
 
 
 @command(reconcile_app, "run", example="reconcile run /data/store --report audit.html")
@@ -39,10 +44,10 @@ def run(
     levels: LevelDelays = "",
     trust_clock: TrustClock = False,
     out: Annotated[
-        str, typer.Option(metavar="DIR", help="Write the verdicts there, as Parquet.")
+        str, typer.Option(metavar="DIR", help="Directory for the verdicts, as Parquet.")
     ] = "",
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report there, as HTML.")
+        Path | None, typer.Option(metavar="FILE", help="File for an HTML report.")
     ] = None,
     capacity: Capacity = 0,
     ledger: LedgerUrl = "",
@@ -50,7 +55,7 @@ def run(
     spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Audit stores. Exit 0: every promise kept; 1: there are findings; 2: it could not run."""
+    """Audit stores. Exit code 0: no findings; 1: findings; 2: the audit could not run."""
     from duemq.cli.reconcile_run import reconcile
 
     wanted = _wanted(
@@ -63,10 +68,12 @@ def run(
 @command(reconcile_app, "history", example="reconcile history /data/store")
 def history(
     store: Annotated[str, typer.Argument(help="The store's directory.")] = "",
-    ledger: Annotated[str, typer.Option(metavar="URL", help="Of another ledger.")] = "",
+    ledger: Annotated[
+        str, typer.Option(metavar="URL", help="URL of the ledger, instead of STORE.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show the audits that a ledger tells of, the newest first."""
+    """Show past audits from the ledger, newest first."""
     from duemq.cli import reconcile_run
 
     reconcile_run.history(store, ledger, as_json=as_json)
@@ -82,7 +89,7 @@ def forecast(
     spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show what falls due when, and how far behind a broker would be."""
+    """Show due messages by time, and the backlog of a broker with the given capacity."""
     from duemq.cli import reconcile_jobs
 
     wanted = _wanted(stores, levels=levels, capacity_per_s=capacity)
@@ -99,7 +106,7 @@ def lateness(
     spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show how late deliveries were by level and topic, whether that grows, and the latest."""
+    """Show the lateness of deliveries by level and topic, its trend, and the worst cases."""
     from duemq.cli import reconcile_jobs
 
     where = _where(spark)
@@ -109,11 +116,11 @@ def lateness(
 @command(reconcile_app, "proof", example="reconcile proof /data/store")
 def proof(
     stores: Stores,
-    migration: Annotated[str, typer.Option(metavar="ID", help="One migration; all by default.")] = (
-        ""
-    ),
+    migration: Annotated[
+        str, typer.Option(metavar="ID", help="Only this migration; default: all.")
+    ] = (""),
     out: Annotated[
-        str, typer.Option(metavar="DIR", help="Write a row for each message there, as Parquet.")
+        str, typer.Option(metavar="DIR", help="Directory for one row per message, as Parquet.")
     ] = "",
     late: Late = 2_000,
     levels: LevelDelays = "",
@@ -122,7 +129,7 @@ def proof(
     spark: SparkOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Prove a migration: each message once, at its promised time. Exit 1: not proven."""
+    """Prove that a migration delivered each message once and on time. Exit code 1: not proven."""
     from duemq.cli import reconcile_jobs
 
     where = _where(spark)
@@ -134,7 +141,12 @@ def proof(
 def plan(
     stores: Stores,
     as_of: Annotated[
-        str, typer.Option("--as-of", metavar="TIME", help="Due by then is overdue; default: now.")
+        str,
+        typer.Option(
+            "--as-of",
+            metavar="TIME",
+            help="Time from which due messages count as overdue; default: now.",
+        ),
     ] = "",
     *,
     spark: SparkOptions,
@@ -150,7 +162,7 @@ def plan(
 @command(reconcile_app, "repair", example="reconcile repair /data/store --to lost.jsonl")
 def repair(
     stores: Stores,
-    file: Annotated[Path, typer.Option("--to", metavar="FILE", help="A new file.")],
+    file: Annotated[Path, typer.Option("--to", metavar="FILE", help="New file to write.")],
     late: Late = 2_000,
     as_of: AsOf = "",
     levels: LevelDelays = "",
@@ -169,19 +181,26 @@ def repair(
 def watch(
     stores: Stores,
     home: Annotated[
-        Path, typer.Option("--home", metavar="DIR", help="Its own folder: goes on where it was.")
+        Path,
+        typer.Option(
+            "--home", metavar="DIR", help="State directory, from which a restart continues."
+        ),
     ],
     late: Late = 2_000,
     levels: LevelDelays = "",
     delay: Annotated[
-        int, typer.Option(metavar="MS", help="An alarm comes so long after the violation.", min=0)
+        int, typer.Option(metavar="MS", help="Time from a violation to its alarm.", min=0)
     ] = 5_000,
-    every: Annotated[int, typer.Option(metavar="S", help="Seconds between two looks.", min=1)] = 10,
-    once: Annotated[bool, typer.Option("--once", help="Look at what is new, and end.")] = False,
+    every: Annotated[
+        int, typer.Option(metavar="S", help="Seconds between two rounds.", min=1)
+    ] = 10,
+    once: Annotated[
+        bool, typer.Option("--once", help="Audit the new records once, then exit.")
+    ] = False,
     *,
     spark: StreamOptions,
 ) -> None:
-    """Audit the log as it grows: a line of JSON for each violation, once, across restarts too."""
+    """Audit the growing log; print each violation once as a JSON line, also across restarts."""
     from duemq.cli import reconcile_jobs
 
     wanted, where = _wanted(stores, late, levels=levels), _where(spark)

@@ -1,4 +1,4 @@
-"""Commands of the jobs beside the audit: forecast, lateness, plan, proof, repair, watch."""
+"""Commands of the other jobs: forecast, lateness, plan, proof, repair, watch."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def proof(wanted: Wanted, where: Where, migration_id: str, *, out: str, as_json:
 def _proof_text(found: Found, migration_id: str) -> str:
     if not found["totals"]:
         what = f"migration {migration_id}" if migration_id else "a migration"
-        return f"The log tells of no message of {what}."
+        return f"The log contains no message of {what}."
     left = sum(row["not_proven"] for row in found["totals"])
     count = sum(row["messages"] for row in found["totals"])
     if left:
@@ -197,7 +197,7 @@ def watch(
 
     told_count = [0]
 
-    def told(alarms: list[dict[str, Any]]) -> None:
+    def show_alarms(alarms: list[dict[str, Any]]) -> None:
         told_count[0] += len(alarms)
         for alarm in alarms:
             print_json_line(alarm)
@@ -209,7 +209,7 @@ def watch(
         spark = session_at(where, with_format=True)
         try:
             config = WatchConfig(audit=wanted.config, delay_ms=delay_ms)
-            watching = Watch(spark, home, config, SystemClock(), told)
+            watching = Watch(spark, home, config, SystemClock(), show_alarms)
             every_ms = 0 if once else every_s * 1_000
             query = watching.start(wanted.stores, every_ms=every_ms, tickMs=every_ms)
             progress.say(f"alarms are printed here and kept in {watching.alarms}")

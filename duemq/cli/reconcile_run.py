@@ -58,7 +58,7 @@ def as_of_ms(text: str) -> int | None:
 
 
 def user() -> str:
-    """Return who runs this, for the ledger."""
+    """Return the user of this process, for the ledger."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -66,7 +66,7 @@ def user() -> str:
 
 
 def history(store: str, url: str, *, as_json: bool) -> None:
-    """Print the audits that a ledger tells of; Spark is not needed."""
+    """Print the audits of a ledger, without Spark."""
     from message_store.errors import UsageError
     from message_store.ledger.engine import default_url
     from reconciliation.jobs.audit_ledger import AuditLedger

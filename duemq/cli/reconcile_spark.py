@@ -29,7 +29,7 @@ def could_not_run(
     """Exit 2 with one line where an error of ours, of the disk or of Spark ends the block.
 
     Args:
-        failed: told the line first.
+        failed: Called with the error text first.
         what: could not run.
     """
     from reconciliation.jobs.run import is_sparks, reason_of

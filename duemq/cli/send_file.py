@@ -127,7 +127,7 @@ async def _send_all(path: Path, target: Target, really: bool) -> Counter[str]:
 
 
 async def _standing(cluster: Cluster, lost: Lost) -> str:
-    """Return what is to be done: one without an id cannot be told from another one."""
+    """Return the action for a message; without a unique id a copy cannot be recognized."""
     if not lost.unique_id:
         return NO_ID
     if await _is_pending(cluster, lost):  # first: what is delivered meanwhile is found behind
@@ -171,7 +171,7 @@ async def _found(cluster: Cluster, topic: str, unique_id: str) -> list[Any]:
         answer = await cluster.ask(address, RequestCode.QUERY_MESSAGE, fields)
         if answer.code == ResponseCode.SUCCESS:
             found += split_records(bytes_of(answer))
-        elif answer.code != ResponseCode.QUERY_NOT_FOUND:  # who cannot look must not send
+        elif answer.code != ResponseCode.QUERY_NOT_FOUND:  # without a look-up it must not be sent
             raise RequestError(answer.code, answer.remark or f"{address} cannot look for messages")
     return found
 

@@ -14,11 +14,11 @@ from message_store.errors import UsageError
 timers_app = typer.Typer()
 
 Topic = Annotated[str, typer.Option(metavar="TOPIC", help="Only timers of this topic.")]
-Key = Annotated[str, typer.Option(metavar="KEY", help="Only with this key, or this unique key.")]
+Key = Annotated[str, typer.Option(metavar="KEY", help="Only timers with this key or unique key.")]
 
 
 def timers(context: typer.Context, target: Target) -> None:
-    """Show pending timers by topic and minute, what is due next, and how late deliveries were."""
+    """Show pending timers by topic and minute, the next due time, and lateness."""
     if context.invoked_subcommand is not None:
         if target.broker or target.as_json:
             name = context.invoked_subcommand
@@ -36,7 +36,9 @@ timers_app.callback(invoke_without_command=True, epilog="Example: duemq timers -
 
 @command(timers_app, example="timers follow --count 10")
 def follow(
-    count: Annotated[int, typer.Option(help="Stop after so many refreshes; 0: go on.", min=0)] = 0,
+    count: Annotated[
+        int, typer.Option(help="Stop after this many refreshes; 0: never.", min=0)
+    ] = 0,
     *,
     target: Target,
 ) -> None:
@@ -50,7 +52,7 @@ def follow(
 def forecast(
     by: Annotated[str, typer.Option(metavar="UNIT", help="minute, hour or day.")] = "minute",
     count: Annotated[
-        int, typer.Option(help="How many of them; 0: an hour, two days or a month.", min=0)
+        int, typer.Option(help="Number of units; 0: an hour, two days or a month.", min=0)
     ] = 0,
     from_time: From = "",
     *,
@@ -68,12 +70,12 @@ def list_pending(
     key: Key = "",
     from_time: From = "",
     to_time: To = "",
-    limit: Annotated[int, typer.Option(help="Timers a page.", min=1, max=1_000)] = 20,
-    page: Annotated[int, typer.Option(help="Which page.", min=1)] = 1,
+    limit: Annotated[int, typer.Option(help="Timers per page.", min=1, max=1_000)] = 20,
+    page: Annotated[int, typer.Option(help="Number of the page.", min=1)] = 1,
     *,
     target: Target,
 ) -> None:
-    """List pending timers, the next due first; exit code 1 if there is none with the key."""
+    """List pending timers, earliest first. Exit code 1: no timer has the key."""
     from duemq.cli.timers_list import Wanted, list_timers
 
     wanted = Wanted(topic, key, from_time, to_time, limit=limit, page=page)
@@ -89,7 +91,7 @@ def compact(
     *,
     target: Target,
 ) -> None:
-    """Copy pending timers out of expired commit log files, to free them. Exit code 4: it cannot."""
+    """Copy pending timers out of expired commit log files to free them. Exit code 4: refused."""
     from duemq.cli.timers_compact import compact_and_show
 
     compact_and_show(target, dry_run=dry_run)

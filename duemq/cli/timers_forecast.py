@@ -80,7 +80,7 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def bar(count: int, most: int) -> str:
-    """Return a bar whose length tells the share of the largest number."""
+    """Return a bar in proportion to the largest number."""
     if not count:
         return ""
     eighths = max(count * BAR_COLUMNS * 8 // most, 1)

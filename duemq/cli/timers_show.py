@@ -17,7 +17,7 @@ SUMMARY_VIEW, LIST_VIEW = "timer_store.summary", "timer_store.list"
 FOLLOW_INTERVAL_S = 1.0
 NEXT_SHOWN = 10
 TOPICS_SHOWN = 20
-HOUR_COLUMNS_MIN = 110  # of the terminal, for 60 bars beside their name
+HOUR_COLUMNS_MIN = 110  # terminal width that fits 60 bars next to their name
 YEAR_9999_MS = 253_402_300_799_999
 SPARKS = " ▁▂▃▄▅▆▇█"
 LIST_COLUMNS = (
@@ -174,36 +174,36 @@ def _behind(stage: dict[str, Any]) -> str:
 
 def _counts(view: dict[str, Any]) -> str:
     names = ("delivered", "rolled", "cancelled", "moved", "fired", "lost", "broken")
-    told = [f"{view[name]:,} {name}" for name in names if view[name] or name == "delivered"]
+    texts = [f"{view[name]:,} {name}" for name in names if view[name] or name == "delivered"]
     quarantined = sum(view["quarantined"].values())
-    return ", ".join([*told, *([f"{quarantined:,} quarantined"] if quarantined else [])])
+    return ", ".join([*texts, *([f"{quarantined:,} quarantined"] if quarantined else [])])
 
 
 def _slots(slots: dict[str, Any]) -> str:
-    told = f"{slots['used']:,} used"
+    texts = f"{slots['used']:,} used"
     if slots["fullest"]:
         first = slots["fullest"][0]
-        told += f"; fullest {first['count']:,} at {when(first['from_ms'])}"
-    return told + (f"; {slots['congested']:,} full" if slots["congested"] else "")
+        texts += f"; fullest {first['count']:,} at {when(first['from_ms'])}"
+    return texts + (f"; {slots['congested']:,} full" if slots["congested"] else "")
 
 
 def _compaction(view: dict[str, Any]) -> str:
-    told = f"{view['copied']:,} copied ({binary_size(view['copied_bytes'])}), "
-    told += f"{binary_size(view['freed_bytes'])} of the log freed"
+    texts = f"{view['copied']:,} copied ({binary_size(view['copied_bytes'])}), "
+    texts += f"{binary_size(view['freed_bytes'])} of the log freed"
     done, whole = view["progress"]
-    return told + (f"; running, {done:,} of {whole:,} read" if view["running"] else "")
+    return texts + (f"; running, {done:,} of {whole:,} read" if view["running"] else "")
 
 
 def _troubles(view: dict[str, Any]) -> list[tuple[str, str]]:
     enqueue, dequeue = view["enqueue"], view["dequeue"]
-    told = [
+    texts = [
         ("enqueue is held back", enqueue["holding"]),
         ("delivery is held back", dequeue["refusal"]),
         ("old log files are kept", view["compaction"]["why"]),
         ("timerStopEnqueue", "no timer is enqueued" if enqueue["stopped"] else ""),
         ("timerStopDequeue", "nothing is delivered" if dequeue["stopped"] else ""),
     ]
-    return [(name, why) for name, why in told if why]
+    return [(name, why) for name, why in texts if why]
 
 
 def _next_hour(counts: list[int]) -> tuple[str, str]:

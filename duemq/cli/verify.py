@@ -48,12 +48,12 @@ def _progress(*, shown: bool) -> Iterator[Progress | None]:
     with Bars(console=console(stderr=True), transient=True) as bars:
         tasks = {}
 
-        def tell(phase: str, done: int, total: int) -> None:
+        def show(phase: str, done: int, total: int) -> None:
             if phase not in tasks:
                 tasks[phase] = bars.add_task(phase, total=total)
             bars.update(tasks[phase], completed=done, total=total)
 
-        yield tell
+        yield show
 
 
 def _print(directory: Path, report: Report) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BrokerCollector(Collector):
-    """Figures that the broker keeps anyway, read at a scrape.
+    """Figures of the broker, read at each scrape.
 
     Args:
         gauges: name without prefix to (help, function).
@@ -49,33 +49,33 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
     totals = parts.stats.totals
     gauges = {
         "up": ("1 while the broker serves.", lambda: 1.0),
-        "store_writable": ("1 while messages are taken.", lambda: float(store.writable)),
+        "store_writable": ("1 while the store accepts messages.", lambda: float(store.writable)),
         "commitlog_min_offset": ("First byte of the commit log.", lambda: store.min_offset),
         "commitlog_max_offset": ("End of the commit log.", lambda: store.max_offset),
         "commitlog_durable_offset": (
-            "How far the log is on the disk.",
+            "Log offset up to which the log is on disk.",
             lambda: store.durable_offset,
         ),
         "disk_used_ratio": ("Used share of the store's disk.", lambda: store.disk_used_ratio),
         "topics": ("Topics.", lambda: len(parts.topics)),
-        "held_pulls": ("Pulls that wait for a message.", lambda: len(parts.held)),
+        "held_pulls": ("Pulls on hold until a message arrives.", lambda: len(parts.held)),
         "connections": ("Open connections.", lambda: len(broker.connections)),
         "connection_memory_bytes": (
             "Memory that connections hold: received frames, requests, held pulls, unread answers.",
             lambda: parts.memory.used_bytes,
         ),
         "connection_memory_limit_bytes": (
-            "Bound of that memory (remotingMemoryMax).",
+            "Limit of the memory of connections (remotingMemoryMax).",
             lambda: parts.memory.limit_bytes,
         ),
     }
     counters = {
         "connections_refused": (
-            "Connections that found no room.",
+            "Connections refused at the limit.",
             lambda: parts.memory.refused_count,
         ),
         "connections_shed": (
-            "Connections closed because all together held too much memory.",
+            "Connections closed because the memory of all connections exceeded its limit.",
             lambda: parts.memory.shed_count,
         ),
         "messages_put": ("Messages stored, deliveries included.", lambda: totals.puts),

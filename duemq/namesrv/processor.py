@@ -107,12 +107,12 @@ class NamesrvProcessor:
     # -- brokers ------------------------------------------------------------------------------
 
     async def register(self, request: Request) -> Response:
-        """Take in a broker and its topics; tell a slave where its master is."""
+        """Register a broker and its topics; return to a slave the address of its master."""
         self._brokers_from.check(request, "a broker's registration")
-        told = await self._registration(request)
-        self._check_channel(told)
-        self._note_move(told)
-        found = self._table.register(told, self._clock.now_ms())
+        registration = await self._registration(request)
+        self._check_channel(registration)
+        self._note_move(registration)
+        found = self._table.register(registration, self._clock.now_ms())
         if request.peer is not None and request.peer not in self._watched:
             self._watched.add(request.peer)
             request.peer.on_close(self._closed)
@@ -123,24 +123,29 @@ class NamesrvProcessor:
             body=wire_json.encode({"table": order}) if order else b"",
         )
 
-    def _note_move(self, told: Registration) -> None:
+    def _note_move(self, registration: Registration) -> None:
         """Log a registration that takes the place of another process, as a failover does."""
-        known = self._table.address_of(told.broker_name, told.broker_id)
-        if known is not None and known != told.address:
+        known = self._table.address_of(registration.broker_name, registration.broker_id)
+        if known is not None and known != registration.address:
             log.warning(
                 "broker %s with id %d registers at %s; it was at %s. Without a failover, another "
                 "machine has taken its name: name the brokers' networks with registerFrom",
-                *(ascii(told.broker_name), told.broker_id, ascii(told.address), ascii(known)),
+                *(
+                    ascii(registration.broker_name),
+                    registration.broker_id,
+                    ascii(registration.address),
+                    ascii(known),
+                ),
             )
 
-    def _check_channel(self, told: Registration) -> None:
+    def _check_channel(self, registration: Registration) -> None:
         """Bound the brokers of one connection; a connection that closed meanwhile has none."""
-        if told.channel is None:
+        if registration.channel is None:
             return
-        if getattr(told.channel, "closed", False):
+        if getattr(registration.channel, "closed", False):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection is gone")
-        count = self._table.count_of(told.channel)
-        if count >= BROKERS_OF_CHANNEL_MAX and not self._table.is_known(told):
+        count = self._table.count_of(registration.channel)
+        if count >= BROKERS_OF_CHANNEL_MAX and not self._table.is_known(registration):
             text = f"this connection has registered {count} brokers, the limit; open another one"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
 
@@ -174,8 +179,8 @@ class NamesrvProcessor:
         )
 
     def _expires_after(self, request: Request) -> int:
-        told = fields.long(request, "heartbeatTimeoutMillis", 0)
-        return min(told, EXPIRES_MS_MAX) if told > 0 else self.config.broker_expired_ms
+        asked_ms = fields.long(request, "heartbeatTimeoutMillis", 0)
+        return min(asked_ms, EXPIRES_MS_MAX) if asked_ms > 0 else self.config.broker_expired_ms
 
     def _closed(self, peer: Peer) -> None:
         self._watched.discard(peer)
@@ -205,10 +210,10 @@ class NamesrvProcessor:
         key = _live_key(request)
         known = self._table.version_of(key)
         try:
-            told = DataVersion.from_json(wire_json.parse_object(request.body))
+            sent = DataVersion.from_json(wire_json.parse_object(request.body))
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"no data version: {error}") from error
-        changed = known != told
+        changed = known != sent
         if not changed and self._may_register(request):
             self._table.heard(key, self._clock.now_ms())
         return Response(
@@ -333,11 +338,11 @@ class NamesrvProcessor:
         """Change keys that may change while we run; all of them or none."""
         self._tools_from.check(request, "a configuration")
         try:
-            told = parse_properties(request.body.decode("utf-8"), source="request 318")
-            self.config = _changed(self.config, told)
+            changes = parse_properties(request.body.decode("utf-8"), source="request 318")
+            self.config = _changed(self.config, changes)
         except (ConfigError, UnicodeDecodeError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        log.info("configuration changed by %r: %.500s", request.peer, ascii(dict(told)))
+        log.info("configuration changed by %r: %.500s", request.peer, ascii(dict(changes)))
         return Response()
 
     async def get_config(self, request: Request) -> Response:
@@ -370,7 +375,7 @@ def _queues_of_route(route: Mapping[str, Any]) -> dict[str, QueueData]:
     }
 
 
-def _changed(config: NamesrvConfig, told: Mapping[str, str]) -> NamesrvConfig:
+def _changed(config: NamesrvConfig, changes: Mapping[str, str]) -> NamesrvConfig:
     """Return the configuration with the keys that requests may change; Apache ignores unknown ones.
 
     Raises:
@@ -381,16 +386,16 @@ def _changed(config: NamesrvConfig, told: Mapping[str, str]) -> NamesrvConfig:
     frozen = {word.strip() for word in config.config_blacklist.split(";")}
     closed = frozen | {"configBlackList", "rocketmqHome"}
     closed |= {key for key, item in known.items() if not item.wire}
-    refused = sorted(closed & told.keys())
+    refused = sorted(closed & changes.keys())
     if refused:
         text = (
             f"Can not update config in black list: {', '.join(refused)}. Set it in the file on the "
             "name server's machine and restart the name server"
         )
         raise RequestError(ResponseCode.NO_PERMISSION, text)
-    changes = {
+    values = {
         known[key].name: parse_value(known[key], value, "request 318")
-        for key, value in told.items()
+        for key, value in changes.items()
         if key in known
     }
-    return dataclasses.replace(config, **changes)
+    return dataclasses.replace(config, **values)

@@ -6,7 +6,7 @@
 
 Every name server has a link with a task and a lock of its own, so that one that does not answer
 delays no other, and versions reach each of them in order: a name server that has seen version
-7 may never be told what changed in version 6 alone. What changed since the last answer waits in
+7 may never get what changed in version 6 alone. What changed since the last answer waits in
 the link and goes out together.
 
 Source: BrokerOuterAPI.registerBrokerAll, BrokerController.registerIncrementBrokerData
@@ -55,7 +55,7 @@ class TopicSource(Protocol):
 class LocalNamesrv(Protocol):
     """The name server in our own process."""
 
-    def register_local(self, told: Registration) -> None: ...
+    def register_local(self, registration: Registration) -> None: ...
     def unregister_local(self, key: LiveKey) -> None: ...
     def drop_local_topic(self, broker_name: str, topic: str) -> None: ...
 
@@ -274,7 +274,7 @@ class Link:
             if self.registered:  # if not, closing the connection says the same
                 await self._client.call(request, timeout_s=UNREGISTER_TIMEOUT_S)
         except OSError as error:
-            log.info("name server %s: not told that we stop: %s", self.address, error)
+            log.info("name server %s: not informed of the stop: %s", self.address, error)
 
 
 class Registrar:
@@ -337,7 +337,7 @@ class Registrar:
                 self._local.unregister_local(LiveKey(us.cluster, us.address))
 
     def set_addresses(self, addresses: Sequence[str]) -> None:
-        """Register with these name servers from now on; those that are gone are told so."""
+        """Register with these name servers; unregister from removed ones."""
         self._wanted = list(dict.fromkeys(addresses))[:LINKS_MAX]
         if self._tasks is None:
             return

@@ -79,7 +79,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What a slave is told: where its master is, if there is one."""
+    """The answer to a slave: the address of its master, if there is one."""
 
     ha_address: str = ""
     master_address: str = ""
@@ -118,95 +118,110 @@ class RouteTable:
 
     # -- brokers come -------------------------------------------------------------------------
 
-    def register(self, told: Registration, now_ms: int) -> Registered:
+    def register(self, registration: Registration, now_ms: int) -> Registered:
         """Take in a registration.
 
         Raises:
             RequestError: It is refused; nothing changed.
         Source: RouteInfoManager.registerBroker
         """
-        data = self._brokers.get(told.broker_name)
-        known = data.addresses.get(told.broker_id) if data else None
-        self._check(told, data, known)
-        key = LiveKey(told.cluster, told.address)
+        data = self._brokers.get(registration.broker_name)
+        known = data.addresses.get(registration.broker_id) if data else None
+        self._check(registration, data, known)
+        key = LiveKey(registration.cluster, registration.address)
         live = self._live.get(key)
-        if live is not None and live.broker_name != told.broker_name:
+        if live is not None and live.broker_name != registration.broker_name:
             self.unregister(key)  # the same process under a new name
-        data = self._brokers.setdefault(told.broker_name, BrokerData(told.cluster))
-        for other in [n for n, address in data.addresses.items() if address == told.address]:
+        data = self._brokers.setdefault(registration.broker_name, BrokerData(registration.cluster))
+        for other in [
+            n for n, address in data.addresses.items() if address == registration.address
+        ]:
             del data.addresses[other]
-        data.addresses[told.broker_id] = told.address
-        if told.local:
-            data.cluster = told.cluster
-            self._local.add(told.address)
-        data.acting_master = bool(told.acting_master)
-        if self._leads(told, data):
-            self._take_topics(told, data, all_of_them=known is None or self._differs(key, told))
+        data.addresses[registration.broker_id] = registration.address
+        if registration.local:
+            data.cluster = registration.cluster
+            self._local.add(registration.address)
+        data.acting_master = bool(registration.acting_master)
+        if self._leads(registration, data):
+            self._take_topics(
+                registration, data, all_of_them=known is None or self._differs(key, registration)
+            )
         self._live[key] = Live(
-            told.broker_name,
+            registration.broker_name,
             now_ms,
-            told.expires_after_ms,
-            told.version,
-            told.channel,
-            told.ha_address,
+            registration.expires_after_ms,
+            registration.version,
+            registration.channel,
+            registration.ha_address,
         )
-        return self._master_of(told, data)
+        return self._master_of(registration, data)
 
-    def _check(self, told: Registration, data: BrokerData | None, known: str | None) -> None:
-        if not told.local:
-            self._check_foreign(told, known)
+    def _check(
+        self, registration: Registration, data: BrokerData | None, known: str | None
+    ) -> None:
+        if not registration.local:
+            self._check_foreign(registration, known)
         if data is None and len(self._brokers) >= BROKERS_MAX:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{BROKERS_MAX} brokers are registered")
-        if known is None and len(told.topics) == 1:
-            text = f"broker {told.broker_name} is unknown and has one topic: it lost its topics"
+        if known is None and len(registration.topics) == 1:
+            name = registration.broker_name
+            text = f"broker {name} is unknown and has one topic: it lost its topics"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
-        new = sum(topic.name not in self._topics for topic in told.topics)
+        new = sum(topic.name not in self._topics for topic in registration.topics)
         if new and len(self._topics) + new > TOPICS_MAX:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"more than {TOPICS_MAX} topics")
-        if known is None or known == told.address:
+        if known is None or known == registration.address:
             return
-        other = self._live.get(LiveKey(told.cluster, known))
-        if other is not None and other.version.state_version > told.version.state_version:
-            text = f"{told.broker_name}: {known} is registered with a newer state version"
+        other = self._live.get(LiveKey(registration.cluster, known))
+        if other is not None and other.version.state_version > registration.version.state_version:
+            text = f"{registration.broker_name}: {known} is registered with a newer state version"
             raise RequestError(ResponseCode.SYSTEM_ERROR, text)
 
-    def _check_foreign(self, told: Registration, known: str | None) -> None:
+    def _check_foreign(self, registration: Registration, known: str | None) -> None:
         """Refuse what would put another process in the place of the broker of our own."""
         text = ""
-        if not 0 <= told.broker_id <= BROKER_ID_MAX:
-            text = f"broker id {told.broker_id} is not from 0 to {BROKER_ID_MAX}"
-        elif max(map(len, (told.cluster, told.broker_name, told.address))) > NAME_CHARS_MAX:
+        if not 0 <= registration.broker_id <= BROKER_ID_MAX:
+            text = f"broker id {registration.broker_id} is not from 0 to {BROKER_ID_MAX}"
+        elif (
+            max(map(len, (registration.cluster, registration.broker_name, registration.address)))
+            > NAME_CHARS_MAX
+        ):
             text = f"a name or an address has more than {NAME_CHARS_MAX} characters"
-        elif {told.address, known} & self._local:
-            text = f"{told.broker_name} at {known or told.address} is the broker of this process"
+        elif {registration.address, known} & self._local:
+            name, address = registration.broker_name, known or registration.address
+            text = f"{name} at {address} is the broker of this process"
         if text:
             raise RequestError(ResponseCode.NO_PERMISSION, f"registration refused: {text}")
 
     @staticmethod
-    def _leads(told: Registration, data: BrokerData) -> bool:
-        if told.broker_id == MASTER_ID:
+    def _leads(registration: Registration, data: BrokerData) -> bool:
+        if registration.broker_id == MASTER_ID:
             return True
-        return told.acting_master is not None and told.broker_id == min(data.addresses)
+        return registration.acting_master is not None and registration.broker_id == min(
+            data.addresses
+        )
 
-    def _differs(self, key: LiveKey, told: Registration) -> bool:
+    def _differs(self, key: LiveKey, registration: Registration) -> bool:
         live = self._live.get(key)
-        return live is None or live.version != told.version
+        return live is None or live.version != registration.version
 
-    def _take_topics(self, told: Registration, data: BrokerData, *, all_of_them: bool) -> None:
-        read_only = told.broker_id != MASTER_ID and data.acting_master
-        for topic in told.topics:
+    def _take_topics(
+        self, registration: Registration, data: BrokerData, *, all_of_them: bool
+    ) -> None:
+        read_only = registration.broker_id != MASTER_ID and data.acting_master
+        for topic in registration.topics:
             brokers = self._topics.setdefault(topic.name, {})
             data.topics.add(topic.name)
-            if all_of_them or told.broker_name not in brokers:
+            if all_of_them or registration.broker_name not in brokers:
                 perm = topic.perm & ~PERM_WRITE if read_only else topic.perm
-                brokers[told.broker_name] = QueueData(
+                brokers[registration.broker_name] = QueueData(
                     topic.read_queues, topic.write_queues, perm, topic.sys_flag
                 )
 
-    def _master_of(self, told: Registration, data: BrokerData) -> Registered:
+    def _master_of(self, registration: Registration, data: BrokerData) -> Registered:
         master = data.addresses.get(MASTER_ID)
-        live = self._live.get(LiveKey(told.cluster, master)) if master else None
-        if told.broker_id == MASTER_ID or master is None or live is None:
+        live = self._live.get(LiveKey(registration.cluster, master)) if master else None
+        if registration.broker_id == MASTER_ID or master is None or live is None:
             return Registered()
         return Registered(live.ha_address, master)
 
@@ -253,9 +268,9 @@ class RouteTable:
         """Return whether an address is that of the broker of our own process."""
         return key.address in self._local
 
-    def is_known(self, told: Registration) -> bool:
+    def is_known(self, registration: Registration) -> bool:
         """Return whether the process that registers has registered before."""
-        return LiveKey(told.cluster, told.address) in self._live
+        return LiveKey(registration.cluster, registration.address) in self._live
 
     def count_of(self, channel: object) -> int:
         """Return how many brokers were last heard on a connection."""

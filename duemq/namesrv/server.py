@@ -76,13 +76,13 @@ class NameServer:
         """Return handlers by request code."""
         return self._processor.handlers()
 
-    def register_local(self, told: Registration) -> None:
+    def register_local(self, registration: Registration) -> None:
         """Register the broker of this process; it never expires.
 
         Raises:
             RequestError: It is refused.
         """
-        self.table.register(told, self._clock.now_ms())
+        self.table.register(registration, self._clock.now_ms())
 
     def drop_local_topic(self, broker_name: str, topic: str) -> None:
         """Forget what the broker of this process has of a topic that it deleted."""

@@ -78,7 +78,7 @@ def test_throttle_and_window_change_while_it_runs(broker: Running) -> None:
     status = told(broker, "throttle", "--rate", "500", "--lateness", "30")
     assert (status["throttle"]["rate_per_s"], status["throttle"]["target_p99_ms"]) == (500, 30)
     told_to_people = duemq("migrate", "throttle", "--rate", "600", *broker.where)
-    assert "for later runs too: migrationRate=600" in told_to_people.stdout
+    assert "also for later runs: migrationRate=600" in told_to_people.stdout
     refused = duemq("migrate", "throttle", "--window", "25:00-26:00", *broker.where)
     assert refused.returncode == Exit.REFUSED
     assert "25:00 is no time of day" in refused.stderr

@@ -228,7 +228,7 @@ def test_proof_of_one_migration_and_of_none(stores: Stores, ask: Asked, tmp_path
     assert list(Path(out).glob("*.parquet"))
     unknown = ask(*words, "run-9")
     assert unknown.code == 1
-    assert unknown.out == "The log tells of no message of migration run-9.\n"
+    assert unknown.out == "The log contains no message of migration run-9.\n"
     again = ask(*words, "run-1", "--out", out)
     assert again.code == 2
     assert again.err.lstrip().startswith(
