@@ -48,7 +48,7 @@ class MigrationCollector:
         rate = GaugeMetricFamily("duemq_migration_rate", "Messages moved a second, lately.")
         rate.add_metric([], self._service.pace.rate_per_s)
         trouble = GaugeMetricFamily("duemq_migration_ledger_trouble", "1: the ledger is away.")
-        trouble.add_metric([], int(bool(self._service.account.health.trouble)))
+        trouble.add_metric([], int(bool(self._service.ledger.health.trouble)))
         yield from (routed, rate, trouble)
 
 

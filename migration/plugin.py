@@ -16,14 +16,13 @@ from delivery.plugin import PluginBase, PluginHost, Request, RequestHandler, Res
 from message_store.config import from_properties, with_live
 from message_store.errors import CorruptStore, RequestError
 from message_store.hooks import PutHook
-from message_store.ledger.defaults import FILE_NAME
 from message_store.ledger.identity import store_id
+from message_store.ledger.place import FILE_NAME, LedgerPlace
+from message_store.ledger.worker import LedgerProcess
+from message_store.ledger.writer import LedgerWriter
 from message_store.log.batch import PutBatch
 from migration.collector import MigrationCollector
 from migration.config import MigrationConfig
-from migration.ledger.account import Account
-from migration.ledger.process import LedgerPlace, LedgerProcess
-from migration.ledger.records import Fold
 from migration.ownership.moves import Migrations
 from migration.ownership.owners import NoOwners, find_owners, plugins_of
 from migration.requests import MIGRATE, SYSTEM_ERROR
@@ -48,7 +47,7 @@ class Running:
 
     service: MigrationService
     operations: Operations
-    account: Account
+    ledger: LedgerWriter
     router: Router
 
 
@@ -103,7 +102,7 @@ class MigrationPlugin(PluginBase):
             return
         collector = MigrationCollector(running.service)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(running.account.run(), name="migration ledger")
+            tasks.create_task(running.ledger.run(), name="migration ledger")
             tasks.create_task(self._guard(running.service), name="migration")
             self._host.metrics.register(collector)
             self._host.scheduler.add_job(
@@ -118,7 +117,7 @@ class MigrationPlugin(PluginBase):
                 self._remove_window()
                 self._host.metrics.unregister(collector)
                 running.service.stop()
-                running.account.stop()
+                running.ledger.stop()
         self._running = None
         await running.service.write()
 
@@ -127,21 +126,21 @@ class MigrationPlugin(PluginBase):
         clock = self._host.clock
         router = Router(store.topics, levels.history, precision_ms=timers.config.precision_ms)
 
-        def fold() -> Fold:
-            return migrations.told.fold()
-
         place = self._place(store)
-        account = Account(place, clock=clock, fold=fold, worker=LedgerProcess)
-        if not account.place.store_id:
-            account.refusal = "the store has no name: see the log of the start"
-        migrations = Migrations(store, clock, router, tell=account.tell)
-        if migrations.folded.levels:  # there is something to be told of
-            account.tell(*migrations.told.fold().records())
+        ledger = LedgerWriter(
+            LedgerProcess(place),
+            clock=clock,
+            snapshot=lambda: migrations.told.snapshot(),  # noqa: PLW0108  (made below)
+            refusal="" if place.store_id else "the store has no name: see the log of the start",
+        )
+        migrations = Migrations(store, clock, router, tell=ledger.write)
+        if migrations.folded.levels:  # earlier runs: bring the ledger to the log's state
+            ledger.write(*migrations.told.snapshot().records())
         service = MigrationService(
-            migrations, account, clock, self.config, lambda: find_owners(self._host, store)
+            migrations, ledger, clock, self.config, lambda: find_owners(self._host, store)
         )
         operations = Operations(service, clock, Path(store.config_path("")))
-        return Running(service, operations, account, router)
+        return Running(service, operations, ledger, router)
 
     def _place(self, store: Any) -> LedgerPlace:
         try:

@@ -11,7 +11,7 @@ from migration.steps.service import MigrationService, plain
 def status_view(service: MigrationService) -> dict[str, Any]:
     """Return where every level stands, and how it goes."""
     migrations, pace = service.migrations, service.pace
-    health = service.account.health
+    health = service.ledger.health
     late = pace.late
     return {
         "at_work": migrations.at_work,
@@ -34,9 +34,9 @@ def status_view(service: MigrationService) -> dict[str, Any]:
             "changes_ms": service.window_changes_ms(),
         },
         "ledger": {
-            "url": service.account.shown_url,
+            "url": service.ledger.where,
             "trouble": health.trouble,
-            "waiting": health.waiting,
+            "waiting": health.pending,
             "dropped": health.dropped,
         },
         "routed": migrations.router.routed,

@@ -12,7 +12,7 @@ from message_store.clock import SystemClock
 from message_store.errors import UsageError
 
 if TYPE_CHECKING:
-    from migration.ledger.store import Ledger
+    from migration.ledger.reader import MigrationLedger
 
 COLUMNS = ("run", "started (UTC)", "ended (UTC)", "by", "mode", "plan")
 
@@ -25,11 +25,11 @@ def history(*, store: Path | None, url: str, run_id: str, html: Path | None, as_
         run_id: one run, "" for all; with `html` the newest.
     """
     from message_store.ledger.engine import default_url
-    from migration.ledger.store import Ledger
+    from migration.ledger.reader import MigrationLedger
 
     if (store is None) == (not url):
         raise UsageError("name either the store's directory or --ledger URL")
-    ledger = Ledger.open_existing(url or default_url(store or ""))
+    ledger = MigrationLedger.open_existing(url or default_url(store or ""))
     try:
         if html is not None:
             _write_page(ledger, run_id, html, str(store or ledger.where))
@@ -49,8 +49,8 @@ def _row(item: Any) -> tuple[Any, ...]:
     return item.migration_id, started, ended, item.started_by, item.mode, item.plan_id
 
 
-def _write_page(ledger: Ledger, run_id: str, html: Path, store: str) -> None:
-    from migration.ledger.history import history_page
+def _write_page(ledger: MigrationLedger, run_id: str, html: Path, store: str) -> None:
+    from migration.ledger.page import history_page
 
     known = ledger.migrations()
     if not run_id and not known:

@@ -1,9 +1,11 @@
-"""Ledger of a store: a database of what was done. The log never depends on it.
+"""Ledger of a store: a database that records migrations and audits. Nothing depends on it.
 
-    message_store.ledger                connections, schema and its steps, whose it is
-    migration.ledger                    plans, runs, levels, events
-    reconciliation.jobs.audit_ledger    audits
+    broker       LedgerWriter --one thread--> LedgerProcess ==pipe==> LedgerWorker --> Ledger
+    offline      LedgerWriter --one thread--> LedgerWorker --> Ledger
+    audit        Ledger
+    history      Ledger.open_existing, read by migration.ledger.reader
 
-One database and one chain of steps for all records about a store: the first to open it brings
-it to the newest schema (docs/decisions/0020). SQLAlchemy is loaded by those who open one.
+Callers write `Record`s; this package knows their tables, not their meaning. The first process to
+open a ledger creates or upgrades its schema (docs/decisions/0015). Only `ledger.py` and what it
+imports load SQLAlchemy.
 """

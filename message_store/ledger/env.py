@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from alembic import context
 
-from message_store.ledger.models import VERSION_TABLE, Base
+from message_store.ledger.tables import METADATA, VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=Base.metadata,
+    target_metadata=METADATA,
     version_table=VERSION_TABLE,
     render_as_batch=True,
 )

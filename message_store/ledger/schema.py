@@ -1,28 +1,25 @@
-"""Schema upgrades of the ledger, and the check of its owner.
-
-A ledger goes upwards only: a step back would throw away what the older version cannot hold, and a
-new ledger is made of the log at any time.
-"""
+"""Schema upgrades of the ledger. There is no downgrade: a new ledger can be made from the log."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, text
 
 from message_store.ledger.engine import POSTGRESQL
-from message_store.ledger.errors import LedgerNewer, LedgerOfAnotherStore
-from message_store.ledger.models import VERSION_TABLE, IdentityRow
+from message_store.ledger.errors import LedgerNewer
+from message_store.ledger.tables import VERSION_TABLE
 
-HERE = Path(__file__).resolve().parent
-UPGRADE_LOCK = 0x4475654D51  # any number: one upgrade at a time on a server
+HERE: Final = Path(__file__).resolve().parent
+UPGRADE_LOCK: Final = 0x4475654D51  # any number: one upgrade at a time on a server
 
 
-def config_for(connection: Connection) -> Config:
+def config_for(connection: Connection | None) -> Config:
     """Return Alembic's configuration of the steps in this package."""
     config = Config()
     config.set_main_option("script_location", str(HERE).replace("%", "%%"))
@@ -33,25 +30,21 @@ def config_for(connection: Connection) -> Config:
 
 def newest() -> str:
     """Return the version of the schema that this code reads and writes."""
-    config = Config()
-    config.set_main_option("script_location", str(HERE).replace("%", "%%"))
-    config.set_main_option("path_separator", "os")
-    head = ScriptDirectory.from_config(config).get_current_head()
+    head = ScriptDirectory.from_config(config_for(None)).get_current_head()
     assert head is not None
     return head
 
 
 def version_of(connection: Connection) -> str | None:
     """Return the version of a ledger's schema, None for an empty database."""
-    found = _heads(connection)
-    return max(found) if found else None
+    return max(_heads(connection), default=None)
 
 
 def upgrade(connection: Connection, where: str, *, to: str = "head") -> None:
-    """Bring a ledger to a version, the newest one, inside the caller's transaction.
+    """Upgrade a ledger to a version inside the caller's transaction.
 
     Raises:
-        LedgerNewer: Its version is one that this code does not know.
+        LedgerNewer: This code does not know its version.
     """
     if connection.dialect.name == POSTGRESQL:
         connection.execute(text(f"SELECT pg_advisory_xact_lock({UPGRADE_LOCK})"))
@@ -63,29 +56,6 @@ def upgrade(connection: Connection, where: str, *, to: str = "head") -> None:
         raise LedgerNewer(where, found=found, newest=newest())
     if found != {scripts.as_revision_number(to)}:
         command.upgrade(config, to)
-
-
-def owner(connection: Connection) -> str | None:
-    """Return the store whose ledger this is, None if no store claimed it yet."""
-    return connection.execute(select(IdentityRow.store_id)).scalar()
-
-
-def claim(connection: Connection, where: str, *, store_id: str, path: str, now_ms: int) -> bool:
-    """Make an empty ledger this store's; return whether it was empty.
-
-    Raises:
-        LedgerOfAnotherStore: It belongs to another one.
-    """
-    found = connection.execute(select(IdentityRow.store_id, IdentityRow.store_path)).first()
-    if found is None:
-        row = {"id": 1, "store_id": store_id, "store_path": path, "made_ms": now_ms}
-        connection.execute(IdentityRow.__table__.insert().values(row))  # type: ignore[attr-defined]
-        return True
-    if found.store_id != store_id:
-        raise LedgerOfAnotherStore(
-            where, wanted=store_id, found=found.store_id, path=found.store_path
-        )
-    return False
 
 
 def _heads(connection: Connection) -> tuple[str, ...]:

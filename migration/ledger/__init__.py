@@ -1,7 +1,4 @@
-"""Ledger of migrations: what was migrated, by whom and when. No decision depends on it.
+"""Migrations in the ledger: records, their projection from the log, reader and history page.
 
-    marks in the log --fold--> records --write--> SQLite beside the store, or PostgreSQL by URL
-
-Everything a migration needs stands in the log. The ledger may be deleted, locked or full: the
-migration goes on, and the ledger is caught up from the fold when it is back.
+`message_store.ledger` writes the records. No decision of a migration depends on them.
 """

@@ -2,7 +2,7 @@
 
     log --marks.read--> Told.take(marked) --records--> LedgerWriter.note
                               |
-                              +-- fold() --> what a ledger is rebuilt of
+                              +-- snapshot() --> what a ledger is rebuilt of
 
 Steps that follow each other are one event for STEPS_MS: a migration takes hundreds a second.
 
@@ -17,15 +17,15 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from delivery.ownership import JournalEntry, OwnershipRecord, Return, Route, StateRecord, Transfer
+from message_store.ledger.records import Record
 from message_store.ranges import Range
 from migration.ledger.records import (
     LIVE,
     OFFLINE,
     EventRecord,
-    Fold,
     LevelRecord,
     MigrationRecord,
-    Record,
+    Snapshot,
     mark_key,
 )
 from migration.ownership.states import State
@@ -43,8 +43,8 @@ class LedgerProjection:
         before: what marks came to that are no longer in the log; its events are not needed.
     """
 
-    def __init__(self, before: Fold | None = None) -> None:
-        known = before or Fold(next_mark=0)
+    def __init__(self, before: Snapshot | None = None) -> None:
+        known = before or Snapshot(next_mark=0)
         self._migrations = {item.migration_id: item for item in known.migrations}
         self._levels = {(item.migration_id, item.level): item for item in known.levels}
         self._events: list[EventRecord] = list(known.events)
@@ -52,7 +52,7 @@ class LedgerProjection:
         self.next_mark = known.next_mark
 
     def take(self, entry: JournalEntry) -> list[Record]:
-        """Fold the next mark; return what changed in the ledger, nothing for one that is known."""
+        """Apply the next record; return what changed in the ledger, nothing for one that is known."""
         if entry.queue_offset < self.next_mark:
             return []
         record, self.next_mark = entry.record, entry.queue_offset + 1
@@ -68,9 +68,9 @@ class LedgerProjection:
         run = self._migrations[record.migration] = self._run_after(entry)
         return [run, level, event]
 
-    def fold(self) -> Fold:
+    def snapshot(self) -> Snapshot:
         """Return all of it."""
-        return Fold(
+        return Snapshot(
             next_mark=self.next_mark,
             migrations=list(self._migrations.values()),
             levels=list(self._levels.values()),

@@ -1,17 +1,11 @@
-"""Records of the ledger: plain values, without SQL.
-
-A record replaces the one with the same key, so that writing it twice does no harm. Keys: a plan's
-id, a migration's id, (migration, level), an event's key, (migration, level, moment) of a
-verification, (migration, moment) of a sample. What marks do not tell is not wiped by a rebuild: an
-empty plan or starter, or a smaller count of routed messages, leaves what the ledger has.
-"""
+"""Records of migrations in the ledger, and a run as its reader returns it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
-from migration.ownership.states import State
+from message_store.ledger.records import Record
 from migration.plans.plan import Plan
 
 LIVE, OFFLINE = "live", "offline"
@@ -19,14 +13,18 @@ CHECKSUM_LIMIT: Final = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationRecord:
+class MigrationRecord(Record):
     """One run.
 
     Attributes:
-        plan_id: the plan it follows, "" when that is not known any more.
+        plan_id: Plan that it follows, "" if that is not known.
         mode: `live` or `offline`.
-        ended_ms: when its last level was done or back, None while one is on its way.
+        ended_ms: Time when its last level was done or rolled back, None while one is at work.
     """
+
+    TABLE = "duemq_migrations"
+    KEY = ("migration_id",)
+    KEPT = ("plan_id", "started_by")
 
     migration_id: str
     plan_id: str = ""
@@ -37,24 +35,29 @@ class MigrationRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelRecord:
-    """Where one level stands.
+class LevelRecord(Record):
+    """State and progress of one level.
 
     Attributes:
-        fence: queue offset of the level's queue behind which new messages are timers.
-        cursor: queue offset of the level's queue up to which everything was handed over.
-        moved: messages handed over to the timers, those given back included.
-        moved_bytes: bytes of their timer units.
-        excluded: messages of the range that were settled ahead: cancelled, moved.
-        routed: new messages stored as timers.
-        given_back: messages that went back to the level.
-        rate_per_s: messages handed over or given back a second, lately.
-        cause: why it is paused, "" when it is not.
+        state: A `migration.ownership.states.State`.
+        fence: Offset in the level's queue from which on new messages are timers.
+        cursor: Offset in the level's queue up to which all messages were transferred.
+        moved: Messages transferred to the timers, including those returned later.
+        moved_bytes: Bytes of their timer units.
+        excluded: Messages of the range that were settled before: cancelled, moved.
+        routed: New messages stored as timers.
+        given_back: Messages returned to the level.
+        rate_per_s: Messages transferred or returned per second, lately.
+        cause: Why it is paused, "" if it is not.
     """
+
+    TABLE = "duemq_levels"
+    KEY = ("migration_id", "level")
+    KEPT = ("routed",)
 
     migration_id: str
     level: int
-    state: State
+    state: str
     updated_ms: int
     fence: int = 0
     cursor: int = 0
@@ -69,15 +72,18 @@ class LevelRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventRecord:
-    """Something that happened, and who wanted it.
+class EventRecord(Record):
+    """An event, and the operator that caused it.
 
     Attributes:
-        key: tells it from all others; `mark_key(offset)` if a mark in the log says it.
-        level: None: it concerns all of them.
+        key: Unique key; `mark_key(offset)` for an ownership record of the log.
+        level: None for all levels.
         kind: `route`, `handover`, `giveback`, `state`; or `throttle`, `window`, `note`, ...
-        mark_offset: queue offset of its mark in DUEMQ_MIGRATION, None if it has none.
+        mark_offset: Queue offset of its ownership record, None if it has none.
     """
+
+    TABLE = "duemq_events"
+    KEY = ("key",)
 
     key: str
     migration_id: str
@@ -90,15 +96,19 @@ class EventRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerificationRecord:
+class VerificationRecord(Record):
     """One comparison of both sides of a level.
 
     Attributes:
-        levels_count: messages that left the level.
-        levels_checksum: their order-independent checksum, 64 bits without sign.
-        timers_count: messages that came to the timers.
-        text: what differs, "" when nothing does.
+        levels_count: Messages that left the level.
+        levels_checksum: Their checksum, 64 bits without sign, independent of the order.
+        timers_count: Messages that the timers received.
+        timers_checksum: Their checksum.
+        text: The difference, "" if there is none.
     """
+
+    TABLE = "duemq_verifications"
+    KEY = ("migration_id", "level", "at_ms")
 
     migration_id: str
     level: int
@@ -115,7 +125,7 @@ class VerificationRecord:
 
     @property
     def agrees(self) -> bool:
-        """Whether both sides tell the same."""
+        """Whether both sides have the same messages."""
         return (self.levels_count, self.levels_checksum) == (
             self.timers_count,
             self.timers_checksum,
@@ -123,16 +133,20 @@ class VerificationRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleRecord:
+class SampleRecord(Record):
     """Rate and lateness over the last seconds, also before and after the run.
 
     Attributes:
-        rate_per_s: messages handed over or given back a second.
-        delivered: delayed messages delivered in that time.
-        late_p50_ms: their lateness; None when none was delivered.
-        batch_units: what the throttle allowed a step.
-        pause_ms: how long it rested between two steps.
+        rate_per_s: Messages transferred or returned per second.
+        delivered: Delayed messages delivered in that time.
+        late_p50_ms: Median of their lateness, in ms; None if none was delivered.
+        batch_units: Units that the throttle allowed per step.
+        pause_ms: Pause between two steps, in ms.
     """
+
+    TABLE = "duemq_samples"
+    KEY = ("migration_id", "at_ms")
+    EXPENDABLE = True
 
     migration_id: str
     at_ms: int
@@ -145,20 +159,16 @@ class SampleRecord:
     pause_ms: int = 0
 
 
-Record = Plan | MigrationRecord | LevelRecord | EventRecord | VerificationRecord | SampleRecord
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
-    """All that the log and its fold (`config/duemq.migration.json`) know of migrations.
+class Snapshot:
+    """All that the log and its projection (`config/duemq.migration.json`) know of migrations.
 
-    What the ledger is rebuilt of. Marks that retention removed are missing in `events`; what they
-    came to stands in `levels` all the same.
+    Events of ownership records that retention removed are missing; `levels` contain their effect.
 
     Attributes:
-        events: one for each mark that is still in the log, with its `mark_offset`.
-        next_mark: queue offset behind the last mark; an event of a mark behind it never was (a
-            power cut took it), and leaves the ledger.
+        next_mark: Queue offset after the last ownership record. The ledger deletes events of later
+            ones: a power cut took their records.
+        events: One for each ownership record in the log, or for consecutive ones.
     """
 
     next_mark: int
@@ -174,7 +184,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One migration as the ledger tells it, each list in the order of time or of levels."""
+    """One migration in the ledger, each list in the order of time or of levels."""
 
     migration: MigrationRecord
     plan: Plan | None = None
@@ -184,19 +194,6 @@ class Run:
     samples: list[SampleRecord] = field(default_factory=list)
 
 
-def renewed(old: Record, new: Record) -> Record:
-    """Return a record that replaces an older one with its key; what marks do not tell stays."""
-    if isinstance(old, MigrationRecord) and isinstance(new, MigrationRecord):
-        return replace(
-            new,
-            plan_id=new.plan_id or old.plan_id,
-            started_by=new.started_by or old.started_by,
-        )
-    if isinstance(old, LevelRecord) and isinstance(new, LevelRecord):
-        return replace(new, routed=max(old.routed, new.routed))
-    return new
-
-
 def mark_key(mark_offset: int) -> str:
-    """Return the key of the event that a mark tells of."""
+    """Return the key of the event of an ownership record."""
     return f"mark {mark_offset}"

@@ -21,8 +21,9 @@ from delivery.ownership import JournalEntry, StateRecord
 from delivery.ownership_projection import JournalProjection, LevelProjection
 from message_store.clock import Clock
 from message_store.errors import CorruptStore, UsageError
+from message_store.ledger.records import Record
 from migration.ledger.projection import UNIT_BYTES, LedgerProjection
-from migration.ledger.records import Fold, LevelRecord, MigrationRecord, Record
+from migration.ledger.records import LevelRecord, MigrationRecord, Snapshot
 from migration.ownership import projection
 from migration.ownership.owners import Owners
 from migration.ownership.states import Event, Standing, State
@@ -274,11 +275,11 @@ def _route_of(level: LevelProjection) -> JournalEntry:
     return JournalEntry(0, 0, level.changed_ms, record)
 
 
-def _before(written: JournalProjection) -> Fold:
+def _before(written: JournalProjection) -> Snapshot:
     """Return what a ledger is told of marks that retention removed."""
     known = [level for level in written.levels.values() if level.state]
     runs = {level.migration: level.changed_ms for level in known}
-    return Fold(
+    return Snapshot(
         next_mark=written.next_offset,
         migrations=[MigrationRecord(migration_id=name, started_ms=at) for name, at in runs.items()],
         levels=[
@@ -295,4 +296,4 @@ def _before(written: JournalProjection) -> Fold:
 
 def records_of(migrations: Migrations) -> list[Record]:
     """Return what a ledger is told of all levels."""
-    return migrations.told.fold().records()
+    return migrations.told.snapshot().records()

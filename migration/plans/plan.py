@@ -8,7 +8,7 @@ can be mailed, reviewed and kept.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from message_store.errors import UsageError
+from message_store.ledger.records import Record, Row
 
 PLAN_BYTES_MAX: Final = 1 << 20
 AGE_MS_MAX: Final = 7 * 86_400_000
@@ -77,13 +78,16 @@ class PlannedLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Record):
     """A dry run, saved.
 
     Attributes:
         store_id: the store it was made for.
         log_end: end of the commit log at that moment.
     """
+
+    TABLE = "duemq_plans"
+    KEY = ("plan_id",)
 
     plan_id: str
     store_id: str
@@ -112,6 +116,12 @@ class Plan:
     def blocked(self) -> list[Obstacle]:
         """What must be gone before it can start."""
         return [obstacle for obstacle in self.obstacles if obstacle.blocks]
+
+    def parts(self) -> dict[str, list[Row]]:
+        """Return the ledger's rows of levels and obstacles."""
+        obstacles = [asdict(item) | {"position": n} for n, item in enumerate(self.obstacles)]
+        levels = [asdict(level) for level in self.levels]
+        return {"duemq_plan_levels": levels, "duemq_plan_obstacles": obstacles}
 
 
 class PlanError(UsageError):

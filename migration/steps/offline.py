@@ -26,14 +26,14 @@ from message_store.clock import Clock, FakeClock
 from message_store.config import StoreConfig, from_properties
 from message_store.errors import CorruptStore, StoreError, UsageError
 from message_store.json_dialect import load_config
-from message_store.ledger.defaults import FILE_NAME
 from message_store.ledger.identity import store_id
+from message_store.ledger.place import FILE_NAME, LedgerPlace
+from message_store.ledger.worker import LedgerWorker
+from message_store.ledger.writer import LedgerWriter
 from message_store.queues.consume_queues import is_topic_name
 from message_store.store import MessageStore
 from migration.config import MigrationConfig
-from migration.ledger.account import Account
-from migration.ledger.process import LedgerPlace
-from migration.ledger.records import OFFLINE, Fold, MigrationRecord
+from migration.ledger.records import OFFLINE, MigrationRecord
 from migration.ownership.moves import Migrations
 from migration.ownership.owners import Owners
 from migration.ownership.states import State
@@ -245,11 +245,11 @@ class _Work:
         await self.owners.keeper.persist(last=True)
         service = self._service()
         run = new_id(OFFLINE, self.wall.now_ms(), secrets.token_bytes(2))
-        account = service.account
-        held = asyncio.create_task(account.run(), name="migration ledger")
+        ledger = service.ledger
+        writing = asyncio.create_task(ledger.run(), name="migration ledger")
         try:
-            await account.opened()
-            account.tell(
+            await ledger.opened()
+            ledger.write(
                 self.plan,
                 MigrationRecord(
                     migration_id=run, plan_id=self.plan.plan_id, mode=OFFLINE,
@@ -264,8 +264,8 @@ class _Work:
             await level_keeper.persist()
             await self.store.wait_durable(self.store.max_offset, always=True)
             await service.write()
-            account.stop()
-            while not held.done():
+            ledger.stop()
+            while not writing.done():
                 self.wall.advance(1)  # the ledger's writer waits on this clock
                 await asyncio.sleep(PAUSE_S)
         return Moved(self.plan, run, moved)
@@ -279,13 +279,14 @@ class _Work:
             store_path=str(self.root),
         )
 
-        def fold() -> Fold:
-            return migrations.told.fold()
-
-        account = Account(place, clock=self.wall, fold=fold)
-        migrations = Migrations(store, self.clock, router, tell=account.tell)
+        ledger = LedgerWriter(
+            LedgerWorker(place),
+            clock=self.wall,
+            snapshot=lambda: migrations.told.snapshot(),  # noqa: PLW0108  (made below)
+        )
+        migrations = Migrations(store, self.clock, router, tell=ledger.write)
         config = MigrationConfig(target_p99_ms=0)
-        return MigrationService(migrations, account, self.clock, config, lambda: self.owners)
+        return MigrationService(migrations, ledger, self.clock, config, lambda: self.owners)
 
     async def _one(self, service: MigrationService, level: int, run: str) -> int:
         migrations = service.migrations

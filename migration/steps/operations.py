@@ -75,7 +75,7 @@ class Operations:
         plan = await self._count(command)
         if not command.dry_run:
             await asyncio.to_thread(self._plans.save, plan)
-            self._service.account.tell(plan)
+            self._service.ledger.write(plan)
         return Done(
             action="plan", dry_run=command.dry_run, levels=[n.level for n in plan.levels],
             more={"plan": msgspec.json.decode(to_json(plan))},
@@ -111,8 +111,8 @@ class Operations:
             raise UsageError("every level of this plan is migrated already: see migrate status")
         run = new_id("run", now_ms, secrets.token_bytes(2))
         if not command.dry_run:
-            await self._service.account.opened()
-            self._service.account.tell(
+            await self._service.ledger.opened()
+            self._service.ledger.write(
                 plan,
                 MigrationRecord(
                     migration_id=run,

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from message_store.clock import Clock, Signal
 from message_store.errors import OwnershipRefused
+from message_store.ledger.writer import LedgerWriter
 from migration.config import MigrationConfig
-from migration.ledger.account import Account
 from migration.ledger.records import SampleRecord, VerificationRecord
 from migration.ownership.moves import Migrations
 from migration.ownership.owners import NoOwners, Owners
@@ -60,12 +60,12 @@ class MigrationService:
     def __init__(
         self,
         migrations: Migrations,
-        account: Account,
+        ledger: LedgerWriter,
         clock: Clock,
         config: MigrationConfig,
         find: Callable[[], Owners | None],
     ) -> None:
-        self.migrations, self.account, self._clock, self._find = migrations, account, clock, find
+        self.migrations, self.ledger, self._clock, self._find = migrations, ledger, clock, find
         now_ms = clock.now_ms()
         self.throttle = Throttle(config.limits, now_ms=now_ms)
         self.config, self.window = config, config.parsed_window()
@@ -249,7 +249,7 @@ class MigrationService:
             self._wake.set()
         assert work.found is not None
         self.verified[level] = work.found
-        self.account.tell(record_of(work.found, folded.migration, self._clock.now_ms()))
+        self.ledger.write(record_of(work.found, folded.migration, self._clock.now_ms()))
         return work.found
 
     async def _verify_and_move(self, level: int) -> None:
@@ -288,7 +288,7 @@ class MigrationService:
         rate = self.pace.moved * 1_000 / passed_ms
         self.pace = Pace(now_ms, rate_per_s=rate, late=late)
         for name in self._runs_at_work():
-            self.account.tell(
+            self.ledger.write(
                 SampleRecord(
                     migration_id=name,
                     at_ms=now_ms,
@@ -326,7 +326,7 @@ def difference(found: Verified) -> str:
 
 
 def record_of(found: Verified, migration: str, at_ms: int) -> VerificationRecord:
-    """Return what a ledger is told of a verification."""
+    """Return the ledger's record of a verification."""
     rest, there = found.expected, found.found
     return VerificationRecord(
         migration_id=migration, level=found.level, at_ms=at_ms, levels_count=rest.count,

@@ -18,9 +18,10 @@ from message_store.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from message_store.ledger.ledger import Ledger
     from reconciliation.audit.audit_config import AuditConfig
     from reconciliation.audit.summary import Summary
-    from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord, Place
+    from reconciliation.jobs.audit_ledger import AuditRecord
     from reconciliation.report.page import Pages
 
 CLEAN, FINDINGS, COULD_NOT_RUN = 0, 1, 2
@@ -167,7 +168,7 @@ class Account:
         warn: Receives the cause if a row cannot be written.
     """
 
-    ledger: AuditLedger | None
+    ledger: Ledger | None
     audit_id: str
     started_ms: int
     wanted: Wanted
@@ -186,13 +187,14 @@ class Account:
             LedgerError: The one that `url` names cannot be used.
         """
         from message_store.ledger.errors import LedgerError
+        from message_store.ledger.ledger import Ledger
         from reconciliation.jobs.audit_ledger import new_audit_id, place_of
 
         now_ms, ledger = clock.now_ms(), None
         place = None if url == "none" else place_of(wanted.stores, url)
         if place is not None:
             try:
-                ledger = _opened(place, now_ms)
+                ledger = Ledger.open(place, now_ms=now_ms)
             except LedgerError as error:
                 if url:
                     raise
@@ -232,17 +234,11 @@ class Account:
         if self.ledger is None:
             return
         try:
-            self.ledger.write(record)
+            self.ledger.write([record])
         except LedgerError as error:
             self.warn(f"{error}. The audit has no row there.")
         finally:
             self.ledger.close()
-
-
-def _opened(place: Place, now_ms: int) -> AuditLedger:
-    from reconciliation.jobs.audit_ledger import AuditLedger
-
-    return AuditLedger.at(place, now_ms)
 
 
 def reason_of(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from migration.ledger.process import LedgerWorker
+from message_store.ledger.worker import LedgerWorker
 from tests.migration.steps.test_service import Bench, with_broker
 from tests.support.failing_disk import Disk
 

@@ -11,7 +11,8 @@ import pytest
 
 from message_store.ledger.engine import default_url
 from message_store.ledger.identity import store_id
-from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord, Place
+from message_store.ledger.place import LedgerPlace
+from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord
 from tests.duemq.cli.test_commands import duemq, environment
 from tests.support.golden_stores import golden_store
 
@@ -40,12 +41,15 @@ def test_other_commands_do_not_load_spark() -> None:
 
 def test_audits_that_a_ledger_tells_of(tmp_path: Path) -> None:
     config = tmp_path / "config"
-    place = Place(url=default_url(tmp_path), store_id=store_id(config), stores=(str(tmp_path),))
-    ledger = AuditLedger.at(place, 1)
-    ledger.write(AuditRecord(
+    place = LedgerPlace(
+        url=default_url(tmp_path), store_id=store_id(config), store_path=str(tmp_path)
+    )
+    ledger = AuditLedger.open(place, now_ms=1)
+    record = AuditRecord(
         audit_id="audit-1", started_ms=0, ended_ms=2_500, made_by="cron", exit_code=1,
         late_p99_ms=1_234, verdicts={"ok": 1_000, "lost": 2},
-    ))  # fmt: skip
+    )  # fmt: skip
+    ledger.write([record])
     shown = duemq("reconcile", "history", str(tmp_path))
     assert shown.returncode == 0, shown.stderr
     for text in ("audit-1", "1970-01-01", "2.5", "cron", "1,002", "lost 2", "1,234"):

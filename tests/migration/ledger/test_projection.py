@@ -12,7 +12,7 @@ from delivery.ownership import JournalEntry, OwnershipRecord, Return, Route, Sta
 from migration.ledger.projection import STEPS_MS, LedgerProjection, event_of
 from migration.ledger.records import EventRecord, LevelRecord, MigrationRecord
 from migration.ownership.states import State
-from tests.migration.ledger.conftest import Opener
+from tests.message_store.ledger.conftest import Opener
 
 START_MS = 1_000
 
@@ -46,12 +46,12 @@ def entry(at: int, record: OwnershipRecord) -> JournalEntry:
 
 
 def test_a_whole_run() -> None:
-    fold = told(STORY).fold()
-    assert fold.next_mark == len(fold.events) == len(STORY)
-    assert fold.migrations == [
+    snapshot = told(STORY).snapshot()
+    assert snapshot.next_mark == len(snapshot.events) == len(STORY)
+    assert snapshot.migrations == [
         MigrationRecord(migration_id="r", started_ms=1_000, started_by="anna", ended_ms=1_008)
     ]
-    assert fold.levels == [
+    assert snapshot.levels == [
         LevelRecord(
             migration_id="r",
             level=3,
@@ -67,7 +67,7 @@ def test_a_whole_run() -> None:
 
 
 def test_each_step_in_words() -> None:
-    assert [event.text for event in told(STORY).fold().events] == [
+    assert [event.text for event in told(STORY).snapshot().events] == [
         "planned -> routing: Friday",
         "new messages are timers, fence 100; orders: 5000 ms",
         "routing -> draining",
@@ -105,7 +105,7 @@ def test_steps_that_follow_each_other_are_one_event() -> None:
     for at, record in enumerate([*steps[:50], other, *steps[50:], gap, *backs]):
         event = story.take(entry(at, record))[-1]
         assert isinstance(event, EventRecord)
-    events = story.fold().events
+    events = story.snapshot().events
     assert [(event.text, event.mark_offset) for event in events] == [
         ("900 of [0, 1000), 100 settled ahead, 100 steps", 0),
         ("7 of [0, 7)", 50),
@@ -120,12 +120,12 @@ def test_steps_of_a_long_run_are_an_event_now_and_then() -> None:
     for at in range(100):
         record = Transfer(migration="r", level=3, first=at, end=at + 1, count=1)
         story.take(JournalEntry(at, at, at * STEPS_MS // 10, record))
-    assert [event.mark_offset for event in story.fold().events] == list(range(0, 100, 10))
+    assert [event.mark_offset for event in story.snapshot().events] == list(range(0, 100, 10))
 
 
 @pytest.mark.parametrize(("count", "paused"), [(4, False), (5, True), (6, False)])
 def test_a_pause_and_its_cause(count: int, paused: bool) -> None:
-    level = told(STORY[:count]).fold().levels[0]
+    level = told(STORY[:count]).snapshot().levels[0]
     assert (level.state, level.paused, level.cause) == (
         State.DRAINING,
         paused,
@@ -135,32 +135,36 @@ def test_a_pause_and_its_cause(count: int, paused: bool) -> None:
 
 def test_a_run_is_over_with_its_last_level_and_goes_on_with_a_rollback() -> None:
     story = told([*STORY[:8], state("planned", "routing", level=5), STORY[8]])
-    assert story.fold().migrations[0].ended_ms is None
+    assert story.snapshot().migrations[0].ended_ms is None
     story.take(entry(10, state("routing", "rolling_back", level=5)))
     story.take(entry(11, state("rolling_back", "rolled_back", level=5)))
-    assert story.fold().migrations[0].ended_ms == START_MS + 11
+    assert story.snapshot().migrations[0].ended_ms == START_MS + 11
     story.take(entry(12, state("done", "rolling_back")))
-    assert story.fold().migrations[0].ended_ms is None
+    assert story.snapshot().migrations[0].ended_ms is None
     back = Return(migration="r", level=3, first=10, end=100, pending=((50, 90),), count=40)
     story.take(entry(13, back))
     story.take(entry(14, Route(migration="r", level=3, on=False)))
-    fold = story.fold()
-    assert [level.given_back for level in fold.levels] == [40, 0]
-    assert [event.text for event in fold.events[-2:]] == ["40 messages", "as before"]
+    snapshot = story.snapshot()
+    assert [level.given_back for level in snapshot.levels] == [40, 0]
+    assert [event.text for event in snapshot.events[-2:]] == ["40 messages", "as before"]
 
 
 @given(st.integers(0, len(STORY)), st.integers(0, len(STORY)))
 def test_marks_that_are_known_change_nothing(stop: int, again: int) -> None:
-    whole, first = told(STORY).fold(), told(STORY[:stop])
-    story = LedgerProjection(first.fold())  # as after a restart, with the fold from a file
+    whole, first = told(STORY).snapshot(), told(STORY[:stop])
+    story = LedgerProjection(first.snapshot())  # as after a restart, with the fold from a file
     for at in range(min(again, stop), len(STORY)):
         assert bool(story.take(entry(at, STORY[at]))) == (at >= stop)
-    assert story.fold() == whole
+    assert story.snapshot() == whole
 
 
 def test_what_a_step_changed_is_what_the_ledger_lacks(opener: Opener) -> None:
     ledger, story = opener(), LedgerProjection()
     for at, record in enumerate(STORY):
         ledger.write(story.take(entry(at, record)))
-    run, fold = ledger.run("r"), story.fold()
-    assert ([run.migration], run.levels, run.events) == (fold.migrations, fold.levels, fold.events)
+    run, snapshot = ledger.run("r"), story.snapshot()
+    assert ([run.migration], run.levels, run.events) == (
+        snapshot.migrations,
+        snapshot.levels,
+        snapshot.events,
+    )

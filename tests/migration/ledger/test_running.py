@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from message_store.ledger.engine import parse_url
-from migration.ledger.process import LedgerWorker
+from message_store.ledger.worker import LedgerWorker
+from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import Run
-from migration.ledger.store import Ledger
 from migration.ownership.states import State
 from tests.migration.steps.test_service import Bench, with_broker
 
@@ -36,7 +36,7 @@ async def until_written(bench: Bench) -> None:
 
 
 def run_of(url: str, migration: str) -> Run:
-    ledger = Ledger.open_existing(url)
+    ledger = MigrationLedger.open_existing(url)
     run = ledger.run(migration)
     ledger.close()
     return run

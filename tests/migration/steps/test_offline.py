@@ -14,7 +14,7 @@ from message_store.clock import FakeClock
 from message_store.errors import StoreLocked, UsageError
 from message_store.ledger.engine import default_url
 from message_store.ledger.identity import known_store_id, store_id
-from migration.ledger.store import Ledger
+from migration.ledger.reader import MigrationLedger
 from migration.ownership.states import State
 from migration.steps import offline
 from migration.steps.offline import OfflineStopped, copy_store, migrate_offline
@@ -70,7 +70,7 @@ def test_every_message_of_a_golden_store_comes_as_its_level_promised(
     planned = {level.level: level.pending for level in done.plan.levels}
     assert done.moved == planned
     assert sum(done.moved.values()) >= len(waiting()) > 40
-    ledger = Ledger.open_existing(default_url(target))
+    ledger = MigrationLedger.open_existing(default_url(target))
     run = ledger.run(done.migration)
     ledger.close()
     assert (run.migration.mode, run.migration.started_by) == ("offline", "anna")
@@ -147,7 +147,7 @@ def test_it_is_written_down_with_the_time_that_it_is(tmp_path: Path) -> None:
     assert day in done.migration
     assert day in done.plan.plan_id
     assert done.plan.made_ms == now_ms
-    ledger = Ledger.open_existing(default_url(root))
+    ledger = MigrationLedger.open_existing(default_url(root))
     run = ledger.run(done.migration)
     ledger.close()
     times = [run.migration.started_ms, run.migration.ended_ms]

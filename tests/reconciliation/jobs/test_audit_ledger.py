@@ -9,11 +9,11 @@ import pytest
 from message_store.ledger.engine import default_url
 from message_store.ledger.errors import LedgerNewer, LedgerOfAnotherStore, LedgerUnavailable
 from message_store.ledger.identity import store_id
-from message_store.ledger.models import VERSION_TABLE
+from message_store.ledger.place import LedgerPlace
 from message_store.ledger.schema import newest
-from migration.ledger.store import Ledger
-from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord, Place, new_audit_id, place_of
-from tests.migration.ledger.conftest import NOW_MS, postgres, url  # noqa: F401
+from message_store.ledger.tables import VERSION_TABLE
+from reconciliation.jobs.audit_ledger import AuditLedger, AuditRecord, new_audit_id, place_of
+from tests.message_store.ledger.conftest import NOW_MS, open_ledger, postgres, url  # noqa: F401
 
 RECORD = AuditRecord(
     audit_id="audit-1", started_ms=5, ended_ms=9, made_by="cron", stores=("/s", "s3://ü"),
@@ -22,15 +22,19 @@ RECORD = AuditRecord(
 )  # fmt: skip
 
 
+def place(url: str, store_id: str) -> LedgerPlace:  # noqa: F811
+    return LedgerPlace(url=url, store_id=store_id, store_path="/s")
+
+
 def opened(url: str) -> AuditLedger:  # noqa: F811
-    return AuditLedger.at(Place(url=url, store_id="s-1", stores=("/s",)), NOW_MS)
+    return AuditLedger.open(place(url, "s-1"), now_ms=NOW_MS)
 
 
 def test_what_is_written_is_read(url: str) -> None:  # noqa: F811
     ledger = opened(url)
-    ledger.write(RECORD)
+    ledger.write([RECORD])
     later = AuditRecord(audit_id="audit-2", started_ms=6, ended_ms=6, exit_code=2, why="no Java\0")
-    ledger.write(later)
+    ledger.write([later])
     found = AuditLedger.open_existing(url).audits()
     assert found[1] == RECORD
     assert (found[0].audit_id, found[0].why, found[0].messages) == ("audit-2", "no Java�", 0)
@@ -39,15 +43,15 @@ def test_what_is_written_is_read(url: str) -> None:  # noqa: F811
 
 def test_an_audit_written_again_replaces_itself(url: str) -> None:  # noqa: F811
     ledger = opened(url)
-    ledger.write(RECORD)
+    ledger.write([RECORD])
     again = AuditRecord(audit_id="audit-1", started_ms=5, ended_ms=10, verdicts={"ok": 3})
-    ledger.write(again)
+    ledger.write([again])
     assert ledger.audits() == [again]
 
 
 def test_migrations_and_audits_share_one_ledger(url: str) -> None:  # noqa: F811
-    opened(url).write(RECORD)
-    mine = Ledger.open(url, store_id="s-1", store_path="/s", now_ms=NOW_MS)
+    opened(url).write([RECORD])
+    mine = open_ledger(url, store_id="s-1", store_path="/s")
     assert mine.migrations() == []
     assert opened(url).audits() == [RECORD]
 
@@ -56,7 +60,7 @@ def test_a_newer_ledger_and_that_of_another_store_are_refused(tmp_path: Path) ->
     where = f"sqlite:///{tmp_path / 'l.sqlite'}"
     opened(where)
     with pytest.raises(LedgerOfAnotherStore, match="belongs to store s-1"):
-        AuditLedger.at(Place(url=where, store_id="s-2", stores=("/t",)), NOW_MS)
+        AuditLedger.open(place(where, "s-2"), now_ms=NOW_MS)
     import sqlite3
 
     with sqlite3.connect(tmp_path / "l.sqlite") as connection:
@@ -67,14 +71,16 @@ def test_a_newer_ledger_and_that_of_another_store_are_refused(tmp_path: Path) ->
 
 
 def test_there_is_none_to_read(tmp_path: Path) -> None:
-    with pytest.raises(LedgerUnavailable, match="The first audit of a store makes it"):
+    with pytest.raises(
+        LedgerUnavailable, match="The first plan, migration or audit of a store makes it"
+    ):
         AuditLedger.open_existing(default_url(tmp_path))
 
 
 def test_the_ledger_lies_beside_a_store_of_ours_only(tmp_path: Path) -> None:
     apache, ours = tmp_path / "apache", tmp_path / "ours"
     name = store_id(ours / "config")
-    mine = Place(url=default_url(ours), store_id=name, stores=(str(ours),))
+    mine = LedgerPlace(url=default_url(ours), store_id=name, store_path=str(ours))
     assert place_of([str(ours)]) == mine
     assert place_of([str(apache)]) is None
     assert place_of([str(ours), str(apache)]) is None

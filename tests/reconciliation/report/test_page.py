@@ -176,7 +176,7 @@ def test_rows_that_say_the_same_are_folded_away() -> None:
 
 @pytest.mark.finding("B29")
 def test_pages_share_a_style_and_pending_is_no_success() -> None:
-    from migration.ledger import history
+    from migration.ledger import page as history
     from reconciliation.report import page as report
 
     assert history.STYLE is report.STYLE

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event, text
 
-from message_store.ledger.database import TEXT_CHARS_MAX
 from message_store.ledger.engine import default_url, make_engine, parse_url
 from message_store.ledger.errors import (
     LedgerError,
@@ -20,28 +19,46 @@ from message_store.ledger.errors import (
     LedgerUnavailable,
     UnknownRun,
 )
-from migration.ledger.records import Record, Run, VerificationRecord
-from migration.ledger.store import TABLES, Ledger
-from migration.ledger.writer import key_of
+from message_store.ledger.ledger import TEXT_CHARS_MAX
+from message_store.ledger.records import Record
+from message_store.ledger.tables import METADATA
+from migration.ledger.reader import MigrationLedger
+from migration.ledger.records import (
+    EventRecord,
+    LevelRecord,
+    MigrationRecord,
+    Run,
+    SampleRecord,
+    VerificationRecord,
+)
 from migration.ownership.states import State
 from migration.plans.plan import Plan
-from tests.migration.ledger import records_of as some
-from tests.migration.ledger.conftest import NOW_MS, Opener
-from tests.migration.ledger.postgres import Server
+from tests.message_store.ledger import records_of as some
+from tests.message_store.ledger.conftest import Opener, open_ledger
+from tests.message_store.ledger.postgres import Server
 
 RUN_ID = some.RUN_ID
+RECORDS: tuple[Any, ...] = (
+    MigrationRecord,
+    LevelRecord,
+    EventRecord,
+    VerificationRecord,
+    SampleRecord,
+)
 PLAN = Plan(plan_id="p", store_id="s-1", made_ms=1, made_by="anna")
 
 
 def test_columns_are_the_fields_of_the_records() -> None:
-    for record, model in TABLES.items():
+    for record in RECORDS:
         extra = {"agrees"} if record is VerificationRecord else set()
-        assert set(model.__table__.c.keys()) == {f.name for f in fields(record)} | extra
+        table = METADATA.tables[record.TABLE]
+        assert set(table.c.keys()) == {f.name for f in fields(record)} | extra
+        assert [column.name for column in table.primary_key] == list(record.KEY)
 
 
 def later(records: list[Record]) -> list[Any]:
     """Return the last of each key."""
-    return list({key_of(record): record for record in records}.values())
+    return list({record.identity: record for record in records}.values())
 
 
 # One database for all examples: each begins with empty tables.
@@ -49,9 +66,9 @@ def later(records: list[Record]) -> list[Any]:
 @given(data=st.data())
 def test_a_run_is_read_as_it_was_written(opener: Opener, data: st.DataObject) -> None:
     ledger = opener()
-    with make_engine(ledger.url).begin() as connection:
-        for model in TABLES.values():
-            connection.execute(model.__table__.delete())  # type: ignore[attr-defined]
+    with ledger.engine.begin() as connection:
+        for record in RECORDS:
+            connection.execute(METADATA.tables[record.TABLE].delete())
     run = Run(
         migration=some.migration(plan_id="p", ended_ms=data.draw(some.MAYBE)),
         levels=later(data.draw(st.lists(some.LEVEL_RECORDS, max_size=4))),
@@ -75,8 +92,8 @@ def test_plans_are_read_as_they_were_written(opener: Opener, plans: list[Plan]) 
     ledger = opener()
     ledger.write(plans)
     for plan in later(list(plans)):
-        assert ledger.plan(plan.plan_id) == plan
-    assert ledger.plan("none of these") is None
+        assert ledger.plans(plan.plan_id) == [plan]
+    assert ledger.plans("none of these") == []
 
 
 def test_lists_show_the_newest_first(opener: Opener) -> None:
@@ -147,22 +164,22 @@ def test_a_ledger_that_says_more_or_less_than_the_log_is_set_right(opener: Opene
         timers_count=0,
         timers_checksum=0,
     )
-    ledger.write([PLAN, some.fold(5).levels[0], some.mark(1), some.mark(4), note, check])
-    fold = some.fold(3)  # a power cut took marks 3 and 4; mark 0 and 2 never came
+    ledger.write([PLAN, some.snapshot(5).levels[0], some.mark(1), some.mark(4), note, check])
+    snapshot = some.snapshot(3)  # a power cut took marks 3 and 4; mark 0 and 2 never came
     for _ in range(2):
-        ledger.rebuild(fold)
+        ledger.rebuild(snapshot)
         run = ledger.run(RUN_ID)
-        assert run.events == [*fold.events, note]
-        assert (run.levels, run.migration) == (fold.levels, fold.migrations[0])
+        assert run.events == [*snapshot.events, note]
+        assert (run.levels, run.migration) == (snapshot.levels, snapshot.migrations[0])
         assert run.verifications == [check]
-        assert ledger.plan("p") == PLAN
+        assert ledger.plans("p") == [PLAN]
 
 
 def test_a_rebuild_leaves_what_marks_do_not_tell(opener: Opener) -> None:
     ledger, known = opener(), some.migration(plan_id="p", started_by="anna")
     ledger.write([known, some.level(routed=7, moved=7)])
     ledger.rebuild(
-        some.fold(0, migrations=[some.migration(started_by="")], levels=[some.level(moved=3)])
+        some.snapshot(0, migrations=[some.migration(started_by="")], levels=[some.level(moved=3)])
     )
     run = ledger.run(RUN_ID)
     assert (run.migration, run.levels) == (known, [some.level(routed=7, moved=3)])
@@ -178,9 +195,9 @@ def test_another_stores_ledger_is_refused(opener: Opener) -> None:
 
 def test_a_ledger_is_read_without_its_store(url: str, opener: Opener) -> None:
     with pytest.raises(LedgerUnavailable, match=r"no such file|the database is empty"):
-        Ledger.open_existing(url)
+        MigrationLedger.open_existing(url)
     opener().write([PLAN])
-    assert Ledger.open_existing(url).plans() == [PLAN]
+    assert MigrationLedger.open_existing(url).plans() == [PLAN]
 
 
 def test_a_run_that_nobody_knows(opener: Opener) -> None:
@@ -224,8 +241,8 @@ def test_a_file_that_goes_away_is_found_out(harm: Callable[[Path], None], tmp_pa
     store = tmp_path / "store"
     store.mkdir()
 
-    def opened() -> Ledger:
-        return Ledger.open(default_url(store), store_id="s", store_path="/", now_ms=NOW_MS)
+    def opened() -> MigrationLedger:
+        return open_ledger(default_url(store))
 
     ledger = opened()
     harm(store / "duemq.ledger.sqlite")
@@ -240,7 +257,7 @@ def test_a_file_that_goes_away_is_found_out(harm: Callable[[Path], None], tmp_pa
 def test_samples_of_a_long_run_are_thinned_and_its_peaks_stay(
     opener: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("migration.ledger.store.SAMPLES_KEPT_MAX", 16)
+    monkeypatch.setattr("message_store.ledger.ledger.SAMPLES_KEPT_MAX", 16)
     ledger = opener()
     peak = {3: 70, 41: 900, 77: 80}
     ledger.write([some.migration()])
@@ -257,13 +274,13 @@ def test_samples_of_a_long_run_are_thinned_and_its_peaks_stay(
 
 def test_a_full_disk(tmp_path: Path) -> None:
     url = default_url(tmp_path)
-    ledger = Ledger.open(url, store_id="s", store_path="/", now_ms=NOW_MS)
+    ledger = open_ledger(url)
     pages_max = [30]
 
     def limit(connection: Any, record: Any) -> None:
         connection.execute(f"PRAGMA max_page_count={pages_max[0]}").close()
 
-    event.listen(ledger._engine, "connect", limit)
+    event.listen(ledger.engine, "connect", limit)
     notes = [some.mark(n, text="x" * 1_000) for n in range(200)]
     with pytest.raises(LedgerUnavailable, match="full"):
         ledger.write([some.migration(), *notes])
@@ -277,21 +294,21 @@ def test_a_file_that_is_no_ledger(tmp_path: Path) -> None:
     path = tmp_path / "duemq.ledger.sqlite"
     path.write_bytes(b"this is no database" * 100)
     with pytest.raises(LedgerUnavailable, match="not a database"):
-        Ledger.open(default_url(tmp_path), store_id="s", store_path="/", now_ms=NOW_MS)
+        open_ledger(default_url(tmp_path))
     assert path.read_bytes().startswith(b"this is no database")
 
 
 def test_a_server_that_goes_away_and_comes_back(postgres: Server) -> None:
     url = postgres.new_database()
 
-    def opened() -> Ledger:
-        return Ledger.open(url, store_id="s", store_path="/", now_ms=NOW_MS)
+    def opened() -> MigrationLedger:
+        return open_ledger(url)
 
     ledger = opened()
     postgres.stop()
     try:
         for use in (opened, lambda: ledger.write([PLAN]), ledger.plans):
-            with pytest.raises(LedgerUnavailable, match="The migration goes on"):
+            with pytest.raises(LedgerUnavailable, match="Work goes on without it"):
                 use()
     finally:
         postgres.start()
@@ -310,7 +327,7 @@ def test_a_server_that_goes_away_and_comes_back(postgres: Server) -> None:
 )
 def test_a_url_that_is_of_no_use(url: str, why: str) -> None:
     with pytest.raises(LedgerError, match=why) as told:
-        Ledger.open(url, store_id="s", store_path="/", now_ms=NOW_MS)
+        open_ledger(url)
     assert "Use sqlite:" in str(told.value)
     assert "secret" not in str(told.value)
 
@@ -318,5 +335,5 @@ def test_a_url_that_is_of_no_use(url: str, why: str) -> None:
 def test_a_password_is_never_told() -> None:
     url = "postgres://anna:secret@127.0.0.1:1/books"
     with pytest.raises(LedgerUnavailable, match="postgresql://anna") as told:
-        Ledger.open(url, store_id="s", store_path="/", now_ms=NOW_MS)
+        open_ledger(url)
     assert "secret" not in str(told.value)

@@ -21,7 +21,8 @@ from message_store.ledger.errors import (
     LedgerOnlyForward,
     LedgerUnavailable,
 )
-from message_store.ledger.models import VERSION_TABLE, Base
+from message_store.ledger.tables import METADATA, VERSION_TABLE
+from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import (
     EventRecord,
     LevelRecord,
@@ -30,10 +31,9 @@ from migration.ledger.records import (
     SampleRecord,
     VerificationRecord,
 )
-from migration.ledger.store import Ledger
 from migration.ownership.states import State
 from migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
-from tests.migration.ledger.conftest import Opener
+from tests.message_store.ledger.conftest import Opener
 
 PLAN_AND_RUN = """
     INSERT INTO duemq_identity VALUES (1, 's-1', '/stores/one', 5);
@@ -183,9 +183,9 @@ def test_models_and_steps_say_the_same(revision: str | None, engine: Engine) -> 
             "compare_server_default": True,
         }
         context = MigrationContext.configure(connection, opts=options)
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(context, METADATA) == []
         found = inspect(connection)
-        for name, table in Base.metadata.tables.items():
+        for name, table in METADATA.tables.items():
             assert found.get_pk_constraint(name)["name"] == table.primary_key.name
 
 
@@ -209,7 +209,7 @@ def test_there_is_no_way_back(engine: Engine) -> None:
     for revision in revisions()[:-1]:
         with (
             pytest.raises(
-                LedgerOnlyForward, match=r"not taken back to an older schema.*Move it away"
+                LedgerOnlyForward, match=r"cannot be downgraded to an older schema.*Move it away"
             ),
             engine.begin() as connection,
         ):
@@ -226,7 +226,7 @@ def test_a_newer_ledger_is_refused(
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
     with pytest.raises(LedgerNewer, match=rf"schema is 9999; .* knows up to {schema.newest()}"):
-        Ledger.open_existing(url) if existing else opener()
+        MigrationLedger.open_existing(url) if existing else opener()
 
 
 def test_foreign_tables_of_our_names_are_left_alone(engine: Engine, opener: Opener) -> None:
@@ -239,10 +239,11 @@ def test_foreign_tables_of_our_names_are_left_alone(engine: Engine, opener: Open
 
 OPEN_AT_ONCE = """
 import sys
-from migration.ledger.store import Ledger
+from message_store.ledger.ledger import Ledger
+from message_store.ledger.place import LedgerPlace
 print("ready", flush=True)
 sys.stdin.readline()
-Ledger.open(sys.argv[1], store_id="s-1", store_path="/", now_ms=1)
+Ledger.open(LedgerPlace(url=sys.argv[1], store_id="s-1", store_path="/"), now_ms=1)
 """
 
 

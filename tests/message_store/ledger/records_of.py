@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from migration.ledger.records import (
     CHECKSUM_LIMIT,
     EventRecord,
-    Fold,
     LevelRecord,
     MigrationRecord,
     SampleRecord,
+    Snapshot,
     VerificationRecord,
     mark_key,
 )
@@ -48,14 +48,14 @@ def sample(at_ms: int, **changes: Any) -> SampleRecord:
     return SampleRecord(**({"migration_id": RUN_ID, "at_ms": at_ms} | changes))
 
 
-def fold(marks: int = 2, **changes: Any) -> Fold:
+def snapshot(marks: int = 2, **changes: Any) -> Snapshot:
     values: dict[str, Any] = {
         "next_mark": marks,
         "migrations": [migration()],
         "levels": [level(moved=marks)],
         "events": [mark(offset) for offset in range(marks)],
     }
-    return Fold(**(values | changes))
+    return Snapshot(**(values | changes))
 
 
 IDS = st.text("abcdefghij-0123456789", min_size=1, max_size=64)
@@ -98,6 +98,7 @@ LEVEL_RECORDS = st.builds(
     LevelRecord,
     migration_id=st.just(RUN_ID),
     level=LEVELS,
+    state=st.sampled_from(State),
     updated_ms=COUNTS,
     fence=COUNTS,
     cursor=COUNTS,

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from message_store.page_style import STYLE
-from migration.ledger.history_charts import Series, chart, moment
+from migration.ledger.charts import Series, chart, moment
 from migration.ledger.records import EventRecord, LevelRecord, Run, SampleRecord
 from migration.ownership.states import State
 
@@ -119,8 +119,8 @@ def _levels(run: Run) -> str:
 
 
 def _state(level: LevelRecord) -> str:
-    name = level.state.value.replace("_", " ")
-    style = "good" if level.state is State.DONE else ""
+    name = level.state.replace("_", " ")
+    style = "good" if level.state == State.DONE else ""
     text = f'<span class="state {style}">{name}</span>'
     if level.paused:
         cause = _text(level.cause)

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from migration.ledger.history import history_page, phases, span_of
-from migration.ledger.history_charts import (
+from migration.ledger.charts import (
     HEIGHT,
     LEFT,
     WIDTH,
@@ -22,6 +21,7 @@ from migration.ledger.history_charts import (
     time_ticks,
     value_ticks,
 )
+from migration.ledger.page import history_page, phases, span_of
 from migration.ledger.records import (
     EventRecord,
     LevelRecord,

@@ -15,15 +15,18 @@ from sqlalchemy import text
 
 from message_store.clock import FakeClock
 from message_store.ledger.engine import default_url, make_engine, parse_url
-from message_store.ledger.errors import LedgerNewer, LedgerOfAnotherStore
-from migration.ledger.process import LedgerPlace
-from migration.ledger.records import Fold, Record
-from migration.ledger.store import Ledger
-from migration.ledger.writer import LINGER_MS, RETRY_MS, Health, LedgerWriter
+from message_store.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
+from message_store.ledger.ledger import Ledger
+from message_store.ledger.place import LedgerPlace
+from message_store.ledger.records import Record
+from message_store.ledger.worker import LedgerWorker
+from message_store.ledger.writer import LINGER_MS, RETRY_MS, Health, LedgerWriter
+from migration.ledger.reader import MigrationLedger
+from migration.ledger.records import Snapshot
 from migration.plans.plan import Plan
-from tests.migration.ledger import records_of as some
-from tests.migration.ledger.conftest import NOW_MS, Opener
-from tests.migration.ledger.postgres import Server
+from tests.message_store.ledger import records_of as some
+from tests.message_store.ledger.conftest import NOW_MS, Opener, open_ledger
+from tests.message_store.ledger.postgres import Server
 
 RUN_ID = some.RUN_ID
 
@@ -33,27 +36,29 @@ class Rig:
 
     def __init__(self, url: str, **limits: Any) -> None:
         self.clock = FakeClock(NOW_MS)
-        self.url, self.fold = url, some.fold(0)
+        self.url, self.snapshot = url, some.snapshot(0)
         self.place = LedgerPlace(url=url, store_id="s-1", store_path="/stores/one", busy_ms=1)
-        self.writer = LedgerWriter(self.place, clock=self.clock, fold=lambda: self.fold, **limits)
+        self.writer = LedgerWriter(
+            LedgerWorker(self.place), clock=self.clock, snapshot=lambda: self.snapshot, **limits
+        )
 
     def step(self, count: int = 1) -> None:
         """Take steps: each is a mark in the log, and is noted."""
         for _ in range(count):
-            self.fold = some.fold(self.fold.next_mark + 1)
-            self.writer.note(self.fold.events[-1], *self.fold.levels)
+            self.snapshot = some.snapshot(self.snapshot.next_mark + 1)
+            self.writer.write(self.snapshot.events[-1], *self.snapshot.levels)
 
-    def open(self) -> Ledger:
-        return Ledger.open(self.url, store_id="s-1", store_path="/", now_ms=1)
+    def open(self) -> MigrationLedger:
+        return open_ledger(self.url, store_id="s-1")
 
     @property
     def health(self) -> Health:
         return self.writer.health
 
-    def told(self) -> Fold:
+    def told(self) -> Snapshot:
         """What the ledger says of the log."""
         run = self.open().run(RUN_ID)
-        return Fold(
+        return Snapshot(
             next_mark=len(run.events),
             migrations=[run.migration],
             levels=run.levels,
@@ -70,12 +75,23 @@ class Rig:
         raise AssertionError(f"it never happened: {self.health}")
 
     async def written(self) -> None:
-        await self.until(lambda: not self.health.waiting and not self.health.trouble)
+        await self.until(lambda: not self.health.pending and not self.health.trouble)
+
+
+@asynccontextmanager
+async def running(writer: LedgerWriter) -> AsyncIterator[None]:
+    task = asyncio.create_task(writer.run())
+    try:
+        await writer.opened()
+        yield
+    finally:
+        writer.stop()
+        await task
 
 
 def play(rig: Rig, story: Callable[[Rig], Awaitable[None]]) -> None:
     async def whole() -> None:
-        async with rig.writer.running():
+        async with running(rig.writer):
             await story(rig)
 
     asyncio.run(whole())
@@ -85,7 +101,7 @@ def test_what_is_noted_is_written(url: str) -> None:
     async def story(rig: Rig) -> None:
         rig.step(3)
         await rig.written()
-        assert rig.told() == rig.fold
+        assert rig.told() == rig.snapshot
 
     play(Rig(url), story)
 
@@ -93,11 +109,11 @@ def test_what_is_noted_is_written(url: str) -> None:
 def test_leaving_writes_what_waits(url: str) -> None:
     async def story(rig: Rig) -> None:
         rig.step(3)
-        assert rig.health.waiting == 4  # the level once
+        assert rig.health.pending == 4  # the level once
 
     rig = Rig(url)
     play(rig, story)
-    assert rig.told() == rig.fold
+    assert rig.told() == rig.snapshot
 
 
 def test_records_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,12 +127,12 @@ def test_records_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Ledger, "write", counted)
 
     async def story(rig: Rig) -> None:
-        rig.fold = some.fold(2_499)
-        rig.writer.note(*rig.fold.records(), some.sample(1))
+        rig.snapshot = some.snapshot(2_499)
+        rig.writer.write(*rig.snapshot.records(), some.sample(1))
         rig.step()
         await rig.written()
         assert [len(batch) for batch in batches] == [1_000, 1_000, 503]
-        assert rig.told() == rig.fold
+        assert rig.told() == rig.snapshot
 
     play(Rig(default_url(tmp_path)), story)
 
@@ -131,7 +147,7 @@ def test_a_ledger_deleted_on_the_way_is_made_again(tmp_path: Path) -> None:
         assert "removed or replaced" in rig.health.trouble
         rig.step()
         await rig.written()
-        assert rig.told() == rig.fold
+        assert rig.told() == rig.snapshot
 
     play(Rig(default_url(tmp_path)), story)
 
@@ -155,24 +171,24 @@ def test_a_locked_ledger_is_caught_up(from_start: bool, url: str, opener: Opener
             rig.step(3)
             await rig.until(lambda: rig.clock.now_ms() > since + 3 * RETRY_MS)
             assert rig.health.since_ms == since
-            assert rig.health.waiting == 7
+            assert rig.health.pending == 7
         await rig.written()
-        assert rig.told() == rig.fold
+        assert rig.told() == rig.snapshot
 
     async def whole() -> None:
         rig = Rig(url)
         if not from_start:
-            async with rig.writer.running():
+            async with running(rig.writer):
                 await story(rig)
             return
-        async with locked(), rig.writer.running():
+        async with locked(), running(rig.writer):
             assert "lock" in rig.health.trouble
             rig.step(3)
-        assert rig.health.waiting  # given up: the next start catches up
+        assert rig.health.pending  # given up: the next start catches up
         again = Rig(url)
-        again.fold = rig.fold
-        async with again.writer.running():
-            assert again.told() == rig.fold
+        again.snapshot = rig.snapshot
+        async with running(again.writer):
+            assert again.told() == rig.snapshot
 
     asyncio.run(whole())
 
@@ -189,7 +205,7 @@ def test_a_server_that_is_away_for_a_while(postgres: Server) -> None:
         finally:
             postgres.start()
         await rig.written()
-        assert rig.told() == rig.fold
+        assert rig.told() == rig.snapshot
 
     play(Rig(postgres.new_database()), story)
 
@@ -210,10 +226,10 @@ def test_the_event_loop_goes_on_while_the_ledger_hangs(
         rig.step()
         await rig.until(inside.is_set)
         rig.step(10)  # noted while the thread hangs: nothing here waits
-        assert rig.health.waiting == 12
+        assert rig.health.pending == 12
         free.set()
         await rig.written()
-        assert rig.told() == rig.fold
+        assert rig.told() == rig.snapshot
 
     play(Rig(default_url(tmp_path)), story)
 
@@ -232,72 +248,74 @@ def test_leaving_while_the_ledger_is_written_to_ends(
 
     async def leave(rig: Rig) -> None:
         async with asyncio.timeout(30):
-            async with rig.writer.running():
+            async with running(rig.writer):
                 rig.step()
                 await rig.until(inside.is_set)
                 asyncio.get_running_loop().call_later(0.01, free.set)
 
     rig = Rig(default_url(tmp_path))
     asyncio.run(leave(rig))
-    assert rig.told() == rig.fold
+    assert rig.told() == rig.snapshot
 
 
 def test_what_finds_no_room_comes_again_from_the_log(tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
-        rig.writer.note(*(some.sample(n) for n in range(4)))
-        rig.writer.note(Plan(plan_id="p", store_id="s-1", made_ms=1, made_by=""))
+        rig.writer.write(*(some.sample(n) for n in range(4)))
+        rig.writer.write(Plan(plan_id="p", store_id="s-1", made_ms=1, made_by=""))
         rig.step(20)
-        assert rig.health.waiting == 8
+        assert rig.health.pending == 8
         assert rig.health.dropped == 4 + 1 + 20 + 1 - 8
         await rig.written()
-        assert rig.told() == rig.fold
+        assert rig.told() == rig.snapshot
         assert rig.open().run(RUN_ID).samples == []
 
-    play(Rig(default_url(tmp_path), waiting_max=8), story)
+    play(Rig(default_url(tmp_path), pending_max=8), story)
 
 
 def test_samples_make_room_first(tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
         plan = Plan(plan_id="p", store_id="s-1", made_ms=1, made_by="")
-        rig.writer.note(plan, some.sample(1), some.sample(2))
+        rig.writer.write(plan, some.sample(1), some.sample(2))
         rig.step()
         assert rig.health.dropped == 1
         await rig.written()
         assert rig.open().plans() == [plan]
         assert [sample.at_ms for sample in rig.open().run(RUN_ID).samples] == [2]
 
-    play(Rig(default_url(tmp_path), waiting_max=4), story)
+    play(Rig(default_url(tmp_path), pending_max=4), story)
 
 
 def test_a_refused_record_does_not_stop_the_others(url: str) -> None:
     async def story(rig: Rig) -> None:
-        rig.writer.note(some.sample(1, delivered=1 << 70))
+        rig.writer.write(some.sample(1, delivered=1 << 70))
         await rig.written()
         assert rig.health.dropped == 1
         rig.step()
         await rig.written()
-        assert rig.told() == rig.fold
+        assert rig.told() == rig.snapshot
 
     play(Rig(url), story)
 
 
 def test_another_stores_ledger_stops_the_start(url: str) -> None:
-    Ledger.open(url, store_id="s-2", store_path="/stores/two", now_ms=1)
-    with pytest.raises(LedgerOfAnotherStore, match="/stores/two"):
+    open_ledger(url, store_id="s-2", store_path="/stores/two")
+    with pytest.raises(LedgerError, match="/stores/two") as refused:
         play(Rig(url), nothing)
+    assert isinstance(refused.value.__cause__, LedgerOfAnotherStore)
 
 
 def test_a_newer_ledger_stops_the_start(url: str, opener: Opener) -> None:
     opener()
     with make_engine(parse_url(url)).begin() as connection:
         connection.execute(text("UPDATE duemq_ledger_version SET version_num = '9999'"))
-    with pytest.raises(LedgerNewer):
+    with pytest.raises(LedgerError) as refused:
         play(Rig(url), nothing)
+    assert isinstance(refused.value.__cause__, LedgerNewer)
 
 
 def test_another_stores_ledger_that_comes_later_is_left_alone(tmp_path: Path) -> None:
-    def opened(path: Path) -> Ledger:
-        return Ledger.open(f"sqlite:///{path}", store_id="s-2", store_path="/two", now_ms=1)
+    def opened(path: Path) -> MigrationLedger:
+        return open_ledger(f"sqlite:///{path}", store_id="s-2", store_path="/two")
 
     async def story(rig: Rig) -> None:
         path, other = tmp_path / "duemq.ledger.sqlite", tmp_path / "other"
@@ -314,7 +332,7 @@ def test_the_newest_of_one_key_is_written_last(tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
         record = some.level(moved=1)
         for moved in range(2, 50):
-            rig.writer.note(replace(record, moved=moved), some.sample(moved))
+            rig.writer.write(replace(record, moved=moved), some.sample(moved))
         await rig.written()
         assert rig.open().run(RUN_ID).levels[0].moved == 49
 
@@ -327,8 +345,8 @@ def test_what_marks_do_not_tell_is_kept_where_records_meet_before_they_are_writt
     async def story(rig: Rig) -> None:
         told = some.migration()
         assert (told.plan_id, told.started_by) != ("", "")
-        rig.writer.note(told, some.level(routed=7))
-        rig.writer.note(replace(told, plan_id="", started_by=""), some.level(routed=0))
+        rig.writer.write(told, some.level(routed=7))
+        rig.writer.write(replace(told, plan_id="", started_by=""), some.level(routed=0))
         await rig.written()
         run = rig.open().run(RUN_ID)
         assert (run.migration.plan_id, run.migration.started_by) == (told.plan_id, told.started_by)

@@ -1,0 +1,40 @@
+"""Location and owner of a ledger. Does not import SQLAlchemy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+FILE_NAME: Final = "duemq.ledger.sqlite"
+BUSY_MS: Final = 2_000
+"""How long a transaction waits for the lock of another one."""
+_URL = re.compile(
+    r"(?P<kind>\w+)(\+\w+)?://((?P<user>[^:/]*)(?P<password>:[^@]*)?@)?(?P<rest>[^?]*)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerPlace:
+    """Location and owner of a ledger.
+
+    Attributes:
+        store_id: Identity of the store that owns it.
+        store_path: Path of that store, for error messages.
+        busy_ms: Time that a transaction waits for a lock, in ms.
+    """
+
+    url: str
+    store_id: str
+    store_path: str
+    busy_ms: int = BUSY_MS
+
+
+def shown_url(url: str) -> str:
+    """Return a URL for messages: without driver, password and options."""
+    found = _URL.match(url)
+    if found is None:
+        return "?"
+    kind, user, rest = found["kind"], found["user"], found["rest"]
+    at = "" if user is None else f"{user}{':***' if found['password'] else ''}@"
+    return f"{'postgresql' if kind == 'postgres' else kind}://{at}{rest}"

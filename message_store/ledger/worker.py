@@ -1,0 +1,186 @@
+"""Worker that writes a ledger: in the calling thread, or in a process of its own.
+
+SQLAlchemy and Alembic take seconds to load and milliseconds per statement, all of it with the
+interpreter's lock: an event loop beside them would deliver late. So a broker writes through a
+child process. A call is a pair (method, arguments); the answer is None or the error. The child
+ends with its parent, and is started again when it is needed after it was killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from threading import Timer
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from message_store.ledger.errors import LedgerError, LedgerUnavailable
+from message_store.ledger.place import LedgerPlace, shown_url
+from message_store.ledger.records import LogSnapshot, Record
+
+if TYPE_CHECKING:
+    from message_store.ledger.ledger import Ledger
+
+NICE: Final = 19  # deliveries come first
+ANSWER_S: Final = 60.0
+END_S: Final = 10.0
+PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+COMMAND: Final = "from message_store.ledger.worker import serve; serve()"
+
+
+class Worker(Protocol):
+    """Blocking writer of one ledger; every call raises `LedgerError`.
+
+    Attributes:
+        place: Location and owner of the ledger.
+    """
+
+    place: LedgerPlace
+
+    def open(self, snapshot: LogSnapshot, now_ms: int) -> None:
+        """Open the ledger, created or upgraded if need be, and bring it to the log's state."""
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Write records in one transaction."""
+
+    def close(self) -> None:
+        """Close the ledger; do nothing if it is not open."""
+
+    def end(self) -> None:
+        """Close the ledger and end the process, if there is one."""
+
+
+class LedgerWorker:
+    """Worker in the calling thread."""
+
+    def __init__(self, place: LedgerPlace) -> None:
+        self.place = place
+        self._ledger: Ledger | None = None
+
+    def open(self, snapshot: LogSnapshot, now_ms: int) -> None:
+        from message_store.ledger.ledger import Ledger  # loads SQLAlchemy and Alembic
+
+        self.close()
+        ledger = Ledger.open(self.place, now_ms=now_ms)
+        ledger.rebuild(snapshot)
+        self._ledger = ledger
+
+    def write(self, records: Sequence[Record]) -> None:
+        assert self._ledger is not None, "it is open"
+        self._ledger.write(records)
+
+    def close(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+    end = close
+
+
+class LedgerProcess:
+    """Worker in a process of its own, which lives from the first `open` to `end`."""
+
+    def __init__(self, place: LedgerPlace) -> None:
+        self.place = place
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection | None = None
+
+    def open(self, snapshot: LogSnapshot, now_ms: int) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            self.end()  # it was killed
+        if self._process is None:
+            self._start()
+        self._call("open", snapshot, now_ms)
+
+    def write(self, records: Sequence[Record]) -> None:
+        self._call("write", list(records))
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            with suppress(LedgerUnavailable):  # a process that has ended has closed it
+                self._call("close")
+
+    def end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert self._pipe is not None
+        self._pipe.close()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:  # the log has what it did not write
+            process.kill()
+            process.wait()
+
+    def _start(self) -> None:
+        self._pipe, theirs = Pipe()
+        command = [sys.executable, "-P", "-c", COMMAND, str(theirs.fileno())]
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                )
+            except OSError as error:
+                why = f"no process can be started to write it ({error.strerror})"
+                raise LedgerUnavailable(
+                    shown_url(self.place.url), why, "The broker tries again"
+                ) from error
+        self._call("place", self.place)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        process, pipe = self._process, self._pipe
+        assert process is not None, "it is open"
+        assert pipe is not None
+        deadline = Timer(ANSWER_S, process.kill)  # a disk or a server that stopped answering
+        deadline.daemon = True
+        deadline.start()
+        try:
+            pipe.send((name, arguments))
+            answer: LedgerError | None = pipe.recv()
+        except (EOFError, OSError) as error:
+            process.kill()  # if it has not ended, it cannot be used either
+            process.wait()
+            why = f"the process that writes it has ended, or did not answer for {ANSWER_S:.0f} s"
+            raise LedgerUnavailable(
+                shown_url(self.place.url), why, "Another one is started"
+            ) from error
+        finally:
+            deadline.cancel()
+        if answer is not None:
+            raise answer
+
+
+def serve() -> None:
+    """Execute the calls that come through the pipe until it closes. Runs in the child."""
+    # The thread that started this process lives as long as its writer: if its process is killed,
+    # the kernel kills this one at once, also in the middle of a statement.
+    with suppress(AttributeError, OSError):  # another system
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the broker, which ends this process
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(NICE)
+    pipe = Connection(int(sys.argv[1]))
+    _, [place] = pipe.recv()
+    worker = LedgerWorker(place)
+    pipe.send(None)
+    with suppress(EOFError, OSError):
+        while True:
+            name, arguments = pipe.recv()
+            pipe.send(_answer(worker, name, arguments))
+    worker.close()
+
+
+def _answer(worker: LedgerWorker, name: str, arguments: tuple[Any, ...]) -> LedgerError | None:
+    try:
+        getattr(worker, name)(*arguments)
+    except LedgerError as error:
+        return error
+    except Exception as error:  # a batch that cannot be written must not come again and again
+        why = f"{type(error).__name__}: {error}"
+        return LedgerError(shown_url(worker.place.url), why, "Please report this")
+    return None

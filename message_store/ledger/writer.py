@@ -1,0 +1,213 @@
+"""The one writer of a broker's ledger. No fault of the ledger stops or delays the work.
+
+    write(records) --> queue, one record per key --one thread--> Worker.write: one transaction
+                         |  full: samples are dropped first, then the oldest records
+                         +-- error: the records stay queued, the next try is in 5 s
+
+The ledger is opened with the first record. Each time it is opened, at the start and after trouble,
+it is first rebuilt from the log: so it does not matter what was dropped, or whether the file is a
+new one. A ledger of another store or of a later version is refused and left alone: `opened` raises,
+so nothing new starts; what is under way goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, TypeVarTuple
+
+from message_store.clock import Clock
+from message_store.ledger.errors import LedgerError, LedgerNewer, LedgerOfAnotherStore
+from message_store.ledger.place import shown_url
+from message_store.ledger.records import LogSnapshot, Record
+from message_store.ledger.worker import Worker
+
+log = logging.getLogger(__name__)
+PENDING_MAX: Final = 10_000
+BATCH_RECORDS_MAX: Final = 1_000
+LINGER_MS: Final = 1_000
+"""How long a record waits for others before it is written."""
+RETRY_MS: Final = 5_000
+_Arguments = TypeVarTuple("_Arguments")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """State of the ledger.
+
+    Attributes:
+        trouble: What is wrong, "" if nothing is.
+        since_ms: Time of the last change of `trouble`, in ms since the epoch.
+        pending: Records not yet written.
+        dropped: Records that found no room; those of the log come again with the next rebuild.
+    """
+
+    trouble: str = ""
+    since_ms: int = 0
+    pending: int = 0
+    dropped: int = 0
+
+
+class LedgerWriter:
+    """Queue of records and the task that writes them. Belongs to the event loop's thread.
+
+    Args:
+        snapshot: Returns what the log knows; called before the ledger is opened.
+        refusal: Why the ledger cannot be used at all, "" if it can.
+    Attributes:
+        where: Its URL for messages, without the password.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        *,
+        clock: Clock,
+        snapshot: Callable[[], LogSnapshot],
+        pending_max: int = PENDING_MAX,
+        refusal: str = "",
+    ) -> None:
+        self._worker, self._clock, self._snapshot = worker, clock, snapshot
+        self.where = shown_url(worker.place.url)
+        self._pending: dict[tuple[object, ...], Record] = {}
+        self._pending_max = pending_max
+        self._refused = LedgerError(self.where, refusal, "") if refusal else None
+        self._is_open = False
+        self._incomplete = False  # a record was dropped that the log knows
+        self._needed, self._tried = asyncio.Event(), asyncio.Event()
+        self._stop = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._trouble, self._since_ms, self._dropped = refusal, clock.now_ms(), 0
+
+    @property
+    def health(self) -> Health:
+        """State of the ledger now."""
+        return Health(
+            trouble=self._trouble,
+            since_ms=self._since_ms,
+            pending=len(self._pending),
+            dropped=self._dropped,
+        )
+
+    def write(self, *records: Record) -> None:
+        """Queue records; return at once, whatever the state of the ledger."""
+        if self._refused is not None:
+            return
+        for record in records:
+            old = self._pending.pop(record.identity, None)  # the newer one is written last
+            if len(self._pending) >= self._pending_max:
+                self._drop_one()
+            self._pending[record.identity] = record if old is None else record.replacing(old)
+        if records:
+            self._needed.set()
+
+    async def opened(self) -> None:
+        """Open the ledger, if that was not tried yet.
+
+        Raises:
+            LedgerError: It is refused: it belongs to another store, or a later DueMQ wrote it.
+        """
+        if self._refused is None:
+            self._needed.set()
+            await self._tried.wait()
+        if self._refused is not None:
+            why, remedy = self._refused.why, self._refused.remedy
+            next_step = f"{remedy}. Nothing was started" if remedy else "Nothing was started"
+            raise LedgerError(self.where, why, next_step) from self._refused
+
+    def stop(self) -> None:
+        """Ask `run` to write what is queued, once, and to return."""
+        self._stop.set()
+        self._needed.set()
+
+    async def run(self) -> None:
+        """Open the ledger when it is needed, and write it until `stop`."""
+        await self._needed.wait()
+        if self._refused is not None or (self._stop.is_set() and not self._pending):
+            self._tried.set()
+            return
+        try:
+            await self._open_first()
+            stopping = self._refused is not None
+            while not stopping:
+                await self._next_turn()
+                stopping = self._stop.is_set()  # records that come during the flush have a turn
+                await self.flush()
+        finally:
+            await self._in_thread(self._worker.end)
+            self._thread.shutdown(wait=False)
+
+    async def _open_first(self) -> None:
+        try:
+            await self._open()
+        except (LedgerOfAnotherStore, LedgerNewer) as error:
+            log.error("%s. Work goes on without it.", error)
+            self._refused, self._trouble = error, str(error)
+        except LedgerError as error:
+            self._report(error)
+        self._tried.set()
+
+    async def _next_turn(self) -> None:
+        """Wait for a record and for those that follow it; in trouble, for the next try."""
+        if not (self._trouble or self._stop.is_set()):
+            await self._needed.wait()
+        pause_ms = RETRY_MS if self._trouble else LINGER_MS
+        await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + pause_ms)
+
+    async def flush(self) -> bool:
+        """Write what is queued; return whether the ledger took all of it."""
+        try:
+            if not self._is_open or self._incomplete:
+                await self._open()
+            while self._pending:
+                await self._write_batch()
+        except LedgerError as error:
+            self._report(error)
+            self._is_open = False
+            await self._in_thread(self._worker.close)
+            return False
+        if not self._stop.is_set():
+            self._needed.clear()
+        if self._trouble:
+            log.info("ledger %s is written again", self.where)
+            self._trouble, self._since_ms = "", self._clock.now_ms()
+        return True
+
+    async def _open(self) -> None:
+        self._incomplete = self._is_open = False
+        await self._in_thread(self._worker.open, self._snapshot(), self._clock.now_ms())
+        self._is_open = True
+
+    async def _write_batch(self) -> None:
+        batch = dict(list(self._pending.items())[:BATCH_RECORDS_MAX])
+        try:
+            await self._in_thread(self._worker.write, list(batch.values()))
+        except LedgerError as error:
+            if type(error) is not LedgerError:
+                raise
+            log.error("%s: %d records are left out", error, len(batch))
+            self._dropped += len(batch)
+        for key, record in batch.items():
+            if self._pending.get(key) is record:  # no newer one came meanwhile
+                del self._pending[key]
+
+    async def _in_thread(
+        self, function: Callable[[*_Arguments], None], *arguments: *_Arguments
+    ) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    def _drop_one(self) -> None:
+        expendable = (key for key, record in self._pending.items() if record.EXPENDABLE)
+        dropped = self._pending.pop(next(expendable, next(iter(self._pending))))
+        self._incomplete |= not dropped.EXPENDABLE
+        self._dropped += 1
+
+    def _report(self, error: LedgerError) -> None:
+        if self._trouble != str(error):
+            log.warning("%s", error)
+        if not self._trouble:
+            self._since_ms = self._clock.now_ms()
+        self._trouble = str(error)

@@ -1,0 +1,123 @@
+"""Reader of migrations in a ledger, for tables, JSON and the history page."""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, Table, cast, func, select
+
+from message_store.ledger import tables
+from message_store.ledger.errors import UnknownRun
+from message_store.ledger.ledger import Ledger, read_rows
+from migration.ledger.records import (
+    EventRecord,
+    LevelRecord,
+    MigrationRecord,
+    Run,
+    SampleRecord,
+    VerificationRecord,
+)
+from migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
+
+EVENTS_READ_MAX: Final = 5_000
+SAMPLES_READ_MAX: Final = 720
+RUNS_READ_MAX: Final = 1_000
+_R = TypeVar("_R")
+
+
+class MigrationLedger(Ledger):
+    """An open ledger, with the queries of migrations."""
+
+    def plans(self, plan_id: str | None = None) -> list[Plan]:
+        """Return all plans, the newest first, or the one with an id."""
+        with self.reading() as connection:
+            return _plans(connection, plan_id)
+
+    def migrations(self) -> list[MigrationRecord]:
+        """Return all runs, the newest first."""
+        run = tables.MIGRATIONS
+        query = select(run).order_by(run.c.started_ms.desc(), run.c.migration_id.desc())
+        with self.reading() as connection:
+            return read_rows(connection, query.limit(RUNS_READ_MAX), MigrationRecord)
+
+    def run(self, migration_id: str, *, samples_max: int = SAMPLES_READ_MAX) -> Run:
+        """Return one run with everything that is known of it.
+
+        Args:
+            samples_max: More samples than these are merged: the mean rate, the largest lateness.
+
+        Raises:
+            UnknownRun: There is no such migration.
+        """
+        event, check = tables.EVENTS.c, tables.VERIFICATIONS.c
+        with self.reading() as connection:
+
+            def rows(kind: type[_R], table: Table, *order: ColumnElement[Any]) -> list[_R]:
+                query = select(table).where(table.c.migration_id == migration_id).order_by(*order)
+                return read_rows(connection, query.limit(EVENTS_READ_MAX), kind)
+
+            found = rows(MigrationRecord, tables.MIGRATIONS)
+            if not found:
+                raise UnknownRun(self.where, migration_id)
+            newest = rows(EventRecord, tables.EVENTS, event.at_ms.desc(), event.key.desc())
+            return Run(
+                migration=found[0],
+                plan=next(iter(_plans(connection, found[0].plan_id)), None),
+                levels=rows(LevelRecord, tables.LEVELS, tables.LEVELS.c.level),
+                events=newest[::-1],
+                verifications=rows(
+                    VerificationRecord, tables.VERIFICATIONS, check.at_ms, check.level
+                ),
+                samples=_samples(connection, migration_id, samples_max),
+            )
+
+
+def _plans(connection: Connection, plan_id: str | None) -> list[Plan]:
+    plan, level, obstacle = tables.PLANS, tables.PLAN_LEVELS, tables.PLAN_OBSTACLES
+    query = select(plan).order_by(plan.c.made_ms.desc(), plan.c.plan_id.desc())
+    if plan_id is not None:
+        query = query.where(plan.c.plan_id == plan_id)
+    plans = []
+    for row in connection.execute(query.limit(RUNS_READ_MAX)).mappings().all():
+        levels = select(level).where(level.c.plan_id == row["plan_id"]).order_by(level.c.level)
+        obstacles = select(obstacle).where(obstacle.c.plan_id == row["plan_id"])
+        found = connection.execute(obstacles.order_by(obstacle.c.position))
+        plans.append(
+            Plan(
+                **{str(name): row[name] for name in row},
+                levels=read_rows(connection, levels, PlannedLevel),
+                obstacles=[
+                    Obstacle(
+                        kind=ObstacleKind(item.kind),
+                        level=item.level,
+                        count=item._mapping["count"],  # `count` is a method of the row
+                        text=item.text,
+                        blocks=item.blocks,
+                    )
+                    for item in found
+                ],
+            )
+        )
+    return plans
+
+
+def _samples(connection: Connection, migration_id: str, count_max: int) -> list[SampleRecord]:
+    sample = tables.SAMPLES.c
+    mine = sample.migration_id == migration_id
+    count, first, last = connection.execute(
+        select(func.count(), func.min(sample.at_ms), func.max(sample.at_ms)).where(mine)
+    ).one()
+    if count <= count_max:
+        query = select(tables.SAMPLES).where(mine).order_by(sample.at_ms)
+        return read_rows(connection, query, SampleRecord)
+    largest = ("late_p50_ms", "late_p99_ms", "late_max_ms", "batch_units", "pause_ms")
+    merged = select(
+        func.min(sample.migration_id).label("migration_id"),
+        func.min(sample.at_ms).label("at_ms"),
+        func.avg(sample.rate_per_s).label("rate_per_s"),
+        cast(func.sum(sample.delivered), BigInteger).label("delivered"),
+        *(func.max(sample[name]).label(name) for name in largest),
+    )
+    bucket = (sample.at_ms - first) // ((last - first) // count_max + 1)
+    query = merged.where(mine).group_by(bucket).order_by(func.min(sample.at_ms))
+    return read_rows(connection, query, SampleRecord)
