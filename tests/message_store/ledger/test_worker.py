@@ -31,7 +31,7 @@ import sys
 from migration.ledger.records import Snapshot
 from message_store.ledger.place import LedgerPlace
 from message_store.ledger.worker import LedgerProcess
-worker = LedgerProcess(LedgerPlace(url=sys.argv[1], store_id="s-1"))
+worker = LedgerProcess(LedgerPlace(url=sys.argv[1], store_id="s-1", store_path="/"))
 worker.open(Snapshot(next_mark=0), 1)
 print(worker._process.pid, flush=True)
 sys.stdin.read()
