@@ -52,7 +52,7 @@ class LedgerProjection:
         self.next_mark = known.next_mark
 
     def take(self, entry: JournalEntry) -> list[Record]:
-        """Apply the next record; return what changed in the ledger, nothing for one that is known."""
+        """Apply the next record; return the changes of the ledger, none for a known record."""
         if entry.queue_offset < self.next_mark:
             return []
         record, self.next_mark = entry.record, entry.queue_offset + 1
