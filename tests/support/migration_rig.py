@@ -195,14 +195,14 @@ class MigrationRig:
         due = self.levels._due_levels(now_ms)
         before = self.store.max_offset
         for level in due:
-            self.levels._work(level, now_ms)
+            self.levels._deliver_or_retry(level, now_ms)
         self.levels._acknowledge_to(self.store.max_offset)
         return self.store.max_offset > before
 
     def next_moment_ms(self) -> int:
         """Return when something is to be done."""
         levels = self.levels.levels.values()
-        moments = [level.moment_ms(self.level_config) for level in levels]
+        moments = [level.next_work_ms(self.level_config) for level in levels]
         return min([NEVER_MS, *moments, self.timers.next_moment_ms(self.clock.now_ms())])
 
     def advance(self, step_ms: int) -> None:
