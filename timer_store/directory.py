@@ -114,7 +114,7 @@ class TimerDirectory:
         return int(batch.rows[0]["phys_offset"])
 
     def put_batch(self, batch: PutBatch) -> None:
-        """Hold a batch of messages with TIMER_* properties or none; rows tell what became of each.
+        """Hold a batch of messages with TIMER_* properties or none; rows have the result of each.
 
         `batch.rows["status"]` is 0 for those taken, `batch.remarks` says why others were not.
         """

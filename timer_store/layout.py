@@ -48,7 +48,7 @@ BLANK = packer(TIMER_BLANK)
 # store/timer/Slot.java
 TIMER_SLOT = np.dtype(
     [
-        ("tick", ">i8"),  # slot time / precision: tells which lap the slot belongs to
+        ("tick", ">i8"),  # slot time / precision: which lap the slot belongs to
         ("first_pos", ">i8"),
         ("last_pos", ">i8"),
         ("num", ">i4"),  # ours: units that wait in it, exactly

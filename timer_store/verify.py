@@ -339,7 +339,7 @@ class _WheelCheck:
     def __init__(self, facts: Facts) -> None:
         self.facts, self.report = facts, facts.report
         self.path = facts.root / "timerwheel"
-        self.told = self.waiting = 0
+        self.counted = self.pending = 0
 
     def run(self) -> None:
         self.report.count("timers_waiting", 0)
@@ -355,10 +355,10 @@ class _WheelCheck:
         slots = np.frombuffer(data, layout.TIMER_SLOT)
         self.find_precision(slots)
         self.check_slots(data)
-        self.report.count("timers_waiting", self.waiting)
+        self.report.count("timers_waiting", self.pending)
         ours = self.facts.ours
-        if ours is not None and self.told < (total := sum(ours.snapshot.by_topic.values())):
-            text = f"{SNAPSHOT_FILE} counts {total} pending timers, its slots {self.told}"
+        if ours is not None and self.counted < (total := sum(ours.snapshot.by_topic.values())):
+            text = f"{SNAPSHOT_FILE} counts {total} pending timers, its slots {self.counted}"
             self.report.add(self.facts.bad, "timer-count", self.path, 0, text)
 
     def find_precision(self, slots: Rows) -> None:
@@ -392,8 +392,8 @@ class _WheelCheck:
         cursors = check_slots(slots, facts.log_end)
         for piece in reversed(facts.pieces):
             chain.count_pending(piece.data, piece.base, cursors, facts.precision_ms, NO_OFFSETS)
-        self.told += int(np.maximum(slots["num"], 0).sum())
-        self.waiting += int(cursors["count"].sum())
+        self.counted += int(np.maximum(slots["num"], 0).sum())
+        self.pending += int(cursors["count"].sum())
         for index in np.flatnonzero(cursors["fault"]).tolist():
             self.report_slot(slots[index], cursors[index])
         whole = (cursors["fault"] == 0) & (cursors["pos"] == -1)

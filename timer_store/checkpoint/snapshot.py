@@ -203,8 +203,8 @@ class SnapshotFiles:
     def load(self) -> Snapshot | None:
         """Read the files; return the last instant that was written.
 
-        None: there was none, or it is lost, or an Apache broker has run since: `check` tells what
-        that one says then.
+        None: there was none, or it is lost, or an Apache broker has run since: `check` has what
+        that one wrote then.
         """
         path = self.directory / CHECK_FILE
         self.check = _read_check(path)

@@ -1,14 +1,14 @@
 """Compaction: copies pending timers of old log files forward, so that the files can be removed.
 
     retention      files that would go, because the disk fills up, without pins
-      |  survey    the timer log tells how much of each file waits           pieces of units
-      |  plan      leading files of which little waits, as many as needed    compaction_plan
+      |  survey    how much of each file is pending, by the timer log        pieces of units
+      |  plan      leading files of which little is pending, as needed         plan
       v  copy      a new record in the timer queue, whose origin is the old  pieces of records
     checkpoint     the copies are on the disk: the pins are released   retention removes files
 
-A copy is one append that settles the old timer and holds the new one (`copies`), so a crash finds
-either; both are never delivered. What cannot be copied, damaged or too long, stays where it is,
-and is told. Pieces are small and lie apart in time, and none is done while a timer is due.
+A copy is one append that settles the old timer and adds the new one, so a crash finds either;
+both are never delivered. What cannot be copied, damaged or too long, stays where it is,
+and is reported. Pieces are small and lie apart in time, and none is done while a timer is due.
 
 The timer log needs no such thing: a unit lives for one roll window at most, then it is rolled.
 """
@@ -255,7 +255,7 @@ class Compaction:
         return count
 
     def _conclude(self, plan: CompactionPlan, before: int, by_hand: bool) -> None:
-        """Count what is free to go now, and tell what is not."""
+        """Count what can be removed now, and log what cannot."""
         state, first = self._state, self._first_needed()
         self.freed_bytes += max(min(first, plan.until) - before, 0)
         if by_hand:

@@ -190,7 +190,7 @@ class TimerDeliverer:
         """Append copies of pending timers; `timerRollMode=message`.
 
         A copy goes through the timer queue once more; it names the record it was made of as its
-        origin, like a delivery. `store_ms` and `topic_index` tell of the copies.
+        origin, like a delivery. `store_ms` and `topic_index` are those of the copies.
 
         Args:
             rows: (n,) `layout.STAGED`.

@@ -171,7 +171,7 @@ class DequeueService:
         timed = timed_rows(rows)
         place(timed, self._position.read_ms, slot_ms + precision_ms, self.config.window_ms)
         places = rows["pos"].copy()
-        if slot_ms <= self._rolled_ms:  # it was not done to the end, or a crash came before it told
+        if slot_ms <= self._rolled_ms:  # it was not done to the end, or a crash came first
             left = self._units.find(timed["phys_offset"], timed["slot_ms"]) < 0
             self._passed.append(places[~left])
             timed, places = timed[left], places[left]

@@ -102,7 +102,7 @@ def load_log(state: TimerState, notice: Notice, *, foreign: bool, own: bool) -> 
 
 
 def find_reach(state: TimerState, notice: Notice) -> Reach:
-    """Return what timercheck and the timer log beside it tell; nothing if they tell no truth."""
+    """Return what timercheck and the timer log know; `UNKNOWN` if they are not valid."""
     check = state.files.check
     assert check is not None
     _, queue_end = state.fetch.bounds()
@@ -152,7 +152,7 @@ def near_units(directory: Path, check: Check) -> Offsets | None:
 
 
 class Witnesses:
-    """What copies by an Apache broker tell, by identity, and markers by name.
+    """Copies that an Apache broker made, by identity, and markers by name.
 
     The index is not asked for what a marker names: Apache's has gaps. A marker cancels what stands
     before it in the queue, so that what a client sends again after it is not lost.
@@ -238,7 +238,7 @@ def settled_by_others(state: TimerState, reach: Reach, progress: Progress) -> Of
 def _handed_passed(state: TimerState, reach: Reach) -> Iterator[Offsets]:
     """Yield the messages of levels, transferred to the timers, whose slot Apache has read.
 
-    They name no time of their own, so nothing else tells: a copy that Apache delivered of a slot
+    They name no time of their own, so nothing proves it: a copy that Apache delivered of a slot
     that it has not read to its end comes again.
     """
     owned, width_ms = state.transfers.owned, state.config.precision_ms

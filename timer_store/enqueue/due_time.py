@@ -1,6 +1,6 @@
 """Due time of a timer, from its properties; the same at the put and when read back.
 
-    DUEMQ_DUE_MS       that: on records whose TIMER_* do not tell it (spread, or written again)
+    DUEMQ_DUE_MS       that: on records whose TIMER_* do not give it (spread, or written again)
     TIMER_DELAY_SEC    store time + seconds       \\
     TIMER_DELAY_MS     store time + ms             > the first of these that is there
     TIMER_DELIVER_MS   that                       /

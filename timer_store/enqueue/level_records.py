@@ -130,7 +130,7 @@ class LevelRecords:
 
         Args:
             units: (n,) `layout.TIMED`.
-            name_at: (n,) what `read` told of them.
+            name_at: (n,) i8: see `read`.
         """
         named = name_at >= 0
         self.unnamed += int(named.size - np.count_nonzero(named))

@@ -81,7 +81,7 @@ class Context(NamedTuple):
 
 @kernel
 def is_dropped(data: Bytes, pos: int, end: int, kind: int) -> bool:
-    """Return whether an entry tells of an earlier delivery, or is a CRC of the record it lies in.
+    """Return whether an entry belongs to an earlier delivery, or is a CRC of the record it lies in.
 
     Without regard to its value: an empty one is dropped, too. Of a timer that was born with a level
     (`kind`: FROM_*) what made it a timer is dropped.

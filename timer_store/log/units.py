@@ -4,7 +4,7 @@
     log     | a | b | a | c | b | a |...                                      `add` appends
 
 `add` changes slots in memory and appends to the log in one go: both or neither. What is read is
-believed only if it can be true (`kernels.chain`); a chain that breaks is told as an error with its
+believed only if it can be true (`kernels.chain`); a chain that breaks is an error with its
 place, and what came before is still given. Units of another lap, of a settled timer, and second
 units of one record never come out.
 

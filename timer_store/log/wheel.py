@@ -196,7 +196,7 @@ class TimerWheel:
     def forecast(self, from_ms: int, width_ms: int, count: int) -> Offsets:
         """Return the number of pending timers in each of `count` spans from `from_ms` on.
 
-        Timers that roll are told where they are looked at next.
+        Timers that roll count in the slot that they are in now.
         """
         out = np.zeros(count, np.int64)
         for slots in self.live_parts(from_ms, from_ms + width_ms * count):

@@ -42,7 +42,7 @@ class DecidingRecords:
 
         Args:
             timers: (n,) `layout.TIMED`.
-            named: markers are found by the keys of their targets: they tell that it was cancelled.
+            named: markers are found by the keys of their targets: they show that it was cancelled.
         """
         return self._put(timers, None, now_ms, named)
 

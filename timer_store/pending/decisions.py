@@ -9,7 +9,7 @@
     fire      the delivery itself                                   <- names its origin
 
 Everything happens on one thread without a pause between look and deed, so a timer that was decided
-on is never delivered as well, and one that was delivered is never told to be cancelled. What the
+on is never delivered as well, and one that was delivered is never reported as cancelled. What the
 store refuses leaves its timer as it was.
 
 A move and a fire put a marker, too, with the same origin: an Apache broker that opens the store
@@ -99,7 +99,7 @@ class Decisions:
 
         Args:
             rows: (n,) `layout.TIMED`.
-            places: (n,) as `places` told, none of them NOWHERE.
+            places: (n,) from `places`, none of them NOWHERE.
             log_end: where the log ended before those records.
             returned: they belong to a level again.
         """
@@ -209,7 +209,7 @@ class Decisions:
     def _with_room(
         self, at: Offsets, was_ms: Offsets, due_ms: Offsets, decided: Decided
     ) -> Offsets:
-        """Return those that stay in their slot, or find room in another; tell why of the rest."""
+        """Return those that stay in their slot, or find room in another."""
         config, width_ms = self._state.config, self._state.config.precision_ms
         if not config.flow_control or config.slot_timers_max >= INT_MAX:
             return at
@@ -231,7 +231,7 @@ class Decisions:
         return decided
 
     def _look(self, offsets: Offsets) -> tuple[Rows, Offsets, Decided]:
-        """Return records, places, and what is told of those that do not wait."""
+        """Return records, places, and the verdicts of those that are not pending."""
         assert distinct(offsets).size == offsets.size, "each timer once"
         rows = self._state.records.read(offsets)
         places = self.places(rows)

@@ -4,8 +4,8 @@
     lap k    the same slots again: timers that roll and are due k windows later
 
 A timer that rolls waits in slot T = due - k windows, so each lap is in due order, and the laps
-follow each other. A cursor is the last timer that was told; what is enqueued, delivered or rolled
-meanwhile may be in a page or not, what stays is told once. (Timers that were rolled before
+follow each other. A cursor is the last timer returned; what is enqueued, delivered or rolled
+meanwhile may be in a page or not, what stays is returned once. (Timers that were rolled before
 timerRollWindowSlot was changed come with the slot that they wait in.)
 
 One call looks at a bounded number of units. It may return fewer timers than asked for, even none,
@@ -384,7 +384,7 @@ def _by_key(timers: TimerStore, query: Query) -> Page:
 def describe(timers: TimerStore, row: Row) -> dict[str, Any]:
     """Return what an operator wants to know of one timer; its record is read."""
     phys_offset, due_ms = int(row["phys_offset"]), int(row["due_ms"])
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "due_ms": due_ms or None,
         "staged": bool(row["staged"]),
         "commit_log_offset": phys_offset,
@@ -393,12 +393,12 @@ def describe(timers: TimerStore, row: Row) -> dict[str, Any]:
     try:
         record = timers.store.read_record(phys_offset)
     except RecordUnreadable as error:
-        return {**told, "unreadable": str(error)}
+        return {**shown, "unreadable": str(error)}
     properties = record.properties
     if not due_ms:
-        told["due_ms"] = due_ms_of(properties, record.store_ms, timers.config.precision_ms)
+        shown["due_ms"] = due_ms_of(properties, record.store_ms, timers.config.precision_ms)
     return {
-        **told,
+        **shown,
         "topic": properties.get("REAL_TOPIC"),
         "queue_id": number_of(properties.get("REAL_QID")),
         "unique_key": properties.get("UNIQ_KEY", ""),

@@ -4,7 +4,7 @@
     key          UNIQ_KEY or one of KEYS, off the key index of the timer topic
     topic        off the timer queue, piece by piece
 
-What does not wait any more is told apart: a marker that was put for a cancel has the keys of its
+What is not pending any more is classified: a marker that was put for a cancel has the keys of its
 target, those of moves and fires have none. A marker of a client says nothing of what became of its
 target, so there the target's delivery is looked up.
 """
