@@ -114,7 +114,7 @@ class DecisionClient:
         """Ask every broker; return one result for each name, in the order asked."""
         brokers = await self._cluster.brokers()
         if not brokers:
-            raise ConnectionError("the name server knows no broker")
+            raise ConnectionError("the name server has no registered broker")
         results: list[Result] = []
         for request in named.requests(**more):
             body = msgspec.json.encode(request)

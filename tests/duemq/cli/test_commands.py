@@ -243,7 +243,7 @@ def test_a_name_server_on_its_own(tmp_path: Path) -> None:
     assert process.stdout is not None
     address = json.loads(process.stdout.readline())["address"]
     done = duemq("levels", "--namesrv", address)
-    assert (done.returncode, "knows no broker" in done.stderr) == (Exit.FOUND_FAULT, True)
+    assert (done.returncode, "no registered broker" in done.stderr) == (Exit.FOUND_FAULT, True)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=TIMEOUT_S)
     assert json.loads(out) == {"event": "stopped", "why": ""}
