@@ -40,6 +40,7 @@ RECORD_HEAD = np.dtype(
 )
 assert RECORD_HEAD.itemsize == 88
 RECORD_FIXED_BYTES: Final = 91  # head + topic length (1) + properties length (2)
+TOPIC_BYTES_V1_MAX: Final = 127  # longer topics have a length of two bytes and MAGIC_V2
 IPV6_EXTRA_BYTES: Final = 12  # each host grows from 4 to 16 address bytes
 
 BLANK_RECORD = np.dtype([("size", ">i4"), ("magic", ">i4")])
@@ -48,6 +49,7 @@ assert BLANK_RECORD.itemsize == 8
 # ConsumeQueue.CQ_STORE_UNIT_SIZE
 CQ_UNIT = np.dtype([("phys_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert CQ_UNIT.itemsize == 20
+PRE_BLANK_SIZE: Final = 0x7FFFFFFF  # size in the units before a queue's first message
 
 # IndexHeader, IndexFile
 INDEX_HEADER = np.dtype(

@@ -35,7 +35,7 @@ WORDS = {
 `giveback` is the name of a record type on the disk.
 """
 ANY_MAX = 608
-CYCLES_MAX = 1
+CYCLES_MAX = 0
 KERNEL_ARGUMENTS_MAX = 8
 WIDE_KERNELS_MAX = 2
 FILES_OF_A_FOLDER_MAX = 26

@@ -20,7 +20,7 @@ from duemq.registry.topic_config import FILTER_TYPES, TopicConfig, parse_attribu
 from duemq.registry.topics import TopicManager
 from message_store.errors import RequestError
 from message_store.queues.deleted_topics import DELETIONS_MAX
-from message_store.queues.topic_removal import remove_topic_in_thread
+from message_store.topic_removal import remove_topic_in_thread
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from delivery.plugin import Request
-from duemq.messages.wire_records import encode_record
 from duemq.net.codes import RequestCode
 from duemq.ports import Identity
 from duemq.transactions.half_messages import CLIENT_ID_KEY, HALF_TOPIC, TRANSACTION_ID
 from message_store.log.properties import encode_properties
-from message_store.log.record import Record
+from message_store.log.record import Host, Record, encode_again
 from message_store.text import encode_offset_id
 
 
@@ -29,14 +29,15 @@ def check_request(
     """
     topic = properties.get("REAL_TOPIC", half.topic)
     queue = properties.get("REAL_QID", "0")
-    changed = {**properties, "WAIT": "false"}
-    body = encode_record(
+    message = replace(
         half,
         topic=topic,
         queue_id=int(queue) if queue.isdigit() else 0,
         queue_offset=queue_offset,
         phys_offset=phys_offset,
-        properties=encode_properties(changed),
+        property_text=encode_properties({**properties, "WAIT": "false"}),
+        born_host=_as_ipv4(half.born_host),
+        store_host=_as_ipv4(half.store_host),
     )
     key = properties.get(CLIENT_ID_KEY, "")
     address, port = identity.host
@@ -49,4 +50,10 @@ def check_request(
         "topic": HALF_TOPIC,
         "bname": identity.broker_name,
     }
-    return Request(RequestCode.CHECK_TRANSACTION_STATE, found, body, oneway=True)
+    return Request(RequestCode.CHECK_TRANSACTION_STATE, found, encode_again(message), oneway=True)
+
+
+def _as_ipv4(host: Host) -> Host:
+    """Return the host with four address bytes, the only form that clients read; IPv6: 0.0.0.0."""
+    address, port = host
+    return (address if len(address) == 4 else bytes(4)), port

@@ -13,22 +13,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from message_store import layout
 from message_store.errors import StoreError
-from message_store.index.index_file import BATCH_KEYS, IndexFile
+from message_store.index.index_file import BATCH_KEYS, IndexFile, IndexService
 from message_store.kernels import index as index_kernels
 from message_store.kernels import keys as kernels
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
+from message_store.log.commit_log import CommitLog
+from message_store.queues.topic_table import TopicTable
 from message_store.text import java_hash
-
-if TYPE_CHECKING:
-    from message_store.reader import StoreReader
 
 Offsets = npt.NDArray[np.int64]
 Candidates = tuple[Offsets, Offsets]  # (n,) which key, (n,) log offset
@@ -39,6 +38,14 @@ RECORDS_MAX = 1_000_000  # found by one search; more is an error
 PAIRS_MIN, PAIRS_MAX = 1_024, 1 << 18
 ITEMS_PIECE = 1 << 18  # of an index file, read at once in a thread
 HIT_UNIQUE, HIT_KEY = kernels.HIT_UNIQUE, kernels.HIT_KEY
+
+
+class IndexedLog(Protocol):
+    """A log with a key index: what a search needs of a store."""
+
+    log: CommitLog
+    index: IndexService
+    topics: TopicTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ class _LongChain(Exception):
     """A key has more candidates than the event loop looks at."""
 
 
-async def search(store: StoreReader, topics: Sequence[str], keys: Sequence[str]) -> Matches:
+async def search(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) -> Matches:
     """Return the records of some topics that have one of `keys` as UNIQ_KEY or among their KEYS.
 
     Nothing is awaited behind the last look at the log: the result is complete when it is returned.
@@ -70,14 +77,14 @@ async def search(store: StoreReader, topics: Sequence[str], keys: Sequence[str])
     """
     job = _Search(store, topics, keys)
     if not job.run_on_loop():
-        await asyncio.to_thread(job.run, store.max_offset)
-        while store.max_offset - job.end > LOOP_BYTES_MAX:
-            await asyncio.to_thread(job.follow, store.max_offset)
-        job.follow(store.max_offset)
+        await asyncio.to_thread(job.run, store.log.end)
+        while store.log.end - job.end > LOOP_BYTES_MAX:
+            await asyncio.to_thread(job.follow, store.log.end)
+        job.follow(store.log.end)
     return job.matches()
 
 
-def search_now(store: StoreReader, topics: Sequence[str], keys: Sequence[str]) -> Matches:
+def search_now(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) -> Matches:
     """Return the same at once, however long it takes: for callers that must not wait.
 
     Raises:
@@ -85,7 +92,7 @@ def search_now(store: StoreReader, topics: Sequence[str], keys: Sequence[str]) -
     """
     job = _Search(store, topics, keys)
     if not job.run_on_loop():
-        job.run(store.max_offset)
+        job.run(store.log.end)
     return job.matches()
 
 
@@ -96,7 +103,7 @@ class _Search:
         end: log offset up to which everything was looked at.
     """
 
-    def __init__(self, store: StoreReader, topics: Sequence[str], keys: Sequence[str]) -> None:
+    def __init__(self, store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) -> None:
         if not store.index.enabled:
             raise StoreError(
                 "messageIndexEnable is false: messages cannot be looked up by key. Name them by "
@@ -121,7 +128,7 @@ class _Search:
         store = self._store
         store.index.catch_up()
         files, position = store.index.indexed()
-        if store.max_offset - position > LOOP_BYTES_MAX:
+        if store.log.end - position > LOOP_BYTES_MAX:
             return False
         try:
             for wanted, hashes in self._asked:
@@ -133,7 +140,7 @@ class _Search:
             self._count = 0
             return False
         self.end = position
-        self.follow(store.max_offset)
+        self.follow(store.log.end)
         return True
 
     def run(self, end: int) -> None:
@@ -214,7 +221,7 @@ def _in_file(file: IndexFile, hashes: Offsets, *, long_chains: bool) -> Iterator
                 yield np.full(found.size, key, np.int64), found
 
 
-def _keys_of_log(store: StoreReader, start: int, end: int) -> Iterator[npt.NDArray[Any]]:
+def _keys_of_log(store: IndexedLog, start: int, end: int) -> Iterator[npt.NDArray[Any]]:
     """Yield (n,) `layout.KEYED` of the records in start..end, as the index would hold them."""
     keyed, scratch = np.zeros(BATCH_KEYS, layout.KEYED), np.zeros(1, layout.SCANNED)
     for file in list(store.log.files):
@@ -233,14 +240,14 @@ def _keys_of_log(store: StoreReader, start: int, end: int) -> Iterator[npt.NDArr
                 pos = found if found >= 0 else stop_at
 
 
-def newest_in_tail(store: StoreReader, key_hash: int, bytes_max: int) -> list[int]:
+def newest_in_tail(store: IndexedLog, key_hash: int, bytes_max: int) -> list[int]:
     """Return log offsets with a key hash in what the index lacks, newest first.
 
     Args:
         bytes_max: Bytes of the log without index; with more of them nothing is looked at.
     """
     _, position = store.index.indexed()
-    end = store.max_offset
+    end = store.log.end
     if not store.index.enabled or end - position > bytes_max or position >= end:
         return []  # it is being made again: only what it has is found
     found = [
@@ -267,7 +274,7 @@ def _with_hashes(keyed: npt.NDArray[Any], hashes: Offsets) -> Candidates:
 
 
 def _matching(
-    store: StoreReader, wanted: kernels.Wanted, key_at: Offsets, offsets: Offsets
+    store: IndexedLog, wanted: kernels.Wanted, key_at: Offsets, offsets: Offsets
 ) -> Matches:
     hits = np.zeros(offsets.size, np.uint8)
     frames = np.zeros(1, layout.SCANNED)
@@ -284,7 +291,7 @@ def _matching(
     return Matches(key_at[keep], offsets[keep], hits[keep])
 
 
-def frames(store: StoreReader, offsets: Offsets) -> npt.NDArray[Any]:
+def frames(store: IndexedLog, offsets: Offsets) -> npt.NDArray[Any]:
     """Return (n,) `layout.SCANNED` of the records at log offsets; record_size 0: there is none."""
     found = np.zeros(offsets.size, layout.SCANNED)
     found["topic_index"] = -1

@@ -31,13 +31,13 @@ from message_store.layout import (
     SYS_STORE_IPV6,
     SYS_TRANSACTION_MASK,
     TAGS_DUE,
+    TOPIC_BYTES_V1_MAX,
 )
 from message_store.queues.topic_table import TopicArrays
 
 Rows = npt.NDArray[Any]
 MESSAGE_ILLEGAL = 13
 PROPERTY_BYTES_MAX = 32_767
-TOPIC_BYTES_V1_MAX = 127
 OUT_NAME = np.frombuffer(b"TIMER_OUT_MS\x01", np.uint8).copy()
 DUE_NAME = np.frombuffer(b"DUEMQ_DUE_MS\x01", np.uint8).copy()
 ENQUEUE_NAME = np.frombuffer(b"TIMER_ENQUEUE_MS\x01", np.uint8).copy()

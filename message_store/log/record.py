@@ -1,20 +1,18 @@
-"""One log record, the readable way: bytes to `Record` and back.
+"""One log record as bytes and as a `Record`.
 
-The kernels do the same for whole buffers (`kernels.scan`, `kernels.encode`); tests hold the two
-against each other.
+`kernels.scan` and `kernels.encode` do the same for whole buffers; tests compare both.
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.log.properties import decode_properties
 
-TOPIC_BYTES_V1_MAX = 127
 CRC_MASK = 0x7FFF_FFFF
 Host = tuple[bytes, int]
 
@@ -47,8 +45,11 @@ class Record:
         return decode_properties(self.property_text)
 
 
+ENCODED_FIELDS = {field.name for field in fields(Record)} - {"total_size", "magic", "body_crc"}
+
+
 class _Fields:
-    """The fields of one record, taken in order and never past its end."""
+    """Reader of the fields of one record, in order and never past its end."""
 
     def __init__(self, data: bytes, phys_offset: int) -> None:
         self.data, self.at, self.phys_offset = data, 0, phys_offset
@@ -76,22 +77,22 @@ class _Fields:
 
 
 def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True) -> Record:
-    """Decode the record at the start of `view`; bytes behind it are left alone.
+    """Decode the record at the start of `view`; ignore the bytes after it.
 
     Args:
-        phys_offset: Where it lies, for the error's text; not compared with what it says itself.
+        phys_offset: Its log offset, for the error only; not compared with the record's own field.
     Raises:
         RecordUnreadable: Its bytes are damaged or cut off; the text says which field.
     Source: MessageDecoder.decode
     """
     total_size = int.from_bytes(view[:4], "big", signed=True)
-    fields = _Fields(bytes(view[: max(total_size, 4)]), phys_offset)
+    data = _Fields(bytes(view[: max(total_size, 4)]), phys_offset)
     if not layout.RECORD_FIXED_BYTES <= total_size <= len(view):
-        raise fields.fault(f"it announces {total_size} bytes; {len(view)} are there")
-    number = fields.number
+        raise data.fault(f"its size field is {total_size}; {len(view)} bytes are there")
+    number = data.number
     record = Record(
         total_size=number("size", 4),
-        magic=_magic(fields),
+        magic=_magic(data),
         body_crc=number("body CRC", 4),
         queue_id=number("queue id", 4),
         flag=number("flag", 4),
@@ -99,26 +100,26 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
         phys_offset=number("log offset", 8),
         sys_flag=(sys_flag := number("system flag", 4)),
         born_ms=number("born time", 8),
-        born_host=fields.host("born host", sys_flag & layout.SYS_BORN_IPV6),
+        born_host=data.host("born host", sys_flag & layout.SYS_BORN_IPV6),
         store_ms=number("store time", 8),
-        store_host=fields.host("store host", sys_flag & layout.SYS_STORE_IPV6),
+        store_host=data.host("store host", sys_flag & layout.SYS_STORE_IPV6),
         reconsume_times=number("reconsume times", 4),
         prepared_offset=number("prepared offset", 8),
-        body=fields.counted("body", 4),
-        topic=_topic(fields),
-        property_text=fields.counted("properties", 2),
+        body=data.counted("body", 4),
+        topic=_topic(data),
+        property_text=data.counted("properties", 2),
     )
-    if fields.at != total_size:
-        raise fields.fault(f"its fields end at byte {fields.at} of {total_size}")
+    if data.at != total_size:
+        raise data.fault(f"its fields end at byte {data.at} of {total_size}")
     if check_crc and record.body and zlib.crc32(record.body) & CRC_MASK != record.body_crc:
-        raise fields.fault("the body does not match its CRC")
+        raise data.fault("the body does not match its CRC")
     return record
 
 
 def _magic(fields: _Fields) -> int:
     magic = fields.number("magic", 4)
     if magic not in (layout.MAGIC_V1, layout.MAGIC_V2):
-        raise fields.fault(f"magic 0x{magic & 0xFFFFFFFF:08X} is not a record's")
+        raise fields.fault(f"magic 0x{magic & 0xFFFFFFFF:08X} is not that of a record")
     return magic
 
 
@@ -159,7 +160,7 @@ def encode_record(
     sys_flag |= layout.SYS_BORN_IPV6 if len(born_host[0]) == 16 else 0
     sys_flag |= layout.SYS_STORE_IPV6 if len(store_host[0]) == 16 else 0
     name = topic.encode()
-    wide = len(name) > TOPIC_BYTES_V1_MAX
+    wide = len(name) > layout.TOPIC_BYTES_V1_MAX
     after_magic = b"".join(
         [
             _number(zlib.crc32(body) & CRC_MASK, 4),
@@ -184,23 +185,8 @@ def encode_record(
 
 
 def encode_again(record: Record) -> bytes:
-    """Return the bytes that `record` was decoded from."""
-    return encode_record(
-        topic=record.topic,
-        queue_id=record.queue_id,
-        body=record.body,
-        property_text=record.property_text,
-        queue_offset=record.queue_offset,
-        phys_offset=record.phys_offset,
-        born_ms=record.born_ms,
-        born_host=record.born_host,
-        store_ms=record.store_ms,
-        store_host=record.store_host,
-        flag=record.flag,
-        sys_flag=record.sys_flag,
-        reconsume_times=record.reconsume_times,
-        prepared_offset=record.prepared_offset,
-    )
+    """Return the bytes of `record`; its size, magic and body CRC are computed anew."""
+    return encode_record(**{name: getattr(record, name) for name in ENCODED_FIELDS})
 
 
 def _number(value: int, size: int) -> bytes:

@@ -19,7 +19,6 @@ from message_store.kernels.kernel import entry
 from message_store.queues.consume_queue import UNIT_BYTES, ConsumeQueue, FileCache
 from message_store.queues.deleted_topics import Deletions
 from message_store.queues.lost_queues import LostQueues
-from message_store.queues.topic_removal import erase_left_over
 from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
 
 logger = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ class QueueSet:
         """Open every queue directory; set each slot's next offset. Stray names are ignored."""
         self.deletions.load()
         self.lost.load()
-        erase_left_over(self.removed)
+        shutil.rmtree(self.removed, ignore_errors=True)  # left by a crash during a removal
         self.directory.mkdir(parents=True, exist_ok=True)
         paths = [p for p in self.directory.iterdir() if p.is_dir() and is_topic_name(p.name)]
         for topic_path in sorted(paths):

@@ -14,12 +14,16 @@ import asyncio
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
+from message_store.clock import Clock
 from message_store.config import StoreConfig
 from message_store.errors import CorruptStore
-from message_store.log.commit_log import LogFile, erase_files
+from message_store.index.index_file import IndexService
+from message_store.log.commit_log import CommitLog, LogFile, erase_files
 from message_store.queues.consume_queue import ConsumeQueue
+from message_store.queues.consume_queues import QueueSet
 from message_store.retention.pins import (
     UNKNOWN,
     FirstPending,
@@ -28,10 +32,6 @@ from message_store.retention.pins import (
     first_pending,
     is_pinned,
 )
-
-if TYPE_CHECKING:
-    from message_store.store import MessageStore
-
 
 QUEUES_AT_ONCE = 64  # corrected in one turn of the event loop
 
@@ -129,10 +129,27 @@ def _leading(files: Sequence[FileFacts], goes: Callable[[FileFacts], bool]) -> i
     return until
 
 
-class Retention:
-    """Carries plans out on a store."""
+class RetainedStore(Protocol):
+    """What retention needs of a store."""
 
-    def __init__(self, store: MessageStore) -> None:
+    root: Path
+    config: StoreConfig
+    clock: Clock
+    notice: Callable[[str], None]
+    log: CommitLog
+    queues: QueueSet
+    index: IndexService
+
+    @property
+    def disk_bytes(self) -> tuple[int, int]: ...
+    @property
+    def durable_offset(self) -> int: ...
+
+
+class Retention:
+    """Removes files of a store as planned."""
+
+    def __init__(self, store: RetainedStore) -> None:
         self._store = store
         self._pins: list[tuple[str, Pin]] = []
         self._failing: set[str] = set()  # owners whose pin has raised
@@ -228,7 +245,7 @@ class Retention:
     def _correct(self, queue: ConsumeQueue) -> None:
         """Have a queue forget what is gone; one that cannot be read is left to the next start."""
         try:
-            queue.correct_min(self._store.min_offset)
+            queue.correct_min(self._store.log.min_offset)
         except (CorruptStore, OSError) as error:
             self._store.notice(f"{queue.directory} keeps units of removed records: {error}")
 
@@ -242,7 +259,7 @@ class Retention:
         store = self._store
         try:
             erase_files(files)
-            store.index.remove_before(store.min_offset)
+            store.index.remove_before(store.log.min_offset)
             store.queues.deletions.write()
         except OSError as error:
             store.notice(f"old files of {store.root} stay until the next start: {error}")
@@ -252,20 +269,21 @@ class Retention:
         store = self._store
         facts = self._facts()
         now_ms = store.clock.now_ms()
+        used, free = store.disk_bytes
         pinned_from = self.first_pinned()
         plan = plan_removal(
             facts,
             store.config,
             now_ms=now_ms,
             hour=datetime.datetime.fromtimestamp(now_ms / 1_000).astimezone().hour,
-            disk_percent=store.disk_used_ratio * 100,
+            disk_percent=100 * used / max(used + free, 1),
             pinned_from=pinned_from,
             durable=store.durable_offset,
             asked_until=self._asked_until,
         )
         files = [store.log.detach_first() for _ in range(plan.remove)]
         if files:
-            store.queues.deletions.fit(store.min_offset, store.max_offset)
+            store.queues.deletions.fit(store.log.min_offset, store.log.end)
             self.removed_files += len(files)
         if plan.pinned and not self.pinned and not isinstance(pinned_from, Unknown):
             store.notice(

@@ -13,9 +13,9 @@ import pytest
 
 from message_store.log.batch import PutBatch
 from message_store.queues.consume_queue import PRE_BLANK_SIZE
-from message_store.queues.topic_removal import remove_topic
 from message_store.recovery.checkpoint import Checkpoint
 from message_store.store import MessageStore
+from message_store.topic_removal import remove_topic
 from tests.support.level_rig import crash
 from tests.support.stores import add_message, open_store, put_one
 

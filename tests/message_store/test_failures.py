@@ -17,9 +17,9 @@ from message_store import layout
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
 from message_store.queues.consume_queues import QueueSet
-from message_store.queues.topic_removal import remove_topic
 from message_store.recovery import checkpoint as checkpoint_module
 from message_store.store import MessageStore
+from message_store.topic_removal import remove_topic
 from tests.message_store.test_store import bodies, kill
 from tests.support.stores import add_message, open_store, put_one
 

@@ -8,7 +8,7 @@ import pytest
 from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.log.record import encode_record
-from message_store.queues.topic_removal import remove_topic
+from message_store.topic_removal import remove_topic
 from tests.support.stores import LOOPBACK, open_store, put_one
 
 TOP = (1 << 63) - 1

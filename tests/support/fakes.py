@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +15,9 @@ from message_store import layout
 from message_store.config import StoreConfig
 from message_store.errors import RecordUnreadable
 from message_store.log.batch import PutBatch
+from message_store.log.record import encode_record
 from message_store.queues.topic_table import TopicTable
 
-HEAD = layout.packer(layout.RECORD_HEAD)
 HOST = (bytes([127, 0, 0, 1]), 10911)
 WRITTEN = {
     "out_ms": "TIMER_OUT_MS",
@@ -26,21 +25,6 @@ WRITTEN = {
     "enqueue_ms": "TIMER_ENQUEUE_MS",
     "dequeue_ms": "TIMER_DEQUEUE_MS",
 }
-
-
-def encode_record(head: dict[str, int], body: bytes, topic: str, properties: bytes) -> bytes:
-    """Return one stored record the slow way."""
-    name = topic.encode()
-    size = HEAD.size + len(body) + 1 + len(name) + 2 + len(properties)
-    values = dict.fromkeys(layout.RECORD_HEAD.names or (), 0) | head
-    values |= {
-        "total_size": size,
-        "magic": layout.MAGIC_V1,
-        "body_crc": zlib.crc32(body) & 0x7FFF_FFFF,
-        "body_len": len(body),
-    }
-    text = len(properties).to_bytes(2, "big") + properties
-    return HEAD.pack(*values.values()) + body + bytes([len(name)]) + name + text
 
 
 class FakePeer:
@@ -224,11 +208,15 @@ class FakeStore:
             real = self.topics.name(int(row["real_topic_index"]))
             properties += f"REAL_TOPIC\x01{real}\x02REAL_QID\x01{row['real_queue_id']}\x02".encode()
         columns = ("queue_id", "flag", "queue_offset", "phys_offset", "sys_flag", "born_ms")
-        columns += ("store_ms", "reconsume_times", "prepared_offset", "born_port", "store_port")
-        head = {name: int(row[name]) for name in columns}
-        head |= {"born_ip": int(row["born_ip_lo"]), "store_ip": int(row["store_ip_lo"])}
-        topic = self.topics.name(int(row["topic_index"]))
-        record = encode_record(head, batch.body(index), topic, properties)
+        columns += ("store_ms", "reconsume_times", "prepared_offset")
+        record = encode_record(
+            topic=self.topics.name(int(row["topic_index"])),
+            body=batch.body(index),
+            property_text=properties,
+            born_host=(int(row["born_ip_lo"]).to_bytes(4, "big"), int(row["born_port"])),
+            store_host=(int(row["store_ip_lo"]).to_bytes(4, "big"), int(row["store_port"])),
+            **{name: int(row[name]) for name in columns},
+        )
         row["record_size"] = len(record)
         queue.append((len(self.log), int(row["tags_code"]), len(record)))
         self.log += record

@@ -16,7 +16,7 @@ from message_store import layout
 from message_store.errors import UsageError
 from message_store.log.batch import PutBatch
 from message_store.log.record import decode_record
-from message_store.queues.topic_removal import remove_topic
+from message_store.topic_removal import remove_topic
 from message_store.verify import Report, verify_store
 from message_store.verify.configs import LOCKS_PATH
 from message_store.verify.index import find_shape

@@ -1,0 +1,64 @@
+"""Removal of a topic's queues: one step in memory, then the work on disk.
+
+    detach    the topic's directory is renamed out of the queues, numbering starts at 0 again
+    erase     the removal is recorded (`Deletions`), the files are removed; in any thread
+
+After a crash between the two, the next start erases the rest. The topic's records stay in the log
+until retention removes them; `Deletions` keeps them out of queues that are rebuilt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+from message_store.log.commit_log import sync_directory
+from message_store.queues.consume_queues import QueueSet
+from message_store.store import MessageStore
+
+
+def remove_topic(store: MessageStore, name: str) -> None:
+    """Remove a topic's queues, in the calling thread.
+
+    Raises:
+        OSError: The disk refused the sync before the removal, and nothing was removed; or it
+            refused the record of the removal: after a crash the queues would be back.
+    """
+    if store.queues.holds(name):
+        store.flush()  # the messages must be on the disk before their removal is
+        erase(store.queues, store.detach_topic(name))
+
+
+async def remove_topic_in_thread(store: MessageStore, name: str) -> None:
+    """Remove a topic's queues without blocking the event loop.
+
+    Raises:
+        OSError: As `remove_topic`, or the log was not on the disk in time.
+    """
+    if store.queues.holds(name):
+        if not await store.wait_durable(store.max_offset, always=True):
+            raise OSError("the messages before the removal are not on the disk in time")
+        await asyncio.to_thread(erase, store.queues, store.detach_topic(name))
+    elif store.queues.deletions.unwritten:
+        await asyncio.to_thread(store.queues.deletions.write)
+
+
+def erase(queues: QueueSet, detached: Path | None) -> None:
+    """Record the removals and remove the files of one. Any thread may call it.
+
+    Raises:
+        OSError: The disk refused the record, even after the files were removed.
+    """
+    try:
+        queues.deletions.write()
+    except OSError:
+        _remove_files(detached)  # this may make the room that the record needs
+        queues.deletions.write()
+    _remove_files(detached)
+    sync_directory(queues.directory)
+
+
+def _remove_files(detached: Path | None) -> None:
+    if detached is not None:
+        shutil.rmtree(detached, ignore_errors=True)  # the next start removes what is left
