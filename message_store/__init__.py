@@ -1,1 +1,1 @@
-"""The commit log everything else is derived from. It has no idea of delay."""
+"""The commit log, and what is derived from it: queues, indexes, retention, checks."""

@@ -48,11 +48,11 @@ class Signal(asyncio.Event):
             return
         loop = asyncio.get_running_loop()
         self._sleeper = loop.create_future()
-        timer = loop.call_later(seconds, _finish, self._sleeper)
+        wake_up = loop.call_later(seconds, _finish, self._sleeper)
         try:
             await self._sleeper
         finally:
-            timer.cancel()
+            wake_up.cancel()
             self._sleeper = None
 
 

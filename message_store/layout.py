@@ -128,7 +128,7 @@ PUT = np.dtype(
         ("reconsume_times", "i4"),
         ("delay_level", "i4"),  # DELAY as a number; 0 absent; DELAY_ILLEGAL
         ("timer_value", "i8"),  # the number behind timer_kind
-        ("timer_kind", "i4"),  # TIMER_*: which of the three timer properties counts
+        ("timer_kind", "i4"),  # TIMER_*: which of three properties holds timer_value
         ("prop_flags", "i4"),  # PROP_*: properties seen
         ("tags_hash", "i8"),  # Java hash of TAGS, sign-extended; 0 without
         ("uniq_pos", "i8"),  # value of UNIQ_KEY in staging
@@ -163,7 +163,7 @@ PROP_TIMER_DEL: Final = 0x08
 PROP_REAL_TOPIC: Final = 0x10
 PROP_INNER_BATCH: Final = 0x20
 PROP_SHARDED: Final = 0x80  # __SHARDINGKEY: the sender asks for order
-PROP_TIMER_STALE: Final = 0x40  # what brokers add to timers, other than TIMER_OUT_MS
+PROP_TIMER_STALE: Final = 0x40  # one of log.batch.TIMER_STALE_NAMES
 
 # What a walk over log bytes says of each record, native byte order.
 SCANNED = np.dtype(

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from message_store.clock import FakeClock
 from message_store.config import StoreConfig
-from message_store.hooks import TagsCodeRule
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.store import MessageStore
@@ -24,6 +23,7 @@ from schedule_service.names import SCHEDULE_TOPIC
 from schedule_service.put_hook import LevelHook
 from schedule_service.queues import ScheduleQueues
 from schedule_service.recovery import Saved, Start, restore
+from schedule_service.tags_code_rule import LevelRule
 from timer_store.config import TimerConfig
 from timer_store.pending.lookup import PendingTimers
 from timer_store.store import TimerStore
@@ -40,7 +40,7 @@ def warm_migration() -> None:
             index_slots_max=64, index_entries_max=4_096,
         )  # fmt: skip
         history = LevelHistory([Promise(0, LEVELS)])
-        rules = (TagsCodeRule(SCHEDULE_TOPIC, history.tables),)
+        rules = (LevelRule(SCHEDULE_TOPIC, history.tables),)
         with MessageStore(config, FakeClock(), tags_code_rules=rules) as store:
             _use(store, history)
         (Path(directory) / "config" / "duemq.mark").unlink()

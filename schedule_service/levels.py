@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.errors import ConfigError
-from message_store.hooks import LevelTable
 from message_store.json_dialect import dumps
 
 KEY = "messageDelayLevel"
@@ -66,6 +65,14 @@ def _token_fault(token: str) -> str:
     if len(digits) > 18 or int(digits) * UNITS_MS[token[-1]] > DELAY_MS_MAX:
         return "longer than 100 years"
     return ""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTable:
+    """Delays of levels 1..n in ms (index 0 unused), in force from a log offset on."""
+
+    from_offset: int
+    delays_ms: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

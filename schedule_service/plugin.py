@@ -42,6 +42,7 @@ from schedule_service.recovery import (
     restore,
 )
 from schedule_service.stats import LevelCollector, LevelStats
+from schedule_service.tags_code_rule import LevelRule
 from schedule_service.views import levels_view, runtime_view
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class SchedulePlugin(PluginBase):
         )
 
     def tags_code_rules(self) -> Sequence[TagsCodeRule]:
-        return (TagsCodeRule(SCHEDULE_TOPIC, self.history.tables),)
+        return (LevelRule(SCHEDULE_TOPIC, self.history.tables),)
 
     def put_hooks(self) -> Sequence[PutHook]:
         return (self._redirect,)

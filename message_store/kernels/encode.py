@@ -49,7 +49,7 @@ BLANK_TAIL_BYTES = 8
 
 @kernel
 def has_times(row: Any) -> bool:
-    """Return whether one of the timer columns is to be written."""
+    """Return whether one of the number columns is to be written."""
     return max(row["out_ms"], row["due_ms"], row["enqueue_ms"], row["dequeue_ms"]) >= 0
 
 
@@ -61,7 +61,7 @@ def number_bytes(name: Bytes, value: int) -> int:
 
 @kernel
 def times_bytes(row: Any) -> int:
-    """Return the size of the entries that the timer columns become."""
+    """Return the size of the entries that the number columns become."""
     size = number_bytes(OUT_NAME, row["out_ms"]) + number_bytes(DUE_NAME, row["due_ms"])
     size += number_bytes(ENQUEUE_NAME, row["enqueue_ms"])
     return size + number_bytes(DEQUEUE_NAME, row["dequeue_ms"])
@@ -160,7 +160,7 @@ def put_number(out: Bytes, pos: int, name: Bytes, value: int) -> int:
 
 @kernel
 def put_times(out: Bytes, pos: int, row: Any) -> int:
-    """Write the entries of the timer columns; return the position behind them."""
+    """Write the entries of the number columns; return the position after them."""
     pos = put_number(out, pos, OUT_NAME, row["out_ms"])
     pos = put_number(out, pos, DUE_NAME, row["due_ms"])
     pos = put_number(out, pos, ENQUEUE_NAME, row["enqueue_ms"])
@@ -169,7 +169,7 @@ def put_times(out: Bytes, pos: int, row: Any) -> int:
 
 @kernel
 def put_properties(out: Bytes, pos: int, row: Any, staging: Bytes, arrays: TopicArrays) -> int:
-    """Write the property text, the timer columns, REAL_TOPIC and REAL_QID of a redirected row."""
+    """Write the property text, the number columns, REAL_TOPIC and REAL_QID of a redirected row."""
     size = np.int64(row["prop_len"])
     copy(out, pos, staging, row["prop_pos"], size)
     pos += size
@@ -238,19 +238,20 @@ def put_record(out: Bytes, start: int, row: Any, staging: Bytes, arrays: TopicAr
 
 
 @kernel
-def set_due(row: Any, store_ms: int) -> None:
-    """Set the tags code, and the due time of a row that is promised to wait from its storing on.
+def set_tags_code(row: Any, store_ms: int) -> None:
+    """Set the tags code: the tag's hash, or a time that may depend on the store time.
 
-    A due time that has more digits than the one that was sized keeps the other.
+    A row with both `due_ms` and `due_delay_ms` keeps its hash; its `due_ms` is moved to count from
+    the store time, unless that has more digits than `prepare` made room for.
     """
-    delay = np.int64(row["due_delay_ms"])
+    after_ms = np.int64(row["due_delay_ms"])
     row["tags_code"] = row["tags_hash"]
-    if delay == TAGS_DUE:
+    if after_ms == TAGS_DUE:
         row["tags_code"] = row["due_ms"]
-    elif delay >= 0 and row["due_ms"] < 0:
-        row["tags_code"] = store_ms + delay
-    elif delay >= 0 and digits_len(store_ms + delay) == digits_len(np.int64(row["due_ms"])):
-        row["due_ms"] = store_ms + delay
+    elif after_ms >= 0 and row["due_ms"] < 0:
+        row["tags_code"] = store_ms + after_ms
+    elif after_ms >= 0 and digits_len(store_ms + after_ms) == digits_len(np.int64(row["due_ms"])):
+        row["due_ms"] = store_ms + after_ms
 
 
 @kernel
@@ -294,7 +295,7 @@ def encode(
         if takes_queue_offset(row["sys_flag"]):
             row["queue_offset"] = queue["next_offset"]
             queue["next_offset"] += 1
-        set_due(row, store_ms)
+        set_tags_code(row, store_ms)
         put_record(out, pos, row, staging, arrays)
         last = log_start + pos
         pos += size

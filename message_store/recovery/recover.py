@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store import layout
-from message_store.hooks import LevelTable, TagsCodeRule
+from message_store.hooks import TagsCodeRule
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
 from message_store.log.commit_log import CommitLog, LogFile
@@ -456,35 +456,10 @@ def _tell(offsets: list[int], what: str, notice: Callable[[str], None]) -> None:
 def tags_codes(
     rows: npt.NDArray[Any], topics: TopicTable, rules: Sequence[TagsCodeRule], log: CommitLog
 ) -> npt.NDArray[np.int64]:
-    """Return the tags code of each record: its tag's hash, or a delivery time by rule.
-
-    A record that was made of an older one (it names its origin) says when it is due.
-    """
-    codes = rows["tags_hash"].copy()
+    """Return the tags code of each record: its tag's hash, or what the rule of its topic makes."""
+    codes: npt.NDArray[np.int64] = rows["tags_hash"].copy()
     for rule in rules:
-        mask = (rows["topic_index"] == topics.find(rule.topic)) & (rows["delay_level"] > 0)
+        mask = rows["topic_index"] == topics.find(rule.topic)
         if mask.any():
-            chosen = rows[mask]
-            codes[mask] = chosen["store_ms"] + _delays(chosen, rule.tables)
-            for at in np.flatnonzero(mask & (rows["prepared_offset"] < 0)).tolist():
-                codes[at] = _promised_ms(log, rows[at], int(codes[at]))
+            codes[mask] = rule.tags_codes(rows[mask], log)
     return codes
-
-
-def _promised_ms(log: CommitLog, row: Any, otherwise: int) -> int:
-    """Return the time that a record's last property says, DUEMQ_DUE_MS."""
-    start = int(row["phys_offset"]) + int(row["prop_pos"])
-    text = log.view(start, int(row["prop_len"])).tobytes()
-    name, _, value = text.rstrip(b"\x02").rpartition(b"\x02")[2].partition(b"\x01")
-    return int(value) if name == b"DUEMQ_DUE_MS" and value.isdigit() else otherwise
-
-
-def _delays(rows: npt.NDArray[Any], tables: Sequence[LevelTable]) -> npt.NDArray[np.int64]:
-    froms = np.array([table.from_offset for table in tables], np.int64)
-    which = np.maximum(np.searchsorted(froms, rows["phys_offset"], side="right") - 1, 0)
-    delays = np.empty(rows.size, np.int64)
-    for number, table in enumerate(tables):
-        mask = which == number
-        level_max = table.delays_ms.size - 1
-        delays[mask] = table.delays_ms[np.minimum(rows["delay_level"][mask], level_max)]
-    return delays

@@ -13,7 +13,7 @@ from delivery.plugin import BrokerPlugin, PluginBase, Request, Response, SystemT
 from duemq.plugins import Host, PluginSet, installed_plugins
 from message_store.clock import FakeClock
 from message_store.errors import ConfigError, PluginError
-from message_store.hooks import TagsCodeRule
+from schedule_service.tags_code_rule import LevelRule
 from tests.duemq.distributions import COUNTING_PLUGIN, install
 
 MINIMAL = "from delivery.plugin import PluginBase\ndef create_plugin(host): return PluginBase()\n"
@@ -142,7 +142,7 @@ def test_a_request_code_has_one_owner(taken: dict[int, Any]) -> None:
 
 
 def test_a_topic_has_one_tags_code_rule() -> None:
-    rule = TagsCodeRule("T")
+    rule = LevelRule("T", ())
     joined = plugin_set(a=Sample(tags_code_rules=[rule]), b=Sample(tags_code_rules=[rule]))
     with pytest.raises(PluginError, match="plugin b another plugin has a tags code rule for T"):
         joined.tags_code_rules()

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from message_store.config import StoreConfig
-from message_store.hooks import LevelTable, TagsCodeRule
-from schedule_service.levels import parse_levels
+from schedule_service.levels import LevelTable, parse_levels
+from schedule_service.tags_code_rule import LevelRule
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -87,9 +87,9 @@ def golden_config(root: Path, **changes: Any) -> StoreConfig:
     return StoreConfig(**(settings | changes))
 
 
-def level_rules(levels: str = DEFAULT_LEVELS) -> tuple[TagsCodeRule, ...]:
+def level_rules(levels: str = DEFAULT_LEVELS) -> tuple[LevelRule, ...]:
     """Return how the schedule topic's tags codes were made: with one table from offset 0 on."""
-    return (TagsCodeRule(SCHEDULE_TOPIC, (LevelTable(0, parse_levels(levels)),)),)
+    return (LevelRule(SCHEDULE_TOPIC, (LevelTable(0, parse_levels(levels)),)),)
 
 
 @functools.cache

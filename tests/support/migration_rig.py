@@ -10,7 +10,6 @@ from typing import Any
 from delivery import ownership
 from delivery.ownership import OWNERSHIP_TOPIC
 from message_store.clock import FakeClock
-from message_store.hooks import TagsCodeRule
 from message_store.json_dialect import load_config
 from message_store.log.batch import PutBatch
 from migration.ownership import projection
@@ -35,6 +34,7 @@ from schedule_service.recovery import (
     plan_start,
     restore,
 )
+from schedule_service.tags_code_rule import LevelRule
 from tests.support.level_rig import crash
 from tests.support.stores import add_message, open_store
 from tests.support.synchronous import Synchronous
@@ -68,7 +68,7 @@ class MigrationRig:
 
     def open(self) -> MigrationRig:
         """Recover both services, and deliver what is due."""
-        rules = (TagsCodeRule(SCHEDULE_TOPIC, self.history.tables),)
+        rules = (LevelRule(SCHEDULE_TOPIC, self.history.tables),)
         self.store = open_store(
             self.root, self.clock, rules, flush_commitlog_interval_ms=100_000_000,
             **self.store_changes,
