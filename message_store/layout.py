@@ -45,6 +45,7 @@ IPV6_EXTRA_BYTES: Final = 12  # each host grows from 4 to 16 address bytes
 
 BLANK_RECORD = np.dtype([("size", ">i4"), ("magic", ">i4")])
 assert BLANK_RECORD.itemsize == 8
+BLANK_BYTES: Final = 8  # kept free at the end of every log file
 
 # ConsumeQueue.CQ_STORE_UNIT_SIZE
 CQ_UNIT = np.dtype([("phys_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])

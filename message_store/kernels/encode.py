@@ -24,6 +24,7 @@ from message_store.kernels.bytes import (
 )
 from message_store.kernels.kernel import kernel
 from message_store.layout import (
+    BLANK_BYTES,
     MAGIC_V1,
     MAGIC_V2,
     SYS_BORN_IPV6,
@@ -44,7 +45,6 @@ ENQUEUE_NAME = np.frombuffer(b"TIMER_ENQUEUE_MS\x01", np.uint8).copy()
 DEQUEUE_NAME = np.frombuffer(b"TIMER_DEQUEUE_MS\x01", np.uint8).copy()
 REAL_TOPIC_NAME = np.frombuffer(b"REAL_TOPIC\x01", np.uint8).copy()
 REAL_QID_NAME = np.frombuffer(b"REAL_QID\x01", np.uint8).copy()
-BLANK_TAIL_BYTES = 8
 
 
 @kernel
@@ -286,7 +286,7 @@ def encode(
             i += 1
             continue
         size = np.int64(row["record_size"])
-        if size + BLANK_TAIL_BYTES > file_left - pos or pos + size > out.size:
+        if size + BLANK_BYTES > file_left - pos or pos + size > out.size:
             break
         queue = arrays.queues[row["queue_slot"]]
         row["store_ms"] = store_ms

@@ -246,12 +246,12 @@ def test_s10_saved_offsets_never_pass_a_delivery_that_is_not_in_the_log(tmp_path
             rig.send(1, b"refused")
             rig.clock.advance(500)
             rig.send(1, b"not due")
-            rig.store._refusal = "the disk is full"
+            rig.store.gate.refusal = "the disk is full"
             await rig.advance(500)
             assert await rig.persist()
             text = (tmp_path / "config" / "delayOffset.json").read_text()
             assert loads(text)["offsetTable"] == {1: 0}
-            rig.store._refusal = ""
+            rig.store.gate.refusal = ""
             await rig.advance(60_000)
             assert rig.bodies() == [b"refused", b"not due"]
 

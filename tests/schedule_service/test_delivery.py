@@ -146,7 +146,7 @@ def test_a_full_disk_loses_nothing_and_is_tried_again(tmp_path, mode):
     async def story():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, count=30)
-            rig.store._refusal = "the disk is full"
+            rig.store.gate.refusal = "the disk is full"
             await rig.advance(1_000)
             level = rig.service.levels[1]
             assert (rig.bodies(), level.cursor.pending) == ([], 30)
@@ -156,7 +156,7 @@ def test_a_full_disk_loses_nothing_and_is_tried_again(tmp_path, mode):
                 failures.append(level.in_flight.failing.failures)
             assert failures == sorted(failures)
             assert failures[-1] < 6  # the pauses grow
-            rig.store._refusal = ""
+            rig.store.gate.refusal = ""
             await rig.advance(2_000)
             assert rig.bodies() == [b"body%d" % n for n in range(30)]
 
@@ -198,10 +198,10 @@ def test_a_quarantine_that_cannot_be_written_now_is_written_later(tmp_path):
             rig.send(1, b"nowhere", topic="gone")
             rig.send(1, b"after")
             rig.store.topics.set_routing("gone", write_queues=0, read_queues=0, perm=0)
-            rig.store._refusal = "the disk is full"
+            rig.store.gate.refusal = "the disk is full"
             await rig.advance(1_000)
             assert rig.service.levels[1].in_flight.failing.state.name == "SKIP"
-            rig.store._refusal = ""
+            rig.store.gate.refusal = ""
             await rig.advance(1_000)
             assert rig.bodies() == [b"after"]
             assert len(rig.records(QUARANTINE_TOPIC)) == 1
@@ -219,7 +219,7 @@ def test_async_flow_control_and_blocking(tmp_path):
         )
         async with level_service(tmp_path, properties=properties) as rig:
             rig.send(1, count=100)
-            rig.store._refusal = "the disk is full"
+            rig.store.gate.refusal = "the disk is full"
             table_sizes = []
             await rig.advance(1_000)
             level = rig.service.levels[1]
@@ -229,7 +229,7 @@ def test_async_flow_control_and_blocking(tmp_path):
             for _ in range(12):
                 await rig.advance(200)
             assert level.in_flight.failing.failures > 3
-            rig.store._refusal = ""
+            rig.store.gate.refusal = ""
             await rig.advance(60_000)
             assert rig.bodies() == [b"body%d" % n for n in range(100)]
 
@@ -241,12 +241,12 @@ def test_async_blocks_new_deliveries_after_three_failures(tmp_path):
         properties = mode_of("true", scheduleAsyncDeliverMaxPendingLimit="1000")
         async with level_service(tmp_path, properties=properties) as rig:
             rig.send(1, count=3)
-            rig.store._refusal = "the disk is full"
+            rig.store.gate.refusal = "the disk is full"
             await rig.advance(1_000)
             level = rig.service.levels[1]
-            rig.store._refusal = ""
+            rig.store.gate.refusal = ""
             rig.send(1, count=4)
-            rig.store._refusal = "the disk is full"
+            rig.store.gate.refusal = "the disk is full"
             while level.in_flight.failing.failures <= 3:
                 assert level.room(rig.service.config) > 0
                 await rig.advance(100)
@@ -341,9 +341,9 @@ def test_a_clock_set_back_prolongs_no_pause(tmp_path, mode):
     async def story():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, count=5)
-            rig.store._refusal = "the disk is full"
+            rig.store.gate.refusal = "the disk is full"
             await rig.advance(10_000_000)
-            rig.store._refusal = ""
+            rig.store.gate.refusal = ""
             rig.clock.advance(-7_200_000)
             await rig.settle()
             await rig.advance(500)

@@ -200,10 +200,10 @@ class LevelsMachine(RuleBasedStateMachine):
 
     def do_disk(self) -> None:
         if not self.disk_full:
-            self.rig.store._refusal = "the disk is full"
+            self.rig.store.gate.refusal = "the disk is full"
             self.disk_full = True
             return
-        self.rig.store._refusal = ""
+        self.rig.store.gate.refusal = ""
         self.disk_full = False
         self.high_ms = self.clock.now_ms()
         self.driver.do(lambda: self.rig.advance(60_000))

@@ -103,10 +103,10 @@ def test_t3_a_full_disk_drops_nothing(rig):
     due_ms = fill(rig, 50, every_ms=100)
     rig.advance(1_050)
     came = len(rig.bodies())
-    rig.store._refusal = "the disk is full"
+    rig.store.gate.refusal = "the disk is full"
     rig.advance(600_000)
     assert len(rig.bodies()) == came < 50
-    rig.store._refusal = ""
+    rig.store.gate.refusal = ""
     rig.advance(1_000)
     check_all(rig, due_ms, rig.clock.now_ms())
 

@@ -189,9 +189,9 @@ def test_a_clock_set_back_prolongs_no_pause(rig):
     """Refused deliveries are tried again soon, by a clock that says an earlier hour, too."""
     due_ms = rig.clock.now_ms() + 1_000
     rig.put_many([(due_ms, "T", 0, b"%d" % n) for n in range(30)])
-    rig.store._refusal = "the disk is full"
+    rig.store.gate.refusal = "the disk is full"
     rig.advance(10_000_000)
-    rig.store._refusal = ""
+    rig.store.gate.refusal = ""
     rig.clock.advance(-7_200_000)
     rig.advance(100)
     assert len(rig.bodies()) == 30

@@ -178,7 +178,7 @@ class Sync:
 def test_after_a_failed_sync_a_start_writes_again_what_was_not_synced(tmp_path, monkeypatch):
     sync = Sync(monkeypatch)
     store, _ = filled(tmp_path)
-    store._mark_dispatched()
+    store.progress.mark_dispatched()
     store.flush()
     assert store.mark.read().durable == store.log.end
     synced = store.log.end
@@ -228,7 +228,7 @@ def test_the_durable_mark_follows_while_the_log_grows_during_each_sync(tmp_path)
             before = store.log.end
             store.flusher.flush()
             put_one(store, "T", 0, BODY)  # arrives while the queues are synced
-            store._mark_dispatched()
+            store.progress.mark_dispatched()
             store.sync_queues()
         assert store.mark.read().durable >= before > 0
 

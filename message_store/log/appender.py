@@ -1,0 +1,137 @@
+"""Appender: encodes the rows of a batch and writes them to the log, file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from message_store.clock import Clock
+from message_store.config import StoreConfig
+from message_store.descriptors import DescriptorReserve
+from message_store.kernels import encode
+from message_store.kernels.kernel import entry
+from message_store.layout import BLANK_BYTES, PUT
+from message_store.log.batch import PutBatch
+from message_store.log.commit_log import CommitLog
+from message_store.queues.topic_table import TopicTable
+
+OUT_BYTES_MIN = 1 << 20
+OUT_BYTES_MAX = 32 << 20
+RECORD_EXTRA_BYTES_MAX = 65_536  # a record may be maxMessageSize + this
+CLOCK_STEP_MS_MAX = 1_000  # store times stand still when the clock is set back by less
+Encoders = tuple[Callable[..., tuple[int, int, int]], Callable[..., tuple[int, int, int]]]
+
+
+class Appender:
+    """The write side of a log.
+
+    Attributes:
+        last_record: Log offset of the last record, -1 if the log is empty.
+        last_store_ms: Its store time.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        topics: TopicTable,
+        config: StoreConfig,
+        clock: Clock,
+        descriptors: DescriptorReserve,
+    ) -> None:
+        self._log, self._topics, self._config = log, topics, config
+        self._clock, self._descriptors = clock, descriptors
+        self._out: npt.NDArray[np.uint8] = np.empty(OUT_BYTES_MIN, np.uint8)
+        self._encoders: dict[bool, Encoders] = {}  # by whether the staging buffer is writable
+        self.last_record = -1
+        self.last_store_ms = 0
+
+    def prepare(self, batch: PutBatch) -> None:
+        """Size the records and find their queues; refuse rows that can never be stored."""
+        rows, count = batch.rows, batch.count
+        record_max = self._config.commitlog_file_bytes - BLANK_BYTES
+        body_max = record_max if batch.trusted else self._config.message_bytes_max
+        record_max = min(record_max, body_max + RECORD_EXTRA_BYTES_MAX)
+        prepare, _ = self._encoders_of(batch)
+        while True:
+            at, total, refused = prepare(
+                rows, count, batch.staging, self._topics.arrays, body_max, record_max
+            )
+            if at == count:
+                break
+            # the kernel stops at a queue without a slot: only Python can create one
+            self._topics.slot(int(rows[at]["topic_index"]), int(rows[at]["queue_id"]), create=True)
+        if refused:
+            for at in np.flatnonzero(batch.filled["status"] == encode.MESSAGE_ILLEGAL).tolist():
+                batch.remarks.setdefault(at, self._illegal_remark(batch, at))
+        if total > self._out.size and self._out.size < OUT_BYTES_MAX:
+            self._out = np.empty(min(int(total) * 2, OUT_BYTES_MAX), np.uint8)
+
+    def _encoders_of(self, batch: PutBatch) -> Encoders:
+        """Return the kernels for a batch; its arrays must be as `PutBatch` makes them."""
+        rows, staging = batch.rows, batch.staging
+        assert rows.flags.c_contiguous
+        assert staging.flags.c_contiguous
+        found = self._encoders.get(staging.flags.writeable)
+        if found is None:
+            assert rows.dtype == PUT
+            assert staging.dtype == np.uint8
+            find: Callable[..., Any] = entry
+            arrays = self._topics.arrays
+            found = self._encoders[staging.flags.writeable] = (
+                find(encode.prepare, rows, 0, staging, arrays, 0, 0),
+                find(encode.encode, rows, (0, 0), staging, arrays, self._out, 0, 0, 0),
+            )
+        return found
+
+    def _illegal_remark(self, batch: PutBatch, at: int) -> str:
+        row = batch.rows[at]
+        return (
+            f"the message is illegal: body {row['body_len']} bytes (maxMessageSize is "
+            f"{self._config.message_bytes_max}), properties {row['prop_len']} bytes (at most "
+            f"{encode.PROPERTY_BYTES_MAX}), queue {row['queue_id']}"
+        )
+
+    def next_store_ms(self) -> int:
+        """Return the store time of records that are appended now."""
+        now = self._clock.now_ms()
+        if now < self.last_store_ms <= now + CLOCK_STEP_MS_MAX:
+            now = self.last_store_ms
+        self.last_store_ms = now
+        return now
+
+    def append(self, batch: PutBatch, first: int, store_ms: int) -> int:
+        """Write the rows from `first` on that fit into the current file; return the next row.
+
+        Raises:
+            OSError: The disk refused it; none of the rows is in the log.
+        """
+        log = self._log
+        file = log.file_at_end or self._descriptors.run(log.writable_file)
+        left = file.base + file.size - log.end
+        _, encode_rows = self._encoders_of(batch)
+        end, size, last = encode_rows(
+            batch.rows, (first, batch.count), batch.staging, self._topics.arrays, self._out,
+            log.end, left, store_ms,
+        )  # fmt: skip
+        if size == 0 and end < batch.count:
+            needed = int(batch.rows[end]["record_size"])
+            if needed + BLANK_BYTES > left:
+                log.close_file()
+            else:
+                self._out = np.empty(needed, np.uint8)
+            return end
+        if size:
+            try:
+                file.write(log.end - file.base, self._out.data[:size])
+            except OSError:
+                encode.unnumber(batch.rows, first, end, self._topics.arrays)
+                with suppress(OSError):  # records that were written whole are refused all the same
+                    file.zero_from(log.end - file.base)
+                raise
+            self.last_record = last
+            log.end += size
+        return end

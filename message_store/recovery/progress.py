@@ -1,0 +1,100 @@
+"""Progress of queues behind the log, as recovery reads it: in the mark and in the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from message_store.log.appender import Appender
+from message_store.log.commit_log import CommitLog
+from message_store.log.flusher import Flusher, sync_files
+from message_store.queues.consume_queues import QueueSet
+from message_store.recovery.checkpoint import Checkpoint, Marks, RecoveryMark
+
+
+class QueueProgress:
+    """Writer of the recovery mark and the checkpoint while a store is open."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        appender: Appender,
+        queues: QueueSet,
+        mark: RecoveryMark,
+        checkpoint: Checkpoint,
+        notice: Callable[[str], None],
+    ) -> None:
+        self._log, self._appender, self._queues = log, appender, queues
+        self._mark, self._checkpoint, self._notice = mark, checkpoint, notice
+        self._marked = 0  # log offset of the last mark
+        self._synced_before: Marks | None = None  # the marks when queues were synced last
+        self._checkpoint_failed = False
+
+    def mark_recovered(self) -> None:
+        """Mark every record as dispatched; void what was marked beyond the end of the log."""
+        marks = self._mark.read()
+        if marks is not None and marks.durable > self._log.end:
+            self._mark.update(durable=0, durable_record=-1, durable_units=0)
+        self.mark_dispatched()
+
+    def mark_dispatched(self, *, step_bytes: int = 0) -> None:
+        """Mark what queues have, once the log has grown by `step_bytes` since the last mark."""
+        if self._log.end - self._marked >= step_bytes and not self._queues.behind:
+            self._mark.update(
+                dispatched=self._log.end,
+                last_record=self._appender.last_record,
+                units=self._queues.ends_sum,
+            )
+            self._marked = self._log.end
+
+    def detach_topic(self, name: str) -> Path | None:
+        """Take a topic's queues out of the store; return the directory to be erased.
+
+        Raises:
+            OSError: The disk refused it; nothing has changed.
+        """
+        before = self._queues.ends_sum
+        detached = self._queues.detach_topic(name, self._log.end)
+        removed = before - self._queues.ends_sum
+        marks = self._mark.read()
+        if marks is not None:  # else a start after a crash would report these units as missing
+            self._mark.update(durable_units=max(marks.durable_units - removed, 0))
+        self._synced_before = None
+        self.mark_dispatched()
+        return detached
+
+    def sync_queues(self, flusher: Flusher, index_ms: int) -> None:
+        """Sync the queue files written so far, and record what is on the disk.
+
+        Args:
+            index_ms: Store time up to which the index is on the disk.
+        Raises:
+            OSError: The disk refused it; the flusher has failed from then on.
+        """
+        reached, newest = self._synced_before, self._mark.read()
+        if newest is not None and newest.dispatched <= flusher.durable:
+            reached = newest
+        self._synced_before = newest  # under load the log is always ahead of its last sync
+        store_ms = self._appender.last_store_ms
+        try:
+            sync_files(self._queues.files)
+        except OSError as error:
+            flusher.fail(error)
+            raise
+        if reached is not None and reached.dispatched <= flusher.durable:
+            self._mark.update(
+                durable=reached.dispatched,
+                durable_record=reached.last_record,
+                durable_units=reached.units,
+            )
+        self._write_checkpoint(store_ms, index_ms)
+
+    def _write_checkpoint(self, store_ms: int, index_ms: int) -> None:
+        """Write Apache's checkpoint; an old one only makes a recovery start earlier."""
+        try:
+            self._checkpoint.update(physic_ms=store_ms, logics_ms=store_ms, index_ms=index_ms)
+            self._checkpoint_failed = False
+        except OSError as error:
+            if not self._checkpoint_failed:
+                self._notice(f"{self._checkpoint.path} cannot be written, retrying: {error}")
+            self._checkpoint_failed = True

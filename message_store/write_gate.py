@@ -1,0 +1,48 @@
+"""Write gate: whether the disk takes writes, and why not."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class WriteGate:
+    """Open while messages can be stored.
+
+    Attributes:
+        refusal: Why writes are refused; empty while the gate is open.
+    """
+
+    def __init__(self, root: Path, log_directory: Path, notice: Callable[[str], None]) -> None:
+        self._root, self._log_directory, self._notice = root, log_directory, notice
+        self.refusal = ""
+
+    def disk_failed(self, error: OSError) -> None:
+        """Close the gate until there is room; the broker continues by itself then."""
+        what = "the disk is full" if error.errno in DISK_FULL else str(error)
+        self.refusal = f"{what} ({self._root}, {self.disk_used_ratio:.0%} used)"
+        self._notice(
+            f"writes are refused: {self.refusal}. Make room; the broker goes on by itself."
+        )
+
+    def sync_failed(self, error: OSError) -> None:
+        """Close the gate until the broker is restarted."""
+        self.refusal = f"the store cannot be synced: {error}"
+        self._notice(f"writes are refused: {self.refusal}. Check the disk and restart the broker.")
+
+    @property
+    def disk_used_ratio(self) -> float:
+        """Used share of the disk that holds the commit log, 0..1."""
+        used, free = self.disk_bytes
+        return used / max(used + free, 1)
+
+    @property
+    def disk_bytes(self) -> tuple[int, int]:
+        """Used and free bytes of the disk that holds the commit log."""
+        directory = self._log_directory
+        usage = shutil.disk_usage(directory if directory.is_dir() else self._root)
+        return usage.used, usage.free
