@@ -88,7 +88,7 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
     total_size = int.from_bytes(view[:4], "big", signed=True)
     data = _Fields(bytes(view[: max(total_size, 4)]), phys_offset)
     if not layout.RECORD_FIXED_BYTES <= total_size <= len(view):
-        raise data.fault(f"its size field is {total_size}; {len(view)} bytes are there")
+        raise data.fault(f"it announces {total_size} bytes; {len(view)} are there")
     number = data.number
     record = Record(
         total_size=number("size", 4),

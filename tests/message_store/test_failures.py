@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from message_store import layout
+from message_store.log.appender import Appender
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import LogFile
 from message_store.queues.consume_queues import QueueSet
 from message_store.recovery import checkpoint as checkpoint_module
+from message_store.recovery.progress import QueueProgress
 from message_store.store import MessageStore
 from message_store.topic_removal import remove_topic
 from tests.message_store.test_store import bodies, kill
@@ -286,13 +288,16 @@ def test_killed_between_the_queues(tmp_path, monkeypatch, queues_written):
     check_whole(tmp_path, 7)
 
 
-@pytest.mark.parametrize("step", ["_prepare", "_queue_units", "_mark_dispatched"])
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [(Appender, "prepare"), (MessageStore, "_queue_units"), (QueueProgress, "mark_dispatched")],
+)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_killed_at_a_step(tmp_path, monkeypatch, step, after):
+def test_killed_at_a_step(tmp_path, monkeypatch, owner, step, after):
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
-    call = getattr(MessageStore, step)
+    call = getattr(owner, step)
 
     def dying(self, *args, **kwargs):
         if after:
@@ -300,11 +305,11 @@ def test_killed_at_a_step(tmp_path, monkeypatch, step, after):
         raise Dead
 
     with monkeypatch.context() as patch:
-        patch.setattr(MessageStore, step, dying)
+        patch.setattr(owner, step, dying)
         with pytest.raises(Dead):
             put_round(store, 6)
     kill(store)
-    check_whole(tmp_path, 6 if step == "_prepare" else 7)
+    check_whole(tmp_path, 6 if step == "prepare" else 7)
 
 
 @pytest.mark.parametrize("step", ["before the blank", "after the blank", "new file made"])
