@@ -7,10 +7,19 @@ are native, because kernels and Arrow refuse big-endian arrays. `native_columns`
 from __future__ import annotations
 
 import struct
+from collections import namedtuple
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+
+def positions(layout: np.dtype[Any]) -> Any:
+    """Return the byte position of each field, as a named tuple that kernels take as a constant."""
+    assert layout.fields is not None
+    names = layout.names or ()
+    return namedtuple("positions", names)(*(int(layout.fields[name][1]) for name in names))
+
 
 MAGIC_V1: Final = -626843481  # 0xDAA320A7, CommitLog.MESSAGE_MAGIC_CODE
 MAGIC_V2: Final = -626843477  # 0xDAA320AB, topics longer than 127 bytes, 5.x only
@@ -39,6 +48,9 @@ RECORD_HEAD = np.dtype(
     ]
 )
 assert RECORD_HEAD.itemsize == 88
+RECORD_AT: Final = positions(RECORD_HEAD)
+RECORD_HEAD_BYTES: Final = 88
+CRC_MASK: Final = 0x7FFF_FFFF  # brokers clear the highest bit of a body's CRC
 RECORD_FIXED_BYTES: Final = 91  # head + topic length (1) + properties length (2)
 TOPIC_BYTES_V1_MAX: Final = 127  # longer topics have a length of two bytes and MAGIC_V2
 IPV6_EXTRA_BYTES: Final = 12  # each host grows from 4 to 16 address bytes
@@ -50,6 +62,8 @@ BLANK_BYTES: Final = 8  # kept free at the end of every log file
 # ConsumeQueue.CQ_STORE_UNIT_SIZE
 CQ_UNIT = np.dtype([("phys_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 assert CQ_UNIT.itemsize == 20
+UNIT_AT: Final = positions(CQ_UNIT)
+UNIT_BYTES: Final = 20
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF  # size in the units before a queue's first message
 
 # IndexHeader, IndexFile
@@ -64,11 +78,15 @@ INDEX_HEADER = np.dtype(
     ]
 )
 assert INDEX_HEADER.itemsize == 40
+INDEX_HEADER_BYTES: Final = 40
 INDEX_SLOT = np.dtype(">i4")
+INDEX_SLOT_BYTES: Final = 4
 INDEX_ITEM = np.dtype(
     [("key_hash", ">i4"), ("phys_offset", ">i8"), ("time_diff_s", ">i4"), ("prev_index", ">i4")]
 )
 assert INDEX_ITEM.itemsize == 20
+ITEM_AT: Final = positions(INDEX_ITEM)
+ITEM_BYTES: Final = 20
 
 # StoreCheckpoint; the last two fields are 5.x only.
 CHECKPOINT = np.dtype(

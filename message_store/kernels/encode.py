@@ -25,20 +25,29 @@ from message_store.kernels.bytes import (
 from message_store.kernels.kernel import kernel
 from message_store.layout import (
     BLANK_BYTES,
+    CRC_MASK,
+    IPV6_EXTRA_BYTES,
     MAGIC_V1,
     MAGIC_V2,
+    RECORD_AT,
+    RECORD_FIXED_BYTES,
     SYS_BORN_IPV6,
     SYS_COMMIT,
     SYS_STORE_IPV6,
     SYS_TRANSACTION_MASK,
     TAGS_DUE,
     TOPIC_BYTES_V1_MAX,
+    UNIT_AT,
+    UNIT_BYTES,
 )
 from message_store.queues.topic_table import TopicArrays
 
 Rows = npt.NDArray[Any]
 MESSAGE_ILLEGAL = 13
 PROPERTY_BYTES_MAX = 32_767
+ENTRY_END = 2  # between two properties
+BLOCK_SLOT, BLOCK_FIRST, BLOCK_OFFSET, BLOCK_END = range(4)  # columns of `group_units`' blocks
+NOT_SET = -1
 OUT_NAME = np.frombuffer(b"TIMER_OUT_MS\x01", np.uint8).copy()
 DUE_NAME = np.frombuffer(b"DUEMQ_DUE_MS\x01", np.uint8).copy()
 ENQUEUE_NAME = np.frombuffer(b"TIMER_ENQUEUE_MS\x01", np.uint8).copy()
@@ -74,7 +83,7 @@ def property_bytes(row: Any, staging: Bytes, topics: Any) -> int:
     timed = has_times(row)
     if row["real_topic_index"] < 0 and not timed:
         return size
-    if size > 0 and staging[row["prop_pos"] + size - 1] != 2:
+    if size > 0 and staging[row["prop_pos"] + size - 1] != ENTRY_END:
         size += 1
     if timed:
         size += times_bytes(row)
@@ -118,13 +127,13 @@ def prepare(
         if slot < 0:
             return i, total, refused
         row["queue_slot"] = slot
-        size = 91 + row["body_len"] + topic["name_len"] + prop_len
+        size = RECORD_FIXED_BYTES + row["body_len"] + topic["name_len"] + prop_len
         if topic["name_len"] > TOPIC_BYTES_V1_MAX:
             size += 1
         if row["sys_flag"] & SYS_BORN_IPV6:
-            size += 12
+            size += IPV6_EXTRA_BYTES
         if row["sys_flag"] & SYS_STORE_IPV6:
-            size += 12
+            size += IPV6_EXTRA_BYTES
         if size > record_bytes_max:
             row["status"] = MESSAGE_ILLEGAL
             refused += 1
@@ -149,12 +158,12 @@ def put_host(out: Bytes, pos: int, hi: Any, lo: Any, port: int, ipv6: bool) -> i
 
 @kernel
 def put_number(out: Bytes, pos: int, name: Bytes, value: int) -> int:
-    """Write the entry of a number unless it is negative; return the position behind it."""
+    """Write the entry of a number unless it is negative; return the position after it."""
     if value < 0:
         return pos
     copy(out, pos, name, 0, name.size)
     pos = put_digits(out, pos + name.size, np.int64(value))
-    out[pos] = 2
+    out[pos] = ENTRY_END
     return pos + 1
 
 
@@ -176,8 +185,8 @@ def put_properties(out: Bytes, pos: int, row: Any, staging: Bytes, arrays: Topic
     timed = has_times(row)
     if row["real_topic_index"] < 0 and not timed:
         return pos
-    if size > 0 and out[pos - 1] != 2:
-        out[pos] = 2
+    if size > 0 and out[pos - 1] != ENTRY_END:
+        out[pos] = ENTRY_END
         pos += 1
     if timed:
         pos = put_times(out, pos, row)
@@ -188,10 +197,10 @@ def put_properties(out: Bytes, pos: int, row: Any, staging: Bytes, arrays: Topic
     topic = arrays.topics[row["real_topic_index"]]
     copy(out, pos, arrays.names, topic["name_pos"], topic["name_len"])
     pos += topic["name_len"]
-    out[pos] = 2
+    out[pos] = ENTRY_END
     copy(out, pos + 1, REAL_QID_NAME, 0, REAL_QID_NAME.size)
     pos = put_digits(out, pos + 1 + REAL_QID_NAME.size, np.int64(row["real_queue_id"]))
-    out[pos] = 2
+    out[pos] = ENTRY_END
     return pos + 1
 
 
@@ -203,24 +212,24 @@ def put_record(out: Bytes, start: int, row: Any, staging: Bytes, arrays: TopicAr
     wide = name_len > TOPIC_BYTES_V1_MAX
     sys_flag = np.int64(row["sys_flag"])
     body_len = np.int64(row["body_len"])
-    put_i4(out, start, row["record_size"])
-    put_i4(out, start + 4, MAGIC_V2 if wide else MAGIC_V1)
-    put_i4(out, start + 8, crc32(staging, row["body_pos"], body_len) & 0x7FFFFFFF)
-    put_i4(out, start + 12, row["queue_id"])
-    put_i4(out, start + 16, row["flag"])
-    put_i8(out, start + 20, row["queue_offset"])
-    put_i8(out, start + 28, row["phys_offset"])
-    put_i4(out, start + 36, sys_flag)
-    put_i8(out, start + 40, row["born_ms"])
+    put_i4(out, start + RECORD_AT.total_size, row["record_size"])
+    put_i4(out, start + RECORD_AT.magic, MAGIC_V2 if wide else MAGIC_V1)
+    crc = crc32(staging, row["body_pos"], body_len) & CRC_MASK
+    put_i4(out, start + RECORD_AT.body_crc, crc)
+    put_i4(out, start + RECORD_AT.queue_id, row["queue_id"])
+    put_i4(out, start + RECORD_AT.flag, row["flag"])
+    put_i8(out, start + RECORD_AT.queue_offset, row["queue_offset"])
+    put_i8(out, start + RECORD_AT.phys_offset, row["phys_offset"])
+    put_i4(out, start + RECORD_AT.sys_flag, sys_flag)
+    put_i8(out, start + RECORD_AT.born_ms, row["born_ms"])
+    # an IPv6 host moves every field after it, so from here on positions are counted
     born_ipv6 = (sys_flag & SYS_BORN_IPV6) != 0
-    pos = put_host(
-        out, start + 48, row["born_ip_hi"], row["born_ip_lo"], row["born_port"], born_ipv6
-    )
+    pos = start + RECORD_AT.born_ip
+    pos = put_host(out, pos, row["born_ip_hi"], row["born_ip_lo"], row["born_port"], born_ipv6)
     put_i8(out, pos, row["store_ms"])
     store_ipv6 = (sys_flag & SYS_STORE_IPV6) != 0
-    pos = put_host(
-        out, pos + 8, row["store_ip_hi"], row["store_ip_lo"], row["store_port"], store_ipv6
-    )
+    pos += 8
+    pos = put_host(out, pos, row["store_ip_hi"], row["store_ip_lo"], row["store_port"], store_ipv6)
     put_i4(out, pos, row["reconsume_times"])
     put_i8(out, pos + 4, row["prepared_offset"])
     put_i4(out, pos + 12, body_len)
@@ -233,6 +242,7 @@ def put_record(out: Bytes, start: int, row: Any, staging: Bytes, arrays: TopicAr
         out[pos] = name_len
     copy(out, pos + 1, arrays.names, topic["name_pos"], name_len)
     pos += 1 + name_len
+    # the length of the properties precedes them, but is known only after they were written
     end = put_properties(out, pos + 2, row, staging, arrays)
     put_i2(out, pos, end - pos - 2)
 
@@ -278,7 +288,7 @@ def encode(
 
     `log_start` is the offset of out[0]; `file_left` the bytes left in the log file there.
     """
-    pos, last = np.int64(0), np.int64(-1)
+    pos, last = np.int64(0), np.int64(-1)  # -1: no record was written
     i = span[0]
     while i < span[1]:
         row = rows[i]
@@ -286,6 +296,7 @@ def encode(
             i += 1
             continue
         size = np.int64(row["record_size"])
+        # a file must keep room for the blank record that ends it
         if size + BLANK_BYTES > file_left - pos or pos + size > out.size:
             break
         queue = arrays.queues[row["queue_slot"]]
@@ -330,33 +341,35 @@ def count_by_slot(rows: Rows, first: int, end: int, counts: Any, touched: Any) -
 
 @kernel
 def group_units(rows: Rows, first: int, end: int, counts: Any, touched: Any, out: Bytes) -> int:
-    """Write units grouped by queue: block k belongs to slot touched[k, 0].
+    """Write units grouped by queue; return the number of blocks.
 
-    touched: (n, 4) i8: slot, first unit in `out`, its queue offset, end unit in `out`. `counts`
-    is scratch: a zero per slot, zero again afterwards. Returns the number of blocks.
+    Args:
+        counts: Scratch, a zero per slot; zero again afterwards.
+        touched: (n, 4) i8 out, a block per queue: BLOCK_SLOT, first and end unit in `out`
+            (BLOCK_FIRST, BLOCK_END), queue offset of the first (BLOCK_OFFSET).
     """
-    blocks = count_by_slot(rows, first, end, counts, touched[:, 0])
+    blocks = count_by_slot(rows, first, end, counts, touched[:, BLOCK_SLOT])
+    # give every block its room in `out`; counts[slot] then names the block, as -(block + 1)
     at = 0
     for k in range(blocks):
-        slot = touched[k, 0]
-        touched[k, 1] = at
-        touched[k, 2] = -1
+        slot = touched[k, BLOCK_SLOT]
+        touched[k, BLOCK_FIRST] = touched[k, BLOCK_END] = at
+        touched[k, BLOCK_OFFSET] = NOT_SET
         size = counts[slot]
         counts[slot] = -(k + 1)
         at += size
-        touched[k, 3] = touched[k, 1]
     for i in range(first, end):
         row = rows[i]
         if row["status"] != 0 or not takes_queue_offset(row["sys_flag"]):
             continue
         k = -counts[row["queue_slot"]] - 1
-        if touched[k, 2] < 0:
-            touched[k, 2] = row["queue_offset"]
-        pos = touched[k, 3] * 20
-        put_i8(out, pos, row["phys_offset"])
-        put_i4(out, pos + 8, row["record_size"])
-        put_i8(out, pos + 12, row["tags_code"])
-        touched[k, 3] += 1
+        if touched[k, BLOCK_OFFSET] == NOT_SET:
+            touched[k, BLOCK_OFFSET] = row["queue_offset"]
+        pos = touched[k, BLOCK_END] * UNIT_BYTES
+        put_i8(out, pos + UNIT_AT.phys_offset, row["phys_offset"])
+        put_i4(out, pos + UNIT_AT.size, row["record_size"])
+        put_i8(out, pos + UNIT_AT.tags_code, row["tags_code"])
+        touched[k, BLOCK_END] += 1
     for k in range(blocks):
-        counts[touched[k, 0]] = 0
+        counts[touched[k, BLOCK_SLOT]] = 0
     return blocks

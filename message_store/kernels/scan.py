@@ -1,6 +1,6 @@
-"""Walk over log bytes: checks every record and returns its columns.
+"""Walk over log bytes: check every record and return its columns.
 
-Also the small readers that pulls and deliveries need: gather records, read one column.
+Also the small readers of pulls and deliveries: copy records, decode queue units.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import find_tags_and_level
 from message_store.kernels.topics import find_topic
 from message_store.layout import (
+    BLANK_BYTES,
+    CRC_MASK,
     DAMAGE_BODY_CRC,
+    IPV6_EXTRA_BYTES,
     MAGIC_BLANK,
     MAGIC_V1,
     MAGIC_V2,
+    RECORD_AT,
+    RECORD_FIXED_BYTES,
+    RECORD_HEAD_BYTES,
     SYS_BORN_IPV6,
     SYS_STORE_IPV6,
+    TOPIC_BYTES_V1_MAX,
+    UNIT_AT,
+    UNIT_BYTES,
 )
 from message_store.queues.topic_table import TopicArrays
 
@@ -34,27 +43,30 @@ Rows = npt.NDArray[Any]
 @kernel
 def read_frame(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> int:
     """Fill the positional columns of `row`; return the record's size, or a STOP_* as -1 - STOP."""
-    if end - pos < 8:
+    if end - pos < BLANK_BYTES:
         return -1 - STOP_INVALID
-    size = get_i4(data, pos)
-    magic = get_i4(data, pos + 4)
+    size = get_i4(data, pos + RECORD_AT.total_size)
+    magic = get_i4(data, pos + RECORD_AT.magic)
     if magic == MAGIC_BLANK and size > 0:
         return -1 - STOP_BLANK
-    wide = 1 if magic == MAGIC_V2 else 0
-    if (magic != MAGIC_V1 and wide == 0) or size < 91 + wide or size > end - pos:
+    wide = 1 if magic == MAGIC_V2 else 0  # the second byte of the topic's length
+    fixed = RECORD_FIXED_BYTES + wide
+    if (magic != MAGIC_V1 and wide == 0) or size < fixed or size > end - pos:
         return -1 - STOP_INVALID
-    sys_flag = get_i4(data, pos + 36)
-    born_extra = 12 if sys_flag & SYS_BORN_IPV6 else 0
-    extra = born_extra + (12 if sys_flag & SYS_STORE_IPV6 else 0)
-    if size < 91 + wide + extra or get_i8(data, pos + 28) != log_offset:
+    # an IPv6 host moves every field after it
+    sys_flag = get_i4(data, pos + RECORD_AT.sys_flag)
+    born_extra = IPV6_EXTRA_BYTES if sys_flag & SYS_BORN_IPV6 else 0
+    extra = born_extra + (IPV6_EXTRA_BYTES if sys_flag & SYS_STORE_IPV6 else 0)
+    if size < fixed + extra or get_i8(data, pos + RECORD_AT.phys_offset) != log_offset:
         return -1 - STOP_INVALID
-    body_len = get_i4(data, pos + 84 + extra)
-    if body_len < 0 or 91 + wide + extra + body_len > size:
+    # each length is compared with the record's size before it is followed
+    body_len = get_i4(data, pos + RECORD_AT.body_len + extra)
+    if body_len < 0 or fixed + extra + body_len > size:
         return -1 - STOP_INVALID
-    at = 88 + extra + body_len
+    at = RECORD_HEAD_BYTES + extra + body_len
     topic_len = get_i2(data, pos + at) if wide else np.int64(data[pos + at])
     at += 1 + wide
-    if topic_len < 1 or (wide == 0 and topic_len > 127) or at + topic_len + 2 > size:
+    if topic_len < 1 or (wide == 0 and topic_len > TOPIC_BYTES_V1_MAX) or at + topic_len + 2 > size:
         return -1 - STOP_INVALID
     prop_len = get_i2(data, pos + at + topic_len)
     if prop_len < 0 or at + topic_len + 2 + prop_len != size:
@@ -62,11 +74,11 @@ def read_frame(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> in
     row["phys_offset"] = log_offset
     row["record_size"] = size
     row["sys_flag"] = sys_flag
-    row["queue_id"] = get_i4(data, pos + 12)
-    row["queue_offset"] = get_i8(data, pos + 20)
-    row["store_ms"] = get_i8(data, pos + 56 + born_extra)
-    row["prepared_offset"] = get_i8(data, pos + 76 + extra)
-    row["body_pos"], row["body_len"] = 88 + extra, body_len
+    row["queue_id"] = get_i4(data, pos + RECORD_AT.queue_id)
+    row["queue_offset"] = get_i8(data, pos + RECORD_AT.queue_offset)
+    row["store_ms"] = get_i8(data, pos + RECORD_AT.store_ms + born_extra)
+    row["prepared_offset"] = get_i8(data, pos + RECORD_AT.prepared_offset + extra)
+    row["body_pos"], row["body_len"] = RECORD_HEAD_BYTES + extra, body_len
     row["topic_pos"], row["topic_len"] = at, topic_len
     row["prop_pos"], row["prop_len"] = at + topic_len + 2, prop_len
     return size
@@ -88,8 +100,8 @@ def walk(
             return n, pos, -1 - size
         row["damage"] = 0
         if check and row["body_len"] > 0:
-            crc = crc32(data, pos + row["body_pos"], row["body_len"]) & 0x7FFFFFFF
-            if crc != get_i4(data, pos + 8):
+            crc = crc32(data, pos + row["body_pos"], row["body_len"]) & CRC_MASK
+            if crc != get_i4(data, pos + RECORD_AT.body_crc):
                 row["damage"] = DAMAGE_BODY_CRC
         row["topic_index"] = find_topic(data, pos + row["topic_pos"], row["topic_len"], arrays)
         tags_hash, level = find_tags_and_level(data, pos + row["prop_pos"], row["prop_len"])
@@ -127,13 +139,14 @@ def copy_ranges(data: Bytes, units: Rows, base: int, out: Bytes) -> None:
 def read_units(block: Bytes, out: Rows) -> int:
     """Decode consume queue units until one is empty (size <= 0); return how many."""
     for i in range(out.size):
-        size = get_i4(block, i * 20 + 8)
-        phys = get_i8(block, i * 20)
+        at = i * UNIT_BYTES
+        size = get_i4(block, at + UNIT_AT.size)
+        phys = get_i8(block, at + UNIT_AT.phys_offset)
         if size <= 0 or phys < 0:
             return i
         out[i]["phys_offset"] = phys
         out[i]["size"] = size
-        out[i]["tags_code"] = get_i8(block, i * 20 + 12)
+        out[i]["tags_code"] = get_i8(block, at + UNIT_AT.tags_code)
     return out.size
 
 
@@ -141,6 +154,7 @@ def read_units(block: Bytes, out: Rows) -> int:
 def valid_units(block: Bytes, count: int) -> int:
     """Return how many leading units of `block` are valid."""
     for i in range(count):
-        if get_i4(block, i * 20 + 8) <= 0 or get_i8(block, i * 20) < 0:
+        at = i * UNIT_BYTES
+        if get_i4(block, at + UNIT_AT.size) <= 0 or get_i8(block, at + UNIT_AT.phys_offset) < 0:
             return i
     return count

@@ -16,6 +16,14 @@ from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import load_u8
 from message_store.kernels.properties import equals, find_tags_and_level
 from message_store.kernels.scan import read_frame
+from message_store.layout import (
+    INDEX_HEADER_BYTES,
+    INDEX_SLOT_BYTES,
+    ITEM_AT,
+    ITEM_BYTES,
+    RECORD_AT,
+    RECORD_FIXED_BYTES,
+)
 
 Rows = npt.NDArray[Any]
 Codes = npt.NDArray[np.uint8]
@@ -32,8 +40,8 @@ def find_record(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> i
 
     `log_offset` is the log offset of data[0]; a record must name its own.
     """
-    while pos + 91 <= end:
-        if load_u8(data, np.int64(pos + 4)) == 0:  # eight starts without a magic
+    while pos + RECORD_FIXED_BYTES <= end:
+        if load_u8(data, np.int64(pos + RECORD_AT.magic)) == 0:  # eight starts without a magic
             pos += 8
             continue
         magic = data[pos + 4] == 0xDA and data[pos + 5] == 0xA3 and data[pos + 6] == 0x20
@@ -118,18 +126,18 @@ def mark_chains(file: Bytes, slot_count: int, item_count: int, reached: Codes) -
     Args:
         file: (n,) u1, an index file. reached: (item_count,) zeros.
     """
-    items = 40 + slot_count * 4
+    items = INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES
     used = 0
     for slot in range(slot_count):
-        index = get_i4(file, 40 + slot * 4)
+        index = get_i4(file, INDEX_HEADER_BYTES + slot * INDEX_SLOT_BYTES)
         used += 1 if index > 0 else 0
         while 0 < index < item_count:
-            at = items + index * 20
-            key_hash = get_i4(file, at)
+            at = items + index * ITEM_BYTES
+            key_hash = get_i4(file, at + ITEM_AT.key_hash)
             if key_hash < 0 or key_hash % slot_count != slot:
                 break
             reached[index] = 1
-            previous = get_i4(file, at + 16)
+            previous = get_i4(file, at + ITEM_AT.prev_index)
             if previous >= index:
                 break
             index = previous
@@ -139,9 +147,9 @@ def mark_chains(file: Bytes, slot_count: int, item_count: int, reached: Codes) -
 @kernel
 def read_items(file: Bytes, slot_count: int, first: int, begin_ms: int, out: Rows) -> None:
     """Fill (n,) KEYED from the items first, first + 1, ... of an index file."""
-    at = 40 + slot_count * 4 + first * 20
+    at = INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES + first * ITEM_BYTES
     for i in range(out.size):
-        out[i]["key_hash"] = get_i4(file, at)
-        out[i]["phys_offset"] = get_i8(file, at + 4)
-        out[i]["store_ms"] = begin_ms + get_i4(file, at + 12) * 1_000
-        at += 20
+        out[i]["key_hash"] = get_i4(file, at + ITEM_AT.key_hash)
+        out[i]["phys_offset"] = get_i8(file, at + ITEM_AT.phys_offset)
+        out[i]["store_ms"] = begin_ms + get_i4(file, at + ITEM_AT.time_diff_s) * 1_000
+        at += ITEM_BYTES

@@ -13,7 +13,6 @@ from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.log.properties import decode_properties
 
-CRC_MASK = 0x7FFF_FFFF
 Host = tuple[bytes, int]
 
 
@@ -111,7 +110,7 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
     )
     if data.at != total_size:
         raise data.fault(f"its fields end at byte {data.at} of {total_size}")
-    if check_crc and record.body and zlib.crc32(record.body) & CRC_MASK != record.body_crc:
+    if check_crc and record.body and zlib.crc32(record.body) & layout.CRC_MASK != record.body_crc:
         raise data.fault("the body does not match its CRC")
     return record
 
@@ -163,7 +162,7 @@ def encode_record(
     wide = len(name) > layout.TOPIC_BYTES_V1_MAX
     after_magic = b"".join(
         [
-            _number(zlib.crc32(body) & CRC_MASK, 4),
+            _number(zlib.crc32(body) & layout.CRC_MASK, 4),
             _number(queue_id, 4),
             _number(flag, 4),
             _number(queue_offset, 8),

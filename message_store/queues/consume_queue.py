@@ -21,10 +21,9 @@ import numpy.typing as npt
 from message_store.descriptors import is_out_of_descriptors
 from message_store.errors import CorruptStore
 from message_store.kernels import scan
-from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT
+from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 from message_store.log.zeroing import whole_size, zero_range
 
-UNIT_BYTES = CQ_UNIT.itemsize
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
 NAME_DIGITS = 20
 OPEN_FILES_MAX = 768

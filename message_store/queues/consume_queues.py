@@ -16,7 +16,8 @@ import numpy.typing as npt
 from message_store.errors import CorruptStore
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
-from message_store.queues.consume_queue import UNIT_BYTES, ConsumeQueue, FileCache
+from message_store.layout import UNIT_BYTES
+from message_store.queues.consume_queue import ConsumeQueue, FileCache
 from message_store.queues.deleted_topics import Deletions
 from message_store.queues.lost_queues import LostQueues
 from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX, TopicTable

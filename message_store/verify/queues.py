@@ -18,7 +18,7 @@ import numpy.typing as npt
 from message_store import layout
 from message_store.kernels import scan
 from message_store.kernels import verify as kernels
-from message_store.queues.consume_queue import PRE_BLANK_SIZE, UNIT_BYTES
+from message_store.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from message_store.verify.files import Piece, map_row, overlapping
 from message_store.verify.log import LogFacts, QueueCount, has_unit, queue_keys
 from message_store.verify.report import Progress, Report

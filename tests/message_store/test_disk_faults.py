@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from message_store.layout import PRE_BLANK_SIZE
 from message_store.log.batch import PutBatch
-from message_store.queues.consume_queue import PRE_BLANK_SIZE
 from message_store.recovery.checkpoint import Checkpoint
 from message_store.store import MessageStore
 from message_store.topic_removal import remove_topic

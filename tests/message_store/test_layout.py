@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from message_store import layout
-from message_store.queues.consume_queue import PRE_BLANK_SIZE
+from message_store.layout import PRE_BLANK_SIZE
 from message_store.text import decode_offset_id, encode_offset_id, java_hash
 
 T0 = 1_700_000_000_000

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from message_store import layout
-from message_store.queues.consume_queue import UNIT_BYTES, ConsumeQueue, FileCache
+from message_store.layout import UNIT_BYTES
+from message_store.queues.consume_queue import ConsumeQueue, FileCache
 
 FILE_UNITS = 10
 
