@@ -118,7 +118,7 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
 def _magic(fields: _Fields) -> int:
     magic = fields.number("magic", 4)
     if magic not in (layout.MAGIC_V1, layout.MAGIC_V2):
-        raise fields.fault(f"magic 0x{magic & 0xFFFFFFFF:08X} is not that of a record")
+        raise fields.fault(f"magic 0x{magic & 0xFFFFFFFF:08X} is not a record's")
     return magic
 
 
