@@ -19,6 +19,7 @@ from message_store.index.key_search import newest_in_tail
 from message_store.kernels import scan
 from message_store.log.commit_log import CommitLog
 from message_store.log.flusher import Flusher
+from message_store.log.frames import frame_at, topic_of
 from message_store.log.page_guard import PAGE_BYTES
 from message_store.log.record import Record, decode_record
 from message_store.log.unreadable import READS_MAX
@@ -134,24 +135,16 @@ class StoreReader:
 
     def is_queued(self, phys_offset: int) -> bool:
         """Return whether the unit of a record's own queue and queue offset points at it."""
-        try:
-            file = self.log.file_of(phys_offset)
-        except RecordUnreadable:
+        row = frame_at(self.log, phys_offset)
+        if row is None:
             return False
-        row = np.zeros(1, layout.SCANNED)
-        pos, end = phys_offset - file.base, min(file.size, self.log.end - file.base)
-        size = scan.read_frame(file.data, pos, end, phys_offset, row[0])
-        if size < 0:
-            return False
-        found = row[0]
-        start = pos + int(found["topic_pos"])
-        name = file.data[start : start + int(found["topic_len"])].tobytes()
-        topic = name.decode("utf-8", "replace")
-        units = self.units(topic, int(found["queue_id"]), int(found["queue_offset"]), 1)
+        file = self.log.file_of(phys_offset)
+        topic = topic_of(file.data, file.base, row)
+        units = self.units(topic, int(row["queue_id"]), int(row["queue_offset"]), 1)
         return bool(
             units.size
             and units["phys_offset"][0] == phys_offset
-            and units["size"][0] == found["record_size"]
+            and units["size"][0] == row["record_size"]
         )
 
     def gather(self, units: npt.NDArray[Any]) -> bytes:
@@ -201,14 +194,8 @@ class StoreReader:
 
     def store_ms(self, phys_offset: int) -> int:
         """Return the store timestamp of the record at `phys_offset`, -1 if it is gone."""
-        row = np.zeros(1, layout.SCANNED)
-        try:
-            file = self.log.file_of(phys_offset)
-        except RecordUnreadable:
-            return -1
-        pos = phys_offset - file.base
-        size = scan.read_frame(file.data, pos, file.size, phys_offset, row[0])
-        return int(row[0]["store_ms"]) if size > 0 else -1
+        row = frame_at(self.log, phys_offset)
+        return int(row["store_ms"]) if row is not None else -1
 
     def search_offset(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
         """Return the first queue offset stored at or after `time_ms` (the end if none).

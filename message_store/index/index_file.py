@@ -32,12 +32,13 @@ from message_store import layout
 from message_store.clock import Clock
 from message_store.config import StoreConfig
 from message_store.descriptors import DescriptorReserve
-from message_store.errors import CorruptStore, RecordUnreadable, StoreError
+from message_store.errors import CorruptStore, StoreError
 from message_store.kernels import index as kernels
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
 from message_store.layout import INDEX_HEADER, INDEX_ITEM, packer
 from message_store.log.commit_log import CommitLog, LogFile
+from message_store.log.frames import frame_at
 from message_store.log.page_guard import GuardedMap
 from message_store.recovery.checkpoint import Checkpoint
 from message_store.text import index_hash
@@ -278,13 +279,8 @@ class IndexService:
         if newest.is_full or newest.is_empty:  # some of the record's keys may have found no room
             self._indexed = (record, self._keys_indexed(record))
             return record
-        try:
-            file = self._log.file_of(record)
-        except RecordUnreadable:
-            return record
-        pos = record - file.base
-        size = scan.read_frame(file.data, pos, file.size, record, self._scratch[0])
-        return record + max(int(size), 0)
+        row = frame_at(self._log, record)
+        return record + (int(row["record_size"]) if row is not None else 0)
 
     def _keys_indexed(self, record: int) -> int:
         count = 0

@@ -23,9 +23,8 @@ from message_store.errors import StoreError
 from message_store.index.index_file import BATCH_KEYS, IndexFile, IndexService
 from message_store.kernels import index as index_kernels
 from message_store.kernels import keys as kernels
-from message_store.kernels import scan
-from message_store.kernels.verify import find_record
-from message_store.log.commit_log import CommitLog
+from message_store.log.commit_log import CommitLog, LogFile
+from message_store.log.frames import Chunk, read_past_damage
 from message_store.queues.topic_table import TopicTable
 from message_store.text import java_hash
 
@@ -226,18 +225,13 @@ def _keys_of_log(store: IndexedLog, start: int, end: int) -> Iterator[npt.NDArra
     keyed, scratch = np.zeros(BATCH_KEYS, layout.KEYED), np.zeros(1, layout.SCANNED)
     for file in list(store.log.files):
         pos, stop_at = max(start - file.base, 0), min(end - file.base, file.size)
-        while pos < stop_at:
-            count, after, stop = index_kernels.collect_keys(
-                file.data, pos, stop_at, file.base + pos, scratch, keyed
-            )
-            if count:
-                yield keyed[:count]
-            pos = int(after)
-            if stop == scan.STOP_BLANK:
-                break
-            if stop == scan.STOP_INVALID:
-                found = int(find_record(file.data, pos + 1, stop_at, file.base, scratch[0]))
-                pos = found if found >= 0 else stop_at
+
+        def read_chunk(at: int, file: LogFile = file, stop_at: int = stop_at) -> Chunk:
+            base = file.base + at
+            return index_kernels.collect_keys(file.data, at, stop_at, base, scratch, keyed)
+
+        for count in read_past_damage(file.data, file.base, pos, stop_at, read_chunk):
+            yield keyed[:count]
 
 
 def newest_in_tail(store: IndexedLog, key_hash: int, bytes_max: int) -> list[int]:

@@ -29,6 +29,7 @@ from message_store import layout
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
 from message_store.log.commit_log import BLANK, CommitLog, LogFile
+from message_store.log.frames import frame_at, topic_of
 from message_store.log.record import encode_record
 from message_store.queues.consume_queues import QueueSet
 
@@ -78,21 +79,12 @@ def _gap_to_queued(log: CommitLog, queues: QueueSet, end: int) -> Gap | None:
             return None
         first = min(units, key=lambda unit: int(unit["phys_offset"]))
         at = int(first["phys_offset"])
-        if record_size(log, at) == int(first["size"]):
+        row = frame_at(log, at)
+        if row is not None and row["record_size"] == first["size"]:
             damaged = log.file_of(end)
             return Gap(end, min(at, damaged.base + damaged.size))
         at += 1
     return None
-
-
-def record_size(log: CommitLog, offset: int) -> int:
-    """Return the size of the record at a log offset, 0 if there is none that is whole."""
-    for file in log.files:
-        if file.base <= offset < file.base + file.size:
-            row = np.zeros(1, layout.SCANNED)
-            size = scan.read_frame(file.data, offset - file.base, file.size, offset, row[0])
-            return max(int(size), 0)
-    return 0
 
 
 def _gap_to_found(log: CommitLog, queues: QueueSet, end: int, floor_ms: int) -> Gap | None:
@@ -138,9 +130,7 @@ def _next_in(file: LogFile, pos: int, row: Any) -> int:
 def _belongs(row: Any, file: LogFile, queues: QueueSet, floor_ms: int) -> bool:
     if int(row["store_ms"]) < floor_ms:
         return False
-    pos = int(row["phys_offset"]) - file.base + int(row["topic_pos"])
-    name = file.data[pos : pos + int(row["topic_len"])].tobytes().decode("utf-8", "replace")
-    queue = queues.find(name, int(row["queue_id"]))
+    queue = queues.find(topic_of(file.data, file.base, row), int(row["queue_id"]))
     if queue is None:
         return True
     units = queue.read(int(row["queue_offset"]), 1)

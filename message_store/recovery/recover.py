@@ -34,6 +34,7 @@ from message_store.hooks import TagsCodeRule
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
 from message_store.log.commit_log import CommitLog, LogFile
+from message_store.log.frames import frame_at, topic_of
 from message_store.log.gaps import bridge, find_gap, unreadable_end
 from message_store.queues.consume_queue import is_blank
 from message_store.queues.consume_queues import QueueSet, is_topic_name
@@ -121,11 +122,9 @@ def walk_log(
 def _add_unknown_topics(rows: npt.NDArray[Any], file: LogFile, topics: TopicTable) -> None:
     """Give numbers to topics that the walk met for the first time; -1 stays where none can be."""
     for at in np.flatnonzero(rows["topic_index"] < 0):
-        row = rows[at]
-        pos = int(row["phys_offset"]) - file.base + int(row["topic_pos"])
-        name = file.data[pos : pos + int(row["topic_len"])].tobytes().decode("utf-8", "replace")
+        name = topic_of(file.data, file.base, rows[at])
         if is_topic_name(name):
-            row["topic_index"] = topics.add(name)
+            rows[at]["topic_index"] = topics.add(name)
 
 
 def third_last_file(log: CommitLog) -> int:
@@ -140,11 +139,10 @@ def file_before(log: CommitLog, time_ms: int) -> int:
     between two files makes that one pass records that are younger. Where it was not, both are one.
     Files that begin with no record are passed over: damage must not be what a walk begins with.
     """
-    row = np.zeros(1, layout.SCANNED)
     base = log.files[0].base
     for file in log.files:
-        size = scan.read_frame(file.data, 0, file.size, file.base, row[0])
-        first_ms = int(row[0]["store_ms"]) if size > 0 else 0
+        row = frame_at(log, file.base)
+        first_ms = int(row["store_ms"]) if row is not None else 0
         if first_ms > time_ms:
             break
         if first_ms > 0:  # else it begins with no record, and says nothing
@@ -158,12 +156,11 @@ def record_ends_at(log: CommitLog, record: int, end: int) -> bool:
         return False
     if record < 0:
         return end == log.min_offset
-    for file in log.files:
-        if file.base <= record < file.base + file.size:
-            row = np.zeros(1, layout.SCANNED)
-            size = scan.read_frame(file.data, record - file.base, file.size, record, row[0])
-            return bool(size > 0 and (record + size == end or end == file.base + file.size))
-    return False
+    row = frame_at(log, record)
+    if row is None:
+        return False
+    file = log.file_of(record)
+    return end in (record + int(row["record_size"]), file.base + file.size)
 
 
 def start_of(

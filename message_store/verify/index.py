@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from message_store import layout
 from message_store.kernels import index as index_kernels
-from message_store.kernels import scan
 from message_store.kernels import verify as kernels
+from message_store.log.frames import Chunk, read_past_damage
 from message_store.ranges import is_among
 from message_store.verify.files import Bytes, Piece, map_file, overlapping
 from message_store.verify.log import LogFacts, pieces_of
@@ -263,18 +263,13 @@ class _Keys:
         out = np.zeros(BLOCK_ITEMS, layout.KEYED)
         scratch = np.zeros(1, layout.SCANNED)
         base, end = self.facts.span(piece)
+
+        def read_chunk(at: int) -> Chunk:
+            return index_kernels.collect_keys(piece.data, at, end - base, base + at, scratch, out)
+
         pos = max(start - base, 0)
-        while pos < end - base:
-            count, pos, stop = index_kernels.collect_keys(
-                piece.data, pos, end - base, base + pos, scratch, out
-            )
+        for count in read_past_damage(piece.data, base, pos, end - base, read_chunk):
             yield out[:count]
-            if stop == scan.STOP_BLANK:
-                return
-            if stop == scan.STOP_INVALID:
-                pos = kernels.find_record(piece.data, pos + 1, end - base, base, scratch[0])
-                if pos < 0:
-                    return
 
     def _compare(self, keys: Rows) -> None:
         if not keys.size:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from message_store import layout
 from message_store.kernels import scan
 from message_store.kernels import verify as kernels
+from message_store.log.frames import topic_bytes
 from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
 from message_store.verify.files import OFFSET_MAX, Piece, map_row, used_bytes
 from message_store.verify.report import Progress, Report
@@ -216,12 +217,12 @@ class _Walk:
         topics = self.facts.topics
         for at in np.flatnonzero(rows["topic_index"] < 0):
             row = rows[at]
-            pos = int(row["phys_offset"]) - piece.base + int(row["topic_pos"])
-            name = piece.data[pos : pos + int(row["topic_len"])].tobytes()
+            name = topic_bytes(piece.data, piece.base, row)
             text = name.decode("utf-8", "replace")
             if text.encode() == name and len(name) <= NAME_BYTES_MAX and len(topics) < TOPICS_MAX:
                 row["topic_index"] = topics.add(text)
             else:
+                pos = int(row["phys_offset"]) - piece.base + int(row["topic_pos"])
                 self.report.add(
                     "error", "record-topic", piece.path, pos, f"{text[:80]!r} is no topic name"
                 )

@@ -19,6 +19,7 @@ from message_store import layout
 from message_store.kernels import scan
 from message_store.kernels import verify as kernels
 from message_store.layout import PRE_BLANK_SIZE, UNIT_BYTES
+from message_store.log.frames import Chunk, read_past_damage
 from message_store.verify.files import Piece, map_row, overlapping
 from message_store.verify.log import LogFacts, QueueCount, has_unit, queue_keys
 from message_store.verify.report import Progress, Report
@@ -257,22 +258,17 @@ def find_missing(
     for done, piece in enumerate(facts.pieces):
         progress(MISSING_PHASE, done, len(facts.pieces))
         base, end = facts.span(piece)
-        pos = 0
-        while pos < end - base:
-            count, pos, stop = scan.walk(
-                piece.data, pos, end - base, base + pos, facts.topics.arrays, False, chunk
-            )
+
+        def read_chunk(at: int, piece: Piece = piece, end: int = end) -> Chunk:
+            arrays, size = facts.topics.arrays, end - piece.base
+            return scan.walk(piece.data, at, size, piece.base + at, arrays, False, chunk)
+
+        for count in read_past_damage(piece.data, base, 0, end - base, read_chunk):
             rows = chunk[:count]
             rows = rows[has_unit(rows) & np.isin(queue_keys(rows), wanted)]
             for row, key in zip(rows, queue_keys(rows).tolist(), strict=True):
                 if int(row["phys_offset"]) >= facts.queues[key].start:
                     _report_if_missing(facts, short[key], row, piece, report)
-            if stop == scan.STOP_BLANK:
-                break
-            if stop == scan.STOP_INVALID:
-                pos = kernels.find_record(piece.data, pos + 1, end - base, base, chunk[0])
-                if pos < 0:
-                    break
     progress(MISSING_PHASE, len(facts.pieces), len(facts.pieces))
 
 
