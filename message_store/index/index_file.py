@@ -2,16 +2,16 @@
 
     header 40 B | slots: newest item of each hash | items: hash, offset, seconds, previous item
 
-The index is a fold over the log that runs behind it in a thread of its own: it reads records where
-they lie, a few tens of ms late, so that no send waits for it. Queries catch up first, if little is
-missing. Where it goes on after a restart stands in the newest file's header.
+The index is a projection of the log. A thread of its own reads the log a few tens of ms after the
+appends, so that no send waits for it. Queries catch up first if little is missing. After a restart
+the newest file's header names the log offset to continue at.
 
-The lock is held for one step, a few ms: the event loop asks for keys while an index of hours is
-made anew. Files are read without it (see `kernels.index`). What cannot be right is removed and
-made again, as everything here is in the log too.
+The lock is held for one step, a few ms, so that the event loop can query while a large index is
+rebuilt. Files are read without it (see `kernels.index`). Invalid files are removed and rebuilt from
+the log.
 
 Files are sparse and written through their mapping, but never into a hole: space is allocated first.
-Where the disk has none, the index stays where it is and goes on by itself when there is room.
+On a full disk the index pauses, and continues by itself when there is room.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ HEADER = packer(INDEX_HEADER)
 NAME_FORMAT = "%Y%m%d%H%M%S"
 NAME_DIGITS = 17  # and three of milliseconds
 PAUSE_S = 0.03  # between two steps of the thread: small enough to query, large enough to batch
-BATCH_KEYS = kernels.KEYS_PER_RECORD_MAX + 8_192  # a step takes as long as these do
+BATCH_KEYS = kernels.KEYS_PER_RECORD_MAX + 8_192  # indexed in one step
 ALLOCATE_BYTES = 1 << 20  # of items, at once
 CATCH_UP_BYTES_MAX = 4 << 20  # of the log, while a query waits
-STOP_BYTES_MAX = 256 << 20  # of the log, while the store closes; the next start does the rest
+STOP_BYTES_MAX = 256 << 20  # of the log, while the store closes; the next start indexes the rest
 
 
 class IndexFile:
-    """One index file, mapped. `slots` and `items` are its configured sizes.
+    """One mapped index file. `slots` and `items` are its configured sizes.
 
     Attributes:
-        words: (n,) u4, writable: its bytes.
+        words: (n,) u4: The file's bytes, writable.
 
     Raises:
         CorruptStore: It has another size.
@@ -69,7 +69,7 @@ class IndexFile:
         self.path, self.slots, self.items = path, slots, items
         self.size = INDEX_HEADER.itemsize + slots * 4 + items * INDEX_ITEM.itemsize
         self._items_pos = INDEX_HEADER.itemsize + slots * 4
-        self._allocated = 0  # file position before which every byte has its place on the disk
+        self._allocated = 0  # file position up to which blocks are allocated
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
         self._fd = os.open(path, flags, 0o644)
         try:
@@ -93,7 +93,11 @@ class IndexFile:
         self.words: npt.NDArray[np.uint32] = np.frombuffer(self._map, np.uint32)
 
     def _allocate(self, count: int) -> None:
-        """Have the disk keep space for header, slots and the first `count` items, or raise."""
+        """Allocate blocks for header, slots and the first `count` items.
+
+        Raises:
+            OSError: The disk has no room.
+        """
         needed = min(self._items_pos + count * INDEX_ITEM.itemsize, self.size)
         if needed > self._allocated:
             end = min(needed + ALLOCATE_BYTES, self.size)
@@ -127,13 +131,13 @@ class IndexFile:
 
     @property
     def is_sound(self) -> bool:
-        """Whether its header can be right."""
+        """Whether the header is valid."""
         begin_ms, end_ms, begin_phys, end_phys, _, count = self.header
         return min(begin_ms, end_ms, count) >= 0 <= begin_phys <= end_phys and count <= self.items
 
     @property
     def damage(self) -> str:
-        """Why the file cannot be used any more, empty if it can."""
+        """Why the file cannot be used any more; empty if it can."""
         self._pages.look()
         return self._pages.why
 
@@ -147,12 +151,12 @@ class IndexFile:
         return self.header[5] - 1 - number
 
     def inherit(self, previous: IndexFile) -> None:
-        """Start with the end of the file before it, as Apache does."""
+        """Set the header to the end of the file before, as Apache does."""
         _, end_ms, _, end_phys, _, _ = previous.header
         HEADER.pack_into(self._map, 0, end_ms, end_ms, end_phys, end_phys, 0, 1)
 
     def put(self, keys: npt.NDArray[Any]) -> int:
-        """Put (n,) `layout.KEYED` until the file is full; return how many went in, or raise."""
+        """Add (n,) `layout.KEYED` until the file is full; return how many were added."""
         self._allocate(max(self.header[5], 1) + keys.size)
         return int(kernels.put_keys(self.words, self.slots, self.items, keys))
 
@@ -165,7 +169,7 @@ class IndexFile:
     def offsets_of(self, key_hash: int, piece_items: int) -> Iterator[npt.NDArray[np.int64]]:
         """Yield the log offsets of all items with a hash, oldest first, a piece of items a step.
 
-        The way for a hash with many of them: the chain would be followed item by item.
+        For a hash with many items this is faster than to follow its chain.
         """
         start = INDEX_HEADER.itemsize + self.slots * 4
         count = min(self.header[5], self.items)
@@ -213,7 +217,7 @@ class IndexService:
         self._keys = np.zeros(BATCH_KEYS, layout.KEYED)
         self._scratch = np.zeros(1, layout.SCANNED)
         self._sync_failed = False
-        self._paused = False  # for want of room; said once
+        self._paused = False  # the disk is full; logged once
         self.safe_ms = 0
 
     @property
@@ -223,17 +227,17 @@ class IndexService:
 
     @property
     def behind_bytes(self) -> int:
-        """How much of the log is not indexed yet."""
+        """Bytes of the log that are not indexed yet."""
         return max(self._log.end - self._position, 0) if self.enabled else 0
 
     # -- life ---------------------------------------------------------------------------------
 
     def start(self, *, checkpoint: Checkpoint, trusted: bool) -> Self:
-        """Open the files and begin.
+        """Open the files and start the thread.
 
         Args:
-            trusted: what was written before is all there; else, after a power cut, only what
-                the checkpoint knows to be on the disk counts.
+            trusted: All that was written is there; False after a power cut: only files up to the
+                checkpoint's time are used.
         Raises:
             CorruptStore: A file of another size or with a stray name.
         """
@@ -243,7 +247,7 @@ class IndexService:
         self.safe_ms = checkpoint.index_ms
         self._load(None if trusted else checkpoint.index_ms)
         if self._files:
-            self._position = self._behind(self._files[-1])
+            self._position = self._end_of(self._files[-1])
         self._position = min(max(self._position, self._log.min_offset), self._log.end)
         self._thread = threading.Thread(target=self._run, name="index", daemon=True)
         self._thread.start()
@@ -251,7 +255,7 @@ class IndexService:
         return self
 
     def _load(self, safe_ms: int | None) -> None:
-        """Open the files, up to the first that cannot be right: it and all later ones go."""
+        """Open the files up to the first invalid one; remove it and all later ones."""
         slots, items = self._config.index_slots_max, self._config.index_entries_max
         broken = ""
         for path in sorted(self._directory.iterdir()):
@@ -264,17 +268,17 @@ class IndexService:
             if not broken:
                 file = IndexFile(path, slots, items, create=False)
                 if not file.is_sound:
-                    broken = f"its header {file.header} cannot be right"
+                    broken = f"its header {file.header} is invalid"
                 elif safe_ms is not None and file.end_ms > safe_ms:
                     broken = "it was not on the disk when the machine stopped"
                 else:
                     self._files.append(file)
             if broken:
-                logger.warning("%s is removed and made again from the log: %s", path, broken)
+                logger.warning("%s is removed and rebuilt from the log: %s", path, broken)
                 path.unlink()
 
-    def _behind(self, newest: IndexFile) -> int:
-        """Return the log offset to go on at: behind the last record that is indexed wholly."""
+    def _end_of(self, newest: IndexFile) -> int:
+        """Return the log offset to continue at, after the last completely indexed record."""
         record = newest.end_phys
         if newest.is_full or newest.is_empty:  # some of the record's keys may have found no room
             self._indexed = (record, self._keys_indexed(record))
@@ -285,14 +289,14 @@ class IndexService:
     def _keys_indexed(self, record: int) -> int:
         count = 0
         for file in reversed(self._files):
-            held = file.keys_of_last(record)
-            count += held
-            if held == 0 and not file.is_empty:
+            keys = file.keys_of_last(record)
+            count += keys
+            if keys == 0 and not file.is_empty:
                 break
         return count
 
     def stop(self) -> None:
-        """Index what is left (a bounded part of it), sync, end the thread."""
+        """Index up to STOP_BYTES_MAX of what is left, sync, end the thread."""
         if self._thread is None:
             return
         self._stopping.set()
@@ -319,29 +323,31 @@ class IndexService:
             try:
                 if file.path.exists():
                     file.sync()
-            except OSError as error:  # a later sync could succeed without what this one lost
+            except (
+                OSError
+            ) as error:  # a later sync could succeed without the pages that this one lost
                 self._sync_failed = True
                 text = "%s cannot be synced: %s. A power cut costs the index from here on"
                 logger.warning(text, file.path, error)
                 continue
             self.safe_ms = file.end_ms
 
-    # -- the fold -----------------------------------------------------------------------------
+    # -- indexing -----------------------------------------------------------------------------
 
     def notify(self) -> None:
-        """There is something new in the log."""
+        """Wake the thread: the log has grown."""
         if not self._work.is_set():
             self._work.set()
 
     def catch_up(self, *, bytes_max: int = CATCH_UP_BYTES_MAX) -> None:
-        """Index what is in the log now, or the next `bytes_max` of it. Any thread may call it."""
+        """Index the log up to its end, at most `bytes_max` of it. Any thread may call it."""
         if self.enabled:
             target = min(self._log.end, self._position + bytes_max)
             while self._step(target):
                 pass
 
     def _step(self, target: int) -> bool:
-        """Index a few thousand records if `target` is not reached; return whether there were."""
+        """Index a few thousand records before `target`; return whether there were any."""
         with self._lock:
             if self._position >= target:
                 return False
@@ -377,13 +383,13 @@ class IndexService:
             file.path.unlink(missing_ok=True)
         del self._files[at:]
         self._indexed = (0, 0)
-        found = self._behind(self._files[-1]) if self._files else 0
+        found = self._end_of(self._files[-1]) if self._files else 0
         self._position = min(max(found, self._log.min_offset), self._log.end)
         self._work.set()
         return True
 
     def check(self) -> None:
-        """Drop files that could not be read; what was found in them is not complete.
+        """Drop files that cannot be read: results from them are incomplete.
 
         Raises:
             StoreError: There was such a file.
@@ -411,21 +417,21 @@ class IndexService:
         if stop == scan.STOP_BLANK:
             pos = file.size
         elif stop == scan.STOP_INVALID:
-            pos = self._behind_damage(file, int(pos), stop_at)
+            pos = self._after_damage(file, int(pos), stop_at)
         self._position = file.base + int(pos)
         return True
 
-    def _behind_damage(self, file: LogFile, pos: int, end: int) -> int:
-        """Return where records go on: nothing in the log may stop the fold for good."""
+    def _after_damage(self, file: LogFile, pos: int, end: int) -> int:
+        """Return where the records continue, so that damage never stops the index."""
         found = int(find_record(file.data, pos + 1, end, file.base, self._scratch[0]))
         logger.warning(
-            "%s at byte %d: no record; the index goes on at %s",
+            "%s at byte %d: not a record; the index continues at %s",
             file.path, pos, found if found >= 0 else "its end",
         )  # fmt: skip
         return found if found >= 0 else end
 
     def _put(self, keys: npt.NDArray[Any]) -> None:
-        """Put keys; if the disk refuses one, the next piece begins behind the last that went in."""
+        """Add keys; after an error the next piece begins after the last key that was added."""
         if not keys.size:
             return
         record, indexed = self._indexed
@@ -452,7 +458,7 @@ class IndexService:
         self._files.append(file)
 
     def _new_path(self) -> Path:
-        """Return a name of the time now, in local time, that sorts behind all others."""
+        """Return a name from the local time that sorts after all others."""
         now = self._clock.now_ms()
         time = datetime.datetime.fromtimestamp(now / 1_000).astimezone()
         name = f"{time.strftime(NAME_FORMAT)}{now % 1_000:03d}"
@@ -483,10 +489,10 @@ class IndexService:
         return list(dict.fromkeys(found))
 
     def remove_before(self, log_min: int) -> None:
-        """Remove files that know only records that are gone; the newest always stays."""
+        """Remove files whose records are all removed; the newest always stays."""
         gone = []
         with self._lock:
             while len(self._files) > 1 and self._files[0].end_phys < log_min:
                 gone.append(self._files.pop(0))
-        for file in gone:  # takes long: queries must not wait for it
+        for file in gone:  # outside the lock: it takes long
             file.path.unlink(missing_ok=True)

@@ -1,21 +1,21 @@
 """Gaps: damage in the middle of the log, bridged so that later records are kept.
 
-    [record][record][damage]................[record][record]      records go on behind it
+    [record][record][damage]................[record][record]      records follow the damage
     [record][record][a record of no queue  ][record][record]      after the bridge
 
-A broker of Apache cuts the log at the first bytes that are no record, and all acknowledged
-messages behind them with it. Here the damaged bytes are moved to a side file, and in their place
-comes one record of the transaction type ROLLBACK, which no broker puts into a queue or an index:
-so every reader of the log, Apache's too, passes over it.
+Apache's broker cuts the log at the first bytes that are not a record, and all acknowledged messages
+after them with it. DueMQ moves the damaged bytes to a file and writes in their place one record of
+the transaction type ROLLBACK, which no broker puts into a queue or an index: every reader of the
+log, Apache's too, skips it.
 
-Where the records go on is asked of the queues: the first unit that points behind the damage, and at
-a whole record. Bytes are searched for a record only where no queue knows more and the log surely
-went on, or no mark says how far (an Apache store): a body may hold what looks like a record, put
-there by a client, and the end of a log that a power cut tore is the place to find it.
+The queues know where records continue: the first unit that points past the damage, and at a whole
+record. Bytes are searched for a record only where no queue has such a unit and the log is known to
+continue, or no mark limits it (an Apache store): a client may have sent a body that looks like a
+record, and would find it revived at the end of a log that a power cut tore.
 
-Bytes behind the log's true end may be old records that name their own position: Apache cuts
-without zeroing. They are told from damage by their store time (older than the last record) and
-by their place in their queue (another message has it).
+Bytes after the true end of the log may be old records that name their own position, since Apache
+cuts without zeroing. Their store time (older than the last record) and their place in their queue
+(taken by another message) distinguish them from records after damage.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from message_store.log.frames import frame_at, topic_of
 from message_store.log.record import encode_record
 from message_store.queues.consume_queues import QueueSet
 
-TRIES_MAX = 1_000  # records behind the damage that are damaged, too
-SEARCH_BYTES_MAX = 64 << 20  # behind the last record, in its file
+TRIES_MAX = 1_000  # records after the damage that are damaged, too
+SEARCH_BYTES_MAX = 64 << 20  # after the last record, in its file
 BRIDGE_TOPIC = "DUEMQ_DAMAGED_BYTES"
 NO_HOST = (bytes(4), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Log offsets of bytes that are no record, and of the record behind them."""
+    """Log offsets of damaged bytes and of the record after them."""
 
     start: int
     end: int
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Length in bytes."""
         return self.end - self.start
 
 
 def find_gap(
     log: CommitLog, queues: QueueSet, end: int, floor_ms: int, known_end: int | None = None
 ) -> Gap | None:
-    """Return the gap at `end` if records of this log go on behind it.
+    """Return the gap at `end` if records of this log follow it.
 
     Args:
-        end: where the walk over the log stopped.
-        floor_ms: store time of the last record before.
-        known_end: log offset that the log is known to have reached; None: unknown.
+        end: Log offset at which the walk stopped.
+        floor_ms: Store time of the last record before it.
+        known_end: Log offset that the log is known to have reached; None: unknown.
     """
     gap = _gap_to_queued(log, queues, end)
     if gap is not None:
@@ -71,8 +71,8 @@ def find_gap(
 
 
 def _gap_to_queued(log: CommitLog, queues: QueueSet, end: int) -> Gap | None:
-    """Return the gap up to the first whole record that a queue knows behind `end`."""
-    at = end + layout.RECORD_FIXED_BYTES + 1  # what is damaged takes that at least
+    """Return the gap up to the first whole record after `end` that a queue has a unit of."""
+    at = end + layout.RECORD_FIXED_BYTES + 1  # damage is longer than the smallest record
     for _ in range(TRIES_MAX):
         units = [unit for queue in queues.all() if (unit := queue.unit_from(at)) is not None]
         if not units:
@@ -88,7 +88,7 @@ def _gap_to_queued(log: CommitLog, queues: QueueSet, end: int) -> Gap | None:
 
 
 def _gap_to_found(log: CommitLog, queues: QueueSet, end: int, floor_ms: int) -> Gap | None:
-    """Return the gap up to the first bytes behind `end` that look like a record of this log."""
+    """Return the gap up to the first bytes after `end` that look like a record of this log."""
     row = np.zeros(1, layout.SCANNED)
     for at, file in enumerate(log.files):
         if not file.base <= end < file.base + file.size:
@@ -106,10 +106,10 @@ def _gap_to_found(log: CommitLog, queues: QueueSet, end: int, floor_ms: int) -> 
 
 
 def unreadable_end(log: CommitLog, end: int, known_end: int) -> Gap | None:
-    """Return the gap at `end` if the last records of the log cannot be read by the disk.
+    """Return the gap at `end` if the disk cannot read the last records of the log.
 
     Args:
-        known_end: log offset that the log is known to have reached.
+        known_end: Log offset that the log is known to have reached.
     """
     for file in log.files:
         if file.base <= end < file.base + file.size:
@@ -120,7 +120,7 @@ def unreadable_end(log: CommitLog, end: int, known_end: int) -> Gap | None:
 
 
 def _next_in(file: LogFile, pos: int, row: Any) -> int:
-    """Return where the next valid record of a file starts, -1 if there is none near."""
+    """Return where the next valid record of a file starts, -1 without one within the limit."""
     if not file.has_data(pos, pos + SEARCH_BYTES_MAX):
         return -1
     end = min(file.size, pos + SEARCH_BYTES_MAX)
@@ -138,7 +138,7 @@ def _belongs(row: Any, file: LogFile, queues: QueueSet, floor_ms: int) -> bool:
 
 
 def bridge(log: CommitLog, gap: Gap, store_ms: int) -> None:
-    """Save the gap's bytes and write a record of no queue, or the blank of a file's end, there.
+    """Copy the gap's bytes to a file and overwrite them with a ROLLBACK or a blank record.
 
     Raises:
         OSError: The disk refused it.

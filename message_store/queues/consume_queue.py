@@ -1,8 +1,8 @@
 """One consume queue: 20-byte units, position = queue offset x 20 over files of fixed size.
 
-The unit of queue offset n always lies at n x 20, so writing a unit twice changes nothing: that
-makes rebuilding from the log a plain fold. Units before the first record that is known (after
-files were lost) are Apache's pre-blanks (0, 0x7FFFFFFF, 0).
+The unit of queue offset n is always at n x 20, so writing it twice changes nothing, and a rebuild
+replays the log. Units before the first known record (after files were lost) are Apache's
+pre-blanks (0, 0x7FFFFFFF, 0).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FileCache:
     Paths are text: a `Path` takes longer to look up than the read or write that follows.
 
     Args:
-        unreadable: called with a file that the disk cannot read.
+        unreadable: Called with the path of a file that the disk cannot read.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class FileCache:
         self._dirty_lock = threading.Lock()
 
     def get(self, path: str, create_bytes: int = 0) -> int:
-        """Return a descriptor, open for reading and writing; with `create_bytes` make the file.
+        """Return a descriptor for reading and writing; with `create_bytes` create the file.
 
         Raises:
-            FileNotFoundError: It is not there and `create_bytes` is 0.
+            FileNotFoundError: It does not exist and `create_bytes` is 0.
         """
         fd = self._fds.get(path)
         if fd is not None:
@@ -91,7 +91,7 @@ class FileCache:
             ) from error  # fmt: skip
 
     def _with_room(self, open_file: Callable[[], int]) -> int:
-        """Open a file; when no descriptor is left, close the least recently used for it."""
+        """Open a file; without a free descriptor, close the least recently used one first."""
         while True:
             try:
                 return open_file()
@@ -101,7 +101,7 @@ class FileCache:
             os.close(self._fds.popitem(last=False)[1])
 
     def _mark_names(self, directory: str) -> None:
-        """Remember the directories that get new names: a queue's, and for a new one those above."""
+        """Mark the directories that get new names as dirty: the queue's, and those above if new."""
         if not os.path.isdir(directory):
             os.makedirs(directory)
             topic = os.path.dirname(directory)
@@ -110,7 +110,7 @@ class FileCache:
         self.mark_dirty(directory)
 
     def mark_dirty(self, path: str) -> None:
-        """Remember that the file, or a directory for the names in it, must be synced."""
+        """Mark a file, or a directory for the names in it, for the next sync."""
         if path not in self._dirty:
             with self._dirty_lock:
                 self._dirty.add(path)
@@ -138,7 +138,7 @@ def _create(path: str, size: int) -> int:
     """Return the descriptor of a new file of zeros.
 
     Raises:
-        OSError: The disk refused it; there is no such file then, nor one of another size.
+        OSError: The disk refused it; the file does not exist then.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     try:
@@ -154,8 +154,8 @@ class ConsumeQueue:
     """The units of one queue.
 
     Attributes:
-        min_offset: first queue offset whose record still exists.
-        max_offset: one past the last.
+        min_offset: First queue offset whose record still exists.
+        max_offset: One past the last.
     """
 
     def __init__(self, directory: Path, file_bytes: int, files: FileCache) -> None:
@@ -187,7 +187,7 @@ class ConsumeQueue:
         self._paths.pop(base)
 
     def load(self) -> None:
-        """Find the files and the end of the valid units.
+        """Open the files and find the end of the valid units.
 
         Raises:
             CorruptStore: A file of another size or with a stray name.
@@ -241,10 +241,10 @@ class ConsumeQueue:
         return count
 
     def cut_at_hole(self) -> None:
-        """Forget everything behind the first unit that is not there.
+        """Cut the queue at the first unit that is missing.
 
-        After a power cut only: the disk may hold later units and lack earlier ones. The log has
-        the records of all that are forgotten here.
+        For use after a power cut: the disk may have later units and lack earlier ones. The log has
+        the records of all units that are cut.
         """
         for base in self._bases[:-1]:
             valid = self._valid_in(base)
@@ -255,7 +255,7 @@ class ConsumeQueue:
             self._zero_from(self.max_offset)
 
     def _zero_from(self, offset: int) -> None:
-        """Make the units from `offset` on in the last file read as zeros."""
+        """Zero the units from `offset` on in the last file."""
         base = self._bases[-1]
         fd = self._files.get(self._path(base))
         zero_range(fd, max(offset * UNIT_BYTES - base, 0), self.file_bytes)
@@ -268,7 +268,7 @@ class ConsumeQueue:
         """Write units (bytes) from `first_offset` on; the queue may grow, never shrink.
 
         Raises:
-            OSError: The disk is full. The log has the records; recovery writes the units.
+            OSError: The disk is full. The log has the records, so recovery can write the units.
         """
         if self.max_offset < first_offset:
             self._fill_pre_blanks(first_offset)
@@ -294,7 +294,7 @@ class ConsumeQueue:
         return self._files.get(self._write_path, self.file_bytes)
 
     def _fill_pre_blanks(self, end_offset: int) -> None:
-        """Mark the units before `end_offset` in its file (or after the last known) as blank."""
+        """Fill the file of `end_offset` with pre-blanks up to it, from the last known unit on."""
         file_start = end_offset - end_offset % self.file_units
         if self.max_offset < file_start:
             for base in self._bases:
@@ -304,7 +304,7 @@ class ConsumeQueue:
         self.max_offset = start = max(file_start, self.max_offset) if self._bases else file_start
         if end_offset > start:
             self.write(start, memoryview(PRE_BLANK.tobytes() * (end_offset - start)))
-        self.min_offset = first  # blanks are no units
+        self.min_offset = first  # pre-blanks do not count
 
     def read(self, offset: int, count_max: int) -> npt.NDArray[Any]:
         """Return units from `offset` on, (n,) `layout.UNIT`, to the end of that file at most."""
@@ -318,11 +318,11 @@ class ConsumeQueue:
         return out[: scan.read_units(np.frombuffer(block, np.uint8), out)]
 
     def truncate(self, log_end: int) -> None:
-        """Forget the units whose record does not lie wholly before `log_end`."""
+        """Cut the units whose record does not end before `log_end`."""
         self.cut(self.end_before(log_end))
 
     def end_before(self, log_end: int) -> int:
-        """Return the offset after the last unit whose record lies wholly before `log_end`."""
+        """Return the offset after the last unit whose record ends at or before `log_end`."""
         keep, step = self.max_offset, UNITS_BACK_MIN
         while keep > self.min_offset:
             first = max(self.min_offset, (keep - 1) // self.file_units * self.file_units)
@@ -335,7 +335,7 @@ class ConsumeQueue:
         return keep
 
     def cut(self, max_offset: int) -> None:
-        """Forget the units from `max_offset` on."""
+        """Remove the units from `max_offset` on."""
         if max_offset >= self.max_offset:
             return
         pos = max_offset * UNIT_BYTES
@@ -351,7 +351,7 @@ class ConsumeQueue:
             self._remove(self._bases.pop(0))
 
     def blank(self, log_start: int, log_end: int) -> int:
-        """Make pre-blanks of the units that point into log_start..log_end; return how many."""
+        """Replace the units that point into log_start..log_end by pre-blanks; return how many."""
         count = 0
         at = self._first_at(log_start)
         while at < self.max_offset and self._message_from(at)[1] < log_end:
@@ -360,7 +360,7 @@ class ConsumeQueue:
         return count
 
     def _first_at(self, log_offset: int) -> int:
-        """Return the queue offset of the first message that lies at or behind a log offset."""
+        """Return the queue offset of the first message at or after a log offset."""
         low, high = self.min_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -372,14 +372,14 @@ class ConsumeQueue:
         return self._message_from(low)[0]
 
     def unit_from(self, log_offset: int) -> Any | None:
-        """Return the first unit of a message that lies at or behind a log offset, () `UNIT`."""
+        """Return the first unit, () `UNIT`, of a message at or after a log offset."""
         units = self.read(self._first_at(log_offset), 1)
         return units[0] if units.size and not is_blank(units)[0] else None
 
     def _message_from(self, offset: int) -> tuple[int, int]:
-        """Return queue and log offset of the first unit from `offset` on that is no pre-blank.
+        """Return queue and log offset of the first unit from `offset` on that is not a pre-blank.
 
-        If there is none: the end, and a log offset behind everything.
+        Without one: the end of the queue and LONG_MAX.
         """
         while offset < self.max_offset:
             units = self.read(offset, 4_096)
@@ -391,7 +391,7 @@ class ConsumeQueue:
         return self.max_offset, LONG_MAX
 
     def forget(self) -> None:
-        """Begin anew: the files of this queue are no longer in its directory."""
+        """Start empty: the files of this queue are no longer in its directory."""
         for base in self._bases:
             self._files.drop(self._path(base))
         self._bases.clear()
@@ -400,14 +400,14 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = 0
 
     def discard(self) -> None:
-        """Remove the files; the queue is to be written again from the log."""
+        """Remove the files; the queue will be rebuilt from the log."""
         while self._bases:
             self._drop_last()
         self.min_offset = self.max_offset = 0
 
 
 def is_blank(units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which units are pre-blanks, that is no messages."""
+    """Return which units are pre-blanks, which stand for no message."""
     return np.asarray(
         (units["phys_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0)
     )

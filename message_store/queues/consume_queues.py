@@ -24,8 +24,7 @@ from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX, TopicTa
 
 logger = logging.getLogger(__name__)
 QUEUE_ID_DIGITS_MAX = 9
-BACKLOG_BLOCKS_MAX = 100_000
-REMOVED = "removed"  # beside the queues: files of removed topics, until they are erased
+REMOVED = "removed"  # directory of removed topics' files until they are erased
 
 
 class QueueSet:
@@ -42,7 +41,7 @@ class QueueSet:
         self.lost = LostQueues(directory.parent / "config" / "unreadableQueues")
         self.files = FileCache(unreadable=self.lost.add)
         self._by_slot: list[ConsumeQueue] = []
-        self._by_name: dict[tuple[str, int], ConsumeQueue] = {}  # those that were asked for
+        self._by_name: dict[tuple[str, int], ConsumeQueue] = {}  # cache of `find`
         self._counts = np.zeros(1024, np.int32)
         self._touched = np.zeros((1024, 4), np.int64)
         self._units = np.zeros(1024 * UNIT_BYTES, np.uint8)
@@ -76,7 +75,7 @@ class QueueSet:
             self._discard(queue, name)
 
     def until_readable(self, work: Callable[[], None]) -> None:
-        """Do work that reads queues, again without the files of those that cannot be read.
+        """Run work that reads queues; repeat it without the files of unreadable queues.
 
         Raises:
             CorruptStore: Something else is wrong.
@@ -101,12 +100,12 @@ class QueueSet:
         return found
 
     def _discard(self, queue: ConsumeQueue, name: str) -> None:
-        logger.warning("queue %s cannot be read: it is written again from the log", name)
+        logger.warning("queue %s cannot be read: it is rebuilt from the log", name)
         queue.discard()
         self._discarded.add(name)
 
     def number_slots(self) -> None:
-        """Continue every queue behind its last unit."""
+        """Continue the numbers of every queue after its last unit."""
         for slot, queue in enumerate(self._by_slot):
             self.topics.set_next_offset(slot, queue.max_offset)
 
@@ -138,7 +137,7 @@ class QueueSet:
         """Write the units of rows[first:end], grouped by queue.
 
         Raises:
-            OSError: The disk refused a write; the units wait in the backlog.
+            OSError: The disk refused a write; the units are in the backlog.
         """
         self._grow(end - first)
         if self._group_units is None:  # rows are always as PutBatch makes them
@@ -163,19 +162,19 @@ class QueueSet:
 
     @property
     def ends_sum(self) -> int:
-        """The sum of all queues' ends: how many messages were ever numbered."""
+        """The sum of all queues' ends: the number of messages that were ever numbered."""
         return int(self.topics.arrays.queues["next_offset"].sum())
 
     @property
     def behind(self) -> bool:
-        """Whether units wait for room on the disk."""
+        """Whether the backlog has units, because the disk was full."""
         return bool(self._backlog)
 
     def catch_up(self) -> None:
         """Write the backlog.
 
         Raises:
-            OSError: Still no room; what could be written is written.
+            OSError: The disk is still full; part of the backlog may be written.
         """
         while self._backlog:
             slot, first_offset, block = self._backlog[0]
@@ -190,17 +189,17 @@ class QueueSet:
             self._counts = np.zeros(self.topics.queue_count * 2, np.int32)
 
     def truncate(self, log_end: int) -> None:
-        """Forget units of records that the log does not hold."""
+        """Cut units of records that the log does not have."""
         for queue in self.all():
             queue.truncate(log_end)
 
     def cut_at_holes(self) -> None:
-        """Forget what lies behind units that a power cut took."""
+        """Cut every queue at the first unit that a power cut lost."""
         for queue in self.all():
             queue.cut_at_hole()
 
     def correct_min(self, log_min: int) -> None:
-        """Forget units of records that retention removed."""
+        """Remove units of records that retention removed."""
         for queue in self.all():
             queue.correct_min(log_min)
 

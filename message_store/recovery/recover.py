@@ -1,23 +1,23 @@
-"""Recovery: finds the end of the log and brings every queue up to it.
+"""Recovery: find the end of the log and bring every queue up to it.
 
     start ------------------ walk, record by record ------------------> end
       |                                                                  |
-      where the queues are known to be complete          the first bytes that are no record
+      queues are known to be complete up to here       the first bytes that are not a record
 
-Everything but the log is a fold over it: each record found is written into its queue again at
-queue offset x 20, which changes nothing where the unit was there already.
+Everything but the log is a projection of it: each record found is written into its queue again at
+queue offset x 20, which changes nothing where the unit exists.
 
-Where the walk may start, in this order:
-    1. our recovery mark, if the record it names still ends where it says; after a clean stop all
-       that was written counts, after a kill or a power cut only what was synced (a sync may have
-       failed before the kill: `write_again`);
-    2. Apache's way: after a clean stop the third-last file; after a crash the newest file that
-       neither begins with a record younger than the checkpoint's smaller timestamp nor lies behind
-       one that does; but never behind the last record that has a unit, so that removed queues
-       come back.
-Unlike Apache a record must name its own position (a stale one is never revived), a record with a
-bad body CRC does not end the log, nor does damage with records behind it (`gaps`), and bytes cut
-off the end are kept in a file.
+The walk starts at the first of these that is known:
+    1. our recovery mark, if the record it names still ends where the mark has it; after a clean
+       stop all that was written counts, after a kill or a power cut only what was synced (a sync
+       may have failed before the kill: `write_again`);
+    2. Apache's rule: after a clean stop the third-last file; after a crash the newest file that
+       neither begins with a record younger than the checkpoint's smaller timestamp nor comes after
+       one that does; but never after the last record that has a unit, so that removed queues are
+       rebuilt.
+Unlike in Apache's broker, a record must name its own position (a stale record is never revived), a
+record with a bad body CRC does not end the log, nor does damage that records follow (`gaps`), and
+the bytes that are cut off the end are kept in a file.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ class Recovered:
     last_store_ms: int = 0
     records: int = 0
     damaged: list[int] = field(default_factory=list)  # the body does not match its CRC
-    homeless: list[int] = field(default_factory=list)  # the header names no possible queue
-    bridged: list[int] = field(default_factory=list)  # damage with records behind it
+    homeless: list[int] = field(default_factory=list)  # the header names an impossible queue
+    bridged: list[int] = field(default_factory=list)  # damage that records follow
     cut_bytes: int = 0
-    gaps: int = 0  # queues that ended before the first of their records that was met
+    gaps: int = 0  # queues that ended before the first of their records in the walk
 
     def advance(self, row: Any) -> None:
-        """Take a record as the last one."""
+        """Make a record the last one."""
         self.last_record = int(row["phys_offset"])
         self.last_store_ms = int(row["store_ms"])
         self.end = self.last_record + int(row["record_size"])
@@ -84,11 +84,11 @@ def walk_log(
 ) -> Iterator[npt.NDArray[Any]]:
     """Yield chunks of (n,) `layout.SCANNED` for the records in start..end, in log order.
 
-    Stops at the first bytes that are no record. A chunk is reused: copy what must be kept.
+    Stop at the first bytes that are not a record. A chunk is reused: copy what must be kept.
 
     Args:
-        past_damage: go on with the next record instead, as all up to `end` was written.
-        count: records in a chunk, at most.
+        past_damage: Continue at the next record instead: all bytes up to `end` were written.
+        count: Maximum records of a chunk.
     """
     chunk = np.zeros(count, layout.SCANNED)
     for file in log.files:
@@ -120,7 +120,7 @@ def walk_log(
 
 
 def _add_unknown_topics(rows: npt.NDArray[Any], file: LogFile, topics: TopicTable) -> None:
-    """Give numbers to topics that the walk met for the first time; -1 stays where none can be."""
+    """Number the topics that are new in the walk; an invalid name keeps -1."""
     for at in np.flatnonzero(rows["topic_index"] < 0):
         name = topic_of(file.data, file.base, rows[at])
         if is_topic_name(name):
@@ -135,9 +135,9 @@ def third_last_file(log: CommitLog) -> int:
 def file_before(log: CommitLog, time_ms: int) -> int:
     """Return the base of the last file up to which no file begins with a record after `time_ms`.
 
-    Apache takes the newest file that begins at or before `time_ms`; a clock that was set back
-    between two files makes that one pass records that are younger. Where it was not, both are one.
-    Files that begin with no record are passed over: damage must not be what a walk begins with.
+    Apache takes the newest file that begins at or before `time_ms`; after a clock was set back
+    between two files, that file comes after younger records. Without such a step both rules agree.
+    Files that do not begin with a record are skipped: a walk must not begin with damage.
     """
     base = log.files[0].base
     for file in log.files:
@@ -145,7 +145,7 @@ def file_before(log: CommitLog, time_ms: int) -> int:
         first_ms = int(row["store_ms"]) if row is not None else 0
         if first_ms > time_ms:
             break
-        if first_ms > 0:  # else it begins with no record, and says nothing
+        if first_ms > 0:  # else it does not begin with a record
             base = file.base
     return base
 
@@ -172,7 +172,7 @@ def start_of(
     *,
     crashed: bool,
 ) -> tuple[int, int]:
-    """Return where the walk may start, and the last record before, -1 if that is not known."""
+    """Return where the walk may start, and the record before it, -1 if that is unknown."""
     if not log.files:
         return 0, -1
     point = mark.point(clean=not crashed)
@@ -185,11 +185,11 @@ def start_of(
         )
         return log.min_offset, -1
     start = file_before(log, checkpoint.min_timestamp_ms) if crashed else third_last_file(log)
-    return min(start, queues_reach(log, queues)), -1
+    return min(start, queued_end(log, queues)), -1
 
 
-def queues_reach(log: CommitLog, queues: QueueSet) -> int:
-    """Return the log offset behind the last record that has a unit in its queue."""
+def queued_end(log: CommitLog, queues: QueueSet) -> int:
+    """Return the log offset after the last record that has a unit in its queue."""
     reach = log.min_offset
     for queue in queues.all():
         last = queue.read(queue.max_offset - 1, 1)
@@ -210,41 +210,43 @@ def recover(
     torn_from: int | None = None,
     known_end: int | None = None,
 ) -> Recovered:
-    """Walk from `start`, write every unit, cut log and queues behind the last good record.
+    """Walk from `start`, write every unit, cut log and queues after the last good record.
 
-    Where a queue ends before the first record met, units were lost: then the walk starts again
+    A queue that ends before its first record in the walk has lost units: then the walk starts again
     at the first record that exists.
 
     Args:
-        torn_from: after a power cut, what behind this log offset does not match its CRC was never
-            written wholly: it is no record (a delivery among such is made again).
-        known_end: log offset that the log is known to have reached: what cannot be read before it
-            is bridged, as queue offsets there were given away. None: unknown.
+        torn_from: Log offset after which a record that does not match its CRC ends the log: after
+            a power cut it was never written completely.
+        known_end: Log offset that the log is known to have reached: unreadable bytes before it
+            are bridged, as their queue offsets were assigned. None: unknown.
     """
     found = Recovered(start=start, end=start, torn_from=torn_from)
-    _fold(log, queues, rules, found)
+    _replay(log, queues, rules, found)
     if found.gaps and start > log.min_offset:
         notice(
             f"{found.gaps} consume queues lack units of records before {start}: all queues are "
             f"written again from the log"
         )
         found = Recovered(start=log.min_offset, end=log.min_offset, torn_from=torn_from)
-        _fold(log, queues, rules, found)
+        _replay(log, queues, rules, found)
     _bridge_gaps(log, queues, rules, found, known_end, notice)
     found.end = _skip_blank(log, found.end)
-    _tell(found.damaged, "the body's CRC does not match; the record was kept", notice)
-    _tell(found.homeless, "topic, queue or queue offset cannot be; it is in no queue", notice)
+    _report_offsets(found.damaged, "the body's CRC does not match; the record was kept", notice)
+    _report_offsets(
+        found.homeless, "topic, queue or queue offset cannot be; it is in no queue", notice
+    )
     found.cut_bytes = _save_tail(log, found.end, notice)
     log.truncate(found.end)
     queues.truncate(found.end)
     if found.records:
-        _cut_strangers(log, queues, found.start)
+        _cut_void_units(log, queues, found.start)
     queues.number_slots()
     return found
 
 
 def _claimed_end(queues: QueueSet) -> int:
-    """Return the log offset behind the last record that a queue's last unit points at."""
+    """Return the highest log offset at which a record of a queue's last unit ends."""
     claimed = 0
     for queue in queues.all():
         last = queue.read(queue.max_offset - 1, 1)
@@ -254,10 +256,10 @@ def _claimed_end(queues: QueueSet) -> int:
 
 
 def write_again(log: CommitLog, start: int, end: int) -> None:
-    """Write the log's bytes from `start` to `end` over themselves, so that the next sync has them.
+    """Write the log's bytes from `start` to `end` over themselves for the next sync.
 
-    After a failed sync Linux calls pages clean that the disk never got: a later sync succeeds
-    without them, and a start would trust what only the page cache holds.
+    After a failed sync Linux marks pages clean that the disk never received: a later sync succeeds
+    without them, and a start would trust bytes that exist only in the page cache.
 
     Raises:
         OSError: The disk refused it.
@@ -271,7 +273,7 @@ def write_again(log: CommitLog, start: int, end: int) -> None:
 
 
 def _readable(log: CommitLog, file: LogFile, low: int, high: int) -> list[tuple[int, bytes]]:
-    """Return what can be read of a file, as log offset and bytes; zeros of a lost page are none."""
+    """Return the readable pieces of a file as log offset and bytes, without zeroed pages."""
     reading = log.unreadable.reading()
     while True:
         data = file.data[low - file.base : high - file.base].tobytes()
@@ -289,7 +291,7 @@ def _bridge_gaps(
     known_end: int | None,
     notice: Callable[[str], None],
 ) -> None:
-    """Go on behind damage in the middle of the log."""
+    """Continue after damage in the middle of the log."""
     while len(found.bridged) < GAPS_MAX:
         gap = find_gap(log, queues, found.end, found.last_store_ms, known_end)
         log.unreadable.look()  # the bridge is written over what cannot be read
@@ -305,13 +307,13 @@ def _bridge_gaps(
             f"commit log offset {gap.start}: {gap.size} bytes are no record and were moved to "
             f"{log.directory.parent / 'truncated'}; the records behind them were kept"
         )
-        _fold(log, queues, rules, found)
+        _replay(log, queues, rules, found)
 
 
-def _fold(
+def _replay(
     log: CommitLog, queues: QueueSet, rules: Sequence[TagsCodeRule], found: Recovered
 ) -> None:
-    """Write the units of all records from `found.end` to the first bytes that are no record."""
+    """Write the units of all records from `found.end` to the first bytes that are not one."""
     limit = log.files[-1].base + log.file_bytes if log.files else 0
     for rows in walk_log(log, found.end, limit, queues.topics, check=True):
         whole = _whole(rows, found.torn_from)
@@ -342,17 +344,17 @@ def _whole(rows: npt.NDArray[Any], torn_from: int | None) -> int:
     return int(torn[0]) if torn.size else int(rows.size)
 
 
-def _cut_strangers(log: CommitLog, queues: QueueSet, start: int) -> None:
-    """Take units off a queue's end that point into the walked log, but at no record there."""
+def _cut_void_units(log: CommitLog, queues: QueueSet, start: int) -> None:
+    """Cut units off each queue's end that point into the walked log, but not at a record."""
     for queue in queues.all():
         while queue.max_offset > queue.min_offset:
-            if _is_right(queue.read(queue.max_offset - 1, 1), log, start):
+            if _has_record(queue.read(queue.max_offset - 1, 1), log, start):
                 break
             queue.cut(queue.max_offset - 1)
 
 
-def _is_right(units: npt.NDArray[Any], log: CommitLog, start: int) -> bool:
-    """Return whether a unit has its record; what lies before `start` is not looked at."""
+def _has_record(units: npt.NDArray[Any], log: CommitLog, start: int) -> bool:
+    """Return whether a unit has its record; offsets before `start` are not checked."""
     if not units.size:
         return False
     record, size = int(units[0]["phys_offset"]), int(units[0]["size"])
@@ -362,7 +364,7 @@ def _is_right(units: npt.NDArray[Any], log: CommitLog, start: int) -> bool:
 
 
 def _ends_torn(log: CommitLog, row: Any) -> bool:
-    """Return whether a record's properties end in zeros: only a page that was never written."""
+    """Return whether a record's properties end in zeros: the page was never written."""
     end = int(row["phys_offset"]) + int(row["record_size"])
     file = next(f for f in log.files if f.base < end <= f.base + f.size)
     return bool(row["prop_len"] > 0 and file.data[end - 1 - file.base] == 0)
@@ -380,7 +382,7 @@ def _skip_blank(log: CommitLog, end: int) -> int:
 
 
 def _save_tail(log: CommitLog, end: int, notice: Callable[[str], None]) -> int:
-    """Keep bytes behind `end` that are not zero in a side file; return how many."""
+    """Copy the bytes after `end` that are not zero to a file; return how many."""
     pieces = [
         _used(file, max(end - file.base, 0)) for file in log.files if file.base + file.size > end
     ]
@@ -408,7 +410,7 @@ def _used(file: LogFile, pos: int) -> bytes:
 def dispatch(
     rows: npt.NDArray[Any], queues: QueueSet, rules: Sequence[TagsCodeRule], log: CommitLog
 ) -> int:
-    """Write the units of scanned records; return how many blocks did not join on to their queue."""
+    """Write the units of scanned records; return how many blocks left a gap in their queue."""
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
     plain = (kind == 0) | (kind == layout.SYS_COMMIT)
     rows = rows[plain & has_place(rows) & queues.deletions.kept(rows, queues.topics)]
@@ -434,7 +436,7 @@ def dispatch(
 
 
 def has_place(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which scanned records name a queue and an offset in it that can be.
+    """Return which scanned records name a possible queue and queue offset.
 
     Headers have no checksum. A queue never has more messages than fit into the log before them.
     """
@@ -443,7 +445,7 @@ def has_place(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return np.asarray(good & (offset <= rows["phys_offset"] // layout.RECORD_FIXED_BYTES))
 
 
-def _tell(offsets: list[int], what: str, notice: Callable[[str], None]) -> None:
+def _report_offsets(offsets: list[int], what: str, notice: Callable[[str], None]) -> None:
     for offset in offsets[:NOTICES_MAX]:
         notice(f"commit log offset {offset}: {what}")
     if len(offsets) > NOTICES_MAX:
