@@ -24,7 +24,7 @@ from message_store.json_dialect import backup_path, loads
 from message_store.kernels import verify as store_kernels
 from message_store.layout import MAGIC_BLANK, SCANNED, UNIT
 from message_store.verify import LogFacts, Part, Progress, Report
-from message_store.verify.files import Piece, map_file, map_row, overlapping, used_bytes
+from message_store.verify.files import Piece, map_file, map_files, overlapping, used_bytes
 from timer_store import layout
 from timer_store.checkpoint.snapshot import (
     CHECK_FILE,
@@ -209,7 +209,7 @@ class _TimerLogCheck:
 
     def run(self) -> None:
         facts, directory = self.facts, self.facts.root / "timerlog"
-        facts.pieces = map_row(directory, self.report) if directory.is_dir() else []
+        facts.pieces = map_files(directory, self.report) if directory.is_dir() else []
         facts.log_end = facts.pieces[0].base if facts.pieces else 0
         self.report.count("timer_units", 0)
         for done, piece in enumerate(facts.pieces):

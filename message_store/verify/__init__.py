@@ -1,12 +1,12 @@
 """Verification of a whole store, read-only: findings with file and byte.
 
-    commit log      every record, its place and its CRC; what lies between and behind records
+    commit log      every record, its place and its CRC; the bytes between and after records
     consume queues  every unit has its record, every record its unit
     index           every item has its key, every key its item
-    config files    readable, or their backup is
+    config files    the file or its backup is readable
 
-Any store of Apache (4.9, 5.x) or of ours can be read, also one that crashed; file sizes are taken
-from the files. A broker that uses the store meanwhile changes what is read: stop it, or copy the
+Stores of Apache (4.9, 5.x) and of DueMQ can be read, also after a crash; file sizes are taken from
+the files. A broker that uses the store during the check changes what is read: stop it, or copy the
 directory.
 """
 
@@ -38,11 +38,11 @@ STORE_PARTS = ("commitlog", "consumequeue", "index", "config", "checkpoint")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a store that another package knows how to check.
+    """A part of a store that another package checks.
 
     Attributes:
-        names: the files and directories below the root that it looks at.
-        check: called behind the checks of log and queues; it adds to the report.
+        names: Files and directories below the root that it checks.
+        check: Called after the checks of log and queues; it adds to the report.
     """
 
     names: tuple[str, ...]
@@ -58,43 +58,43 @@ def verify_store(
     due_topics: Collection[str] = DUE_TOPICS,
     parts: Sequence[Part] = (),
 ) -> Report:
-    """Read the store in `path` and return everything that is worth saying about it.
+    """Check the store in `path`; return all findings and figures.
 
     Args:
-        progress: called with (phase, done, total) now and then.
-        commitlog: where the log lies if not in `path`/commitlog.
-        index_slots: maxHashSlotNum, if it is known; else it is found out.
-        due_topics: topics whose units of level messages hold a due time, in ms.
-        parts: what else can be checked; without them those files are named as not checked.
+        progress: Called with (phase, done, total) during the check.
+        commitlog: Directory of the log if it is not `path`/commitlog.
+        index_slots: maxHashSlotNum if known; otherwise found from the files.
+        due_topics: Topics whose records with a DELAY have a time as tags code, in ms.
+        parts: Further checks; without one for them, files are reported as not checked.
     Raises:
-        UsageError: `path` is no store.
+        UsageError: `path` is not a store.
     """
     if not any((path / name).exists() for name in STORE_PARTS) and commitlog is None:
         raise UsageError(f"{path} is no store: it has none of {', '.join(STORE_PARTS)}")
-    tell = progress or _silent
+    progress = progress or _silent
     report = Report(path)
     known = len(page_guard().found)
     crashed = (path / "abort").exists()
     tables = check_configs(path, report)
-    facts = read_log(commitlog or path / "commitlog", report, tell, crashed=crashed)
+    facts = read_log(commitlog or path / "commitlog", report, progress, crashed=crashed)
     facts.taken_out = taken_out(path)
     check_queues(
         path / "consumequeue",
         facts,
         report,
-        tell,
+        progress,
         due_topics=frozenset(due_topics),
         known_topics=frozenset(tables.get("topics.json", {}).get("topicConfigTable", {})),
         deleted=tables.get("deletedTopics.json", {}).get("deletedTopics", {}),
     )
-    check_index(path / "index", facts, report, tell, slots=index_slots)
+    check_index(path / "index", facts, report, progress, slots=index_slots)
     check_checkpoint(path / "checkpoint", report, facts.last_store_ms)
     for part in parts:
-        part.check(path, facts, report, tell)
+        part.check(path, facts, report, progress)
     check_surroundings(path, report, [name for part in parts for name in part.names])
     report_unreadable(report, known)
     return report
 
 
 def _silent(phase: str, done: int, total: int) -> None:
-    """Show nothing."""
+    """Ignore the progress."""

@@ -20,11 +20,11 @@ TABLE_NAMES = {
 }
 LOCKS_PATH = Path("/proc/locks")
 TAKEN_OUT = "truncated"
-NOT_CHECKED = ("batchconsumequeue", "consumequeue_ext", "compaction", "timerlog", "timerwheel")
+OTHER_PARTS = ("batchconsumequeue", "consumequeue_ext", "compaction", "timerlog", "timerwheel")
 
 
 def check_configs(root: Path, report: Report) -> dict[str, Any]:
-    """Read every table; return the readable ones by file name."""
+    """Check every table; return the readable ones by file name."""
     directory = root / "config"
     tables: dict[str, Any] = {}
     paths = sorted(directory.glob("*.json*")) if directory.is_dir() else []
@@ -79,7 +79,7 @@ def _checked(path: Path, value: Any) -> tuple[Any, str]:
 
 
 def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
-    """Its times must not lie behind those of the log: recovery would start too late."""
+    """Check that the times are not after the log's last: recovery would start too late."""
     if not path.exists():
         if last_store_ms:
             text = "there is none: after a crash a broker reads the whole log"
@@ -101,23 +101,23 @@ def check_checkpoint(path: Path, report: Report, last_store_ms: int) -> None:
 
 
 def is_in_use(root: Path) -> bool:
-    """Return whether a process holds the store's lock; the lock itself is not touched.
+    """Return whether a process has locked the store, without touching the lock file.
 
-    Opening and closing the file would give up a lock of this very process.
+    Opening and closing it would release a lock of this process.
     """
     try:
         inode = (root / "lock").stat().st_ino
         lines = LOCKS_PATH.read_text().splitlines()
     except OSError:
         return False
-    held = (line.split() for line in lines)
+    locks = (line.split() for line in lines)
     return any(
-        "POSIX" in words and words[-3].endswith(f":{inode}") for words in held if len(words) > 5
+        "POSIX" in words and words[-3].endswith(f":{inode}") for words in locks if len(words) > 5
     )
 
 
 def taken_out(root: Path) -> list[tuple[int, int]]:
-    """Return (start, end) log offsets of what recoveries took out of the log."""
+    """Return (start, end) log offsets of the bytes that recoveries took out of the log."""
     saved = root / TAKEN_OUT
     paths = sorted(saved.iterdir()) if saved.is_dir() else []
     return [
@@ -128,10 +128,10 @@ def taken_out(root: Path) -> list[tuple[int, int]]:
 
 
 def check_surroundings(root: Path, report: Report, checked: Collection[str] = ()) -> None:
-    """Say what else lies there that a reader of the report should know.
+    """Report a lock, an unclean stop, bytes taken out of the log, and files that are not checked.
 
     Args:
-        checked: names below `root` that were checked already.
+        checked: Names below `root` that other checks cover.
     """
     if is_in_use(root):
         text = "a broker uses this store now; what it writes meanwhile may look like a fault"
@@ -145,6 +145,6 @@ def check_surroundings(root: Path, report: Report, checked: Collection[str] = ()
             f"recovery took them out of the log and kept them here"
         )
         report.add("note", "truncated", root / TAKEN_OUT / f"{start:020d}", 0, text)
-    for name in NOT_CHECKED:
+    for name in OTHER_PARTS:
         if name not in checked and (root / name).exists():
             report.add("note", "unchecked", root / name, 0, "it is not checked")

@@ -1,4 +1,4 @@
-"""Files of a store, mapped read-only; their sizes come from the files, not the configuration."""
+"""Read-only mappings of a store's files; sizes come from the files, not the configuration."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One file of a row of equal files.
+    """One of several files of equal size that follow each other.
 
     Attributes:
-        base: offset of its first byte in the whole row.
+        base: Offset of its first byte.
         data: (size,) u1, read-only.
     """
 
@@ -34,12 +34,12 @@ class Piece:
 
     @property
     def end(self) -> int:
-        """Offset behind its last byte."""
+        """Offset after its last byte."""
         return self.base + self.data.size
 
 
 def map_file(path: Path) -> Bytes:
-    """Return the bytes of a file without reading them yet; what cannot be read is zero.
+    """Map the bytes of a file; unreadable pages are zeros.
 
     Raises:
         OSError: It cannot be opened.
@@ -53,11 +53,11 @@ def map_file(path: Path) -> Bytes:
     return pages.data
 
 
-def map_row(directory: Path, report: Report, *, multiple: int = 1) -> list[Piece]:
-    """Return the files of a commit log or queue in order; what does not belong is reported.
+def map_files(directory: Path, report: Report, *, multiple: int = 1) -> list[Piece]:
+    """Return the files of a commit log or queue in order; report other files.
 
     Args:
-        multiple: file sizes are multiples of this.
+        multiple: Number of bytes that file sizes must be a multiple of.
     """
     pieces = []
     for path in sorted(directory.iterdir()):
@@ -72,12 +72,12 @@ def map_row(directory: Path, report: Report, *, multiple: int = 1) -> list[Piece
             piece = _map_piece(path, report)
             if piece is not None:
                 pieces.append(piece)
-    _check_row(pieces, report, multiple)
+    _check_sizes(pieces, report, multiple)
     return pieces
 
 
 def is_offset(name: str) -> bool:
-    """Return whether a file's name is an offset as brokers write it."""
+    """Return whether a file name is an offset in the form that brokers write."""
     plain = name.isascii() and name.isdigit() and len(name) == NAME_DIGITS
     return plain and int(name) <= OFFSET_MAX
 
@@ -106,7 +106,7 @@ def report_unreadable(report: Report, known: int) -> None:
         )  # fmt: skip
 
 
-def _check_row(pieces: Sequence[Piece], report: Report, multiple: int) -> None:
+def _check_sizes(pieces: Sequence[Piece], report: Report, multiple: int) -> None:
     size = common_size(pieces)
     for at, piece in enumerate(pieces):
         if piece.data.size != size or size % multiple:
@@ -121,13 +121,13 @@ def _check_row(pieces: Sequence[Piece], report: Report, multiple: int) -> None:
 
 
 def common_size(pieces: Sequence[Piece]) -> int:
-    """Return the size that most files have; of equal claims the larger."""
+    """Return the most common size of files; of equally common ones the larger."""
     sizes = Counter(int(piece.data.size) for piece in pieces)
     return max(sizes, key=lambda size: (sizes[size], size), default=0)
 
 
 def used_bytes(data: Bytes, pos: int) -> int:
-    """Return how many bytes from data[pos] on there are up to the last that is not zero."""
+    """Return the number of bytes from data[pos] up to the last that is not zero."""
     step = 1 << 24
     end = data.size
     while end > pos:

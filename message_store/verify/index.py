@@ -1,7 +1,7 @@
 """Check of index files against the log: items have their keys, keys have their items.
 
-A file does not say how many slots it has. `find_shape` finds out: the header repeats the log
-offsets of the first and the last item, and every item must hang in the chain of its slot.
+A file does not store its number of slots. `find_shape` derives it: the header repeats the log
+offsets of the first and the last item, and every item must be in the chain of its slot.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class IndexPiece:
     begin_ms: int
 
     def item_pos(self, number: int) -> int:
-        """Return where an item lies in the file."""
+        """Return the position of an item in the file."""
         return HEADER_BYTES + self.slots * layout.INDEX_SLOT.itemsize + number * ITEM_BYTES
 
     def items(self, first: int, count: int) -> Rows:
         """Return (n,) `layout.KEYED` from item `first` on."""
         out = np.zeros(max(min(count, self.count - first), 0), layout.KEYED)
         kernels.read_items(self.data, self.slots, first, self.begin_ms, out)
-        if first == 1:  # it counts its seconds from the file before
+        if first == 1:  # its seconds are counted from the file before
             out[:1]["store_ms"] = self.begin_ms
         return out
 
@@ -68,7 +68,7 @@ class IndexPiece:
 def check_index(
     directory: Path, facts: LogFacts, report: Report, progress: Progress, *, slots: int = 0
 ) -> None:
-    """Compare all index files with the log. `slots`: maxHashSlotNum if it is known, else 0."""
+    """Compare all index files with the log. `slots`: maxHashSlotNum if known, else 0."""
     paths = sorted(p for p in directory.iterdir() if p.is_file()) if directory.is_dir() else []
     report.figures["index_files"] = len(paths)
     for name in (
@@ -95,7 +95,7 @@ def check_index(
 
 
 def _open(path: Path, report: Report, slots: int) -> IndexPiece | None:
-    """Map a file and find its shape; say what is wrong if there is none."""
+    """Map a file and find its slot count; report a file that has none."""
     if not (path.name.isascii() and path.name.isdigit()):
         text = "its name is not a time, so no broker starts; move it away"
         report.add("warning", "stray-file", path, 0, text)
@@ -122,11 +122,11 @@ def _open(path: Path, report: Report, slots: int) -> IndexPiece | None:
 
 
 def find_shape(data: Bytes, header: Any, slots: int = 0) -> int | None:
-    """Return the slot count of an index file, None if no count fits what it says.
+    """Return the slot count of an index file, None if no count fits its header.
 
     Args:
         data: (n,) u1, the file. header: one `layout.INDEX_HEADER`.
-        slots: tried first if it is not 0.
+        slots: Tried first if it is not 0.
     """
     count = max(int(header["index_count"]), 1)
     words = int(data.size) - HEADER_BYTES
@@ -143,7 +143,7 @@ def find_shape(data: Bytes, header: Any, slots: int = 0) -> int | None:
 
 
 def _candidates(data: Bytes, header: Any, count: int) -> Iterator[int]:
-    """Yield slot counts with which first and last item are where the header says."""
+    """Yield the slot counts with which first and last item match the header."""
     words = (int(data.size) - HEADER_BYTES) // 4
     first = words % 5 or 5  # slots = words - 5 x items
     start = HEADER_BYTES + first * 4 + ITEM_BYTES + 4  # log offset of item 1, with `first` slots
@@ -159,7 +159,7 @@ def _candidates(data: Bytes, header: Any, count: int) -> Iterator[int]:
 
 
 def _fits(data: Bytes, slots: int, count: int) -> bool:
-    """Return whether the last items hang in chains of `slots` slots."""
+    """Return whether the last items are in chains of `slots` slots."""
     if slots < 1 or HEADER_BYTES + slots * 4 + count * ITEM_BYTES > data.size:
         return False
     good = probed = 0
@@ -174,28 +174,28 @@ def _fits(data: Bytes, slots: int, count: int) -> bool:
 
 
 def _check_chains(piece: IndexPiece, after: IndexPiece | None, report: Report) -> None:
-    """Every item must be found by its hash, or stand a second time in this file or the next.
+    """Check that every item is found by its hash, or exists again in this file or the next.
 
-    A broker that is killed between two writes leaves an item out and puts its key in again.
+    A broker that is killed between two writes leaves an item unlinked and adds its key again.
     """
     report.count("index_items", piece.count - 1)
     reached = np.zeros(piece.count, np.uint8)
     used = kernels.mark_chains(piece.data, piece.slots, piece.count, reached)
-    left_out = np.flatnonzero(reached[1:] == 0) + 1
-    if left_out.size:
+    unlinked = np.flatnonzero(reached[1:] == 0) + 1
+    if unlinked.size:
         pairs = _pairs(piece.items(1, piece.count))
         found = pairs[reached[1:] != 0]
         if after is not None:
             found = np.concatenate([found, _pairs(after.items(1, BLOCK_ITEMS))])
-        left_out = left_out[~is_among(pairs[left_out - 1], np.sort(found))]
-    if left_out.size:
-        first = int(left_out[0])
+        unlinked = unlinked[~is_among(pairs[unlinked - 1], np.sort(found))]
+    if unlinked.size:
+        first = int(unlinked[0])
         text = (
-            f"{left_out.size} items, the first is item {first}, cannot be found from their slots: "
+            f"{unlinked.size} items, the first is item {first}, cannot be found from their slots: "
             f"remove the index directory, DueMQ makes it anew"
         )
         at = piece.item_pos(first)
-        report.add("error", "index-chain", piece.path, at, text, count=int(left_out.size))
+        report.add("error", "index-chain", piece.path, at, text, count=int(unlinked.size))
     header = np.frombuffer(piece.data[:HEADER_BYTES], layout.INDEX_HEADER)[0]
     if used != header["slot_count"]:
         text = f"its header counts {header['slot_count']} used slots, there are {used}"
@@ -232,15 +232,15 @@ def _check_items(piece: IndexPiece, facts: LogFacts, report: Report) -> None:
 
 
 class _Keys:
-    """Every key of the log between the index's first and last record must have an item."""
+    """Check that every key between the index's first and last record has an item."""
 
     def __init__(self, pieces: list[IndexPiece], facts: LogFacts, report: Report) -> None:
         self.facts, self.report = facts, report
         self.pieces = [piece for piece in pieces if piece.count > 1]
         self.items = self._blocks()
-        self.ahead: Rows = np.zeros(0, np.int64)  # pairs read and not compared yet
+        self.ahead: Rows = np.zeros(0, np.int64)  # pairs of items that are not compared yet
         self.reach = -1  # all items up to this log offset have been read
-        self.missing: list[int] = [0, 0, 0]  # the run at hand: keys, first and last log offset
+        self.missing: list[int] = [0, 0, 0]  # current run: keys, first and last log offset
 
     def check(self) -> None:
         if not self.pieces:
@@ -293,7 +293,7 @@ class _Keys:
         self.ahead = self.ahead[-2 * BLOCK_ITEMS :]
 
     def _report(self) -> None:
-        """Report the run of missing keys that has ended, if there was one."""
+        """Report the run of missing keys that has ended, if any."""
         (count, first, last), self.missing = self.missing, [0, 0, 0]
         piece = pieces_of(self.facts.pieces, first)
         if not count or piece is None:

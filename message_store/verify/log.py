@@ -1,11 +1,11 @@
 """Check of the log: every record and its CRC, and the bytes between records.
 
-Bytes that are no record mean one of three things:
+Bytes that are not a record mean one of three things:
 
     [records][torn or stale bytes]                    the log's end; a broker cuts there
-    [records][bytes][older records that name their    stale: Apache cuts without zeroing, so what
-                     own position]                    was behind the cut shows up again
-    [records][bytes][newer records]                   damage: a broker would cut all of it off
+    [records][bytes][older records that name their    stale: Apache cuts without zeroing, so bytes
+                     own position]                    after the cut appear again
+    [records][bytes][newer records]                   damage: Apache's broker would cut all of it
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from message_store.kernels import scan
 from message_store.kernels import verify as kernels
 from message_store.log.frames import topic_bytes
 from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
-from message_store.verify.files import OFFSET_MAX, Piece, map_row, used_bytes
+from message_store.verify.files import OFFSET_MAX, Piece, map_files, used_bytes
 from message_store.verify.report import Progress, Report
 
 CHUNK_RECORDS = 32_768
@@ -39,9 +39,9 @@ class QueueCount:
     """The records of one queue that the log holds.
 
     Attributes:
-        records: since the queue was last numbered from its start again (its topic was deleted).
-        superseded: those before that.
-        start: log offset of the first that counts.
+        records: Records since the numbers last restarted (the topic was deleted).
+        superseded: Records before that.
+        start: Log offset of the first that counts.
     """
 
     records: int = 0
@@ -52,11 +52,11 @@ class QueueCount:
 
 @dataclass(slots=True)
 class LogFacts:
-    """What the walk found; queues and index are compared with it.
+    """Results of the walk; queues and index are compared with them.
 
     Attributes:
-        min, end: log offsets of the first byte and behind the last record.
-        queues: by topic index << 32 | queue id.
+        min, end: Log offsets of the first byte and after the last record.
+        queues: By topic index << 32 | queue id.
         taken_out: (start, end) of damaged bytes that a recovery has replaced.
     """
 
@@ -70,11 +70,11 @@ class LogFacts:
     taken_out: list[tuple[int, int]] = field(default_factory=list)
 
     def span(self, piece: Piece) -> tuple[int, int]:
-        """Return the log offsets of a file's first byte and behind its last record."""
+        """Return the log offsets of a file's first byte and after its last record."""
         return piece.base, min(piece.end, self.end)
 
     def is_taken_out(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which log offsets lie in damage that a recovery has dealt with."""
+        """Return which log offsets are in damage that a recovery has replaced."""
         inside = np.zeros(offsets.size, np.bool_)
         for start, end in self.taken_out:
             inside |= (offsets >= start) & (offsets < end)
@@ -82,8 +82,8 @@ class LogFacts:
 
 
 def read_log(directory: Path, report: Report, progress: Progress, *, crashed: bool) -> LogFacts:
-    """Walk the whole log; report what is wrong in it."""
-    pieces = map_row(directory, report) if directory.is_dir() else []
+    """Walk the whole log and report its faults."""
+    pieces = map_files(directory, report) if directory.is_dir() else []
     if not pieces:
         report.add("note", "no-log", directory, 0, "there is no commit log")
     facts = LogFacts(pieces, crashed=crashed)
@@ -102,7 +102,7 @@ def read_log(directory: Path, report: Report, progress: Progress, *, crashed: bo
 
 
 class _Walk:
-    """One pass over all files, with the gap that is open at the moment."""
+    """One pass over all files, and the gap whose end is not known yet."""
 
     def __init__(self, facts: LogFacts, report: Report, progress: Progress) -> None:
         self.facts, self.report, self.progress = facts, report, progress
@@ -114,7 +114,7 @@ class _Walk:
         done = 0
         for piece in self.facts.pieces:
             for rows in self.rows_of(piece, done):
-                self.take(piece, rows)
+                self.count_rows(piece, rows)
             done += int(piece.data.size)
             if self.ended:
                 break
@@ -125,7 +125,7 @@ class _Walk:
     ended = False
 
     def rows_of(self, piece: Piece, done: int) -> Iterator[Rows]:
-        """Yield the records of a file; judge each gap when the record behind it is found."""
+        """Yield the records of a file; report each gap when the record after it is found."""
         size, pos = int(piece.data.size), 0
         while pos < size and not self.ended:
             self.progress(PHASE, done + pos, self.total)
@@ -145,7 +145,7 @@ class _Walk:
                 self.gap = (piece, int(pos))
 
     def close_gap(self, piece: Piece, pos: int) -> bool:
-        """Judge the bytes before the record at `pos`; return whether it belongs to the log."""
+        """Report the bytes before the record at `pos`; return whether it belongs to the log."""
         assert self.gap is not None
         first, first_pos = self.gap
         start, end = first.base + first_pos, piece.base + pos
@@ -167,16 +167,16 @@ class _Walk:
         return not older
 
     def check_blank(self, piece: Piece, pos: int) -> None:
-        """A blank record must say how many bytes are left; the log goes on in the next file."""
+        """Check the size field of a blank record; the log continues in the next file."""
         left = int(piece.data.size) - pos
-        said = layout.packer(layout.BLANK_RECORD).unpack_from(piece.data.data, pos)[0]
-        if said != left:
-            text = f"the blank record says {said} bytes, {left} are left"
+        size = layout.packer(layout.BLANK_RECORD).unpack_from(piece.data.data, pos)[0]
+        if size != left:
+            text = f"the blank record says {size} bytes, {left} are left"
             self.report.add("warning", "blank-size", piece.path, pos, text)
         self.facts.end = piece.end
 
     def report_tail(self, piece: Piece, pos: int) -> None:
-        """Say what lies behind the last record, if anything does."""
+        """Report bytes after the last record that are not zero."""
         used = used_bytes(piece.data, pos)
         if not used:
             return
@@ -186,8 +186,8 @@ class _Walk:
             f"write that a crash cut short, or left from before",
         )  # fmt: skip
 
-    def take(self, piece: Piece, rows: Rows) -> None:
-        """Count a chunk of records."""
+    def count_rows(self, piece: Piece, rows: Rows) -> None:
+        """Count a chunk of records and report the faults in it."""
         facts, report = self.facts, self.report
         facts.end = int(rows[-1]["phys_offset"]) + int(rows[-1]["record_size"])
         facts.last_store_ms = int(rows[-1]["store_ms"])
@@ -213,7 +213,7 @@ class _Walk:
         count_queues(facts.queues, queued)
 
     def name_topics(self, piece: Piece, rows: Rows) -> None:
-        """Give numbers to topics met for the first time; report names that cannot be."""
+        """Number the topics that are new; report invalid names."""
         topics = self.facts.topics
         for at in np.flatnonzero(rows["topic_index"] < 0):
             row = rows[at]
@@ -236,7 +236,7 @@ def has_unit(rows: Rows) -> npt.NDArray[np.bool_]:
 
 
 def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Return which records name a queue and a queue offset that can be."""
+    """Return which records name a possible queue and queue offset."""
     queue, number = rows["queue_id"], rows["queue_offset"]
     return np.asarray((queue >= 0) & (queue < QUEUES_MAX) & (number >= 0) & (number <= OFFSET_MAX))
 

@@ -1,8 +1,8 @@
 """Check of consume queues against the log, in both directions.
 
-Units are read and compared with their records; the walk over the log has counted the records of
-each queue. When the numbers agree, every record has a unit, as no two units can name the same
-record. Only when they do not, a second walk finds the records whose unit is missing.
+Units are compared with their records; the walk over the log has counted the records of each queue.
+If the counts agree, every record has a unit, since no two units can name the same record. Otherwise
+a second walk finds the records without a unit.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from message_store.kernels import scan
 from message_store.kernels import verify as kernels
 from message_store.layout import PRE_BLANK_SIZE, UNIT_BYTES
 from message_store.log.frames import Chunk, read_past_damage
-from message_store.verify.files import Piece, map_row, overlapping
+from message_store.verify.files import Piece, map_files, overlapping
 from message_store.verify.log import LogFacts, QueueCount, has_unit, queue_keys
 from message_store.verify.report import Progress, Report
 
 BLOCK_UNITS = 65_536
-HOLES_MAX = 100  # in one file; what lies behind is then reported as missing
+HOLES_MAX = 100  # in one file; units after them are reported as missing
 CANDIDATES_MAX = 1_000
 PHASE = "consume queues"
 MISSING_PHASE = "missing units"
@@ -48,8 +48,8 @@ class QueueFacts:
     """One queue directory.
 
     Attributes:
-        resolved: units that name their record (a wrong tags code counts too).
-        end: queue offset behind the last unit.
+        resolved: Units that name their record (a wrong tags code counts too).
+        end: Queue offset after the last unit.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class QueueFacts:
 
     @property
     def name(self) -> str:
-        """How people call it."""
+        """Topic and queue id, as reports name it."""
         return f"{self.topic} queue {self.queue_id}"
 
 
@@ -78,9 +78,9 @@ def check_queues(
     """Compare all queues with the log.
 
     Args:
-        due_topics: their units hold a due time instead of a tag's hash.
-        known_topics: topics the broker's table has; others were deleted.
-        deleted: topic to the log's end when it was deleted; it may be there again.
+        due_topics: Topics whose tags codes may be times.
+        known_topics: Topics in the broker's table; others were deleted.
+        deleted: Topic to the log's end at its deletion; it may have been created again.
     """
     queues = list(find_queues(directory, report))
     for done, queue in enumerate(queues):
@@ -115,9 +115,11 @@ def find_queues(directory: Path, report: Report) -> Iterator[QueueFacts]:
         return
     for path in sorted(directory.glob("*/*")):
         if not path.is_dir() or not (path.name.isascii() and path.name.isdigit()):
-            report.add("note", "stray-file", path, 0, "it is no queue directory; brokers ignore it")
+            report.add(
+                "note", "stray-file", path, 0, "it is not a queue directory; brokers ignore it"
+            )
             continue
-        pieces = map_row(path, report, multiple=UNIT_BYTES)
+        pieces = map_files(path, report, multiple=UNIT_BYTES)
         yield QueueFacts(path.parent.name, int(path.name), path, pieces)
 
 
@@ -191,7 +193,7 @@ class _Units:
         return True
 
     def next_live(self, piece: Piece, at: int, count: int) -> int:
-        """Return the first unit behind an empty one that names its record, else -1."""
+        """Return the first unit after an empty one that names its record, else -1."""
         units = np.frombuffer(piece.data[: count * UNIT_BYTES], layout.CQ_UNIT)[at:]
         candidates = np.flatnonzero((units["size"] > 0) & (units["phys_offset"] >= 0))
         for index in candidates[:CANDIDATES_MAX].tolist():
@@ -203,7 +205,7 @@ class _Units:
         return -1
 
     def codes(self, units: Rows, number: int) -> npt.NDArray[np.uint8]:
-        """Return what the log says to each unit."""
+        """Compare units with the log; return a code for each."""
         out = np.full(units.size, kernels.ELSEWHERE, np.uint8)
         low, high = int(units["phys_offset"].min()), int(units["phys_offset"].max())
         want = (self.queue.queue_id, number, self.is_due)
@@ -237,7 +239,7 @@ class _Units:
         self.report.add("error", kind, piece.path, at * UNIT_BYTES, text)
 
     def report_behind(self) -> None:
-        """Units behind the log's end: a broker drops them at its next start."""
+        """Report units past the end of the log, which a broker drops at its next start."""
         queue, crashed = self.queue, self.facts.crashed
         piece = queue.pieces[-1]
         self.report.add(
@@ -252,7 +254,7 @@ class _Units:
 def find_missing(
     facts: LogFacts, short: dict[int, QueueFacts], report: Report, progress: Progress
 ) -> None:
-    """Walk the log again and report the records whose unit is missing."""
+    """Walk the log again and report the records without a unit."""
     chunk = np.zeros(BLOCK_UNITS, layout.SCANNED)
     wanted = np.array(sorted(short), np.int64)
     for done, piece in enumerate(facts.pieces):
@@ -289,7 +291,7 @@ def _report_if_missing(
 
 
 def unit_offset(queue: QueueFacts, number: int) -> int:
-    """Return the log offset that a queue has at a queue offset, -1 if it has no such unit."""
+    """Return the log offset of a unit, -1 if the queue has no such unit."""
     pos = number * UNIT_BYTES
     for piece in queue.pieces:
         if piece.base <= pos <= piece.end - UNIT_BYTES:

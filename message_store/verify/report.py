@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,14 +16,14 @@ Progress = Callable[[str, int, int], None]  # phase, done, total
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing worth saying.
+    """One observation about a place in the store.
 
     Attributes:
         severity: `error` (something is lost or wrong), `warning` (the next start of a broker
             repairs it, or it will refuse to start), `note` (normal, but good to know).
-        kind: a short word for programs, such as `record-crc`.
-        file: path below the store's root.
-        offset: byte in that file.
+        kind: Short name for programs, such as `record-crc`.
+        file: Path below the store's root.
+        offset: Byte in that file.
     """
 
     severity: Severity
@@ -41,9 +41,9 @@ class Report:
     """The result of a check.
 
     Attributes:
-        counts: things found of each kind; all of them, also those not listed.
-        listed: findings of each kind in `findings`; `unlisted` are over their kind's limit.
-        figures: what is in the store: records, units, items, bytes.
+        counts: Number of things found, by kind; includes those that are not listed.
+        listed: Number of `findings` by kind; `unlisted` exceeded the limit of their kind.
+        figures: Contents of the store: records, units, items, bytes.
     """
 
     root: Path
@@ -77,7 +77,7 @@ class Report:
         return not self.severities["error"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+        """Return the report as plain values."""
         return {
             "store": str(self.root),
             "ok": self.ok,
@@ -86,14 +86,5 @@ class Report:
             "figures": dict(self.figures),
             "counts": dict(self.counts),
             "unlisted": self.unlisted,
-            "findings": [
-                {
-                    "severity": found.severity,
-                    "kind": found.kind,
-                    "file": found.file,
-                    "offset": found.offset,
-                    "text": found.text,
-                }
-                for found in self.findings
-            ],
+            "findings": [asdict(found) for found in self.findings],
         }
