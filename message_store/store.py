@@ -80,7 +80,7 @@ class MessageStore(StoreReader):
             Deletions(self.config_path("deletedTopics.json")),
         )
         self.appender = Appender(self.log, self.topics, config, clock, self.descriptors)
-        self.gate = WriteGate(self.root, self.log.directory, notice)
+        self.gate = WriteGate(self.root, self.log.directory, self._notify)
         self.retention = Retention(self)
         self.recovered: recover.Recovered | None = None
         self._dispatchers: list[Dispatcher] = []
@@ -88,6 +88,9 @@ class MessageStore(StoreReader):
         self._queues_synced_ms = 0
 
     # -- life ---------------------------------------------------------------------------------
+
+    def _notify(self, text: str) -> None:
+        self.notice(text)  # looked up at each call: the attribute may be replaced
 
     def __enter__(self) -> Self:
         self.root.mkdir(parents=True, exist_ok=True)
@@ -121,7 +124,7 @@ class MessageStore(StoreReader):
         self.checkpoint = Checkpoint.load(self.root / "checkpoint")
         self.queues.until_readable(lambda: self._recover(crashed))
         self.progress = QueueProgress(
-            self.log, self.appender, self.queues, self.mark, self.checkpoint, self.notice
+            self.log, self.appender, self.queues, self.mark, self.checkpoint, self._notify
         )
         self.progress.mark_recovered()
         self.queues.lost.clear()
