@@ -74,7 +74,9 @@ def record_keys(data: Bytes, pos: int, row: Any, out: Rows, n: int) -> int:
 
 
 @kernel
-def collect_keys(data: Bytes, pos: int, end: int, log_offset: int, scratch: Rows, out: Rows) -> Any:
+def collect_keys(
+    data: Bytes, pos: int, end: int, log_offset: int, scratch: Rows, out: Rows
+) -> tuple[int, int, int]:
     """Read the keys of the records in data[pos:end]; return (count, next pos, STOP_*).
 
     `scratch` is one SCANNED row; `out` needs room for KEYS_PER_RECORD_MAX more keys at any time.

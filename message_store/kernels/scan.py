@@ -87,7 +87,7 @@ def read_frame(data: Bytes, pos: int, end: int, log_offset: int, row: Any) -> in
 @kernel
 def walk(
     data: Bytes, pos: int, end: int, log_offset: int, arrays: TopicArrays, check: bool, out: Rows
-) -> Any:
+) -> tuple[int, int, int]:
     """Read records from data[pos:end] into `out`; return (count, next pos, STOP_*).
 
     `log_offset` is the log offset of data[pos]. `check`: compare body CRCs and mark damage.
