@@ -18,8 +18,8 @@ def positions(layout: np.dtype[Any]) -> Any:
     """Return the byte position of each field, as a named tuple that kernels take as a constant."""
     assert layout.fields is not None
     names = layout.names or ()
-    kind: Any = namedtuple("Positions", names)
-    return kind(*(int(layout.fields[name][1]) for name in names))
+    named: Any = namedtuple  # mypy takes literal names only
+    return named("Positions", names)(*(int(layout.fields[name][1]) for name in names))
 
 
 MAGIC_V1: Final = -626843481  # 0xDAA320A7, CommitLog.MESSAGE_MAGIC_CODE
