@@ -19,17 +19,17 @@ class Clock(Protocol):
     async def wait(self, event: asyncio.Event, *, until_ms: int | None) -> None:
         """Return when `event` is set or the clock reaches `until_ms` (None: never).
 
-        Also soon after the clock was set back: the caller has to check again. Who wanted to rest
-        for a second would rest for as long as it was set back otherwise.
+        Also return soon after the clock was set back; the caller has to check again. Otherwise a
+        wait of a second would take as long as the clock was set back.
         """
         ...
 
 
 class Signal(asyncio.Event):
-    """An event for one task that often waits for it and a moment, whichever comes first.
+    """An event for one task that often waits for it with a deadline.
 
-    With any other event the clock has to cancel the wait when its time has come, which costs more
-    than the rest of a short sleep.
+    With any other event the clock has to cancel the wait at the deadline, which costs more than
+    the rest of a short sleep.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Signal(asyncio.Event):
             _finish(self._sleeper)
 
     async def wait_for(self, seconds: float) -> None:
-        """Return when it is set, or so many seconds later."""
+        """Return when the event is set, or after `seconds`."""
         assert self._sleeper is None, "a second task waits"
         if self.is_set():
             return
@@ -64,7 +64,7 @@ def _finish(sleeper: asyncio.Future[None]) -> None:
 class SystemClock:
     """The machine's clock."""
 
-    WAIT_MS_MAX = 1_000  # re-read the wall clock that often: it may have been stepped
+    WAIT_MS_MAX = 1_000  # then read the wall clock again: it may have been stepped
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -80,8 +80,8 @@ class SystemClock:
                 await event.wait()
                 return
             before_ms, seen_ms = seen_ms, time.time() * 1_000
-            left_ms = math.ceil(until_ms - seen_ms)  # event loops count whole ms:
-            if left_ms <= 0 or seen_ms < before_ms:  # less would have them go round and round
+            left_ms = math.ceil(until_ms - seen_ms)  # event loops count whole ms: a part of one
+            if left_ms <= 0 or seen_ms < before_ms:  # would make this loop spin
                 return
             left_s = min(left_ms, self.WAIT_MS_MAX) / 1_000
             if isinstance(event, Signal):

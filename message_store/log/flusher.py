@@ -1,7 +1,7 @@
 """Group commit: one thread syncs the log and completes all waiting appends.
 
-The log is synced with fdatasync, which releases the interpreter; whatever was appended meanwhile
-shares the next sync. Queues are synced less often; how far they are is kept for recovery.
+The log is synced with fdatasync, which releases the interpreter; all messages appended during a
+sync share the next one. Queues are synced less often.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Flusher:
     """The syncing thread of a store.
 
     Attributes:
-        durable: log offset up to which everything is on the disk.
-        failure: the error that stopped it; nothing can be promised after that.
+        durable: Log offset up to which everything is on the disk.
+        failure: Error that stopped the thread; nothing is durable after that.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Flusher:
         self.failure: OSError | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Sync what is left and end the thread."""
+        """Sync the rest of the log and end the thread."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -82,7 +82,7 @@ class Flusher:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
         with self._wake:
-            if offset <= self.durable:  # a sync ended between the caller's look and the lock
+            if offset <= self.durable:  # a sync ended before the lock was taken
                 future.set_result(True)
                 return future
             if self.failure is not None:
@@ -94,9 +94,9 @@ class Flusher:
         return future
 
     def when_durable(self, offset: int, call: Callable[[], None]) -> None:
-        """Sync as soon as possible; call `call` on the event loop once `offset` is reached.
+        """Sync as soon as possible; call `call` on the event loop once `offset` is durable.
 
-        Where the disk refuses, `call` is never called.
+        After a failed sync, `call` is never called.
         """
 
         def done(synced: asyncio.Future[bool]) -> None:
@@ -117,11 +117,11 @@ class Flusher:
                 starved = False
             except OSError as error:
                 if self.failure is None and not stopping:
-                    starved = True  # no fault of the disk: nothing is lost, sync a little later
+                    starved = True  # not a fault of the disk: nothing is lost, retry
                     continue
                 self._end(error)
                 return
-            except Exception as error:  # such as a lack of memory: the thread ends, as do promises
+            except Exception as error:  # such as a lack of memory
                 logger.exception("the flusher ends")
                 self._end(OSError(errno.EIO, f"{type(error).__name__}: {error}"))
                 return
@@ -131,12 +131,12 @@ class Flusher:
     def flush(self) -> None:
         """Sync the log now, in the calling thread.
 
-        The kernel reports that it lost written pages once, to whichever thread asks first; every
-        later sync of the same file succeeds, also one that is under way in another thread. So
-        threads take turns, and the first refusal ends all syncing.
+        Linux reports lost pages once, to the first thread that syncs; every later sync of the same
+        file succeeds, also a concurrent one. So threads take turns, and the first failure ends all
+        syncing.
 
         Raises:
-            OSError: The disk refused, now or before; what was appended since may be lost.
+            OSError: The disk refused it, now or before; messages appended since may be lost.
         """
         with self._syncing:
             self._flush()
@@ -157,10 +157,10 @@ class Flusher:
             raise
 
     def fail(self, error: OSError) -> None:
-        """Take note that a file of the store could not be synced: nothing is promised any more.
+        """Record that a file of the store could not be synced; nothing is durable from now on.
 
-        Any thread may call it; only the first error counts. A lack of descriptors is none of the
-        disk: nothing is lost by it.
+        Any thread may call it; only the first error counts. A lack of descriptors is ignored, as
+        it loses nothing.
         """
         if not is_out_of_descriptors(error):
             self._end(error)
@@ -189,10 +189,10 @@ def _resolve(future: asyncio.Future[bool], done: bool) -> None:
 def sync_files(files: FileCache) -> None:
     """Sync the queue files written since the last call, and the names of new ones.
 
-    One that was removed needs no sync.
+    Removed files need no sync.
 
     Raises:
-        OSError: None of them counts as synced: the next call tries all of them again.
+        OSError: None of them counts as synced; the next call syncs all of them again.
     """
     paths = files.take_dirty()
     try:

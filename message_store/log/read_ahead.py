@@ -1,10 +1,9 @@
 """Preallocation of log pages ahead of the append position.
 
 The first write to a page of a file makes the kernel find and zero one, which can cost more than the
-whole rest of an append (on virtual machines that give memory back to their host: tens of us). A
-thread reads the empty part of the log file a little ahead of the end; that puts its pages into the
-page cache, and the append only copies. It only reads, so it cannot harm what is written meanwhile.
-It works in small portions, for it may have to share a core with the event loop.
+rest of an append (tens of us on virtual machines that return memory to their host). A thread reads
+the empty part of the log file ahead of the end, which puts its pages into the page cache, so the
+append only copies. It reads in small portions, as it may share a core with the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import threading
 from message_store.log.commit_log import CommitLog
 
 AHEAD_BYTES = 32 << 20
-REFILL_BYTES = 4 << 20  # so much is used before the thread is woken again
+REFILL_BYTES = 4 << 20  # appended before the thread is woken again
 STEP_BYTES = 256 << 10
 EXPECTED_BYTES_MAX = 512 << 20
 
@@ -34,7 +33,7 @@ class ReadAhead:
         self._thread = threading.Thread(target=self._run, name="read-ahead", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
         self.notify(self._log.end)
 
@@ -45,12 +44,12 @@ class ReadAhead:
         self._thread.join()
 
     def notify(self, end: int) -> None:
-        """The log's end has moved; wake the thread once enough of what lies ahead is used."""
+        """Note the log's new end; wake the thread after REFILL_BYTES."""
         if end >= self._wake_at and not self._work.is_set():
             self._work.set()
 
     def expect(self, size: int) -> None:
-        """So many bytes will soon be appended at once: have pages for them before that."""
+        """Prepare pages for `size` bytes that will soon be appended at once."""
         self._expected = self._log.end + min(size, EXPECTED_BYTES_MAX)
         self._work.set()
 
@@ -67,7 +66,7 @@ class ReadAhead:
         end = self._log.end
         file = next((f for f in list(self._log.files) if f.base <= end < f.base + f.size), None)
         if file is None:
-            self._wake_at = end + 1  # the next append makes one
+            self._wake_at = end + 1  # the next append creates one
             return
         file_end = file.base + file.size
         limit = min(max(end + AHEAD_BYTES, self._expected), file_end)
@@ -78,6 +77,6 @@ class ReadAhead:
             try:
                 os.preadv(file.fd, [memoryview(self._buffer)[:size]], at - file.base)
             except OSError:
-                return  # it is only about speed; the append says what is wrong
+                return  # only speed is lost; the append reports the error
             at += size
         self._reached = max(at, self._reached)

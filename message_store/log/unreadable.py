@@ -1,8 +1,8 @@
 """Unreadable places of a log, found while the log is used.
 
-The files' mappings show zeros there (`page_guard`), which no reader takes for a record: deliveries
-go to quarantine, pulls leave the record out, recovery bridges the gap. Here the places become log
-offsets, so that each reader can say why, and each is reported once.
+The mappings of the files are zero there (`page_guard`), which no reader takes for a record: such
+messages go to quarantine, pulls leave them out, recovery bridges the gap. This module converts the
+places to log offsets, so that each reader can report the cause, and logs each place once.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class MappedLog(Protocol):
 
 
 class UnreadablePlaces:
-    """What of one log cannot be read.
+    """Places of one log that cannot be read.
 
     Args:
-        notice: called with one line for each new place, from any thread.
+        notice: Called with one line for each new place, from any thread.
     Attributes:
-        ranges: log offsets, ascending.
-        seen: how many replaced pages `ranges` speaks of; for `changed`.
+        ranges: Log offsets, ascending.
+        seen: Number of replaced pages that `ranges` covers; for `changed`.
     """
 
     def __init__(self, log: MappedLog, notice: Callable[[str], None] = logger.warning) -> None:
@@ -63,9 +63,9 @@ class UnreadablePlaces:
         self.ranges: list[Range] = []
 
     def changed(self, seen: int) -> bool:
-        """Return whether what was read since `seen` may hold zeros in place of readable pages.
+        """Return whether bytes read since `seen` may be zeros in place of readable pages.
 
-        Then `ranges` is up to date, and pages that can be read after all are: read once more.
+        If so, `ranges` is updated and readable pages are mapped again: read once more.
         """
         if self._guard.replaced == seen:
             return False
@@ -73,11 +73,11 @@ class UnreadablePlaces:
         return True
 
     def reading(self) -> Reading:
-        """Begin a reading that stops at zeros."""
+        """Start a reading that stops at zeros."""
         return Reading(self)
 
     def look(self) -> bool:
-        """Bring `ranges` up to date; return whether there are new ones."""
+        """Update `ranges`; return whether there are new ones."""
         if self._guard.replaced == self.seen:
             return False
         with self._lock:
@@ -104,17 +104,17 @@ class UnreadablePlaces:
         return joined(found), notices
 
     def mask(self, offsets: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Return which of (n,) records at log offsets lie in a place that cannot be read."""
+        """Return which of (n,) records at log offsets cannot be read."""
         hit = np.zeros(offsets.size, np.bool_)
         for low, high in self.ranges:
             hit |= (offsets < high) & (offsets + sizes > low)
         return hit
 
     def check(self, offset: int, size: int) -> None:
-        """Refuse a record that lies in a place that cannot be read.
+        """Check that a record can be read.
 
         Raises:
-            RecordUnreadable: It does.
+            RecordUnreadable: It cannot.
         """
         self.look()
         for low, high in self.ranges:
@@ -130,7 +130,7 @@ class UnreadablePlaces:
 
 
 class Reading:
-    """A reading that stops at zeros, repeated until it met none in place of readable pages."""
+    """A reading that stops at zeros, repeated until no readable page was zero."""
 
     def __init__(self, places: UnreadablePlaces) -> None:
         self._places, self._seen = places, places.seen
@@ -140,8 +140,8 @@ class Reading:
         """Return whether to read once more.
 
         Args:
-            reach: where the reading stopped. Each page that can be read after all brings it
-                further; READS_MAX without that end it.
+            reach: Position at which the reading stopped. It ends after READS_MAX readings without
+                progress.
         """
         changed = self._places.changed(self._seen)
         self._idle = self._idle + 1 if reach <= self._reach else 0

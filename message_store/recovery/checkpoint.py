@@ -1,4 +1,4 @@
-"""Apache's checkpoint file, and DueMQ's mark of how far the queues follow the log."""
+"""Apache's checkpoint file, and DueMQ's recovery mark: the progress of queues in the log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Checkpoint:
         """Write new times in place: one write of 40 bytes, never a shorter file.
 
         Raises:
-            OSError: The disk refused it; the old times stand.
+            OSError: The disk refused it; the old times remain.
         """
         self.physic_ms, self.logics_ms, self.index_ms = physic_ms, logics_ms, index_ms
         fields = (physic_ms, logics_ms, index_ms, self.flushed, self.confirm)
@@ -63,9 +63,9 @@ class Checkpoint:
 
 
 class Marks(NamedTuple):
-    """Log offsets: how far queues are written, and how far they are on the disk.
+    """Log offsets up to which queues are written (dispatched) and on the disk (durable).
 
-    `units` is the sum of all queues' ends then: fewer found at a start means that queues were lost.
+    `units` is the sum of all queues' ends at that point: a start that finds fewer has lost queues.
     """
 
     dispatched: int = 0
@@ -77,9 +77,9 @@ class Marks(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Up to the log offset `offset` the queues were complete; they ended at `units` in sum.
+    """A log offset up to which the queues were complete; the sum of their ends was `units`.
 
-    `record` is the last record before it, -1 if there was none.
+    `record` is the last record before it, -1 without one.
     """
 
     offset: int
@@ -95,7 +95,7 @@ _FILE_BYTES = 4_096
 
 
 def newest_marks(data: bytes) -> tuple[int, Marks | None, bytes]:
-    """Return (sequence, marks, boot id) of the bytes of a `duemq.mark`; None: it says nothing."""
+    """Return (sequence, marks, boot id) from the bytes of a `duemq.mark`; marks None: invalid."""
     best: tuple[int, Marks | None, bytes] = (0, None, b"")
     for at in (0, _SLOT_BYTES):
         body = data[at : at + _BODY.size]
@@ -111,10 +111,9 @@ def newest_marks(data: bytes) -> tuple[int, Marks | None, bytes]:
 class RecoveryMark:
     """`config/duemq.mark`: two slots written in turn, each with a sequence and a CRC.
 
-    Whatever happens to one of them, the other holds the mark before it. The file is mapped, so
-    that an update costs no system call; its block is allocated first, as a mapped write on a full
-    disk would end the process. Where that fails, or the block cannot be read, the mark is kept in
-    memory only.
+    If one slot is damaged, the other has the mark before it. The file is mapped, so that an update
+    needs no system call; its block is allocated first, as a mapped write on a full disk would end
+    the process. If that fails, or the block cannot be read, the mark is kept in memory only.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,15 +137,15 @@ class RecoveryMark:
         return cls(path)
 
     def read(self) -> Marks | None:
-        """Return the marks, or None if the file says nothing."""
+        """Return the marks, None if the file has none."""
         return self._marks
 
     def point(self, *, clean: bool = True) -> Point | None:
         """Return where recovery may start.
 
         Args:
-            clean: the last run ended cleanly: on the same boot all that was written counts. Else a
-                sync may have failed before the end, and only what was synced counts.
+            clean: The last run ended cleanly, so that on the same boot all that was written counts.
+                Otherwise a sync may have failed before the end: only synced data count.
         """
         marks = self._marks
         if marks is None:
@@ -155,27 +154,10 @@ class RecoveryMark:
             return Point(marks.dispatched, marks.last_record, marks.units)
         return Point(marks.durable, marks.durable_record, marks.durable_units)
 
-    def update(
-        self,
-        *,
-        dispatched: int | None = None,
-        last_record: int | None = None,
-        durable: int | None = None,
-        durable_record: int | None = None,
-        units: int | None = None,
-        durable_units: int | None = None,
-    ) -> None:
-        """Write new marks; what is None stays as it was. Any thread may call it."""
+    def update(self, **changes: int) -> None:
+        """Replace fields of the marks and write them. Any thread may call it."""
         with self._lock:
-            old = self._marks or NO_MARKS
-            marks = Marks(
-                old.dispatched if dispatched is None else dispatched,
-                old.last_record if last_record is None else last_record,
-                old.durable if durable is None else durable,
-                old.durable_record if durable_record is None else durable_record,
-                old.units if units is None else units,
-                old.durable_units if durable_units is None else durable_units,
-            )
+            marks = (self._marks or NO_MARKS)._replace(**changes)
             self._marks = marks
             self._write(marks)
 
@@ -206,7 +188,7 @@ def _boot_id() -> bytes:
 
 
 def _mapped(path: Path, fd: int) -> tuple[mmap.mmap, GuardedMap | None]:
-    """Return the file's block, mapped; a copy of it where there is no room, or no sound sector."""
+    """Map the file's block; on a full or unreadable disk return a copy in memory."""
     try:
         os.posix_fallocate(fd, 0, _FILE_BYTES)
         _readable(path, fd)
@@ -224,7 +206,7 @@ def _mapped(path: Path, fd: int) -> tuple[mmap.mmap, GuardedMap | None]:
 
 
 def _readable(path: Path, fd: int) -> None:
-    """Write the block anew where the disk cannot read it: disks replace such a sector then.
+    """Overwrite the block if the disk cannot read it: disks then replace the sector.
 
     Raises:
         OSError: The disk cannot write it either.

@@ -1,1 +1,1 @@
-"""Which log files are removed, and what keeps them."""
+"""Retention of log files, and the pins that keep them."""

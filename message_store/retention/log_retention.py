@@ -1,11 +1,11 @@
 """Retention of log files: by age at the configured hour, earlier when the disk fills up.
 
-A file that a pending message still needs is never removed: `pins` return the first log offset that
-is needed. A pin that cannot answer, because its plugin has not started, has stopped or failed,
-keeps every file. The file that is written is never removed either.
+A file that a component still needs is never removed: `pins` return the first log offset that is
+needed. A pin without an answer, because its plugin has not started, has stopped or failed, keeps
+every file. The file that is written is never removed either.
 
-An owner of pins may ask what is `wanted`: which files would go without pins, because the
-disk fills up. Copies of what waits in them, further on in the log, make them free to go.
+The owner of a pin may read `wanted`: the files that would be removed without pins because the disk
+fills up. Once it has appended copies of the records that it needs, they can be removed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUEUES_AT_ONCE = 64  # corrected in one turn of the event loop
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What the planner knows of one log file, oldest first."""
+    """Input of the planner about one log file."""
 
     end: int
     modified_ms: int
@@ -46,19 +46,19 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many of the oldest files go, and why not more."""
+    """How many of the oldest files to remove, and why not more."""
 
     remove: int
-    pinned: bool  # the next one would go, but a pending message lies in it, or may do so
+    pinned: bool  # the next one is, or may be, needed
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Files that would go without pins.
+    """Files that would be removed without pins.
 
     Attributes:
-        until: log offset: the files before it.
-        bytes: so much less on the disk would be enough; 0: nothing is wanted.
+        until: Log offset that the files end before.
+        bytes: Bytes to free on the disk; 0: nothing is wanted.
     """
 
     until: int = 0
@@ -76,10 +76,10 @@ def plan_removal(
     durable: int,
     asked_until: int = 0,
 ) -> Plan:
-    """Decide what to remove. `files` excludes nothing; the last one always stays.
+    """Decide what to remove. `files` are all files, oldest first; the last one always stays.
 
     Args:
-        asked_until: log offset: expired files before it go at any hour.
+        asked_until: Log offset; expired files before it are removed at any hour.
     """
     forced = config.clean_forcibly and disk_percent > config.disk_forcible_percent
     timely = hour in config.clean_hours or disk_percent > config.disk_used_percent_max
@@ -104,10 +104,10 @@ def is_expired(file: FileFacts, config: StoreConfig, now_ms: int) -> bool:
 def plan_wanted(
     files: Sequence[FileFacts], config: StoreConfig, *, now_ms: int, used: int, free: int
 ) -> Wanted:
-    """Decide what should go because the disk fills up.
+    """Decide what should be removed because the disk fills up.
 
     Args:
-        used, free: bytes of the disk.
+        used, free: Bytes of the disk.
     """
     total = used + free
     forced = config.clean_forcibly and used * 100 > config.disk_forcible_percent * total
@@ -119,11 +119,11 @@ def plan_wanted(
     return Wanted(until, excess) if until else Wanted()
 
 
-def _leading(files: Sequence[FileFacts], goes: Callable[[FileFacts], bool]) -> int:
-    """Return where the leading files that go end, the last one excluded; 0: none goes."""
+def _leading(files: Sequence[FileFacts], chosen: Callable[[FileFacts], bool]) -> int:
+    """Return the end of the leading chosen files, never of the last file; 0: none is chosen."""
     until = 0
     for file in files[:-1]:
-        if not goes(file):
+        if not chosen(file):
             break
         until = file.end
     return until
@@ -159,19 +159,19 @@ class Retention:
         self.pinned = False
 
     def add_pin(self, pin: Pin, owner: str = "") -> None:
-        """Have `pin` asked, at each round, for the first log offset that its owner needs."""
+        """Add a pin: a function that returns the first log offset that its owner needs."""
         self._pins.append((owner, pin))
 
     def first_pinned(self, *, but: str | None = None) -> FirstPending:
         """Return the lowest offset that is needed, None without one, or `UNKNOWN`.
 
         Args:
-            but: an owner that is not asked.
+            but: Owner whose pins are ignored.
         """
         return first_pending(self._ask(owner, pin) for owner, pin in self._pins if owner != but)
 
     def _ask(self, owner: str, pin: Pin) -> FirstPending:
-        """Return a pin's answer; one that raises is unknown."""
+        """Return the answer of a pin, `UNKNOWN` if it raises."""
         try:
             answer = pin()
         except Exception as error:
@@ -185,26 +185,26 @@ class Retention:
         self._failing.discard(owner)
         return answer
 
-    # -- what should go -------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------
 
     def wanted(self) -> Wanted:
-        """Return what should go because the disk fills up."""
+        """Return what should be removed because the disk fills up."""
         store, config = self._store, self._store.config
         used, free = store.disk_bytes
         lowest = min(config.disk_used_percent_max, config.disk_forcible_percent)
         if used * 100 <= lowest * (used + free):
-            return Wanted()  # without a look at the files
+            return Wanted()  # the common case needs no look at the files
         now_ms = store.clock.now_ms()
         return plan_wanted(self._facts(), config, now_ms=now_ms, used=used, free=free)
 
     def expired(self) -> Wanted:
-        """Return what could go by its age, whatever the disk has left."""
+        """Return what could be removed by its age, however much room the disk has."""
         config, now_ms = self._store.config, self._store.clock.now_ms()
         until = _leading(self._facts(), lambda file: is_expired(file, config, now_ms))
         return Wanted(until, until)
 
     def ask(self, until: int) -> None:
-        """Have expired files before a log offset go in the next rounds, whatever the hour."""
+        """Remove expired files before a log offset in the next rounds, at any hour."""
         self._asked_until = max(self._asked_until, until)
 
     @property
@@ -220,7 +220,7 @@ class Retention:
     # -- removal --------------------------------------------------------------------------------
 
     def clean(self) -> int:
-        """Remove what may go, in the calling thread; return how many files went."""
+        """Remove what can be removed, in the calling thread; return the number of files."""
         files = self._detach()
         count = len(files)
         if files:
@@ -230,7 +230,7 @@ class Retention:
         return count
 
     async def clean_in_thread(self) -> int:
-        """Remove what may go; the event loop goes on while large files are removed."""
+        """Remove what can be removed without blocking the event loop."""
         async with self._one_at_a_time:
             files = self._detach()
             count = len(files)
@@ -243,19 +243,19 @@ class Retention:
             return count
 
     def _correct(self, queue: ConsumeQueue) -> None:
-        """Have a queue forget what is gone; one that cannot be read is left to the next start."""
+        """Remove units of removed records from a queue; report a queue that cannot be read."""
         try:
             queue.correct_min(self._store.log.min_offset)
         except (CorruptStore, OSError) as error:
             self._store.notice(f"{queue.directory} keeps units of removed records: {error}")
 
     async def finish(self) -> None:
-        """Return when no round is under way."""
+        """Wait until no round is running."""
         async with self._one_at_a_time:
             pass
 
     def _erase(self, files: list[LogFile]) -> None:
-        """Remove what was detached. Any thread may call it."""
+        """Remove detached files. Any thread may call it."""
         store = self._store
         try:
             erase_files(files)
@@ -265,7 +265,7 @@ class Retention:
             store.notice(f"old files of {store.root} stay until the next start: {error}")
 
     def _detach(self) -> list[LogFile]:
-        """Take the files that may go out of the log."""
+        """Take the files that can be removed out of the log."""
         store = self._store
         facts = self._facts()
         now_ms = store.clock.now_ms()

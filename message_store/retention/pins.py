@@ -1,7 +1,7 @@
 """Pins: the first log offset that a component still needs.
 
-A pin has three answers: an offset, None (nothing is pinned), or `UNKNOWN`. The last one pins the
-whole log: a component that does not know what is pending must not answer None.
+A pin returns an offset, None (nothing is pinned), or `UNKNOWN`, which pins the whole log: a
+component that does not know its pending messages must not return None.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Pin = Callable[[], FirstPending]
 
 
 def first_pending(answers: Iterable[FirstPending]) -> FirstPending:
-    """Return what several pins need together: `UNKNOWN` if one of them is, else the lowest."""
+    """Return the lowest answer of several pins, `UNKNOWN` if one of them is."""
     known: list[int] = []
     for answer in answers:
         if isinstance(answer, Unknown):
