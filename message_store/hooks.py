@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from message_store.layout import Rows
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import CommitLog
 
@@ -23,6 +24,6 @@ class TagsCodeRule(Protocol):
     @property
     def topic(self) -> str: ...
 
-    def tags_codes(self, rows: npt.NDArray[Any], log: CommitLog) -> npt.NDArray[np.int64]:
+    def tags_codes(self, rows: Rows, log: CommitLog) -> npt.NDArray[np.int64]:
         """Return the tags code of each record of the topic, (n,) `layout.SCANNED`."""
         ...

@@ -13,6 +13,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+Rows = npt.NDArray[np.void]
+"""Records of a structured dtype: columns by field name."""
+Row = np.void
+"""One of them; a view where its array is writable."""
+
 
 def positions(layout: np.dtype[Any]) -> Any:
     """Return the byte position of each field, as a named tuple that kernels take as a constant."""

@@ -6,10 +6,8 @@ Pulls get slices of the log as they lie there; nothing is decoded on their way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store import layout
 from message_store.config import StoreConfig
@@ -17,6 +15,7 @@ from message_store.errors import RecordUnreadable
 from message_store.index.index_file import CATCH_UP_BYTES_MAX, IndexService
 from message_store.index.key_search import newest_in_tail
 from message_store.kernels import scan
+from message_store.layout import Rows
 from message_store.log.commit_log import CommitLog
 from message_store.log.flusher import Flusher
 from message_store.log.frames import frame_at, topic_of
@@ -84,7 +83,7 @@ class StoreReader:
             return queue.min_offset, queue.max_offset
         return queue.min_offset, queue.end_before(confirmed)
 
-    def units(self, topic: str, queue_id: int, offset: int, count_max: int) -> npt.NDArray[Any]:
+    def units(self, topic: str, queue_id: int, offset: int, count_max: int) -> Rows:
         """Return (n,) `layout.UNIT` from a queue offset on, to the end of that file at most."""
         queue = self.queues.find(topic, queue_id)
         return np.empty(0, layout.UNIT) if queue is None else queue.read(offset, count_max)
@@ -147,7 +146,7 @@ class StoreReader:
             and units["size"][0] == row["record_size"]
         )
 
-    def gather(self, units: npt.NDArray[Any]) -> bytes:
+    def gather(self, units: Rows) -> bytes:
         """Return the records of these units back to back, without decoding them.
 
         Raises:
@@ -174,7 +173,7 @@ class StoreReader:
             units = units[count:]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _refuse_unreadable(self, units: npt.NDArray[Any]) -> None:
+    def _refuse_unreadable(self, units: Rows) -> None:
         """Raise for the first record that lies where the disk cannot read: it was copied as zeros.
 
         Raises:
@@ -185,7 +184,7 @@ class StoreReader:
             for unit in units[unreadable.mask(units["phys_offset"], units["size"])]:
                 unreadable.check(int(unit["phys_offset"]), int(unit["size"]))
 
-    def sound_units(self, units: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def sound_units(self, units: Rows) -> Rows:
         """Return the units whose records lie where the disk can read, as far as that is known."""
         unreadable = self.log.unreadable
         if not unreadable.ranges:
@@ -248,7 +247,7 @@ class StoreReader:
 
     def scan(
         self, start: int, end: int | None = None, *, count: int = recover.CHUNK_RECORDS
-    ) -> Iterator[npt.NDArray[Any]]:
+    ) -> Iterator[Rows]:
         """Yield (n,) `layout.SCANNED`, n <= `count`, of the records in start..end. Reused.
 
         Damage, such as sectors that cannot be read, is passed over.

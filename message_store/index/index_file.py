@@ -23,7 +23,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ from message_store.errors import CorruptStore, StoreError
 from message_store.kernels import index as kernels
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
-from message_store.layout import INDEX_HEADER, INDEX_ITEM, packer
+from message_store.layout import INDEX_HEADER, INDEX_ITEM, Rows, packer
 from message_store.log.commit_log import CommitLog, LogFile
 from message_store.log.frames import frame_at
 from message_store.log.page_guard import GuardedMap
@@ -155,7 +155,7 @@ class IndexFile:
         _, end_ms, _, end_phys, _, _ = previous.header
         HEADER.pack_into(self._map, 0, end_ms, end_ms, end_phys, end_phys, 0, 1)
 
-    def put(self, keys: npt.NDArray[Any]) -> int:
+    def put(self, keys: Rows) -> int:
         """Add (n,) `layout.KEYED` until the file is full; return how many were added."""
         self._allocate(max(self.header[5], 1) + keys.size)
         return int(kernels.put_keys(self.words, self.slots, self.items, keys))
@@ -430,7 +430,7 @@ class IndexService:
         )  # fmt: skip
         return found if found >= 0 else end
 
-    def _put(self, keys: npt.NDArray[Any]) -> None:
+    def _put(self, keys: Rows) -> None:
         """Add keys; after an error the next piece begins after the last key that was added."""
         if not keys.size:
             return

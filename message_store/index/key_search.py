@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from message_store.errors import StoreError
 from message_store.index.index_file import BATCH_KEYS, IndexFile, IndexService
 from message_store.kernels import index as index_kernels
 from message_store.kernels import keys as kernels
+from message_store.layout import Rows
 from message_store.log.commit_log import CommitLog, LogFile
 from message_store.log.frames import Chunk, read_past_damage
 from message_store.queues.topic_table import TopicTable
@@ -220,7 +221,7 @@ def _in_file(file: IndexFile, hashes: Offsets, *, long_chains: bool) -> Iterator
                 yield np.full(found.size, key, np.int64), found
 
 
-def _keys_of_log(store: IndexedLog, start: int, end: int) -> Iterator[npt.NDArray[Any]]:
+def _keys_of_log(store: IndexedLog, start: int, end: int) -> Iterator[Rows]:
     """Yield (n,) `layout.KEYED` of the records in start..end, as the index would hold them."""
     keyed, scratch = np.zeros(BATCH_KEYS, layout.KEYED), np.zeros(1, layout.SCANNED)
     for file in list(store.log.files):
@@ -252,7 +253,7 @@ def newest_in_tail(store: IndexedLog, key_hash: int, bytes_max: int) -> list[int
     return found[::-1]
 
 
-def _with_hashes(keyed: npt.NDArray[Any], hashes: Offsets) -> Candidates:
+def _with_hashes(keyed: Rows, hashes: Offsets) -> Candidates:
     """Return the candidates for some hashes among the keys of records."""
     order = np.argsort(hashes, kind="stable")
     ranked = hashes[order]
@@ -285,7 +286,7 @@ def _matching(
     return Matches(key_at[keep], offsets[keep], hits[keep])
 
 
-def frames(store: IndexedLog, offsets: Offsets) -> npt.NDArray[Any]:
+def frames(store: IndexedLog, offsets: Offsets) -> Rows:
     """Return (n,) `layout.SCANNED` of the records at log offsets; record_size 0: there is none."""
     found = np.zeros(offsets.size, layout.SCANNED)
     found["topic_index"] = -1

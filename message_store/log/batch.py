@@ -9,12 +9,11 @@ columns; hooks change them; the store encodes them. Batches are reused: `clear` 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from message_store import layout
+from message_store.layout import Row, Rows
 from message_store.log.properties import decode_properties, encode_properties
 from message_store.text import java_hash
 
@@ -36,7 +35,7 @@ class PutBatch:
     """
 
     def __init__(self, capacity: int = 1024, staging_bytes: int = 1 << 20) -> None:
-        self.rows: npt.NDArray[Any] = np.zeros(capacity, layout.PUT)
+        self.rows: Rows = np.zeros(capacity, layout.PUT)
         self.staging: npt.NDArray[np.uint8] = np.empty(
             max(staging_bytes, STAGING_BYTES_MIN), np.uint8
         )
@@ -60,7 +59,7 @@ class PutBatch:
             self.together = []
 
     @property
-    def filled(self) -> npt.NDArray[Any]:
+    def filled(self) -> Rows:
         """The filled rows, as a view."""
         return self.rows[: self.count]
 
@@ -132,7 +131,7 @@ class PutBatch:
         return self.count - 1
 
     @staticmethod
-    def _set_host(row: Any, name: str, host: tuple[bytes, int], ipv6_bit: int) -> None:
+    def _set_host(row: Row, name: str, host: tuple[bytes, int], ipv6_bit: int) -> None:
         address, port = host
         number = int.from_bytes(address, "big")
         row[f"{name}_ip_hi"] = number >> 64
@@ -173,7 +172,7 @@ class PutBatch:
         self.remarks[index] = remark
 
 
-def fill_property_columns(row: Any, text: bytes, pos: int) -> None:
+def fill_property_columns(row: Row, text: bytes, pos: int) -> None:
     """Set the columns of `row` that a kernel reads off the property text while parsing."""
     found = decode_properties(text)
     flags = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +11,9 @@ from message_store import layout
 from message_store.errors import RecordUnreadable
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
+from message_store.layout import Row
 from message_store.log.commit_log import CommitLog
 
-Row = Any  # np.void of layout.SCANNED: its fields have no types
 Bytes = npt.NDArray[np.uint8]
 Chunk = tuple[int, int, int]
 ReadChunk = Callable[[int], Chunk]

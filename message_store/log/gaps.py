@@ -21,13 +21,13 @@ cuts without zeroing. Their store time (older than the last record) and their pl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from message_store import layout
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
+from message_store.layout import Row
 from message_store.log.commit_log import BLANK, CommitLog, LogFile
 from message_store.log.frames import frame_at, topic_of
 from message_store.log.record import encode_record
@@ -89,16 +89,16 @@ def _gap_to_queued(log: CommitLog, queues: QueueSet, end: int) -> Gap | None:
 
 def _gap_to_found(log: CommitLog, queues: QueueSet, end: int, floor_ms: int) -> Gap | None:
     """Return the gap up to the first bytes after `end` that look like a record of this log."""
-    row = np.zeros(1, layout.SCANNED)
+    row = np.zeros(1, layout.SCANNED)[0]
     for at, file in enumerate(log.files):
         if not file.base <= end < file.base + file.size:
             continue
         pos = _next_in(file, end - file.base + 1, row)
         if pos < 0 and at + 1 < len(log.files):
             file, pos = log.files[at + 1], 0
-            if scan.read_frame(file.data, 0, file.size, file.base, row[0]) <= 0:
+            if scan.read_frame(file.data, 0, file.size, file.base, row) <= 0:
                 return None
-        if pos < 0 or not _belongs(row[0], file, queues, floor_ms):
+        if pos < 0 or not _belongs(row, file, queues, floor_ms):
             return None
         gap = Gap(end, file.base + pos)
         return gap if pos == 0 or gap.size > layout.RECORD_FIXED_BYTES else None
@@ -119,15 +119,15 @@ def unreadable_end(log: CommitLog, end: int, known_end: int) -> Gap | None:
     return None
 
 
-def _next_in(file: LogFile, pos: int, row: Any) -> int:
+def _next_in(file: LogFile, pos: int, row: Row) -> int:
     """Return where the next valid record of a file starts, -1 without one within the limit."""
     if not file.has_data(pos, pos + SEARCH_BYTES_MAX):
         return -1
     end = min(file.size, pos + SEARCH_BYTES_MAX)
-    return int(find_record(file.data, pos, end, file.base, row[0]))
+    return int(find_record(file.data, pos, end, file.base, row))
 
 
-def _belongs(row: Any, file: LogFile, queues: QueueSet, floor_ms: int) -> bool:
+def _belongs(row: Row, file: LogFile, queues: QueueSet, floor_ms: int) -> bool:
     if int(row["store_ms"]) < floor_ms:
         return False
     queue = queues.find(topic_of(file.data, file.base, row), int(row["queue_id"]))

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from message_store.log.page_guard import GuardedMap, page_guard
 from message_store.ranges import Range, joined, minus
 
 logger = logging.getLogger(__name__)
+Numbers = npt.NDArray[np.integer]
 READS_MAX = 3  # of the same: a hole on a full tmpfs is replaced at each
 REMEDY = (
     "Messages there go to quarantine or are left out of pulls. Stop the broker and copy the store "
@@ -103,7 +104,7 @@ class UnreadablePlaces:
             found += mine
         return joined(found), notices
 
-    def mask(self, offsets: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    def mask(self, offsets: Numbers, sizes: Numbers) -> npt.NDArray[np.bool_]:
         """Return which of (n,) records at log offsets cannot be read."""
         hit = np.zeros(offsets.size, np.bool_)
         for low, high in self.ranges:

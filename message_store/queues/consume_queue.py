@@ -21,7 +21,7 @@ import numpy.typing as npt
 from message_store.descriptors import is_out_of_descriptors
 from message_store.errors import CorruptStore
 from message_store.kernels import scan
-from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES
+from message_store.layout import CQ_UNIT, PRE_BLANK_SIZE, UNIT, UNIT_BYTES, Rows
 from message_store.log.zeroing import whole_size, zero_range
 
 PRE_BLANK = np.array([(0, PRE_BLANK_SIZE, 0)], CQ_UNIT)
@@ -306,7 +306,7 @@ class ConsumeQueue:
             self.write(start, memoryview(PRE_BLANK.tobytes() * (end_offset - start)))
         self.min_offset = first  # pre-blanks do not count
 
-    def read(self, offset: int, count_max: int) -> npt.NDArray[Any]:
+    def read(self, offset: int, count_max: int) -> Rows:
         """Return units from `offset` on, (n,) `layout.UNIT`, to the end of that file at most."""
         if offset < self.min_offset or offset >= self.max_offset or count_max <= 0:
             return np.empty(0, UNIT)
@@ -406,7 +406,7 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = 0
 
 
-def is_blank(units: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def is_blank(units: Rows) -> npt.NDArray[np.bool_]:
     """Return which units are pre-blanks, which stand for no message."""
     return np.asarray(
         (units["phys_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0)

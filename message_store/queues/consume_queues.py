@@ -8,15 +8,13 @@ import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from message_store.errors import CorruptStore
 from message_store.kernels import encode
 from message_store.kernels.kernel import entry
-from message_store.layout import UNIT_BYTES
+from message_store.layout import UNIT_BYTES, Rows
 from message_store.queues.consume_queue import ConsumeQueue, FileCache
 from message_store.queues.deleted_topics import Deletions
 from message_store.queues.lost_queues import LostQueues
@@ -133,7 +131,7 @@ class QueueSet:
         """Return every queue, by slot."""
         return [self.at(slot) for slot in range(self.topics.queue_count)]
 
-    def append(self, rows: npt.NDArray[Any], first: int, end: int) -> None:
+    def append(self, rows: Rows, first: int, end: int) -> None:
         """Write the units of rows[first:end], grouped by queue.
 
         Raises:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from message_store.json_dialect import dumps, load_config, write_config
+from message_store.layout import Rows
 from message_store.queues.topic_table import TopicTable
 
 DELETIONS_MAX = 65_536
@@ -66,7 +67,7 @@ class Deletions:
         """Return the log offset before which a topic's records are in no queue."""
         return self._offsets.get(name, 0)
 
-    def kept(self, rows: npt.NDArray[Any], topics: TopicTable) -> npt.NDArray[np.bool_]:
+    def kept(self, rows: Rows, topics: TopicTable) -> npt.NDArray[np.bool_]:
         """Return which scanned records, (n,) `layout.SCANNED`, were not deleted."""
         if not self._offsets:
             return np.ones(rows.size, np.bool_)

@@ -8,10 +8,12 @@ Indexes and slots never change while the store is open; a deleted topic keeps it
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from message_store.layout import Rows
 
 NAME_BYTES_MAX = 255
 QUEUES_MAX = 65_536
@@ -43,11 +45,11 @@ QUEUE = np.dtype(
 class TopicArrays(NamedTuple):
     """What a kernel takes to find topics and number messages. Fetch anew for each call."""
 
-    topics: npt.NDArray[Any]  # (n,) TOPIC
+    topics: Rows  # (n,) TOPIC
     names: npt.NDArray[np.uint8]  # (n,) all names, end to end
     table: npt.NDArray[np.int32]  # (2^k,) open addressing: topic index or -1
     slot_map: npt.NDArray[np.int32]  # (n,) queue slot or -1
-    queues: npt.NDArray[Any]  # (n,) QUEUE
+    queues: Rows  # (n,) QUEUE
 
 
 def name_hash(name: bytes) -> int:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,7 @@ from message_store import layout
 from message_store.hooks import TagsCodeRule
 from message_store.kernels import scan
 from message_store.kernels.verify import find_record
+from message_store.layout import Row, Rows
 from message_store.log.commit_log import CommitLog, LogFile
 from message_store.log.frames import frame_at, topic_of
 from message_store.log.gaps import bridge, find_gap, unreadable_end
@@ -65,7 +65,7 @@ class Recovered:
     cut_bytes: int = 0
     gaps: int = 0  # queues that ended before the first of their records in the walk
 
-    def advance(self, row: Any) -> None:
+    def advance(self, row: Row) -> None:
         """Make a record the last one."""
         self.last_record = int(row["phys_offset"])
         self.last_store_ms = int(row["store_ms"])
@@ -81,7 +81,7 @@ def walk_log(
     check: bool,
     past_damage: bool = False,
     count: int = CHUNK_RECORDS,
-) -> Iterator[npt.NDArray[Any]]:
+) -> Iterator[Rows]:
     """Yield chunks of (n,) `layout.SCANNED` for the records in start..end, in log order.
 
     Stop at the first bytes that are not a record. A chunk is reused: copy what must be kept.
@@ -119,7 +119,7 @@ def walk_log(
                     break
 
 
-def _add_unknown_topics(rows: npt.NDArray[Any], file: LogFile, topics: TopicTable) -> None:
+def _add_unknown_topics(rows: Rows, file: LogFile, topics: TopicTable) -> None:
     """Number the topics that are new in the walk; an invalid name keeps -1."""
     for at in np.flatnonzero(rows["topic_index"] < 0):
         name = topic_of(file.data, file.base, rows[at])
@@ -336,7 +336,7 @@ def _replay(
             return
 
 
-def _whole(rows: npt.NDArray[Any], torn_from: int | None) -> int:
+def _whole(rows: Rows, torn_from: int | None) -> int:
     """Return how many leading records are whole."""
     if torn_from is None:
         return int(rows.size)
@@ -353,7 +353,7 @@ def _cut_void_units(log: CommitLog, queues: QueueSet, start: int) -> None:
             queue.cut(queue.max_offset - 1)
 
 
-def _has_record(units: npt.NDArray[Any], log: CommitLog, start: int) -> bool:
+def _has_record(units: Rows, log: CommitLog, start: int) -> bool:
     """Return whether a unit has its record; offsets before `start` are not checked."""
     if not units.size:
         return False
@@ -363,7 +363,7 @@ def _has_record(units: npt.NDArray[Any], log: CommitLog, start: int) -> bool:
     return record_ends_at(log, record, record + size)
 
 
-def _ends_torn(log: CommitLog, row: Any) -> bool:
+def _ends_torn(log: CommitLog, row: Row) -> bool:
     """Return whether a record's properties end in zeros: the page was never written."""
     end = int(row["phys_offset"]) + int(row["record_size"])
     file = next(f for f in log.files if f.base < end <= f.base + f.size)
@@ -407,9 +407,7 @@ def _used(file: LogFile, pos: int) -> bytes:
     return data[: int(used[-1]) + 1].tobytes() if used.size else b""
 
 
-def dispatch(
-    rows: npt.NDArray[Any], queues: QueueSet, rules: Sequence[TagsCodeRule], log: CommitLog
-) -> int:
+def dispatch(rows: Rows, queues: QueueSet, rules: Sequence[TagsCodeRule], log: CommitLog) -> int:
     """Write the units of scanned records; return how many blocks left a gap in their queue."""
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
     plain = (kind == 0) | (kind == layout.SYS_COMMIT)
@@ -435,7 +433,7 @@ def dispatch(
     return gaps
 
 
-def has_place(rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def has_place(rows: Rows) -> npt.NDArray[np.bool_]:
     """Return which scanned records name a possible queue and queue offset.
 
     Headers have no checksum. A queue never has more messages than fit into the log before them.
@@ -453,7 +451,7 @@ def _report_offsets(offsets: list[int], what: str, notice: Callable[[str], None]
 
 
 def tags_codes(
-    rows: npt.NDArray[Any], topics: TopicTable, rules: Sequence[TagsCodeRule], log: CommitLog
+    rows: Rows, topics: TopicTable, rules: Sequence[TagsCodeRule], log: CommitLog
 ) -> npt.NDArray[np.int64]:
     """Return the tags code of each record: its tag's hash, or what the rule of its topic makes."""
     codes: npt.NDArray[np.int64] = rows["tags_hash"].copy()

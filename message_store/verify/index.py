@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ import numpy.typing as npt
 from message_store import layout
 from message_store.kernels import index as index_kernels
 from message_store.kernels import verify as kernels
+from message_store.layout import Row, Rows
 from message_store.log.frames import Chunk, read_past_damage
 from message_store.ranges import is_among
 from message_store.verify.files import Bytes, Piece, map_file, overlapping
@@ -31,7 +31,6 @@ PROBE_ITEMS = 2_000
 PHASE = "index"
 HEADER_BYTES = layout.INDEX_HEADER.itemsize
 ITEM_BYTES = layout.INDEX_ITEM.itemsize
-Rows = npt.NDArray[Any]
 
 FAULTS = {
     kernels.NO_RECORD: "there is no record at log offset {phys}",
@@ -121,7 +120,7 @@ def _open(path: Path, report: Report, slots: int) -> IndexPiece | None:
     return IndexPiece(path, data, shape, count, int(header["begin_ms"]))
 
 
-def find_shape(data: Bytes, header: Any, slots: int = 0) -> int | None:
+def find_shape(data: Bytes, header: Row, slots: int = 0) -> int | None:
     """Return the slot count of an index file, None if no count fits its header.
 
     Args:
@@ -142,7 +141,7 @@ def find_shape(data: Bytes, header: Any, slots: int = 0) -> int | None:
     return next((n for n in candidates if _fits(data, n, count)), None)
 
 
-def _candidates(data: Bytes, header: Any, count: int) -> Iterator[int]:
+def _candidates(data: Bytes, header: Row, count: int) -> Iterator[int]:
     """Yield the slot counts with which first and last item match the header."""
     words = (int(data.size) - HEADER_BYTES) // 4
     first = words % 5 or 5  # slots = words - 5 x items

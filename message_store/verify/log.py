@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from message_store import layout
 from message_store.kernels import scan
 from message_store.kernels import verify as kernels
+from message_store.layout import Rows
 from message_store.log.frames import topic_bytes
 from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX, TopicTable
 from message_store.verify.files import OFFSET_MAX, Piece, map_files, used_bytes
@@ -31,7 +31,6 @@ CHUNK_RECORDS = 32_768
 TOPICS_MAX = 100_000
 INNER_BATCH = 0x80  # one record that stands for many queue offsets: BatchConsumeQueue
 PHASE = "commit log"
-Rows = npt.NDArray[Any]
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from message_store import layout
 from message_store.kernels import scan
 from message_store.kernels import verify as kernels
-from message_store.layout import PRE_BLANK_SIZE, UNIT_BYTES
+from message_store.layout import PRE_BLANK_SIZE, UNIT_BYTES, Row, Rows
 from message_store.log.frames import Chunk, read_past_damage
 from message_store.verify.files import Piece, map_files, overlapping
 from message_store.verify.log import LogFacts, QueueCount, has_unit, queue_keys
@@ -29,7 +28,6 @@ HOLES_MAX = 100  # in one file; units after them are reported as missing
 CANDIDATES_MAX = 1_000
 PHASE = "consume queues"
 MISSING_PHASE = "missing units"
-Rows = npt.NDArray[Any]
 
 FAULTS = {
     kernels.NO_RECORD: "there is no record at log offset {phys}",
@@ -231,7 +229,7 @@ class _Units:
         for index in np.flatnonzero(live & (codes != kernels.GOOD)).tolist():
             self.report_unit(piece, at + index, units[index], int(codes[index]))
 
-    def report_unit(self, piece: Piece, at: int, unit: Any, code: int) -> None:
+    def report_unit(self, piece: Piece, at: int, unit: Row, code: int) -> None:
         phys, size, tags_code = int(unit["phys_offset"]), int(unit["size"]), int(unit["tags_code"])
         why = FAULTS[code].format(phys=phys, size=size, code=tags_code)
         text = f"{self.queue.name}, queue offset {piece.base // UNIT_BYTES + at}: {why}"
@@ -275,7 +273,7 @@ def find_missing(
 
 
 def _report_if_missing(
-    facts: LogFacts, queue: QueueFacts, row: Any, piece: Piece, report: Report
+    facts: LogFacts, queue: QueueFacts, row: Row, piece: Piece, report: Report
 ) -> None:
     number, phys = int(row["queue_offset"]), int(row["phys_offset"])
     if unit_offset(queue, number) == phys:
