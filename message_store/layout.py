@@ -178,6 +178,8 @@ PUT = np.dtype(
     align=True,
 )
 
+# Property text: name NAME_END value ENTRY_END, repeated; KEYS holds several words.
+NAME_END, ENTRY_END, KEY_END = 1, 2, 32
 DELAY_ILLEGAL: Final = -2_147_483_648
 TAGS_DUE: Final = -2
 TIMER_NONE, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_ILLEGAL = 0, 1, 2, 3, -1

@@ -1,6 +1,6 @@
 """Big-endian numbers, decimal digits and CRC-32 on byte arrays, for other kernels to call.
 
-The byte order of the disk is spelled out here once, for compiled code.
+Compiled code knows the byte order of the disk only from here.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def digits_len(value: int) -> int:
 
 @kernel
 def put_digits(out: Bytes, pos: int, value: int) -> int:
-    """Write `value` in decimal; return the position behind it."""
+    """Write `value` in decimal; return the position after it."""
     end = pos + digits_len(value)
     if value < 0:
         out[pos] = 45

@@ -26,6 +26,7 @@ from message_store.kernels.kernel import kernel
 from message_store.layout import (
     BLANK_BYTES,
     CRC_MASK,
+    ENTRY_END,
     IPV6_EXTRA_BYTES,
     MAGIC_V1,
     MAGIC_V2,
@@ -45,7 +46,6 @@ from message_store.queues.topic_table import TopicArrays
 Rows = npt.NDArray[Any]
 MESSAGE_ILLEGAL = 13
 PROPERTY_BYTES_MAX = 32_767
-ENTRY_END = 2  # between two properties
 BLOCK_SLOT, BLOCK_FIRST, BLOCK_OFFSET, BLOCK_END = range(4)  # columns of `group_units`' blocks
 NOT_SET = -1
 OUT_NAME = np.frombuffer(b"TIMER_OUT_MS\x01", np.uint8).copy()

@@ -1,8 +1,8 @@
 """Compiled loops of index files: keys from the log into slots and items, chains back out.
 
-The arithmetic is IndexFile's: `abs(hash) mod slots`, items chained newest first. A file is taken
-as 32-bit words, as all its fields lie on multiples of four: a reader beside the writer
-sees a word as it was or as it is.
+The arithmetic is IndexFile's: `abs(hash) mod slots`, items chained newest first. All fields are at
+multiples of four, so a file is an array of 32-bit words: a concurrent reader sees each word either
+before or after a write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import equals, find_byte, java_hash_on
 from message_store.kernels.scan import STOP_FULL, read_frame
-from message_store.layout import SYS_ROLLBACK, SYS_TRANSACTION_MASK
+from message_store.layout import ENTRY_END, KEY_END, NAME_END, SYS_ROLLBACK, SYS_TRANSACTION_MASK
 
 Rows = npt.NDArray[Any]
 Words = npt.NDArray[np.uint32]
@@ -24,7 +24,11 @@ KEYS_NAME = np.frombuffer(b"KEYS", np.uint8).copy()
 UNIQ_NAME = np.frombuffer(b"UNIQ_KEY", np.uint8).copy()
 HEADER_WORDS = 10
 ITEM_WORDS = 5
+# Word numbers in the header, and in an item.
 AT_BEGIN_MS, AT_END_MS, AT_BEGIN_PHYS, AT_END_PHYS, AT_USED, AT_COUNT = 0, 2, 4, 6, 8, 9
+ITEM_HASH, ITEM_PHYS, ITEM_SECONDS, ITEM_PREVIOUS = 0, 1, 3, 4
+INT_MIN, INT_MAX = -2_147_483_648, 2_147_483_647
+SECOND_MS = 1_000
 KEYS_PER_RECORD_MAX = 16_384  # a property text has at most 32,767 bytes
 HASH = 35  # '#', between topic and key
 
@@ -32,7 +36,7 @@ HASH = 35  # '#', between topic and key
 @kernel
 def positive_hash(value: int) -> int:
     """Return abs() as Java has it; 0 for the one number that has none."""
-    return 0 if value == -2_147_483_648 else abs(value)
+    return 0 if value == INT_MIN else abs(value)
 
 
 @kernel
@@ -55,8 +59,8 @@ def record_keys(data: Bytes, pos: int, row: Any, out: Rows, n: int) -> int:
     end = at + np.int64(row["prop_len"])
     uniq, uniq_end, keys, keys_end = 0, 0, 0, 0
     while at < end:
-        entry_end = find_byte(data, at, end, 2)
-        name_end = find_byte(data, at, entry_end, 1)
+        entry_end = find_byte(data, at, end, ENTRY_END)
+        name_end = find_byte(data, at, entry_end, NAME_END)
         if name_end + 1 < entry_end:
             if equals(data, at, name_end - at, UNIQ_NAME):
                 uniq, uniq_end = name_end + 1, entry_end
@@ -66,7 +70,7 @@ def record_keys(data: Bytes, pos: int, row: Any, out: Rows, n: int) -> int:
     if uniq < uniq_end:
         n = add_key(out, n, row, topic_hash, data, uniq, uniq_end)
     while keys < keys_end:
-        stop = find_byte(data, keys, keys_end, 32)
+        stop = find_byte(data, keys, keys_end, KEY_END)
         if stop > keys:
             n = add_key(out, n, row, topic_hash, data, keys, stop)
         keys = stop + 1
@@ -95,7 +99,7 @@ def collect_keys(
 
 @kernel
 def swap(word: Any) -> Any:
-    """Return a 32-bit word with its bytes turned around: the disk's order and back."""
+    """Return a 32-bit word with its bytes reversed: to the disk's byte order and back."""
     w = np.uint32(word)
     high = (w << np.uint32(24)) | ((w << np.uint32(8)) & np.uint32(0xFF0000))
     return np.uint32(high | ((w >> np.uint32(8)) & np.uint32(0xFF00)) | (w >> np.uint32(24)))
@@ -125,11 +129,11 @@ def put_two_words(words: Words, at: int, value: int) -> None:
 
 @kernel
 def put_keys(words: Words, slot_count: int, item_count_max: int, keys: Rows) -> int:
-    """Put keys into an index file until it is full; return how many went in.
+    """Add keys to an index file until it is full; return how many were added.
 
-    The order of the writes is that of a process that may be killed between any two: an item is
-    complete before it counts and counts before its slot names it, so no chain ever breaks; the
-    header names a record last, so that one indexed in part is indexed again.
+    The process may be killed between any two writes. An item is complete before it is counted, and
+    counted before its slot names it, so no chain ever breaks; the header names a record last, so
+    that a partly indexed record is indexed again.
     """
     count = max(get_word(words, AT_COUNT), 1)
     used_slots = get_word(words, AT_USED)
@@ -140,14 +144,14 @@ def put_keys(words: Words, slot_count: int, item_count_max: int, keys: Rows) -> 
         key = keys[n]
         slot = HEADER_WORDS + np.int64(key["key_hash"]) % slot_count
         previous = get_word(words, slot)
-        if previous <= 0 or previous >= count:
+        if previous <= 0 or previous >= count:  # an empty slot, or one that a crash left ahead
             previous = 0
-        time_diff = (key["store_ms"] - begin_ms) // 1_000 if begin_ms > 0 else 0
+        time_diff = (key["store_ms"] - begin_ms) // SECOND_MS if begin_ms > 0 else 0
         at = items + count * ITEM_WORDS
-        put_word(words, at, key["key_hash"])
-        put_two_words(words, at + 1, key["phys_offset"])
-        put_word(words, at + 3, min(max(time_diff, 0), 2_147_483_647))
-        put_word(words, at + 4, previous)
+        put_word(words, at + ITEM_HASH, key["key_hash"])
+        put_two_words(words, at + ITEM_PHYS, key["phys_offset"])
+        put_word(words, at + ITEM_SECONDS, min(max(time_diff, 0), INT_MAX))
+        put_word(words, at + ITEM_PREVIOUS, previous)
         if count <= 1:
             put_two_words(words, AT_BEGIN_PHYS, key["phys_offset"])
             put_two_words(words, AT_BEGIN_MS, key["store_ms"])
@@ -169,8 +173,9 @@ def put_keys(words: Words, slot_count: int, item_count_max: int, keys: Rows) -> 
 def find_key(words: Words, slot_count: int, key_hash: int, span: Any, out: Any) -> int:
     """Follow the chain of a hash; fill `out` with log offsets, newest first; return how many.
 
-    span: (begin_ms, end_ms). Times in the file are whole seconds: up to 999 ms too many match.
-    Item 1 is the file's begin; the time it says itself is counted from the file before.
+    Args:
+        span: (begin_ms, end_ms). Times in the file are whole seconds, so an item up to 999 ms
+            before the span matches, too.
     """
     count = get_word(words, AT_COUNT)
     begin_ms = get_two_words(words, AT_BEGIN_MS)
@@ -181,12 +186,15 @@ def find_key(words: Words, slot_count: int, key_hash: int, span: Any, out: Any) 
         at = items + index * ITEM_WORDS
         if at + ITEM_WORDS > words.size:
             break
-        time_ms = begin_ms + (get_word(words, at + 3) * 1_000 if index > 1 else 0)
-        if get_word(words, at) == key_hash and span[0] - 999 <= time_ms <= span[1]:
-            out[n] = get_two_words(words, at + 1)
+        # item 1 begins the file, but its own seconds are counted from the file before
+        time_ms = begin_ms
+        if index > 1:
+            time_ms += get_word(words, at + ITEM_SECONDS) * SECOND_MS
+        if get_word(words, at + ITEM_HASH) == key_hash and span[0] - SECOND_MS < time_ms <= span[1]:
+            out[n] = get_two_words(words, at + ITEM_PHYS)
             n += 1
-        previous = get_word(words, at + 4)
-        if previous >= index:
+        previous = get_word(words, at + ITEM_PREVIOUS)
+        if previous >= index:  # damage: a chain leads to older items only
             break
         index = previous
     return n

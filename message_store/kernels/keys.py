@@ -1,9 +1,9 @@
 """Lookup of many keys: hashes, candidates from the index, records with the key.
 
-hash_keys    what the index files know a key by
+hash_keys    hashes of keys, as in index files
 find_many    candidates for many hashes in one index file
-match_keys   candidates that are records of the topic with that very key
-frames_at    what stands at log offsets, be it a record or not
+match_keys   candidates that are records of the topic with the key itself
+frames_at    columns of the records at log offsets
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from message_store.kernels.names import entry_end, is_named
 from message_store.kernels.properties import equals, find_byte, java_hash_on
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
+from message_store.layout import KEY_END, NAME_END
 from message_store.queues.topic_table import TopicArrays
 
 Rows = npt.NDArray[Any]
 NO_HIT, HIT_UNIQUE, HIT_KEY = 0, 1, 2
-BLANK = 32
+UNIQ_BYTES, KEYS_BYTES = UNIQ_NAME.size, KEYS_NAME.size
 
 
 class Wanted(NamedTuple):
     """Keys of one topic, as kernels take them."""
 
     topic: Bytes
-    keys: Bytes  # one behind the other
+    keys: Bytes  # joined
     ends: npt.NDArray[np.int64]  # (n,): where each ends
 
 
@@ -57,7 +58,7 @@ def find_many(
     """Look hashes[first:] up in one index file; return (next key, candidates).
 
     Args:
-        limit: candidates of one key at most.
+        limit: Maximum candidates of one key.
         key_at, offsets: (m,) i8 out, m >= limit: which key, log offset.
     """
     n, i = np.int64(0), np.int64(first)
@@ -82,18 +83,26 @@ def same(data: Bytes, pos: int, size: int, other: Bytes, start: int, end: int) -
 
 
 @kernel
+def is_entry_of(data: Bytes, pos: int, end: int, name: Bytes) -> bool:
+    """Return whether the property entry in data[pos:end] has this name."""
+    value = pos + name.size
+    return value < end and data[value] == NAME_END and is_named(data, pos, name)
+
+
+@kernel
 def hit_of(data: Bytes, pos: int, end: int, keys: Bytes, start: int, stop: int) -> int:
     """Return how the property text in data[pos:end] has the key keys[start:stop]: HIT_*."""
     hit = NO_HIT
     while pos < end:
         until = entry_end(data, pos, end)
-        if until - pos > 8 and data[pos + 8] == 1 and is_named(data, pos, UNIQ_NAME):
-            if same(data, pos + 9, until - pos - 9, keys, start, stop):
+        if is_entry_of(data, pos, until, UNIQ_NAME):
+            at = pos + UNIQ_BYTES + 1
+            if same(data, at, until - at, keys, start, stop):
                 return HIT_UNIQUE
-        elif until - pos > 4 and data[pos + 4] == 1 and is_named(data, pos, KEYS_NAME):
-            at = pos + 5
+        elif is_entry_of(data, pos, until, KEYS_NAME):
+            at = pos + KEYS_BYTES + 1
             while at < until:
-                word_end = find_byte(data, at, until, BLANK)
+                word_end = find_byte(data, at, until, KEY_END)
                 if same(data, at, word_end - at, keys, start, stop):
                     hit = HIT_KEY
                 at = word_end + 1
@@ -138,7 +147,7 @@ def frames_at(data: Bytes, span: Any, offsets: Any, arrays: TopicArrays, frames:
     Args:
         data, span: see `match_keys`.
         offsets: (n,) i8, in this file.
-        frames: (n,) layout.SCANNED out; the columns of tags and level are left alone.
+        frames: (n,) layout.SCANNED out; tags_hash and delay_level are not set.
     """
     for i in range(offsets.size):
         pos, frame = np.int64(offsets[i] - span[0]), frames[i]

@@ -1,4 +1,4 @@
-"""Compiled property reader. `message_store.log.properties` is the readable twin."""
+"""Compiled reader of property texts; `message_store.log.properties` is its Python twin."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import load_u8
-from message_store.layout import DELAY_ILLEGAL
+from message_store.layout import DELAY_ILLEGAL, ENTRY_END, NAME_END
 
 TAGS_NAME = np.frombuffer(b"TAGS", np.uint8).copy()
 DELAY_NAME = np.frombuffer(b"DELAY", np.uint8).copy()
 MOVED_NAME = np.frombuffer(b"DELAy", np.uint8).copy()
+NUMBER_DIGITS_MAX = 18  # such a number fits into 64 bits
+PLUS, MINUS, ZERO = 43, 45, 48
 
 
 @kernel
@@ -42,6 +44,7 @@ def java_hash(data: Bytes, pos: int, end: int) -> int:
 @kernel
 def java_hash_on(start: int, data: Bytes, pos: int, end: int) -> int:
     """Return String.hashCode of a text whose first part has the hash `start`."""
+    # decode UTF-8 to UTF-16 units, since Java hashes those; h = h * 31 + unit
     h = np.uint32(start)
     while pos < end:
         byte = np.uint32(data[pos])
@@ -99,10 +102,10 @@ def eight_digits(word: Any) -> int:
 def parse_number(data: Bytes, pos: int, end: int, illegal: int) -> int:
     """Return the decimal number in data[pos:end], or `illegal` (empty, too long, not digits)."""
     negative = False
-    if pos < end and (data[pos] == 45 or data[pos] == 43):
-        negative = data[pos] == 45
+    if pos < end and (data[pos] == MINUS or data[pos] == PLUS):
+        negative = data[pos] == MINUS
         pos += 1
-    if pos >= end or end - pos > 18:
+    if pos >= end or end - pos > NUMBER_DIGITS_MAX:
         return illegal
     value = np.int64(0)
     while end - pos >= 8:
@@ -112,7 +115,7 @@ def parse_number(data: Bytes, pos: int, end: int, illegal: int) -> int:
         value = value * 100_000_000 + eight_digits(word)
         pos += 8
     while pos < end:
-        digit = np.int64(data[pos]) - 48
+        digit = np.int64(data[pos]) - ZERO
         if digit < 0 or digit > 9:
             return illegal
         value = value * 10 + digit
@@ -135,8 +138,8 @@ def find_value(data: Bytes, pos: int, size: int, name: Bytes) -> Any:
     end = pos + size
     start, stop = 0, 0
     while pos < end:
-        entry_end = find_byte(data, pos, end, 2)
-        name_end = find_byte(data, pos, entry_end, 1)
+        entry_end = find_byte(data, pos, end, ENTRY_END)
+        name_end = find_byte(data, pos, entry_end, NAME_END)
         if name_end + 1 < entry_end and equals(data, pos, name_end - pos, name):
             start, stop = name_end + 1, entry_end
         pos = entry_end + 1
@@ -147,13 +150,13 @@ def find_value(data: Bytes, pos: int, size: int, name: Bytes) -> Any:
 def find_tags_and_level(data: Bytes, pos: int, size: int) -> Any:
     """Return (Java hash of TAGS or 0, DELAY as a number or 0 or DELAY_ILLEGAL).
 
-    Without a DELAY a DELAy counts, which is its name in records that were handed over.
+    Without a DELAY a DELAy counts: its name in records whose ownership was transferred.
     """
     end = pos + size
     tags_hash, level, moved = np.int64(0), np.int64(0), np.int64(0)
     while pos < end:
-        entry_end = find_byte(data, pos, end, 2)
-        name_end = find_byte(data, pos, entry_end, 1)
+        entry_end = find_byte(data, pos, end, ENTRY_END)
+        name_end = find_byte(data, pos, entry_end, NAME_END)
         if name_end + 1 < entry_end:
             if equals(data, pos, name_end - pos, TAGS_NAME):
                 tags_hash = java_hash(data, name_end + 1, entry_end)
