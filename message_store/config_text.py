@@ -92,25 +92,25 @@ def parse_properties(text: str, *, source: str = "") -> Properties:
 
 
 def physical_lines(text: str) -> list[str]:
-    """Return the lines of a text, whatever ends them."""
+    """Return the lines of a text with any line ends."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def logical_lines(lines: list[str]) -> Iterator[tuple[int, int, str]]:
     """Yield (first line, last line, joined text) of every entry; lines count from 1."""
-    held, first = "", 0
+    joined, first = "", 0
     for number, line in enumerate(lines, start=1):
         stripped = line.lstrip(_BLANKS)
         if not first:
             if not stripped or stripped[0] in "#!":
                 continue
             first = number
-        held += stripped
-        if (len(held) - len(held.rstrip("\\"))) % 2 and number < len(lines):
-            held = held[:-1]
+        joined += stripped
+        if (len(joined) - len(joined.rstrip("\\"))) % 2 and number < len(lines):
+            joined = joined[:-1]
             continue
-        yield first, number, held
-        held, first = "", 0
+        yield first, number, joined
+        joined, first = "", 0
 
 
 def split_line(line: str) -> tuple[str, str]:
@@ -189,6 +189,6 @@ def unknown_keys(properties: Mapping[str, str], known: Iterable[str]) -> list[Un
 
 
 def _close_matches(word: str, words: Iterable[str]) -> list[str]:
-    import difflib  # only for those who mistyped
+    import difflib  # only an unknown key needs it
 
     return difflib.get_close_matches(word, words, n=1, cutoff=0.6)

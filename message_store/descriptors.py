@@ -3,10 +3,10 @@
     0 ............. connections and files ............. | files only | limit
                                                         ^ `connections_end`
 
-A flood of connections takes descriptors until there are none (EMFILE; ENFILE for the whole
-machine). That is no fault of the disk: the store gives descriptors of its reserve back and tries
-again. A socket always gets the lowest descriptor that is free: a connection whose descriptor is
-`connections_end` or more is closed, so that the store finds room, and the reserve fills up again.
+Too many connections exhaust the descriptors (EMFILE; ENFILE for the whole machine). That is not a
+fault of the disk: the store closes descriptors of its reserve and retries. A socket always gets the
+lowest free descriptor: a connection whose descriptor is `connections_end` or higher is closed. That
+leaves room for the store, and the reserve is filled again.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 RESERVED: Final = 16
-TRIES_MAX: Final = 4  # another thread may take the descriptors that were given up
-HEADROOM_MAX: Final = 1_024  # descriptors for files: more than the cache of queue files holds
+TRIES_MAX: Final = 4  # another thread may take the descriptors that were closed
+HEADROOM_MAX: Final = 1_024  # for files: more than the cache of queue files opens
 OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 T = TypeVar("T")
 
 
 def descriptor_limit() -> int:
-    """Return how many descriptors this process may have open now."""
+    """Return the maximum number of open descriptors of this process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 30
 
@@ -45,12 +45,12 @@ def raise_descriptor_limit() -> int:
 
 
 def headroom(limit: int) -> int:
-    """Return how many of `limit` descriptors connections leave to files."""
+    """Return how many of `limit` descriptors are reserved for files."""
     return min(HEADROOM_MAX, limit // 2)
 
 
 def connections_end(limit: int) -> int:
-    """Return the lowest descriptor that no connection keeps."""
+    """Return the lowest descriptor that a connection must not use."""
     return limit - headroom(limit) // 2
 
 
@@ -60,31 +60,30 @@ def is_out_of_descriptors(error: OSError) -> bool:
 
 
 class DescriptorReserve:
-    """Descriptors that the store holds open for nothing, and gives up when it needs one.
+    """Open descriptors without use, closed when the store needs one.
 
-    They are opened at the first use, and closed with the reserve at the latest. Any thread may use
-    it.
+    They are opened at the first use. Any thread may use the reserve.
     """
 
     def __init__(self, count: int = RESERVED) -> None:
         self._count = count
         self._lock = threading.Lock()
-        self._held: list[int] = []
+        self._open: list[int] = []
         self._closed = False
-        weakref.finalize(self, _close_all, self._held)
+        weakref.finalize(self, _close_all, self._open)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._open)
 
     def run(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns; if it lacks a descriptor, call it again without the reserve.
+        """Call `work`; without a free descriptor, call it again with the reserve closed.
 
-        `work` must be such that calling it again after a failure does no harm.
+        `work` must be safe to call again after a failure.
 
         Raises:
             OSError: Any failure of `work`; of EMFILE and ENFILE the last.
         """
-        if len(self._held) < self._count:
+        if len(self._open) < self._count:
             self._fill()
         try:
             return work()
@@ -98,7 +97,7 @@ class DescriptorReserve:
 
     def _run_on_reserve(self, work: Callable[[], T]) -> T:
         for _ in range(TRIES_MAX):
-            self._give_up()
+            self._release()
             try:
                 return work()
             except OSError as error:
@@ -108,25 +107,25 @@ class DescriptorReserve:
         return work()
 
     def close(self) -> None:
-        """Close what is held."""
+        """Close the reserve."""
         with self._lock:
             self._closed = True
-        self._give_up()
+        self._release()
 
-    def _give_up(self) -> None:
+    def _release(self) -> None:
         with self._lock:
-            _close_all(self._held)
+            _close_all(self._open)
 
     def _fill(self) -> None:
         with self._lock:
             try:
-                while not self._closed and len(self._held) < self._count:
-                    self._held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+                while not self._closed and len(self._open) < self._count:
+                    self._open.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             except OSError:
-                return  # filled up by a later call
+                return  # a later call fills it
 
 
-def _close_all(held: list[int]) -> None:
-    """Close descriptors and forget them."""
-    while held:
-        os.close(held.pop())
+def _close_all(open_fds: list[int]) -> None:
+    """Close descriptors and empty their list."""
+    while open_fds:
+        os.close(open_fds.pop())

@@ -9,10 +9,10 @@ DueMQError
 │   ├── FrameError        the stream is lost: close the connection
 │   └── RequestError      one request is refused, with Apache's response code
 └── StoreError            the disk
-    ├── CorruptStore      bytes that are not what they must be, with file and offset
+    ├── CorruptStore      invalid bytes, with file and offset
     ├── StoreLocked       another broker owns the directory
-    ├── StoreFull         no room: writes are refused, reads go on
-    ├── OwnershipRefused       a step of a migration was not taken by the log: nothing has changed
+    ├── StoreFull         no room: writes are refused, reads continue
+    ├── OwnershipRefused  the log refused a step of a migration: nothing has changed
     └── RecordUnreadable  a record that is gone or damaged
 """
 
@@ -28,11 +28,11 @@ class DueMQError(Exception):
 
 
 class UsageError(DueMQError):
-    """Our caller asked for something that cannot be."""
+    """Invalid input of our caller."""
 
 
 class ConfigError(UsageError):
-    """A configuration value that cannot be used: says key, value, source, and what would do."""
+    """An invalid configuration value: key, value, source, and what is valid."""
 
     def __init__(self, key: str, value: str, why: str, *, source: str = "") -> None:
         self.key, self.value, self.why, self.source = key, value, why, source
@@ -53,7 +53,7 @@ class PeerError(DueMQError):
 
 
 class FrameError(PeerError):
-    """The byte stream cannot be followed any further."""
+    """The byte stream cannot be parsed any further."""
 
 
 class RequestError(PeerError):
@@ -65,11 +65,11 @@ class RequestError(PeerError):
 
 
 class StoreError(DueMQError):
-    """A fault of the disk or of what lies on it."""
+    """A fault of the disk or of the files on it."""
 
 
 class CorruptStore(StoreError):
-    """Bytes on disk are not what they must be."""
+    """Bytes on the disk are invalid."""
 
     def __init__(self, file: Path | str, offset: int, why: str, remedy: str) -> None:
         self.file, self.offset, self.why, self.remedy = file, offset, why, remedy
@@ -85,7 +85,7 @@ class StoreFull(StoreError):
 
 
 class OwnershipRefused(StoreError):
-    """The log did not take the record of a step, so the step did not happen."""
+    """The log refused the record of a step, so the step did not happen."""
 
 
 class RecordUnreadable(StoreError):

@@ -31,13 +31,13 @@ _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 class ObjectKey(str):
-    """The compact JSON text of an object that stands as a key."""
+    """The compact JSON text of an object that is a key."""
 
     __slots__ = ()
 
 
 class Written(str):
-    """The text of a value that was written before: `written`."""
+    """The text of a value that was encoded before: `written`."""
 
     __slots__ = ()
 
@@ -51,15 +51,15 @@ def dumps(value: Any) -> str:
 
 
 def written(value: Any, depth: int) -> Written:
-    """Return the text of a value for a place in an object, `depth` objects deep.
+    """Return the text of a value at a depth of `depth` objects, for `dumps`.
 
-    A table of which one row changes is written quickly when the others are kept like this.
+    A table of which one row changes is encoded quickly if the other rows are kept in this form.
     """
     return Written(_pretty(value, depth))
 
 
 def dumps_compact(value: Any) -> str:
-    """Return the same without blanks and lines."""
+    """Return the text without blanks and line ends."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{_key(k)}:{dumps_compact(v)}" for k, v in value.items()) + "}"
     if isinstance(value, (list, tuple)):
@@ -109,7 +109,7 @@ def loads(text: str) -> Any:
     """Return the value of a JSON text in either dialect; number keys become int.
 
     Raises:
-        ValueError: It is not JSON; says line and column. Or it is too long or nested too deeply.
+        ValueError: It is not JSON (with line and column), too long or nested too deeply.
     """
     if len(text) > TEXT_BYTES_MAX:
         raise ValueError(f"the text has {len(text)} characters; the limit is {TEXT_BYTES_MAX}")
@@ -213,13 +213,13 @@ def backup_path(path: Path) -> Path:
 
 
 def write_config(path: Path, text: str) -> None:
-    """Replace a config file; at every moment it is there, old or new, also on the disk.
+    """Replace a config file; at any time the old or the new one is there, also on the disk.
 
-    The old text becomes the `.bak` only after the new one stands: a torn file never replaces the
-    good backup it was read from.
+    The old text becomes the `.bak` only after the new one is in place: a torn file never replaces
+    the good backup that it was read from.
 
     Raises:
-        OSError: The disk refused it; the old file and its `.bak` are as they were.
+        OSError: The disk refused it; the old file and its `.bak` are unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
@@ -227,7 +227,7 @@ def write_config(path: Path, text: str) -> None:
         file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
-    old = _keep(path)
+    old = _link_old(path)
     os.replace(temporary, path)
     if old is not None:
         os.replace(old, backup_path(path))
@@ -238,8 +238,8 @@ def write_config(path: Path, text: str) -> None:
         os.close(directory)
 
 
-def _keep(path: Path) -> Path | None:
-    """Give the file a second name, for when the first is taken by its successor."""
+def _link_old(path: Path) -> Path | None:
+    """Link the file to a second name, which it keeps when it is replaced."""
     if not path.exists() or not path.stat().st_size:
         return None
     old = path.with_name(path.name + ".old")
@@ -252,7 +252,7 @@ def _keep(path: Path) -> Path | None:
 
 
 def read_config(path: Path) -> str | None:
-    """Return the text of a config file, of its `.bak` if that cannot be had, else None.
+    """Return the text of a config file, else of its `.bak`, else None.
 
     Raises:
         OSError: There is a file, but the disk can read neither it nor its `.bak`.
@@ -270,7 +270,7 @@ def read_config(path: Path) -> str | None:
 
 
 def load_config(path: Path, decode: Callable[[Any], _T]) -> _T | None:
-    """Return `decode` of the file's value, of its `.bak` if that fails; None if neither exists.
+    """Return the decoded value of the file, else of its `.bak`; None if neither exists.
 
     Raises:
         CorruptStore: There is a file, but neither it nor its `.bak` can be read and decoded.

@@ -1,9 +1,9 @@
 """Search for records of many keys; `StoreReader.query_keys` searches for one.
 
-    index files   candidates by hash: the first few of each chain on the event loop; a longer chain
-                  is read off the items, piece by piece, in a thread
-    log tail      what is not indexed yet (a full disk stops the index): read from the log itself
-    log           which candidates are records of the topic with that very key
+    index files   candidates by hash: short chains on the event loop; a longer one is found by
+                  reading all items, piece by piece, in a thread
+    log tail      records that are not indexed yet (a full disk pauses the index)
+    log           which candidates are records of the topic with the key itself
 
 A search finds every record with a key that is in the log when it returns, or raises.
 """
@@ -31,7 +31,7 @@ from message_store.text import java_hash
 
 Offsets = npt.NDArray[np.int64]
 Candidates = tuple[Offsets, Offsets]  # (n,) which key, (n,) log offset
-FEW = 64  # candidates of a key in one index file that are looked at on the event loop
+FEW = 64  # candidates of a key in one index file that are checked on the event loop
 LOOP_BYTES_MAX = 1 << 20  # of the log without index, read on the event loop
 TAIL_BYTES_MAX = 1 << 30  # of the log without index; more is an error
 RECORDS_MAX = 1_000_000  # found by one search; more is an error
@@ -50,11 +50,11 @@ class IndexedLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Records that have one of the keys asked for, by key, then by log offset.
+    """Records that have one of the requested keys, by key, then by log offset.
 
     Attributes:
-        key_at: (n,) i8: which key.
-        offsets: (n,) i8: log offsets.
+        key_at: (n,) i8: Index of the key.
+        offsets: (n,) i8: Log offsets.
         hits: (n,) u1: HIT_UNIQUE or HIT_KEY.
     """
 
@@ -64,13 +64,13 @@ class Matches:
 
 
 class _LongChain(Exception):
-    """A key has more candidates than the event loop looks at."""
+    """A key has more candidates than the event loop checks."""
 
 
 async def search(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) -> Matches:
     """Return the records of some topics that have one of `keys` as UNIQ_KEY or among their KEYS.
 
-    Nothing is awaited behind the last look at the log: the result is complete when it is returned.
+    Nothing is awaited after the last read of the log: the result is complete when it is returned.
 
     Raises:
         StoreError: The index is switched off or too far behind the log, or there are too many.
@@ -85,7 +85,7 @@ async def search(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) 
 
 
 def search_now(store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) -> Matches:
-    """Return the same at once, however long it takes: for callers that must not wait.
+    """Return the same in the calling thread, for callers that cannot await.
 
     Raises:
         StoreError: The index is switched off or too far behind the log, or there are too many.
@@ -100,7 +100,7 @@ class _Search:
     """One search.
 
     Attributes:
-        end: log offset up to which everything was looked at.
+        end: Log offset up to which the log was searched.
     """
 
     def __init__(self, store: IndexedLog, topics: Sequence[str], keys: Sequence[str]) -> None:
@@ -124,7 +124,7 @@ class _Search:
             self._asked.append((kernels.Wanted(name, text, ends), hashes))
 
     def run_on_loop(self) -> bool:
-        """Search if that takes no longer than the event loop can spare; return whether it did."""
+        """Search if it is quick enough for the event loop; return whether it was."""
         store = self._store
         store.index.catch_up()
         files, position = store.index.indexed()
@@ -159,7 +159,7 @@ class _Search:
         self.follow(end)
 
     def follow(self, end: int) -> None:
-        """Search what came into the log since, up to `end`. Any thread may call it."""
+        """Search the log from the last end to `end`. Any thread may call it."""
         for keyed in _keys_of_log(self._store, self.end, end):
             for wanted, hashes in self._asked:
                 self._match(wanted, _with_hashes(keyed, hashes))
@@ -179,7 +179,7 @@ class _Search:
         self._found.append(found)
 
     def matches(self) -> Matches:
-        """Return what was found, no record twice for one key.
+        """Return the results, without duplicates of a key and a record.
 
         Raises:
             StoreError: An index file could not be read; ask again.
@@ -222,7 +222,7 @@ def _in_file(file: IndexFile, hashes: Offsets, *, long_chains: bool) -> Iterator
 
 
 def _keys_of_log(store: IndexedLog, start: int, end: int) -> Iterator[Rows]:
-    """Yield (n,) `layout.KEYED` of the records in start..end, as the index would hold them."""
+    """Yield (n,) `layout.KEYED`, as for the index, of the records in start..end."""
     keyed, scratch = np.zeros(BATCH_KEYS, layout.KEYED), np.zeros(1, layout.SCANNED)
     for file in list(store.log.files):
         pos, stop_at = max(start - file.base, 0), min(end - file.base, file.size)
@@ -236,15 +236,15 @@ def _keys_of_log(store: IndexedLog, start: int, end: int) -> Iterator[Rows]:
 
 
 def newest_in_tail(store: IndexedLog, key_hash: int, bytes_max: int) -> list[int]:
-    """Return log offsets with a key hash in what the index lacks, newest first.
+    """Return log offsets with a key hash in the part of the log without index, newest first.
 
     Args:
-        bytes_max: Bytes of the log without index; with more of them nothing is looked at.
+        bytes_max: Maximum bytes of the log without index; with more, nothing is searched.
     """
     _, position = store.index.indexed()
     end = store.log.end
     if not store.index.enabled or end - position > bytes_max or position >= end:
-        return []  # it is being made again: only what it has is found
+        return []  # while a large index is rebuilt, only indexed records are found
     found = [
         offset
         for keyed in _keys_of_log(store, position, end)
@@ -287,7 +287,7 @@ def _matching(
 
 
 def frames(store: IndexedLog, offsets: Offsets) -> Rows:
-    """Return (n,) `layout.SCANNED` of the records at log offsets; record_size 0: there is none."""
+    """Return (n,) `layout.SCANNED` of the records at log offsets; without one record_size is 0."""
     found = np.zeros(offsets.size, layout.SCANNED)
     found["topic_index"] = -1
     order = np.argsort(offsets, kind="stable")

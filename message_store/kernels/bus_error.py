@@ -5,7 +5,7 @@ into memory. The handler runs in the middle of that instruction, perhaps without
 lock, so it must not run Python: it is machine code that calls mmap, sigaction and nothing else.
 
     address in a guarded mapping   map an anonymous page of zeros there, note its address, go on
-    any other address              put the handler before this one back: the fault repeats there
+    any other address              restore the handler before this one: the fault repeats there
 
 Word numbers of the table of i64 that it shares with `page_guard`:
 
@@ -150,7 +150,7 @@ def _replace(
     """Map zeros in place of the page of `address`, note the page, return from the handler.
 
     The page is counted before it is zero, so that no thread takes the zeros for data. It is noted
-    after, as who meets the note may map the file there again.
+    afterwards, as another thread then may map the file there again.
     """
     build.position_at_end(blocks["replace"])
     count = build.atomic_rmw("add", _word_at(build, table, WORD(REPLACED)), WORD(1), "seq_cst")

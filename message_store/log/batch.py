@@ -3,8 +3,8 @@
     rows     PUT columns, one row a message        (layout.PUT)
     staging  bodies and property texts, anywhere   (rows point into it)
 
-A single message is a batch of one. Parsers, the plain way and deliveries all fill the same
-columns; hooks change them; the store encodes them. Batches are reused: `clear` and fill again.
+A single message is a batch of one. Parsers, `add` and deliveries fill the same columns; hooks
+change them; the store encodes them. Batches are reused: `clear` and fill again.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class PutBatch:
     Attributes:
         rows: (capacity,) `layout.PUT`; the first `count` are filled.
         staging: (n,) u1; the first `staging_len` are used.
-        remarks: text for rows whose `status` is not 0.
-        trusted: the messages were accepted before; maxMessageSize does not apply again.
-        together: (first row, rows) of what a client sent as one: refused as one by the hooks.
+        remarks: Text for rows whose `status` is not 0.
+        trusted: The messages were accepted before; maxMessageSize does not apply again.
+        together: (first row, rows) of each client batch, which hooks refuse as a whole.
     """
 
     def __init__(self, capacity: int = 1024, staging_bytes: int = 1 << 20) -> None:
@@ -49,7 +49,7 @@ class PutBatch:
         return self.count
 
     def clear(self) -> None:
-        """Forget all messages; keep the memory."""
+        """Remove all messages; keep the memory."""
         self.count = 0
         self.staging_len = 0
         self.trusted = False
@@ -64,7 +64,7 @@ class PutBatch:
         return self.rows[: self.count]
 
     def reserve(self, rows: int, staging_bytes: int) -> None:
-        """Make room for so many more rows and bytes."""
+        """Make room for `rows` more rows and `staging_bytes` more bytes."""
         if self.count + rows > self.rows.size:
             grown = np.zeros(max(self.rows.size * 2, self.count + rows), layout.PUT)
             grown[: self.count] = self.rows[: self.count]
@@ -99,12 +99,12 @@ class PutBatch:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
     ) -> int:
-        """Append one message the plain way; return its row.
+        """Append one message; return its row.
 
         Args:
-            properties: encoded property text (name 0x01 value 0x02 ...).
-            born_host, store_host: address bytes (4 or 16) and port; bits 4 and 5 of `sys_flag`
-                are set here for 16.
+            properties: Encoded property text (name 0x01 value 0x02 ...).
+            born_host, store_host: Address bytes (4 or 16) and port; 16 sets bit 4 or 5 of
+                `sys_flag`.
         """
         self.reserve(1, len(body) + len(properties))
         row = self.rows[self.count]
@@ -173,7 +173,7 @@ class PutBatch:
 
 
 def fill_property_columns(row: Row, text: bytes, pos: int) -> None:
-    """Set the columns of `row` that a kernel reads off the property text while parsing."""
+    """Set the columns that kernels derive from the property text while they parse."""
     found = decode_properties(text)
     flags = 0
     if found.get("WAIT") == "false":
@@ -201,10 +201,10 @@ def fill_property_columns(row: Row, text: bytes, pos: int) -> None:
 
 
 def _place_of(text: bytes, head: bytes) -> tuple[int, int]:
-    """Return start and length of a property's value, which may be no UTF-8; (0, 0): there is none.
+    """Return start and length of a property's value, (0, 0) without one; the last one wins.
 
     Args:
-        head: the name and the separator behind it. The last of equal names wins.
+        head: The name and its separator.
     """
     found, pos = (0, 0), 0
     for entry in text.split(b"\x02"):

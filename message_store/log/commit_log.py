@@ -1,10 +1,10 @@
 """Commit log files: fixed size, named by their first offset, appended with pwritev.
 
     commitlog/00000000000000000000   [record][record]...[blank]
-    commitlog/00000000001073741824   [record]...            <- write position is found by recovery
+    commitlog/00000000001073741824   [record]...            <- recovery finds the write position
 
-Reads go through a shared mapping of each file; what pwritev wrote is visible there at once. What
-the disk cannot read is zero there, and known (`page_guard`, `unreadable`).
+Reads go through a shared mapping of each file, which shows the bytes of pwritev at once. Unreadable
+pages are zero there, and listed (`page_guard`, `unreadable`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LogFile:
 
     def __init__(self, path: Path, base: int, size: int, *, create: bool) -> None:
         self.path, self.base, self.size = path, base, size
-        self._named = False  # whether its name is on the disk: a kill may have come before that
+        self._named = False  # whether its name is on the disk
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if create else 0)
         self.fd = os.open(path, flags, 0o644)
         try:
@@ -55,7 +55,7 @@ class LogFile:
         """Write all of `data` at file position `pos`.
 
         Raises:
-            OSError: Nothing after the last complete call is promised; write again at `pos`.
+            OSError: Part of it may be written; write again at `pos`.
         """
         done = os.pwritev(self.fd, (data,), pos)
         while done < len(data):
@@ -64,14 +64,14 @@ class LogFile:
             self.pages.written(pos, len(data))
 
     def sync(self) -> None:
-        """Wait until all that was written is on the disk, and that there is such a file."""
+        """Wait until the file's data and its name are on the disk."""
         os.fdatasync(self.fd)
         if not self._named:
             sync_directory(self.path.parent)
             self._named = True
 
     def zero_from(self, pos: int) -> None:
-        """Make everything from file position `pos` on read as zeros; the file keeps its size.
+        """Zero the file from position `pos` on; it keeps its size.
 
         Raises:
             OSError: The disk refused it; some of it may read as zeros.
@@ -79,12 +79,12 @@ class LogFile:
         zero_range(self.fd, pos, self.size)
 
     def has_data(self, pos: int, end: int) -> bool:
-        """Return whether any byte in pos..end is not zero; holes of the file are passed over."""
+        """Return whether any byte in pos..end is not zero; holes are not read."""
         end = min(end, self.size)
         while pos < end:
             try:
                 pos = os.lseek(self.fd, pos, os.SEEK_DATA)
-            except OSError:  # nothing was written from here on
+            except OSError:  # only holes from here on
                 return False
             hole = min(os.lseek(self.fd, pos, os.SEEK_HOLE), end)
             if self.data[pos:hole].any():
@@ -102,7 +102,7 @@ class LogFile:
         os.close(self.fd)
 
     def erase(self) -> None:
-        """Remove the file: takes long where it is large, and any thread may do it."""
+        """Remove the file. Slow if it is large; any thread may call it."""
         try:
             self.path.unlink(missing_ok=True)
         finally:
@@ -110,10 +110,10 @@ class LogFile:
 
 
 def erase_files(files: list[LogFile]) -> None:
-    """Remove files, oldest first, and forget them: the last reference frees their blocks.
+    """Remove files, oldest first, and drop the references, as the last one frees the blocks.
 
     Raises:
-        OSError: The disk refused one; it and those after it are there again at the next start.
+        OSError: The disk refused one; it and those after it exist again at the next start.
     """
     try:
         while files:
@@ -143,11 +143,11 @@ class CommitLog:
         self.end = 0  # the next byte to be written
 
     def load(self, *, synced: int = 0) -> None:
-        """Open every file that is there. `end` is set to the end of the last file.
+        """Open every file; set `end` to the end of the last one.
 
         Args:
             synced: Log offset up to which the log was on the disk. A last file that ends before it
-                lost messages, and is left to an operator.
+                lost messages: it is reported, not extended.
         Raises:
             CorruptStore: A file of another size, a stray name, a gap between files.
         """
@@ -213,7 +213,7 @@ class CommitLog:
 
     @property
     def file_at_end(self) -> LogFile | None:
-        """The file that `end` lies in; None if it is still to be created."""
+        """The file that contains `end`, None if it does not exist yet."""
         if self.files:
             last = self.files[-1]
             if self.end < last.base + self.file_bytes:
@@ -221,7 +221,7 @@ class CommitLog:
         return None
 
     def writable_file(self) -> LogFile:
-        """Return the file that `end` lies in, created if need be."""
+        """Return the file that contains `end`; create it if it does not exist."""
         file = self.file_at_end
         if file is not None:
             return file
@@ -241,8 +241,7 @@ class CommitLog:
     def truncate(self, end: int) -> None:
         """Drop everything from `end` on; later bytes read as zeros, later files are removed.
 
-        The last file that is left stays, also if nothing in it does: its name says where the log
-        goes on.
+        One file always stays, even if it is empty: its name is the offset to continue at.
         """
         while len(self.files) > 1 and self.files[-1].base >= end:
             self.files.pop().erase()
@@ -251,7 +250,7 @@ class CommitLog:
             self.files[-1].zero_from(end - self.files[-1].base)
 
     def detach_first(self) -> LogFile:
-        """Take the oldest file (never the one that is written) out of the log, to be erased."""
+        """Take the oldest file out of the log; the caller erases it. The last file stays."""
         assert len(self.files) > 1
         return self.files.pop(0)
 

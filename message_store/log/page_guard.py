@@ -1,17 +1,17 @@
 """Guarded mappings: an unreadable page of a mapped file reads as zeros and is recorded.
 
-Touching a page of a mapped file ends the process with SIGBUS where the page cannot be brought into
-memory: the disk cannot read the sector (EIO), a full tmpfs has no page for a hole, the file was cut
-by another process. Kernels read the log through mappings at full speed, so nothing can be asked
-before each access. Instead a handler (`kernels.bus_error`) replaces the page with zeros; the code
-that touched it goes on and finds no record there. `look` then asks the file for the page by pread:
+An access to a page of a mapped file that cannot be loaded ends the process with SIGBUS: the disk
+cannot read the sector (EIO), a full tmpfs has no page for a hole, another process cut the file.
+Kernels read the log through mappings at full speed, so no check can precede each access. Instead a
+handler (`kernels.bus_error`) replaces the page with zeros; the interrupted code continues and finds
+no record there. `look` then reads the page from the file by pread:
 
     pread fails, or the file ends before it   the page stays zero and is listed as unreadable
     pread succeeds                            a hole, or a passing error: the file is mapped again
 
-Readers that must not take zeros for data compare `replaced` before and after, or ask `unreadable`.
-What was written into a replaced page is lost: the page stays listed, and the owner of a mapping
-that is written through drops the file (`IndexFile`) or treats the record as damaged.
+Readers that must not take zeros for data compare `replaced` before and after, or check
+`unreadable`. Writes into a replaced page are lost: the page stays listed, and the owner of a
+writable mapping drops the file (`IndexFile`) or treats the record as damaged.
 
 One table and one handler serve the whole process, as signals do.
 """
@@ -52,14 +52,14 @@ class Place(NamedTuple):
 
 
 class Mapping:
-    """What the guard knows of one mapping.
+    """One guarded mapping.
 
     Args:
-        fd: open as long as `forget_file` was not called; then the file is opened by its path.
+        fd: Open until `forget_file`; afterwards the file is opened by its path.
     Attributes:
-        unreadable: file positions of pages known to be unreadable, ascending.
-        why: why the last of them cannot be read.
-        gone: the mapping is no more.
+        unreadable: File positions of pages known to be unreadable, ascending.
+        why: Why the last of them cannot be read.
+        gone: The file is unmapped.
     """
 
     def __init__(self, path: Path, fd: int, first: int, size: int, protection: int) -> None:
@@ -69,7 +69,7 @@ class Mapping:
         self.why = ""
         self.gone = False
 
-    def sort(self, pos: int) -> Place | None:
+    def classify(self, pos: int) -> Place | None:
         """Return a replaced page as unreadable, or map the file there again."""
         try:
             fd = self.fd if self.fd >= 0 else os.open(self.path, os.O_RDONLY)
@@ -91,7 +91,7 @@ class Mapping:
         """Return a page of the file.
 
         The page cache reads many pages at once, and one bad sector fails them all: so the page is
-        read alone before it is given up.
+        read alone before it counts as unreadable.
 
         Raises:
             OSError: It cannot be read.
@@ -109,7 +109,7 @@ class Mapping:
                 os.close(alone)
 
     def _map_again(self, fd: int, pos: int) -> str:
-        """Map the file's page instead of zeros; return why that cannot be done, or nothing."""
+        """Map the file's page in place of zeros; return why that fails, or an empty text."""
         if self.gone:
             return ""
         if self.protection & mmap.PROT_WRITE and any(
@@ -134,7 +134,7 @@ class PageGuard:
 
     Attributes:
         words: The table that the handler reads and writes; see `kernels.bus_error`.
-        found: places that cannot be read, in the order they were met; FOUND_MAX at most.
+        found: Places that cannot be read, in the order of their discovery; FOUND_MAX at most.
     """
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class PageGuard:
             return row
 
     def remove(self, row: int) -> None:
-        """Guard a mapping no more: it is gone."""
+        """Stop guarding a mapping that is being unmapped."""
         with self._lock:
             self._mappings[row].gone = True
             self.look()
@@ -182,7 +182,7 @@ class PageGuard:
             self._free.append(row)
 
     def look(self) -> int:
-        """Sort the pages replaced since the last call; return how many were sorted so far."""
+        """Classify the pages replaced since the last call; return the number of all classified."""
         with self._lock:
             count = self.replaced
             self._seen = max(self._seen, count - bus_error.RING_SIZE)
@@ -193,13 +193,13 @@ class PageGuard:
                     break
                 self.words[at] = 0
                 self._seen += 1
-                self._sort(page)
+                self._classify(page)
             return self._seen
 
-    def _sort(self, page: int) -> None:
+    def _classify(self, page: int) -> None:
         for mapping in reversed(list(self._mappings.values())):  # the newest has the address
             if mapping.first <= page < mapping.first + mapping.size:
-                place = mapping.sort(page - mapping.first)
+                place = mapping.classify(page - mapping.first)
                 if place is not None and len(self.found) < FOUND_MAX:
                     self.found.append(place)
                 return
@@ -212,12 +212,12 @@ def page_guard() -> PageGuard:
 
 
 class GuardedMap:
-    """A file that is mapped and shared.
+    """A shared mapping of a file.
 
     Args:
-        fd: of the file; the caller keeps it open until `forget_file`.
+        fd: Descriptor of the file; the caller keeps it open until `forget_file`.
     Attributes:
-        data: (size,) u1, writable only if asked for; what cannot be read is zero.
+        data: (size,) u1; unreadable pages are zero.
 
     Raises:
         OSError: The file cannot be mapped.
@@ -236,12 +236,12 @@ class GuardedMap:
 
     @property
     def replaced(self) -> int:
-        """How many pages of any mapping were replaced so far: 0 means that all data are true."""
+        """Number of pages of any mapping replaced so far; 0: all data are true."""
         return self._words[REPLACED]
 
     @property
     def unreadable(self) -> list[Range]:
-        """File positions of unreadable pages, ascending, as far as `look` was called."""
+        """File positions of unreadable pages, ascending, as of the last `look`."""
         return self._mapping.unreadable
 
     @property
@@ -250,7 +250,7 @@ class GuardedMap:
         return self._mapping.why
 
     def look(self) -> int:
-        """Bring `unreadable` up to date; return how much of `replaced` that was."""
+        """Update `unreadable`; return the part of `replaced` that it covers."""
         return self._guard.look()
 
     def written(self, pos: int, size: int) -> None:
@@ -266,7 +266,7 @@ class GuardedMap:
         for first, end in list(mapping.unreadable):
             for page in range(max(first, low), min(end, high), PAGE_BYTES):
                 mapping.unreadable = minus(mapping.unreadable, [(page, page + PAGE_BYTES)])
-                mapping.sort(page)
+                mapping.classify(page)
 
     def close(self) -> None:
         """Unmap the file now; there must be no other view of it."""

@@ -1,8 +1,8 @@
 """Zeroing of part of a file; the size of the file never changes meanwhile.
 
-Cutting a file and extending it again zeroes its end, too, but in two steps: a process that dies
-between them, or a disk that refuses the second, leaves a short file that no broker opens. Versions
-before did so: the last file of a row, if it is short, is extended when it is opened.
+Cutting a file and extending it again zeroes its end, too, but in two steps: a crash between them,
+or a disk that refuses the second, leaves a short file that no broker opens. Earlier versions did
+so; therefore the last file of a log or queue is extended when it is opened, if it is short.
 
     punch_hole    one system call; blocks are freed, the size stays     ext4, xfs, btrfs, tmpfs
     write_zeros   where the file system has no holes, or refuses it     only what is not zero
@@ -25,7 +25,7 @@ CUT_TAIL_BYTES: Final = 64
 
 
 def zero_range(fd: int, start: int, end: int) -> None:
-    """Make the bytes start..end of a file read as zeros; its size does not change.
+    """Zero the bytes start..end of a file; its size does not change.
 
     Raises:
         OSError: The disk refused it; some of the bytes may be zeros.
@@ -39,10 +39,10 @@ def zero_range(fd: int, start: int, end: int) -> None:
 
 
 def punch_hole(fd: int, start: int, end: int) -> None:
-    """Give the bytes start..end of a file back to the file system.
+    """Deallocate the bytes start..end of a file.
 
     Raises:
-        OSError: It cannot, or the disk refused it.
+        OSError: The file system does not support it, or the disk refused it.
     """
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
@@ -63,7 +63,7 @@ def write_zeros(fd: int, start: int, end: int) -> None:
     while start < end:
         try:
             start = os.lseek(fd, start, os.SEEK_DATA)
-        except OSError:  # nothing was written from here on
+        except OSError:  # only holes from here on
             return
         hole = min(os.lseek(fd, start, os.SEEK_HOLE), end)
         block = os.pread(fd, max(min(PIECE_BYTES, hole - start), 0), start)
@@ -77,14 +77,14 @@ def write_zeros(fd: int, start: int, end: int) -> None:
 
 
 def whole_size(path: Path, size: int, *, proven: bool) -> int:
-    """Return the size of the last file of a row, after extending one that was cut.
+    """Return the size of the last file of a log or queue; extend a file that was cut.
 
-    A file that ends within its data was cut; one that was written with another size in mind ends
-    in zeros, and stays as it is.
+    A file that was cut ends in data; one that was configured with another size ends in zeros and
+    stays as it is.
 
     Args:
-        size: bytes of a file of this row, as configured.
-        proven: files before it have this size.
+        size: Configured size of the files, bytes.
+        proven: Files before it have this size.
 
     Raises:
         OSError: The disk refused it.

@@ -1,7 +1,7 @@
 """Deleted topics and the log offset of each deletion: recovery skips their messages.
 
-The log keeps the records of a deleted topic until retention takes them. When every queue is
-written again from the log, what lies before the deletion belongs to no queue.
+The log keeps the records of a deleted topic until retention removes them. When queues are rebuilt
+from the log, records before the deletion belong to no queue.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ DELETIONS_MAX = 65_536
 
 
 class Deletions:
-    """Topic name to the log offset before which its records are in no queue.
+    """Log offset of each deleted topic before which its records are in no queue.
 
     Args:
-        path: the file, `config/deletedTopics.json`.
+        path: The file, `config/deletedTopics.json`.
     Attributes:
-        unwritten: the file lacks a change.
+        unwritten: The file lacks a change.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class Deletions:
         self.unwritten = False
 
     def load(self) -> None:
-        """Read the file, if there is one.
+        """Read the file if it exists.
 
         Raises:
             CorruptStore: Neither it nor its backup can be read.
@@ -45,18 +45,18 @@ class Deletions:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further topic can be noted until retention has removed records."""
+        """Whether no more deletions can be recorded until retention removes records."""
         return len(self._offsets) >= DELETIONS_MAX
 
     def add(self, name: str, log_end: int) -> None:
-        """Note a deletion; `write` brings it to the disk."""
+        """Record a deletion in memory; `write` brings it to the disk."""
         self._offsets[name] = log_end
         self.unwritten = True
 
     def fit(self, log_min: int, log_end: int) -> None:
-        """Forget what retention made void; nothing after the log's end was deleted before it.
+        """Remove deletions before `log_min`; move those after `log_end` back to it.
 
-        `write` brings that to the disk.
+        `write` brings the change to the disk.
         """
         kept = {name: min(at, log_end) for name, at in self._offsets.items() if at > log_min}
         if kept != self._offsets:
@@ -78,7 +78,7 @@ class Deletions:
         return np.asarray(rows["phys_offset"] >= limits[rows["topic_index"]])
 
     def write(self) -> None:
-        """Replace the file, unless it has all of it; on the disk when this returns. Any thread.
+        """Write the file if it lacks a change, and sync it. Any thread may call it.
 
         Raises:
             OSError: The disk refused it; `unwritten` stays true.

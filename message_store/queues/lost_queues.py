@@ -1,7 +1,7 @@
-"""List of unreadable consume queues, kept until a start has written them again.
+"""List of unreadable consume queues, kept until a start has rebuilt them.
 
-A queue is a projection of the log: a start that finds its name here removes its files, misses its
-units, and writes every queue again from the log.
+A queue is a projection of the log: a start that finds its name here removes its files and rebuilds
+all queues from the log.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class LostQueues:
-    """`config/unreadableQueues`: a directory below the queues' on each line.
+    """`config/unreadableQueues`: one queue per line.
 
     Attributes:
-        names: of the queues, as `topic/queueId`.
+        names: Names of the queues, as `topic/queueId`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -25,24 +25,24 @@ class LostQueues:
         self.names: set[str] = set()
 
     def load(self) -> None:
-        """Read the note."""
+        """Read the file."""
         with suppress(FileNotFoundError):
             self.names |= set(self._path.read_text().splitlines())
 
-    def add(self, file: str) -> None:
-        """Note the queue of a file that cannot be read."""
-        path = Path(file)
-        name = f"{path.parent.parent.name}/{path.parent.name}"
+    def add(self, path: str) -> None:
+        """Add the queue of a file that cannot be read."""
+        directory = Path(path).parent
+        name = f"{directory.parent.name}/{directory.name}"
         if name in self.names:
             return
         self.names.add(name)
         try:
-            with self._path.open("a") as note:
-                note.write(f"{name}\n")
-        except OSError as error:  # the next start may meet the sector itself
+            with self._path.open("a") as file:
+                file.write(f"{name}\n")
+        except OSError as error:  # the next start may find the sector itself
             logger.warning("%s cannot be written: %s", self._path, error)
 
     def clear(self) -> None:
-        """Forget all: their units were written again."""
+        """Remove all names and the file: the queues were rebuilt."""
         self.names.clear()
         self._path.unlink(missing_ok=True)

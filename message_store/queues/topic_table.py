@@ -43,7 +43,7 @@ QUEUE = np.dtype(
 
 
 class TopicArrays(NamedTuple):
-    """What a kernel takes to find topics and number messages. Fetch anew for each call."""
+    """Arrays with which kernels find topics and number messages. Fetch them for each call."""
 
     topics: Rows  # (n,) TOPIC
     names: npt.NDArray[np.uint8]  # (n,) all names, end to end
@@ -90,7 +90,7 @@ class TopicTable:
 
     @property
     def queue_count(self) -> int:
-        """How many queue slots exist."""
+        """Number of queue slots."""
         return self._queue_count
 
     def find(self, name: str) -> int:
@@ -102,7 +102,7 @@ class TopicTable:
         return self._names[topic_index]
 
     def add(self, name: str) -> int:
-        """Return the topic's index, giving it one if it is new."""
+        """Return the topic's index; add the topic if it is new."""
         known = self._index.get(name)
         if known is not None:
             return known
@@ -128,7 +128,7 @@ class TopicTable:
     def set_routing(
         self, name: str, *, write_queues: int, read_queues: int, perm: int, closed: bool = False
     ) -> int:
-        """Set what the front checks before a message is taken; return the topic's index."""
+        """Set the columns that are checked before a send is accepted; return the topic's index."""
         index = self.add(name)
         row = self._topics[index]
         row["write_queues"], row["read_queues"] = write_queues, read_queues
@@ -165,7 +165,7 @@ class TopicTable:
         return int(self._queues[slot]["next_offset"])
 
     def set_next_offset(self, slot: int, value: int) -> None:
-        """Set it: recovery and a failed write only."""
+        """Set the next queue offset; for recovery and removals only."""
         self._queues[slot]["next_offset"] = value
 
     def _insert(self, index: int) -> None:

@@ -1,4 +1,4 @@
-"""`<root>/abort`: exists while a store is open; shows a start that the last stop was not clean."""
+"""`<root>/abort`: exists while a store is open; found at a start, the last stop was not clean."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from message_store.log.commit_log import sync_directory
 
 
 class AbortFile:
-    """The file of one store, as Apache's brokers know it."""
+    """The abort file of one store, as Apache's brokers write it."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / "abort"
 
     @property
     def exists(self) -> bool:
-        """Whether a broker runs on the store, or died."""
+        """Whether a broker runs on the store or did not stop cleanly."""
         return self.path.exists()
 
     def write(self) -> None:
-        """Make it; on the disk when this returns: a power cut is no clean stop.
+        """Create and sync the file.
 
         Raises:
             OSError: The disk refused it.
@@ -32,7 +32,7 @@ class AbortFile:
         sync_directory(self.path.parent)
 
     def remove(self) -> None:
-        """Take it away: everything is on the disk.
+        """Remove the file after everything was synced.
 
         Raises:
             OSError: The disk refused it.

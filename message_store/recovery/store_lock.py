@@ -1,8 +1,8 @@
 """Lock of a store directory, between processes and within one.
 
-Apache's brokers take a record lock on `<root>/lock`, so do we. Such a lock belongs to the process:
-a second open of the file here would get it, too, and its close would give it back for both. So the
-directory itself is locked first, with a lock that belongs to the descriptor.
+As Apache's brokers, DueMQ takes a record lock on `<root>/lock`. Such a lock belongs to the process:
+a second store here would get it, too, and release it for both. So the directory itself is locked
+first, with a lock that belongs to the descriptor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from message_store.errors import StoreLocked
 
 
 class StoreLock:
-    """The lock of a store directory, taken when it is made.
+    """The lock of a store directory, acquired on construction.
 
     Raises:
         StoreLocked: Another broker has the directory.
@@ -40,7 +40,7 @@ class StoreLock:
             ) from error
 
     def release(self) -> None:
-        """Give the directory back."""
+        """Release the locks."""
         for fd in (self._file, self._directory):
             if fd >= 0:
                 os.close(fd)
