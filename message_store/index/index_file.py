@@ -323,9 +323,7 @@ class IndexService:
             try:
                 if file.path.exists():
                     file.sync()
-            except (
-                OSError
-            ) as error:  # a later sync could succeed without the pages that this one lost
+            except OSError as error:  # a later sync could succeed without the lost pages
                 self._sync_failed = True
                 text = "%s cannot be synced: %s. A power cut costs the index from here on"
                 logger.warning(text, file.path, error)
