@@ -34,7 +34,7 @@ WORDS = {
 
 `giveback` is the name of a record type on the disk.
 """
-ANY_MAX = 583
+ANY_MAX = 538
 CYCLES_MAX = 0
 KERNEL_ARGUMENTS_MAX = 8
 WIDE_KERNELS_MAX = 2
