@@ -20,6 +20,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,10 +45,21 @@ READ_UNITS: Final = 1_024
 NAME_CHARACTERS_MAX: Final = 4_096
 CHECKSUM_MAX: Final = (1 << 64) - 1
 SHOWN_CHARACTERS, SHOWN_MAX = 100, 3  # of malformed records, in one log line
-STATE_NAMES: Final = frozenset(
-    {"planned", "routing", "draining", "verifying", "done", "rolling_back", "rolled_back"}
-)
-"""States of a migration, as `migration.ownership.states.State` names them."""
+
+
+class MigrationState(StrEnum):
+    """State of the migration of one level; `migration.ownership.states` has the transitions."""
+
+    PLANNED = "planned"
+    ROUTING = "routing"
+    DRAINING = "draining"
+    VERIFYING = "verifying"
+    DONE = "done"
+    ROLLING_BACK = "rolling_back"
+    ROLLED_BACK = "rolled_back"
+
+
+STATE_NAMES: Final = frozenset(MigrationState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ class MigrationCollector:
     def collect(self) -> Iterator[Any]:
         """Yield all metric families."""
         migrations = self._service.migrations
-        levels = sorted(migrations.folded.levels.items())
+        levels = sorted(migrations.journal.levels.items())
         state = GaugeMetricFamily(
             "duemq_migration_state", "1 for the state a level is in.", labels=["level", "state"]
         )
@@ -33,10 +33,10 @@ class MigrationCollector:
         moved = _counter("moved", "Messages handed over to the timers by a level's newest run.")
         back = _counter("given_back", "Messages given back to a level by its newest run.")
         for level, found in levels:
-            standing, name = migrations.standing(level), str(level)
+            current, name = migrations.state_of(level), str(level)
             for one in State:
-                state.add_metric([name, one.value], int(one is standing.state))
-            paused.add_metric([name], int(standing.paused))
+                state.add_metric([name, one.value], int(one is current.state))
+            paused.add_metric([name], int(current.paused))
             left.add_metric([name], migrations.left(level) if self._service.owners else 0)
             moved.add_metric([name], found.handed)
             back.add_metric([name], found.returned)

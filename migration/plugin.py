@@ -130,12 +130,12 @@ class MigrationPlugin(PluginBase):
         ledger = LedgerWriter(
             LedgerProcess(place),
             clock=clock,
-            snapshot=lambda: migrations.told.snapshot(),  # noqa: PLW0108  (made below)
+            snapshot=lambda: migrations.ledger.snapshot(),  # noqa: PLW0108  (made below)
             refusal="" if place.store_id else "the store has no name: see the log of the start",
         )
         migrations = Migrations(store, clock, router, tell=ledger.write)
-        if migrations.folded.levels:  # earlier runs: bring the ledger to the log's state
-            ledger.write(*migrations.told.snapshot().records())
+        if migrations.journal.levels:  # earlier runs: bring the ledger to the log's state
+            ledger.write(*migrations.ledger.snapshot().records())
         service = MigrationService(
             migrations, ledger, clock, self.config, lambda: find_owners(self._host, store)
         )

@@ -15,7 +15,7 @@ def status_view(service: MigrationService) -> dict[str, Any]:
     late = pace.late
     return {
         "at_work": migrations.at_work,
-        "levels": [_level(service, level) for level in sorted(migrations.folded.levels)],
+        "levels": [_level(service, level) for level in sorted(migrations.journal.levels)],
         "rate_per_s": pace.rate_per_s,
         "late_p50_ms": None if late is None else late.quantile_ms(0.5),
         "late_p99_ms": None if late is None else late.quantile_ms(0.99),
@@ -51,15 +51,15 @@ def _names_kept(service: MigrationService) -> int:
 
 
 def _level(service: MigrationService, level: int) -> dict[str, Any]:
-    found = service.migrations.folded.levels[level]
-    standing = service.migrations.standing(level)
+    found = service.migrations.journal.levels[level]
+    current = service.migrations.state_of(level)
     verified = service.verified.get(level)
     return {
         "level": level,
         "migration": found.migration,
-        "state": standing.state.value,
-        "paused": standing.paused,
-        "cause": standing.cause,
+        "state": current.state.value,
+        "paused": current.paused,
+        "cause": current.cause,
         "waits": service.migrations.waits.get(level, ""),
         "who": found.who,
         "changed_ms": found.changed_ms,
@@ -77,5 +77,5 @@ def runtime_view(service: MigrationService) -> dict[str, str]:
     """Return what brokerStatus shows of levels that are or were migrated."""
     return {
         f"migration_{level}": f"{item.state or State.PLANNED.value},{item.handed},{item.returned}"
-        for level, item in sorted(service.migrations.folded.levels.items())
+        for level, item in sorted(service.migrations.journal.levels.items())
     }

@@ -1,12 +1,11 @@
 """Migrations of one store: level states, and transitions, each written to the log first.
 
-    start     route mark (the fence), then the state mark: one turn of the event loop
-    step      one bounded piece of what the level's state asks for
-    pause     a state mark from a state to the same, with its cause; resume: one without
+    start     a route record (the fence), then a state record, in one turn of the event loop
+    step      one bounded piece of the work of the level's state
+    pause     a state record from a state to the same, with its cause; resume: one without
 
-The log is asked for everything: after each move the marks behind the last known one are read, and
-folded into `folded` (what is so), `told` (what a ledger is told) and the router. A crash between
-two marks is healed by `heal`.
+After each transition the new records of the journal are applied to `journal` (state, route and
+counts) and `ledger` (records for the ledger). `heal` repairs a crash between two records.
 """
 
 from __future__ import annotations
@@ -14,19 +13,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from delivery import ownership
-from delivery.ownership import JournalEntry, StateRecord
-from delivery.ownership_projection import JournalProjection, LevelProjection
+from delivery.ownership import StateRecord
+from delivery.ownership_projection import JournalProjection
 from message_store.clock import Clock
 from message_store.errors import CorruptStore, UsageError
 from message_store.ledger.records import Record
+from message_store.store import MessageStore
 from migration.ledger.projection import UNIT_BYTES, LedgerProjection
 from migration.ledger.records import LevelRecord, MigrationRecord, Snapshot
 from migration.ownership import projection
 from migration.ownership.owners import Owners
-from migration.ownership.states import Event, Standing, State
+from migration.ownership.states import Event, LevelState, State
 from migration.steps.drain import Drain, Step
 from migration.steps.return_units import ReturnUnits, Unroute
 from migration.steps.router import Router
@@ -45,24 +45,23 @@ class Migrations:
     """
 
     def __init__(
-        self, store: Any, clock: Clock, router: Router, *, tell: Callable[..., None]
+        self, store: MessageStore, clock: Clock, router: Router, *, tell: Callable[..., None]
     ) -> None:
         self._store, self._clock, self.router, self._tell = store, clock, router, tell
         self._written = self._load(store)
         self._writing = asyncio.Lock()
         self._read_to = ownership.bounds(store)[1]  # queue offset of the next record to look at
-        self.folded = projection.restore(store)
+        self.journal = projection.restore(store)
         removed = ownership.bounds(store)[0] or (
             self._written.levels and not self._written.next_offset
         )
-        self.told = LedgerProjection(_before(self._written) if removed else None)
+        self.ledger = LedgerProjection(_before(self._written) if removed else None)
         self.waits: dict[int, str] = {}
         self._drain: Drain | None = None
-        for level in self.folded.levels.values():
-            if level.routed:
-                router.fold(_route_of(level))
+        for level in self.journal.levels.values():
+            router.set_route(level)
         for entry in ownership.read(store, quiet=True):
-            self.told.take(entry)
+            self.ledger.take(entry)
 
     def bind(self, owners: Owners) -> None:
         """Work between these from now on."""
@@ -76,21 +75,21 @@ class Migrations:
 
     # -- what is so ---------------------------------------------------------------------------
 
-    def standing(self, level: int) -> Standing:
+    def state_of(self, level: int) -> LevelState:
         """Return where a level stands; one that was never migrated is planned."""
-        found = self.folded.levels.get(level)
+        found = self.journal.levels.get(level)
         if found is None or not found.state:
-            return Standing(level)
-        return Standing(level, State(found.state), paused=bool(found.why), cause=found.why)
+            return LevelState(level)
+        return LevelState(level, State(found.state), paused=bool(found.why), cause=found.why)
 
     @property
     def at_work(self) -> list[int]:
         """Levels in which steps are to be taken now."""
-        return [level for level in sorted(self.folded.levels) if self.standing(level).works]
+        return [level for level in sorted(self.journal.levels) if self.state_of(level).works]
 
     def left(self, level: int) -> int:
         """Return how many messages are still to be moved, at most."""
-        state, owners = self.standing(level).state, self._owners
+        state, owners = self.state_of(level).state, self._owners
         found = owners.levels.levels.get(level)
         if state in (State.ROUTING, State.DRAINING) and found is not None:
             return found.cursor.pending
@@ -111,8 +110,8 @@ class Migrations:
         """
         wanted = list(levels)
         for level in wanted:
-            standing = self.standing(level)
-            (Standing(level) if standing.over else standing).after(Event.START)
+            current = self.state_of(level)
+            (LevelState(level) if current.over else current).after(Event.START)
         for level in wanted:
             owners = self._owners
             self.router.begin(
@@ -123,18 +122,18 @@ class Migrations:
 
     def pause(self, level: int, cause: str, *, who: str) -> None:
         """Take no steps in a level until it is resumed; its new messages stay routed."""
-        state = self.standing(level).pause(cause).state
+        state = self.state_of(level).pause(cause).state
         self._mark(level, state, state, who=who, why=cause or "paused")
 
     def resume(self, level: int, *, who: str) -> None:
         """Go on with a level; nothing happens if it was not paused."""
-        standing = self.standing(level)
-        if standing.resume() != standing:
-            self._mark(level, standing.state, standing.state, who=who)
+        current = self.state_of(level)
+        if current.resume() != current:
+            self._mark(level, current.state, current.state, who=who)
 
     def roll_back(self, level: int, *, who: str) -> None:
         """Give a level everything back."""
-        if level not in self.folded.levels:
+        if level not in self.journal.levels:
             raise UsageError(f"level {level} was never migrated: nothing is to be rolled back")
         self._move(level, Event.ROLL_BACK, who=who)
 
@@ -151,17 +150,17 @@ class Migrations:
             OwnershipRefused: The store takes no writes now; nothing has changed.
         """
         assert self._drain is not None
-        standing = self.standing(level)
-        if not standing.works or standing.state is State.VERIFYING:
+        current = self.state_of(level)
+        if not current.works or current.state is State.VERIFYING:
             return Step()
-        step = self._step(level, standing.state, units_max)
+        step = self._step(level, current.state, units_max)
         self.catch_up()
         self.waits[level] = step.waits
         return step
 
     def _step(self, level: int, state: State, units_max: int) -> Step:
         assert self._drain is not None
-        name = self.folded.levels[level].migration
+        name = self.journal.levels[level].migration
         if state is State.ROUTING:
             self._move(level, Event.FENCED)
         elif state is State.DRAINING:
@@ -188,7 +187,7 @@ class Migrations:
         found = self._owners.levels.levels.get(level)
         if found is None or not found.cursor.held:
             return True
-        return bool(found.cursor.first_undelivered >= self.folded.levels[level].fence)
+        return bool(found.cursor.first_undelivered >= self.journal.levels[level].fence)
 
     def cover(self) -> None:
         """Let Apache's numbers of the levels follow the timers' last checkpoint."""
@@ -204,8 +203,8 @@ class Migrations:
             OwnershipRefused: The store takes no writes now; the next call tries again.
         """
         self.catch_up()
-        for level in list(self.folded.levels):
-            found = self.folded.levels[level]
+        for level in list(self.journal.levels):
+            found = self.journal.levels[level]
             if found.routed and found.state in ("", State.ROLLED_BACK):
                 self._mark(level, State.PLANNED, State.ROUTING, who=HEALED_BY)
 
@@ -215,8 +214,8 @@ class Migrations:
         """Take in what was marked since; a malformed record is met, and reported, once."""
         start, self._read_to = self._read_to, ownership.bounds(self._store)[1]
         for entry in ownership.read(self._store, start):
-            self.folded = self.folded.after(entry)
-            self._tell(*self.told.take(entry))
+            self.journal = self.journal.after(entry)
+            self._tell(*self.ledger.take(entry))
 
     async def write(self) -> None:
         """Write the fold down in a thread, if the log has it on the disk.
@@ -225,17 +224,17 @@ class Migrations:
             OSError: The disk refused it; the old file stands.
         """
         async with self._writing:
-            folded = self.folded
+            journal = self.journal
             if (
-                folded.next_offset == self._written.next_offset
-                or folded.log_offset > self._store.durable_offset
+                journal.next_offset == self._written.next_offset
+                or journal.log_offset > self._store.durable_offset
             ):
                 return
-            await asyncio.to_thread(projection.write, self._store, folded)
-            self._written = folded
+            await asyncio.to_thread(projection.write, self._store, journal)
+            self._written = journal
 
     def _move(self, level: int, event: Event, *, who: str = "") -> None:
-        before = self.standing(level)
+        before = self.state_of(level)
         self._mark(level, before.state, before.after(event).state, who=who)
 
     def _mark(
@@ -248,7 +247,7 @@ class Migrations:
         who: str = "",
         why: str = "",
     ) -> None:
-        name = migration or self.folded.levels[level].migration
+        name = migration or self.journal.levels[level].migration
         record = StateRecord(
             migration=name, level=level, source=source.value, target=target.value, who=who, why=why
         )
@@ -258,21 +257,12 @@ class Migrations:
         log.info("migration %s: level %d is %s%s", name, level, target, f" ({why})" if why else "")
 
     @staticmethod
-    def _load(store: Any) -> JournalProjection:
+    def _load(store: MessageStore) -> JournalProjection:
         try:
             return projection.load(store)
         except CorruptStore as error:
             log.error("%s The marks in the log are asked instead.", error)
             return JournalProjection()
-
-
-def _route_of(level: LevelProjection) -> JournalEntry:
-    """Return the mark that a level is routed by."""
-    record = ownership.Route(
-        migration=level.migration, level=level.level, on=True, fence=level.fence,
-        timer_fence=level.timer_fence, rules=dict(level.rules),
-    )  # fmt: skip
-    return JournalEntry(0, 0, level.changed_ms, record)
 
 
 def _before(written: JournalProjection) -> Snapshot:
@@ -296,4 +286,4 @@ def _before(written: JournalProjection) -> Snapshot:
 
 def records_of(migrations: Migrations) -> list[Record]:
     """Return what a ledger is told of all levels."""
-    return migrations.told.snapshot().records()
+    return migrations.ledger.snapshot().records()

@@ -1,19 +1,19 @@
 """Both owners of a level's messages: the level service and the timer store of one broker.
 
-They are plugins of their own and start after this one, so they are looked for whenever something
-is to be done; a step is one turn of the event loop, and none of them ends in the middle of one.
+They are plugins of their own and start after this one, so each step looks them up. A step is one
+turn of the event loop: neither of them ends in the middle of one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from delivery.plugin import PluginHost
 from message_store.errors import UsageError
+from message_store.store import MessageStore
 from schedule_service.delivery import LevelService
 from schedule_service.levels import LevelHistory
 from schedule_service.plugin import SchedulePlugin
@@ -27,18 +27,18 @@ LEVELS, TIMERS = "schedule_service", "timer_store"
 
 
 class NoOwners(UsageError):
-    """There is nothing to migrate from or to."""
+    """The level service or the timer store does not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owners:
-    """What steps are taken between.
+    """Level service and timer store of one broker.
 
     Attributes:
         pacer: the timers' service, woken when they have something new; None: no loop sleeps.
     """
 
-    store: Any
+    store: MessageStore
     levels: LevelService
     timers: TimerStore
     queues: ScheduleQueues
@@ -47,7 +47,7 @@ class Owners:
     pacer: TimerService | None = None
 
     def wake_timers(self) -> None:
-        """Have the timers look again."""
+        """Wake the timers' loop."""
         if self.pacer is not None:
             self.pacer.wake()
 
@@ -58,7 +58,7 @@ class Owners:
         return {level: int(delays[level]) for level in range(1, delays.size)}
 
     def lateness(self) -> npt.NDArray[np.int64]:
-        """Return all deliveries of both by how late they were; see delivery/lateness.py."""
+        """Return the lateness histogram of all deliveries of both; see `delivery.lateness`."""
         parts = [level.stats.lateness.buckets for level in self.levels.levels.values()]
         parts += [late.buckets for late in self.timers.stats.lateness]
         return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
@@ -90,8 +90,8 @@ def _missing(what: str, name: str) -> str:
     )
 
 
-def find_owners(host: PluginHost, store: Any) -> Owners | None:
-    """Return both sides, None while one of them does not run.
+def find_owners(host: PluginHost, store: MessageStore) -> Owners | None:
+    """Return both owners, None while one of them does not run.
 
     Raises:
         NoOwners: One will not run.

@@ -17,19 +17,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from delivery.ownership import MigrationState
 from message_store.errors import UsageError
 
-
-class State(StrEnum):
-    """Where the migration of one level stands."""
-
-    PLANNED = "planned"
-    ROUTING = "routing"
-    DRAINING = "draining"
-    VERIFYING = "verifying"
-    DONE = "done"
-    ROLLING_BACK = "rolling_back"
-    ROLLED_BACK = "rolled_back"
+State = MigrationState
 
 
 class Event(StrEnum):
@@ -104,7 +95,7 @@ def is_legal(before: State, after: State) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LevelState:
     """Where one level stands.
 
     Attributes:
@@ -127,7 +118,7 @@ class Standing:
         """Whether another migration of this level may be planned."""
         return self.state is State.ROLLED_BACK
 
-    def after(self, event: Event) -> Standing:
+    def after(self, event: Event) -> LevelState:
         """Return where the level stands after an event; a rollback also ends a pause.
 
         Raises:
@@ -137,11 +128,11 @@ class Standing:
         if state is None:
             raise IllegalMove(self.level, self.state, event.value.replace("_", " "))
         if event is Event.ROLL_BACK:
-            return Standing(self.level, state)
+            return LevelState(self.level, state)
         return replace(self, state=state)
 
-    def pause(self, cause: str) -> Standing:
-        """Return the standing of a paused level; the cause of a second pause is the newer one.
+    def pause(self, cause: str) -> LevelState:
+        """Return the current of a paused level; the cause of a second pause is the newer one.
 
         Raises:
             IllegalMove: Nothing runs that could be paused.
@@ -150,8 +141,8 @@ class Standing:
             raise IllegalMove(self.level, self.state, "pause")
         return replace(self, paused=True, cause=cause)
 
-    def resume(self) -> Standing:
-        """Return the standing of a level that works on; nothing changes if it was not paused.
+    def resume(self) -> LevelState:
+        """Return the current of a level that works on; nothing changes if it was not paused.
 
         Raises:
             IllegalMove: Nothing is left to go on with.

@@ -1,32 +1,36 @@
 """Drain: pending messages of a level become timers, in bounded steps, without a copy.
 
-    offer        the front of the level: units and due times              (schedule_service)
-    mark         one record in the log: from now on the timers own them   (delivery.ownership)
-    hand_over    the level's cursor passes them                           (schedule_service)
-    catch_up     the timers take them in where they lie, 52 bytes each    (timer_store)
+    offer        the front of the level: units and due times               (schedule_service)
+    append       one record in the log: from now on the timers own them    (delivery.ownership)
+    hand_over    the level's cursor advances past them                     (schedule_service)
+    catch_up     the timers enqueue them without a copy, 52 bytes each     (timer_store)
 
-All in one turn of the event loop. A crash behind the mark is healed by both recoveries, which fold
-the marks; one before it has changed nothing.
+All in one turn of the event loop. After a crash between the record and the rest both recoveries
+apply the journal; a crash before the record has changed nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from delivery import ownership
 from delivery.ownership import RANGES_MAX, Transfer
+from message_store.clock import Clock
 from message_store.ranges import mask_of
+from message_store.store import MessageStore
 from migration.ownership.checksum import checksum
+from schedule_service.delivery import LevelService
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.enqueue.level_records import PRE_BLANK_SIZE
+from timer_store.store import TimerStore
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step did.
+    """Result of one step.
 
     Attributes:
         moved: messages that changed their owner; taken: units of the level's queue passed.
@@ -39,21 +43,21 @@ class Step:
 
 
 class Drain:
-    """Hands level messages over to the timers of one store. Belongs to the event loop's thread.
+    """Transfers level messages to the timers of one store. Belongs to the event loop's thread.
 
     Args:
-        levels: the `LevelService`; timers: the `TimerStore`; store: the `MessageStore`.
-        wake: called when the timers have something new to look at.
+        wake: Called when the timers have new units.
     """
 
     def __init__(
-        self, levels: Any, timers: Any, store: Any, clock: Any, *, wake: Callable[[], None]
-    ) -> None:
+        self, levels: LevelService, timers: TimerStore, store: MessageStore, clock: Clock, *,
+        wake: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._levels, self._timers, self._store = levels, timers, store
         self._clock, self._wake = clock, wake
 
     def step(self, level: int, units_max: int, *, migration: str = "") -> Step:
-        """Hand over up to `units_max` units of a level's queue.
+        """Transfer up to `units_max` units of a level's queue.
 
         Raises:
             OwnershipRefused: The store takes no writes now; nothing has changed.
@@ -103,10 +107,6 @@ class Drain:
         found = self._levels.levels.get(level)
         return found is None or found.cursor.held == 0
 
-    def cover(self, keeper: Any) -> None:
-        """Let Apache's numbers of the levels follow the timers' last checkpoint.
-
-        Args:
-            keeper: the `CheckpointWriter`.
-        """
+    def cover(self, keeper: CheckpointWriter) -> None:
+        """Advance the levels' saved offsets to the timers' last checkpoint."""
         self._levels.transfers.covered(keeper.handover_offset)

@@ -282,7 +282,7 @@ class _Work:
         ledger = LedgerWriter(
             LedgerWorker(place),
             clock=self.wall,
-            snapshot=lambda: migrations.told.snapshot(),  # noqa: PLW0108  (made below)
+            snapshot=lambda: migrations.ledger.snapshot(),  # noqa: PLW0108  (made below)
         )
         migrations = Migrations(store, self.clock, router, tell=ledger.write)
         config = MigrationConfig(target_p99_ms=0)
@@ -290,19 +290,19 @@ class _Work:
 
     async def _one(self, service: MigrationService, level: int, run: str) -> int:
         migrations = service.migrations
-        standing = migrations.standing(level)
-        if standing.state is State.PLANNED or standing.over:
+        current = migrations.state_of(level)
+        if current.state is State.PLANNED or current.over:
             migrations.start([level], {}, migration=run, who=self.who)
-        elif standing.state is State.ROLLING_BACK:
+        elif current.state is State.ROLLING_BACK:
             raise OfflineStopped(level, "it is rolling back: let a broker finish that")
-        elif standing.paused:
+        elif current.paused:
             migrations.resume(level, who=self.who)
         before = self._handed(service, level)
         for _ in range(TURNS_MAX):
-            standing = migrations.standing(level)
-            if not standing.works:
+            current = migrations.state_of(level)
+            if not current.works:
                 break
-            if standing.state is State.VERIFYING:
+            if current.state is State.VERIFYING:
                 found = await service.verify(level)
                 if not found.is_right:
                     raise OfflineStopped(level, difference(found))
@@ -324,5 +324,5 @@ class _Work:
             raise OfflineStopped(level, service.migrations.waits[level])
 
     def _handed(self, service: MigrationService, level: int) -> int:
-        found = service.migrations.folded.levels.get(level)
+        found = service.migrations.journal.levels.get(level)
         return 0 if found is None else found.handed

@@ -104,9 +104,9 @@ class Operations:
         if not command.levels:  # of a whole plan, those that are on their way or done stay
             levels = [n for n in levels if self._can(n, Event.START)]
         for level in levels:
-            standing = migrations.standing(level)
-            if not standing.over:
-                standing.after(Event.START)
+            current = migrations.state_of(level)
+            if not current.over:
+                current.after(Event.START)
         if not levels:
             raise UsageError("every level of this plan is migrated already: see migrate status")
         run = new_id("run", now_ms, secrets.token_bytes(2))
@@ -138,21 +138,21 @@ class Operations:
     # -- what runs ------------------------------------------------------------------------------
 
     async def _pause(self, command: MigrationRequest) -> Done:
-        levels = self._chosen(command, lambda level: self._standing(level).works)
+        levels = self._chosen(command, lambda level: self._state_of(level).works)
         cause = command.cause or (
             f"requested by {command.who}" if command.who else "requested by an operator"
         )
         for level in levels:
-            self._standing(level).pause(cause)
+            self._state_of(level).pause(cause)
         if not command.dry_run:
             for level in levels:
                 self._service.migrations.pause(level, cause, who=command.who)
         return Done(action="pause", dry_run=command.dry_run, levels=levels)
 
     async def _resume(self, command: MigrationRequest) -> Done:
-        levels = self._chosen(command, lambda level: self._standing(level).paused)
+        levels = self._chosen(command, lambda level: self._state_of(level).paused)
         for level in levels:
-            self._standing(level).resume()
+            self._state_of(level).resume()
         if not command.dry_run:
             for level in levels:
                 self._service.migrations.resume(level, who=command.who)
@@ -160,10 +160,10 @@ class Operations:
 
     async def _rollback(self, command: MigrationRequest) -> Done:
         levels = self._chosen(command, lambda level: self._can(level, Event.ROLL_BACK))
-        remarks = {level: ROLL_BACK_MEANS[self._standing(level).state] for level in levels
+        remarks = {level: ROLL_BACK_MEANS[self._state_of(level).state] for level in levels
                    if self._can(level, Event.ROLL_BACK)}  # fmt: skip
         for level in levels:
-            self._standing(level).after(Event.ROLL_BACK)
+            self._state_of(level).after(Event.ROLL_BACK)
         if not command.dry_run:
             for level in levels:
                 self._service.migrations.roll_back(level, who=command.who)
@@ -171,7 +171,7 @@ class Operations:
 
     async def _verify(self, command: MigrationRequest) -> Done:
         allowed = (State.DRAINING, State.VERIFYING, State.DONE)
-        levels = self._chosen(command, lambda level: self._standing(level).state in allowed)
+        levels = self._chosen(command, lambda level: self._state_of(level).state in allowed)
         found = [await self._service.verify(level) for level in levels]
         return Done(
             action="verify", levels=levels,
@@ -182,19 +182,19 @@ class Operations:
 
     def _chosen(self, command: MigrationRequest, fits: Callable[[int], bool]) -> list[int]:
         """Return the levels of a command; without names, all that fit."""
-        known = self._service.migrations.folded.levels
+        known = self._service.migrations.journal.levels
         if not command.levels:
             return [level for level in sorted(known) if fits(level)]
         return _known(command.levels, known)
 
-    def _standing(self, level: int) -> Any:
-        return self._service.migrations.standing(level)
+    def _state_of(self, level: int) -> Any:
+        return self._service.migrations.state_of(level)
 
     def _can(self, level: int, event: Event) -> bool:
-        standing = self._standing(level)
-        if event is Event.START and standing.over:
+        current = self._state_of(level)
+        if event is Event.START and current.over:
             return True
-        return (standing.state, event) in MOVES
+        return (current.state, event) in MOVES
 
 
 def _known(levels: Iterable[int], known: Iterable[int]) -> list[int]:

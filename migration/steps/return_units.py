@@ -1,12 +1,12 @@
 """Return of transferred messages to their level, with unchanged due times.
 
-    ReturnUnits   messages that were handed over: their mark gives them back where they lie, the
-               latest first, so that what the level has is always what comes last
-    Unroute    timers that were born with the level: a copy into the level's queue, with its due
-               time, whose origin is the timer; the earliest first
+    ReturnUnits  transferred messages: a record returns them without a copy, the latest first, so
+                 that the level always has the end of its queue
+    Unroute      timers that were sent with the level: a copy into the level's queue, with its due
+                 time, whose origin is the timer; the earliest first
 
-New messages of the level become timers until the last batch of `Unroute`: that batch and the mark
-that ends the route are one turn of the event loop.
+New messages of the level become timers until the last batch of `Unroute`: that batch and the record
+that ends the route are appended in one turn of the event loop.
 """
 
 from __future__ import annotations
@@ -19,21 +19,26 @@ import numpy.typing as npt
 
 from delivery import ownership
 from delivery.ownership import RANGES_MAX, Return, Route
+from delivery.ownership_projection import LevelProjection
 from message_store import layout as store_layout
+from message_store.clock import Clock
 from message_store.errors import OwnershipRefused
 from message_store.layout import TAGS_DUE
 from message_store.log.batch import PutBatch
 from message_store.ranges import Range
+from message_store.store import MessageStore
 from migration.kernels.routed import levels_of
 from migration.ownership.checksum import checksum
 from migration.steps.drain import Step
 from migration.steps.router import Router
+from schedule_service.delivery import LevelService
 from timer_store import layout
 from timer_store.dequeue.gather import Gatherer
 from timer_store.kernels import gather as kernels
 from timer_store.kernels.fetch import Scratch
 from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.lookup import PendingTimers
+from timer_store.store import TimerStore
 
 Rows = npt.NDArray[Any]
 Offsets = npt.NDArray[np.int64]
@@ -44,25 +49,26 @@ NO_TIMERS = np.empty(0, layout.TIMED)
 
 
 class ReturnUnits:
-    """Gives handed over messages back to their level. Belongs to the event loop's thread.
+    """Returns transferred messages to their level. Belongs to the event loop's thread.
 
     Args: see `migration.steps.drain.Drain`.
     """
 
-    def __init__(self, levels: Any, timers: Any, store: Any, clock: Any) -> None:
+    def __init__(
+        self, levels: LevelService, timers: TimerStore, store: MessageStore, clock: Clock
+    ) -> None:
         self._levels, self._timers, self._store, self._clock = levels, timers, store, clock
 
     def left(self, level: int) -> list[Range]:
         """Return the ranges of a level that belong to the timers, settled messages with them."""
-        found: list[Range] = self._timers.transfers.owned.ranges(level)
-        return found
+        return self._timers.transfers.owned.ranges(level)
 
     def is_over(self, level: int) -> bool:
         """Return whether nothing of a level belongs to the timers."""
         return self._timers.transfers.owned.bounds(level) is None
 
     def step(self, level: int, units_max: int, *, migration: str = "") -> Step:
-        """Give back up to `units_max` units of a level's queue, the last ones.
+        """Return up to `units_max` units of a level's queue, the last ones.
 
         Raises:
             OwnershipRefused: The store takes no writes now; nothing has changed.
@@ -131,8 +137,9 @@ class Unroute:
     """
 
     def __init__(
-        self, router: Router, timers: Any, store: Any, clock: Any, *, wake: Callable[[], None]
-    ) -> None:
+        self, router: Router, timers: TimerStore, store: MessageStore, clock: Clock, *,
+        wake: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._router, self._timers, self._store, self._clock = router, timers, store, clock
         self._wake = wake
         self._schedule = store.topics.add(SCHEDULE_TOPIC)
@@ -178,7 +185,7 @@ class Unroute:
             except OwnershipRefused:
                 self._found[level] = NO_TIMERS
                 raise
-            self._router.fold(entry)
+            self._router.set_route(LevelProjection(level=level).after(entry))
         self._over.add(level)
 
     def _look(self, level: int) -> Rows:

@@ -3,10 +3,10 @@
     DELAY=3, sent to T   ->  rmq_sys_wheel_timer: DELAy=3, TIMER_OUT_MS, DUEMQ_DUE_MS, REAL_TOPIC=T
     due                  ->  T: DELAY=3, REAL_TOPIC=T, REAL_QID, as the level service delivers it
 
-It runs before the hook of the levels and leaves them what it does not take: levels that are not
-routed, texts that are too long or have both names, markers. No limit of timers applies: a client
-that sends a level sees no difference. Where a message has a level and a time, the level counts, as
-ever. What an earlier life as a timer left in a message that is sent again is taken out.
+It runs before the hook of the levels, which redirects the rest: levels that are not routed,
+property texts that are too long or have both names, markers. No limit of timers applies: a client that sends
+a level sees no difference. If a message has a level and a time, the level counts, as everywhere.
+Timer properties of a message that is sent again are removed.
 Source: HookUtils.handleScheduleMessage.
 """
 
@@ -21,10 +21,15 @@ import numpy.typing as npt
 
 from delivery import ownership
 from delivery.ownership import JournalEntry, Route
+from delivery.ownership_projection import LevelProjection
 from message_store.log.batch import PutBatch
 from message_store.queues.topic_table import TopicTable
+from message_store.store import MessageStore
 from migration.kernels import route as kernels
+from schedule_service.levels import LevelHistory
+from schedule_service.queues import ScheduleQueues
 from timer_store.names import DUE_NAMES, HALF_TOPIC, SCHEDULE_TOPIC, STALE_NAMES, TIMER_TOPIC
+from timer_store.store import TimerStore
 
 Delays = npt.NDArray[np.int64]
 
@@ -50,7 +55,7 @@ class Router:
         history: gives the delays in force, `delays_ms` (levels + 1,) i8.
     """
 
-    def __init__(self, topics: TopicTable, history: Any, *, precision_ms: int) -> None:
+    def __init__(self, topics: TopicTable, history: LevelHistory, *, precision_ms: int) -> None:
         self._topics, self._history = topics, history
         self._numbers: Delays = np.zeros(kernels.NUMBERS, np.int64)
         self._numbers[kernels.TIMER] = topics.add(TIMER_TOPIC)
@@ -62,7 +67,7 @@ class Router:
         self._levels: dict[int, Routing] = {}
         self._delays: Delays = np.zeros(0, np.int64)
         self._rules: Delays = np.zeros((0, 3), np.int64)
-        self._known: Any = None  # the delays that `_delays` was made of
+        self._known: Delays | None = None  # the delays that `_delays` was made of
         self.routed = 0
 
     @property
@@ -70,32 +75,26 @@ class Router:
         """The routed levels."""
         return self._levels
 
-    def fold(self, entry: JournalEntry) -> None:
-        """Take a mark in: at the start all that are retained, then each as it is written."""
-        record = entry.record
-        if not isinstance(record, Route):
-            return
-        if record.on:
-            self._levels[record.level] = Routing(record.level, record.timer_fence, record.rules)
+    def set_route(self, level: LevelProjection) -> None:
+        """Route new messages of a level as the journal says."""
+        if level.routed:
+            self._levels[level.level] = Routing(level.level, level.timer_fence, level.rules)
         else:
-            self._levels.pop(record.level, None)
+            self._levels.pop(level.level, None)
         self._known = None
 
     def begin(
         self,
-        store: Any,
-        queues: Any,
-        timers: Any,
+        store: MessageStore,
+        queues: ScheduleQueues,
+        timers: TimerStore,
         level: int,
         rules: Mapping[str, int],
         now_ms: int,
         *,
         migration: str = "",
     ) -> JournalEntry:
-        """Route a level from now on; the mark is the fence between its queue and the timers.
-
-        Args:
-            queues: the `ScheduleQueues`; timers: the `TimerStore`.
+        """Route a level from now on; the record is the fence between its queue and the timers.
 
         Raises:
             OwnershipRefused: The store takes no writes now; nothing has changed.
@@ -109,7 +108,7 @@ class Router:
             rules=dict(rules),
         )
         entry = ownership.append(store, record, now_ms)
-        self.fold(entry)
+        self.set_route(LevelProjection(level=level).after(entry))
         return entry
 
     def __call__(self, batch: PutBatch, now_ms: int) -> None:

@@ -126,7 +126,7 @@ class MigrationService:
 
     async def run(self) -> None:
         """Work until stopped."""
-        if self.migrations.folded.levels:
+        if self.migrations.journal.levels:
             await self.preload_kernels()
         while not self._stopping:
             self._wake.clear()
@@ -167,7 +167,7 @@ class MigrationService:
         if not levels:
             return now_ms + IDLE_MS
         level = levels[self._turn % len(levels)]
-        state = self.migrations.standing(level).state
+        state = self.migrations.state_of(level).state
         if self._last.get(level) is not state:
             self._last[level] = state
             self.throttle.begin()
@@ -239,8 +239,8 @@ class MigrationService:
 
     async def verify(self, level: int) -> Verified:
         """Count both sides of a level, a piece at a time between other work; it rests meanwhile."""
-        owners, folded = self.need(), self.migrations.folded.levels[level]
-        work = Verification(owners.levels, owners.timers, owners.store, level, folded)
+        owners, journal = self.need(), self.migrations.journal.levels[level]
+        work = Verification(owners.levels, owners.timers, owners.store, level, journal)
         self._counted[level] += 1
         try:
             await self.at_leisure(work.pieces(self.piece))
@@ -249,7 +249,7 @@ class MigrationService:
             self._wake.set()
         assert work.found is not None
         self.verified[level] = work.found
-        self.ledger.write(record_of(work.found, folded.migration, self._clock.now_ms()))
+        self.ledger.write(record_of(work.found, journal.migration, self._clock.now_ms()))
         return work.found
 
     async def _verify_and_move(self, level: int) -> None:
@@ -257,8 +257,8 @@ class MigrationService:
             found = await self.verify(level)
         except NoOwners:
             return
-        standing = self.migrations.standing(level)
-        if standing.state is not State.VERIFYING or not standing.works:
+        current = self.migrations.state_of(level)
+        if current.state is not State.VERIFYING or not current.works:
             return  # another command came meanwhile
         try:
             if found.is_right:
@@ -303,8 +303,8 @@ class MigrationService:
             )
 
     def _runs_at_work(self) -> Iterator[str]:
-        folded = self.migrations.folded.levels
-        yield from sorted({folded[level].migration for level in self.migrations.at_work})
+        journal = self.migrations.journal.levels
+        yield from sorted({journal[level].migration for level in self.migrations.at_work})
 
     async def write(self) -> None:
         """Write the fold of the marks down, if it changed."""

@@ -31,10 +31,13 @@ import numpy.typing as npt
 from delivery import ownership
 from delivery.ownership_projection import Change, LevelProjection, Tally, changes_of
 from message_store.ranges import Range, is_among, is_in
+from message_store.store import MessageStore
 from migration.ownership.checksum import tally_of
+from schedule_service.delivery import LevelService
 from schedule_service.level import Level
 from timer_store.enqueue.level_records import PRE_BLANK_SIZE
 from timer_store.names import SCHEDULE_TOPIC
+from timer_store.store import TimerStore
 
 PIECE_UNITS = 4_096
 PIECE_RECORDS = 16
@@ -89,9 +92,12 @@ class Verification:
     Args: see `migration.steps.drain.Drain`.
     """
 
-    def __init__(self, levels: Any, timers: Any, store: Any, level: int, folded: LevelProjection):
+    def __init__(
+        self, levels: LevelService, timers: TimerStore, store: MessageStore, level: int,
+        journal: LevelProjection,
+    ) -> None:  # fmt: skip
         self._levels, self._timers, self._store = levels, timers, store
-        self._level, self._folded = level, folded
+        self._level, self._journal = level, journal
         self._units_max: Callable[[], int]
         self.found: Verified | None = None
 
@@ -118,10 +124,10 @@ class Verification:
                 expected = expected.plus(change.over).minus(change.back).minus(change.gone)
         waiting, before, gone = yield from self._with_the_timers(border)
         settled = yield from self._settled(gone)
-        folded = self._folded
+        journal = self._journal
         self.found = Verified(
             self._level, mine, waiting, settled, expected.plus(before),
-            folded.over, folded.back, folded.settled,
+            journal.over, journal.back, journal.settled,
         )  # fmt: skip
 
     def _with_the_level(self) -> Counting[Tally]:

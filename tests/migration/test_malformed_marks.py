@@ -8,15 +8,10 @@ import json
 import pytest
 
 from delivery import ownership
-from delivery.ownership import OWNERSHIP_TOPIC, STATE_NAMES
-from migration.ownership.states import State
+from delivery.ownership import OWNERSHIP_TOPIC
 from tests.delivery.test_ownership import HANDOVER, MALFORMED, put_record
 from tests.support.running_broker import running, small
 from tests.support.stores import LOOPBACK
-
-
-def test_the_states_of_marks_are_those_of_migrations():
-    assert {state.value for state in State} == STATE_NAMES
 
 
 @pytest.mark.finding("A2")

@@ -84,8 +84,8 @@ class MigrationRig:
         self._open_levels()
         self._open_timers()
         self.router = Router(topics, self.history, precision_ms=self.timer_config.precision_ms)
-        for entry in ownership.read(self.store):
-            self.router.fold(entry)
+        for level in projection.restore(self.store).levels.values():
+            self.router.set_route(level)
         self.drain = Drain(self.levels, self.timers, self.store, self.clock, wake=lambda: None)
         self.giveback = ReturnUnits(self.levels, self.timers, self.store, self.clock)
         self.unroute = Unroute(self.router, self.timers, self.store, self.clock, wake=lambda: None)

@@ -13,7 +13,7 @@ from migration.ownership.states import (
     WORKING,
     Event,
     IllegalMove,
-    Standing,
+    LevelState,
     State,
     is_legal,
 )
@@ -43,15 +43,15 @@ def test_the_table_names_every_state_and_event() -> None:
 
 @given(st.lists(st.sampled_from([event.value for event in Event]), max_size=40))
 def test_any_sequence_of_events_follows_the_table(events: list[str]) -> None:
-    standing, state = Standing(3), "planned"
+    current, state = LevelState(3), "planned"
     for event in events:
         after = EXPECTED[state, event]
         if after == "-":
             with pytest.raises(IllegalMove, match="level 3 is"):
-                standing.after(Event(event))
+                current.after(Event(event))
             continue
-        standing, state = standing.after(Event(event)), after
-        assert standing == Standing(3, State(state))
+        current, state = current.after(Event(event)), after
+        assert current == LevelState(3, State(state))
 
 
 @given(STATES, STATES)
@@ -61,21 +61,21 @@ def test_a_move_is_legal_when_some_event_makes_it(before: State, after: State) -
 
 @pytest.mark.parametrize("state", list(State))
 def test_pause_and_resume_apply_where_something_runs(state: State) -> None:
-    standing = Standing(1, state)
+    current = LevelState(1, state)
     if state in PAUSE_MEANS:
-        assert standing.pause("x").resume() == standing
-        assert standing.resume() == standing
+        assert current.pause("x").resume() == current
+        assert current.resume() == current
         return
     with pytest.raises(IllegalMove, match=r"pause does not apply\. \w+"):
-        standing.pause("x")
+        current.pause("x")
     with pytest.raises(IllegalMove, match=r"resume does not apply\. \w+"):
-        standing.resume()
+        current.resume()
 
 
 @pytest.mark.parametrize("state", list(State))
 def test_steps_are_taken_where_something_runs_and_nobody_paused_it(state: State) -> None:
-    assert Standing(1, state).works == (state in PAUSE_MEANS)
-    assert not Standing(1, state, paused=True).works
+    assert LevelState(1, state).works == (state in PAUSE_MEANS)
+    assert not LevelState(1, state, paused=True).works
 
 
 def test_what_it_means_is_said_for_exactly_the_states_where_it_applies() -> None:
@@ -85,18 +85,18 @@ def test_what_it_means_is_said_for_exactly_the_states_where_it_applies() -> None
 
 
 def test_a_rollback_ends_a_pause() -> None:
-    paused = Standing(1, State.DRAINING).pause("the disk is full")
-    assert paused.after(Event.ROLL_BACK) == Standing(1, State.ROLLING_BACK)
+    paused = LevelState(1, State.DRAINING).pause("the disk is full")
+    assert paused.after(Event.ROLL_BACK) == LevelState(1, State.ROLLING_BACK)
 
 
 def test_any_other_move_keeps_it() -> None:
-    paused = Standing(1, State.ROUTING).pause("the window closed")
-    assert paused.after(Event.FENCED) == Standing(1, State.DRAINING, True, "the window closed")
+    paused = LevelState(1, State.ROUTING).pause("the window closed")
+    assert paused.after(Event.FENCED) == LevelState(1, State.DRAINING, True, "the window closed")
 
 
 def test_an_error_says_where_what_and_what_next() -> None:
     with pytest.raises(IllegalMove) as caught:
-        Standing(5, State.ROLLED_BACK).after(Event.START)
+        LevelState(5, State.ROLLED_BACK).after(Event.START)
     assert str(caught.value) == (
         "level 5 is rolled back: start does not apply. "
         "It is over; make a new plan with `duemq migrate plan`"
