@@ -4,9 +4,9 @@
     due                  ->  T: DELAY=3, REAL_TOPIC=T, REAL_QID, as the level service delivers it
 
 It runs before the hook of the levels, which redirects the rest: levels that are not routed,
-property texts that are too long or have both names, markers. No limit of timers applies: a client that sends
-a level sees no difference. If a message has a level and a time, the level counts, as everywhere.
-Timer properties of a message that is sent again are removed.
+property texts that are too long or have both names, markers. No limit of timers applies: a client
+that sends a level sees no difference. If a message has a level and a time, the level counts, as
+everywhere. Timer properties of a message that is sent again are removed.
 Source: HookUtils.handleScheduleMessage.
 """
 
