@@ -69,8 +69,10 @@ def main(count: int) -> None:
         assert stop == layout.STOP_INCOMPLETE
         assert state[layout.STATE_ROWS] == count
 
+    answers.turn["count"], answers.turn["wait"] = count, WAIT_ANY
+
     def answer() -> None:
-        size, _ = put_answers(into.rows, wire, count, into.staging, *names[:2], *answers, WAIT_ANY)
+        size, _ = put_answers(into.rows, wire, into.staging, *names[:2], *answers)
         assert size > count * 200
 
     measure(f"take_sends, {count} a call", count, take)

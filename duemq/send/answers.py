@@ -35,7 +35,7 @@ from duemq.send.kernels.answers import (
     AnswerText,
     put_answers,
 )
-from duemq.send.layout import CONNECTIONS_MAX
+from duemq.send.layout import ANSWERS, PIECES
 from duemq.send.put_path import LogStore
 from message_store.clock import Clock
 from message_store.kernels.kernel import entry
@@ -203,25 +203,26 @@ class Answering:
         if put is None:  # arrays are always of these types: a turn's batch is not a log's view
             find: Callable[..., Any] = entry
             put = self._put_answers = find(
-                put_answers, batch.rows, wire, 0, batch.staging, arrays.topics, arrays.names,
-                *text, wait,
-            )  # fmt: skip
-        size, self._refused_count = put(
-            batch.rows, wire, batch.count, batch.staging, arrays.topics, arrays.names, *text, wait
+                put_answers, batch.rows, wire, batch.staging, arrays.topics, arrays.names, *text
+            )
+        turn = text.turn[0]
+        turn["count"], turn["wait"] = batch.count, wait
+        end, self._refused_count = put(
+            batch.rows, wire, batch.staging, arrays.topics, arrays.names, *text
         )
-        if size < 0:
+        if end < 0:
             self._refused_count = batch.count
             return self._stored_slowly(batch, wire, connections, wait)
-        if len(connections) == 1 and size:
-            return [(connections[0], text.out[:size].tobytes())]
-        found, start = [], 0
+        if len(connections) == 1 and end > SCRATCH_BYTES:
+            return [(connections[0], text.out[SCRATCH_BYTES:end].tobytes())]
+        found, start, last = [], SCRATCH_BYTES, end
         for connection, end in zip(
-            connections, text.ends[: len(connections)].tolist(), strict=True
+            connections, turn["ends"][: len(connections)].tolist(), strict=True
         ):
             if end > start:
                 found.append((connection, text.out[start:end].tobytes()))
             start = end
-            if end == size:
+            if end == last:
                 break
         return found
 
@@ -380,12 +381,13 @@ def answer_text(rows_max: int, *, region: str, trace_on: bool, broker_name: str)
     """
     pieces = _pieces(region, trace_on, _PLACEHOLDER)
     pieces.append(_pieces(region, trace_on, None)[3])
-    cuts = np.cumsum([0, *map(len, pieces)]).astype(np.int64)
+    pieces.append(broker_name.encode())
+    assert len(pieces) == PIECES
     text = np.frombuffer(b"".join(pieces), np.uint8).copy()
-    out = np.empty(rows_max * (text.size + VARIABLE_BYTES_MAX), np.uint8)
-    broker = np.frombuffer(broker_name.encode(), np.uint8).copy()
-    scratch, ends = np.zeros(SCRATCH_BYTES, np.uint8), np.zeros(CONNECTIONS_MAX, np.int64)
-    return AnswerText(text, cuts, broker, scratch, out, ends)
+    out = np.empty(SCRATCH_BYTES + rows_max * (text.size + VARIABLE_BYTES_MAX), np.uint8)
+    turn = np.zeros(1, ANSWERS)
+    turn["cuts"] = np.cumsum([0, *map(len, pieces)])
+    return AnswerText(text, out, turn)
 
 
 def _pieces(region: str, trace_on: bool, recall_handle: str | None) -> list[bytes]:

@@ -31,6 +31,19 @@ STATE_FRAME_END, STATE_ROWS, STATE_STAGED, STATE_CONNECTION = range(4)
 STATE_FRAME_MAX, STATE_BODY_MAX, STATE_PROPERTIES_MAX = range(4, 7)
 STATE_SIZE: Final = 7
 
+CONNECTIONS_MAX: Final = 32_768  # of one turn
+
+# What `put_answers` works with: one record.
+PIECES: Final = 9
+ANSWERS = np.dtype(
+    [
+        ("count", "i8"),  # rows of the batch
+        ("wait", "i8"),  # WAIT_*: the rows to answer
+        ("cuts", "i8", (PIECES + 1,)),  # piece i is text[cuts[i]:cuts[i + 1]]
+        ("ends", "i8", (CONNECTIONS_MAX,)),  # where the answers of each connection end in `out`
+    ]
+)
+
 # Why `take_sends` stopped.
 STOP_INCOMPLETE, STOP_PLAIN, STOP_FULL, STOP_BROKEN = range(4)
 
@@ -49,8 +62,6 @@ SEND_REQUIRED: Final = 8  # the first so many must be there
 SLOT_LONG: Final = 16  # slots of long names follow those of letters
 SLOT_CODE, SLOT_FLAG, SLOT_OPAQUE = 32, 33, 34
 SLOT_COUNT: Final = 35
-
-CONNECTIONS_MAX: Final = 32_768  # of one turn
 
 
 def host_column(address: bytes, port: int) -> npt.NDArray[Any]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from duemq.net.layout import PREFIX_BYTES, WORD_BYTES
 from duemq.send.layout import WIRE_ONEWAY, WIRE_PLAIN
 from message_store.kernels.bytes import Bytes, copy, put_digits, put_i4
 from message_store.kernels.kernel import kernel
@@ -23,6 +24,7 @@ from message_store.layout import PROP_WAIT_FALSE, SYS_STORE_IPV6
 WAIT_ANY, WAIT_YES, WAIT_NO = range(3)
 VARIABLE_BYTES_MAX = 2048  # of one answer, beside its constant pieces
 UNIQ_BYTES_MAX = 255
+Offsets = npt.NDArray[np.int64]
 HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).copy()
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 BASE64 = np.frombuffer(_BASE64, np.uint8).copy()
@@ -31,22 +33,24 @@ SCRATCH_BYTES = 1024
 HANDLE_REST_BYTES = 32  # of a recall handle: version, time and separators
 BLANK, PADDING = 32, 61
 
+# Constant pieces, by what follows them; the broker's name is kept as the last one.
+PIECE_HEAD, PIECE_TRANSACTION_ID, PIECE_MESSAGE_ID, PIECE_HANDLE = range(4)
+PIECE_OFFSET_AFTER_HANDLE, PIECE_OPAQUE, PIECE_END, PIECE_OFFSET, PIECE_BROKER = range(4, 9)
+
 
 class AnswerText(NamedTuple):
     """The constant pieces of an answer, and where the answers go."""
 
-    text: Bytes  # (n,) u1: the pieces, end to end
-    cuts: npt.NDArray[np.int64]  # (9,) i8: piece i is text[cuts[i]:cuts[i + 1]]
-    broker: Bytes  # (n,) u1: the broker's name, for recall handles
-    scratch: Bytes  # (SCRATCH_BYTES,) u1
-    out: Bytes  # (n,) u1
-    ends: npt.NDArray[np.int64]  # (connections,) i8: where the answers of each end in `out`
+    text: Bytes  # (n,) u1: the pieces, end to end; the last one is the broker's name
+    out: Bytes  # (n,) u1: SCRATCH_BYTES for a recall handle, then the answers
+    turn: npt.NDArray[Any]  # (1,) layout.ANSWERS
 
 
 @kernel
-def put_piece(into: AnswerText, piece: int, at: int) -> int:
-    start, size = into.cuts[piece], into.cuts[piece + 1] - into.cuts[piece]
-    copy(into.out, at, into.text, start, size)
+def put_piece(text: Bytes, cuts: Offsets, piece: int, out: Bytes, at: int) -> int:
+    """Write a constant piece; return the position after it."""
+    start, size = cuts[piece], cuts[piece + 1] - cuts[piece]
+    copy(out, at, text, start, size)
     return at + size
 
 
@@ -89,92 +93,85 @@ def put_base64(out: Bytes, at: int, data: Bytes, size: int) -> int:
 
 @kernel
 def put_recall_handle(
-    row: Any, staging: Bytes, topics: Any, names: Bytes, into: AnswerText, at: int
-) -> int:
+    row: Any, staging: Bytes, topics: Any, names: Bytes, text: Bytes, cuts: Offsets, out: Bytes,
+    at: int,
+) -> int:  # fmt: skip
     """Write the recall handle of a timer; `duemq.messages.recall_handle` is the readable twin."""
-    raw, topic = into.scratch, topics[row["real_topic_index"]]
-    copy(raw, 0, HANDLE_VERSION, 0, HANDLE_VERSION.size)
+    topic = topics[row["real_topic_index"]]
+    # The handle before base64, in the first SCRATCH_BYTES: version, topic, broker, time, id.
+    copy(out, 0, HANDLE_VERSION, 0, HANDLE_VERSION.size)
     size = np.int64(HANDLE_VERSION.size)
-    copy(raw, size, names, topic["name_pos"], topic["name_len"])
+    copy(out, size, names, topic["name_pos"], topic["name_len"])
     size += topic["name_len"]
-    raw[size] = BLANK
-    copy(raw, size + 1, into.broker, 0, into.broker.size)
-    size += 1 + into.broker.size
-    raw[size] = BLANK
-    size = put_digits(raw, size + 1, np.int64(row["out_ms"]) + 1)
-    raw[size] = BLANK
-    copy(raw, size + 1, staging, row["uniq_pos"], row["uniq_len"])
-    return put_base64(into.out, at, raw, size + 1 + row["uniq_len"])
+    out[size] = BLANK
+    size = put_piece(text, cuts, PIECE_BROKER, out, size + 1)
+    out[size] = BLANK
+    size = put_digits(out, size + 1, np.int64(row["out_ms"]) + 1)
+    out[size] = BLANK
+    copy(out, size + 1, staging, row["uniq_pos"], row["uniq_len"])
+    return put_base64(out, at, out, size + 1 + row["uniq_len"])
 
 
 @kernel
-def handle_fits(row: Any, topics: Any, into: AnswerText) -> bool:
+def handle_fits(row: Any, topics: Any, cuts: Offsets) -> bool:
     """Return whether the scratch space holds a row's recall handle, if it has one."""
     if row["out_ms"] < 0 or row["real_topic_index"] < 0:
         return True
-    size = np.int64(topics[row["real_topic_index"]]["name_len"]) + into.broker.size
+    size = np.int64(topics[row["real_topic_index"]]["name_len"])
+    size += cuts[PIECE_BROKER + 1] - cuts[PIECE_BROKER]
     return size + np.int64(row["uniq_len"]) + HANDLE_REST_BYTES <= SCRATCH_BYTES
 
 
 @kernel
-def put_answer(
-    row: Any, wire: Any, staging: Bytes, topics: Any, names: Bytes, into: AnswerText, at: int
+def put_head(
+    row: Any, wire: Any, staging: Bytes, text: Bytes, cuts: Offsets, out: Bytes, at: int
 ) -> int:
-    """Write one frame; return the position behind it."""
-    out, start = into.out, at
-    at = put_piece(into, 0, at + 8)
+    """Write an answer up to its message id; the first bytes, its lengths, are left out."""
+    at = put_piece(text, cuts, PIECE_HEAD, out, at + PREFIX_BYTES)
     at = put_digits(out, at, np.int64(wire["queue_id"]))
-    at = put_piece(into, 1, at)
+    at = put_piece(text, cuts, PIECE_TRANSACTION_ID, out, at)
     copy(out, at, staging, row["uniq_pos"], row["uniq_len"])
-    at = put_piece(into, 2, at + row["uniq_len"])
-    at = put_message_id(out, at, row)
-    if row["out_ms"] >= 0 and row["real_topic_index"] >= 0:
-        at = put_piece(into, 3, at)
-        at = put_recall_handle(row, staging, topics, names, into, at)
-        at = put_piece(into, 4, at)
-    else:
-        at = put_piece(into, 7, at)
+    at = put_piece(text, cuts, PIECE_MESSAGE_ID, out, at + row["uniq_len"])
+    return put_message_id(out, at, row)
+
+
+@kernel
+def put_tail(
+    row: Any, wire: Any, text: Bytes, cuts: Offsets, out: Bytes, start: int, at: int
+) -> int:
+    """Write what follows the queue offset, then the lengths at `start`."""
     at = put_digits(out, at, np.int64(row["queue_offset"]))
-    at = put_piece(into, 5, at)
+    at = put_piece(text, cuts, PIECE_OPAQUE, out, at)
     at = put_digits(out, at, np.int64(wire["opaque"]))
-    at = put_piece(into, 6, at)
-    put_i4(out, start, at - start - 4)
-    put_i4(out, start + 4, at - start - 8)
+    at = put_piece(text, cuts, PIECE_END, out, at)
+    put_i4(out, start, at - start - WORD_BYTES)
+    put_i4(out, start + WORD_BYTES, at - start - PREFIX_BYTES)
     return at
 
 
 @kernel
 def put_answers(
-    rows: Any,
-    wire: Any,
-    count: int,
-    staging: Bytes,
-    topics: Any,
-    names: Bytes,
-    text: Bytes,
-    cuts: Any,
-    broker: Bytes,
-    scratch: Bytes,
-    out: Bytes,
-    ends: Any,
-    wait: int,
-) -> Any:
-    """Write the answers of rows that were stored; return (bytes or -1, refused rows).
+    rows: Any, wire: Any, staging: Bytes, topics: Any, names: Bytes, text: Bytes, out: Bytes,
+    turn: Any,
+) -> Any:  # fmt: skip
+    """Write the answers of rows that were stored; return (end in `out` or -1, refused rows).
 
     Args:
-        rows, wire: (n,) PUT, WIRE; the first `count`, connections ascending.
-        topics, names: of TopicArrays.
-        text to ends: the members of `AnswerText`, one by one as a tuple costs some us a call.
-        wait: WAIT_YES, WAIT_NO: only rows whose sender does (not) wait for the disk.
+        rows, wire: (n,) PUT, WIRE; the first `count` of `turn`, connections ascending.
+        topics, names: Of TopicArrays.
+        text, out, turn: The members of `AnswerText`, one by one: a tuple costs some us a call.
 
-    `ends` is filled up to the last connection that has a row. `out` has room for the constant
-    pieces and VARIABLE_BYTES_MAX per row; -1: it has not, or a row's id or topic is too long.
+    The ends of `turn` are filled up to the last connection that has a row. -1: `out` has no room
+    for the constant pieces and VARIABLE_BYTES_MAX of another row, or a row's id or topic is too
+    long.
     """
-    into = AnswerText(text, cuts, broker, scratch, out, ends)
+    numbers = turn[0]
+    cuts, ends, wait = numbers["cuts"], numbers["ends"], numbers["wait"]
     answer_bytes_max = text.size + VARIABLE_BYTES_MAX
-    at, connection, refused = np.int64(0), np.int64(0), 0
-    for i in range(count):
+    at, connection, refused = np.int64(SCRATCH_BYTES), np.int64(0), 0
+    for i in range(numbers["count"]):
         row, line = rows[i], wire[i]
+        # Answers of a connection end where those of the next connection begin.
         while connection < line["connection"]:
             ends[connection] = at
             connection += 1
@@ -185,9 +182,17 @@ def put_answers(
         skip = (wait == WAIT_YES and not waits) or (wait == WAIT_NO and waits)
         if skip or line["flags"] & (WIRE_ONEWAY | WIRE_PLAIN):
             continue
-        fits = at + answer_bytes_max <= out.size and handle_fits(row, topics, into)
+        fits = at + answer_bytes_max <= out.size and handle_fits(row, topics, cuts)
         if not fits or row["uniq_len"] > UNIQ_BYTES_MAX:
             return np.int64(-1), refused
-        at = put_answer(row, line, staging, topics, names, into, at)
+        start = at
+        at = put_head(row, line, staging, text, cuts, out, at)
+        if row["out_ms"] >= 0 and row["real_topic_index"] >= 0:
+            at = put_piece(text, cuts, PIECE_HANDLE, out, at)
+            at = put_recall_handle(row, staging, topics, names, text, cuts, out, at)
+            at = put_piece(text, cuts, PIECE_OFFSET_AFTER_HANDLE, out, at)
+        else:
+            at = put_piece(text, cuts, PIECE_OFFSET, out, at)
+        at = put_tail(row, line, text, cuts, out, start, at)
     ends[connection] = at
     return at, refused

@@ -237,14 +237,13 @@ def test_put_answers(host: tuple[bytes, int], rows: list[Any], wait: int, region
             frame = codec.encode_response(Response(0, None, fields), opaque)[0]
             expected[connection] = expected.get(connection, b"") + bytes(frame)
     names = (topics.arrays.topics, topics.arrays.names)
-    size, refused = answers.put_answers(
-        batch.rows, wire, len(rows), batch.staging, *names, *into, wait
-    )
-    assert size == sum(map(len, expected.values()))
+    into.turn["count"], into.turn["wait"] = len(rows), wait
+    size, refused = answers.put_answers(batch.rows, wire, batch.staging, *names, *into)
+    assert size == answers.SCRATCH_BYTES + sum(map(len, expected.values()))
     assert refused == sum(row[2] != 0 for row in rows)
-    start = 0
+    start = answers.SCRATCH_BYTES
     for number in range(connection + 1):
-        end = int(into.ends[number])
+        end = int(into.turn[0]["ends"][number])
         assert into.out[start:end].tobytes() == expected.get(number, b"")
         start = end
 
@@ -257,8 +256,9 @@ def test_put_answers_refuses_an_id_that_is_too_long() -> None:
         topic_index=0, queue_id=0, body=b"b", properties=b"UNIQ_KEY\x01" + b"U" * 256 + b"\x02",
         born_ms=0, born_host=HOSTS[0], store_host=HOSTS[0],
     )  # fmt: skip
+    into.turn["count"] = 1
     size, _ = answers.put_answers(
-        batch.rows, wire, 1, batch.staging, arrays.topics, arrays.names, *into, answers.WAIT_ANY
+        batch.rows, wire, batch.staging, arrays.topics, arrays.names, *into
     )
     assert size == -1
 
@@ -286,16 +286,14 @@ def test_put_answers_writes_inside_its_buffers(
             batch.rows[index]["real_topic_index"] = topics.add(topic)
             batch.rows[index]["out_ms"] = 1
     into = answer_text(rows, region=region, trace_on=True, broker_name=broker_name)
-    sizes = into.out.size, into.scratch.size
-    guarded = [np.full(size + guard, 0xAB, np.uint8) for size in sizes]
-    out, scratch = (array[:size] for array, size in zip(guarded, sizes, strict=True))
+    into.turn["count"] = rows
+    guarded = np.full(into.out.size + guard, 0xAB, np.uint8)
     names = (topics.arrays.topics, topics.arrays.names)
     size, _ = answers.put_answers(
-        batch.rows, wire, rows, batch.staging, *names,
-        *into._replace(out=out, scratch=scratch), answers.WAIT_ANY,
-    )  # fmt: skip
+        batch.rows, wire, batch.staging, *names, *into._replace(out=guarded[: into.out.size])
+    )
     assert (size >= 0) is fits
-    assert all((array[-guard:] == 0xAB).all() for array in guarded)
+    assert (guarded[-guard:] == 0xAB).all()
 
 
 def test_host_columns_are_those_of_a_batch() -> None:
