@@ -48,7 +48,7 @@ def test_everything_known_is_kept():
     assert (row["born_port"], batch.body(0)) == (77, b"raw")
 
 
-def test_a_record_nobody_can_read_is_named_all_the_same():
+def test_an_unreadable_record_is_named_too():
     batch = row_of(Undeliverable(Reason.UNREADABLE, "x" * 9_000, 7, 1, 0))
     assert batch.body(0) == b""
     assert batch.rows[0]["born_ms"] == 99
@@ -56,7 +56,7 @@ def test_a_record_nobody_can_read_is_named_all_the_same():
     assert len(batch.properties(0)["DUEMQ_DETAIL"]) == DETAIL_CHARS_MAX
 
 
-def test_a_timer_tells_when_it_was_due_instead_of_its_level():
+def test_a_timer_shows_its_due_time_instead_of_its_level():
     batch = row_of(Undeliverable(Reason.UNREADABLE, "why", 7, 0, -1, due_ms=1_700_000_000_123))
     assert batch.properties(0) == {
         "DUEMQ_REASON": "unreadable",
@@ -66,7 +66,7 @@ def test_a_timer_tells_when_it_was_due_instead_of_its_level():
     }
 
 
-def test_its_bytes_can_be_left_out():
+def test_its_bytes_can_be_omitted():
     item = Undeliverable(Reason.ILLEGAL, "too long", 7, 1, 0, RECORD, b"raw")
     assert item.with_data(b"").data == b""
     assert item.with_data(b"").record is RECORD

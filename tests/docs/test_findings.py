@@ -39,6 +39,6 @@ def test_a_finding_without_a_test_has_a_reason() -> None:
         assert FILE.search(shown) or re.search(r"remains: \S+|see [A-E]\d+", shown), number
 
 
-def test_no_finding_is_left_out() -> None:
+def test_no_finding_is_omitted() -> None:
     wanted = {f"{part}{n}" for part, count in COUNTS.items() for n in range(1, count + 1)}
     assert wanted <= rows().keys()

@@ -346,7 +346,7 @@ REFUSED |= {
 
 
 @pytest.mark.parametrize(("data", "code", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_bad_request_gets_its_code_and_the_connection_goes_on(
+def test_a_bad_request_gets_its_code_and_the_connection_continues(
     house: House, data: bytes, code: int, says: str
 ) -> None:
     async def main() -> Response:

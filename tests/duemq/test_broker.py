@@ -39,7 +39,7 @@ def test_what_is_sent_can_be_read(tmp_path: Path) -> None:
     assert not (tmp_path / "store" / "abort").exists()
 
 
-def test_a_level_message_comes_when_it_is_due_and_not_before(tmp_path: Path) -> None:
+def test_a_level_message_is_delivered_when_it_is_due_and_not_before(tmp_path: Path) -> None:
     async def main() -> None:
         clock = FakeClock()
         async with running(small(tmp_path, messageDelayLevel=LEVELS), clock=clock) as (_, asker):
@@ -57,7 +57,7 @@ def test_a_level_message_comes_when_it_is_due_and_not_before(tmp_path: Path) -> 
 QUEUE = {"topic": "T", "queueId": 0}
 
 
-def test_a_restart_keeps_topics_progress_and_waiting_messages(tmp_path: Path) -> None:
+def test_a_restart_keeps_topics_progress_and_pending_messages(tmp_path: Path) -> None:
     clock = FakeClock()
     properties = small(tmp_path, messageDelayLevel=LEVELS)
     commit = {**QUEUE, "consumerGroup": "g", "commitOffset": 1}
@@ -364,7 +364,7 @@ def test_metrics_are_served(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_levels_view_counts_what_waits(tmp_path: Path) -> None:
+def test_the_levels_view_counts_pending_messages(tmp_path: Path) -> None:
     async def main() -> None:
         clock = FakeClock()
         async with running(small(tmp_path), clock=clock) as (_, asker):

@@ -113,7 +113,7 @@ def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path):
     asyncio.run(work())
 
 
-def test_recall_decides_and_says_so(tmp_path):
+def test_recall_decides_and_reports_it(tmp_path):
     async def work():
         clock = FakeClock()
         config = small(tmp_path, recallMessageEnable="true", flushDiskType="SYNC_FLUSH")

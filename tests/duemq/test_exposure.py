@@ -53,9 +53,7 @@ def test_every_open_port_of_a_broker_is_named(
 
 
 @pytest.mark.finding("B19")
-def test_a_broker_on_loopback_says_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_broker_on_loopback_is_silent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with running(small(tmp_path)):
             pass

@@ -217,7 +217,7 @@ def buffered_bytes(broker: Broker) -> int:
 
 
 @pytest.mark.parametrize("what", ["pulls", "sends", "shows"])
-def test_a_client_that_never_reads_is_held_up_alone(house: House, what: str) -> None:
+def test_a_client_that_never_reads_is_delayed_alone(house: House, what: str) -> None:
     """The broker stops serving it once its answers pile up; memory stays bounded."""
     requests = {
         "pulls": frame(pull_request("T", 1, 0)),

@@ -175,7 +175,7 @@ def test_a_full_disk_refuses_sends_and_keeps_deliveries(disk: Disk) -> None:
     assert faults_of(root) == []
 
 
-def test_a_start_on_a_full_disk_says_what_to_do_and_loses_nothing(disk: Disk) -> None:
+def test_a_start_on_a_full_disk_reports_the_action_and_loses_nothing(disk: Disk) -> None:
     clock = FakeClock()
     root = disk.root / "store"
 

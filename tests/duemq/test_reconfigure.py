@@ -53,7 +53,7 @@ def test_an_escaped_key_does_not_reach_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.finding("A19")
-def test_a_refusing_plugin_leaves_the_others_as_they_were(tmp_path: Path) -> None:
+def test_a_refusing_plugin_does_not_change_the_others(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(small(tmp_path)) as (broker, asker):
             body = b"migrationRate=7\nmessageDelayLevel=1s bad\n"

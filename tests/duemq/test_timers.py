@@ -75,7 +75,7 @@ def with_timers(tmp_path: Path, work: Any, **properties: str) -> None:
     asyncio.run(main())
 
 
-def test_a_timer_waits_in_its_topic_and_its_producer_gets_a_handle(tmp_path):
+def test_a_timer_is_stored_in_its_topic_and_its_producer_gets_a_handle(tmp_path):
     async def work(broker: Broker, asker: Asker, clock: FakeClock) -> None:
         answer = await asker.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_MS="12345")
         (record,) = held(broker)
@@ -115,7 +115,7 @@ def batch_request(texts: list[dict[str, str]]) -> tuple[dict[str, Any], bytes]:
     return dict(zip("abcdefghijklm", values, strict=True)), body
 
 
-def test_t23_messages_of_a_batch_are_held_one_by_one(tmp_path):
+def test_t23_messages_of_a_batch_are_delayed_one_by_one(tmp_path):
     async def work(broker: Broker, asker: Asker, clock: FakeClock) -> None:
         times = [{"TIMER_DELAY_SEC": "9"}, {}, {"TIMER_DELIVER_MS": str(clock.now_ms() + 5_000)}]
         fields, body = batch_request(times)
@@ -128,7 +128,7 @@ def test_t23_messages_of_a_batch_are_held_one_by_one(tmp_path):
     with_timers(tmp_path, work)
 
 
-def test_a_batch_with_a_timer_that_cannot_be_held_is_refused_whole(tmp_path):
+def test_a_batch_with_a_timer_that_cannot_be_scheduled_is_refused_whole(tmp_path):
     async def work(broker: Broker, asker: Asker, clock: FakeClock) -> None:
         fields, body = batch_request([{"TIMER_DELAY_SEC": "9"}, {"TIMER_DELAY_SEC": "259201"}, {}])
         answer = await asker.ask(RequestCode.SEND_BATCH_MESSAGE, fields, body)
@@ -166,7 +166,7 @@ def test_t23_the_time_of_a_half_message_counts_from_its_commit(tmp_path, verdict
     with_timers(tmp_path, work)
 
 
-def test_a_recall_leaves_a_marker_where_nobody_decides(tmp_path):
+def test_a_recall_leaves_a_marker_where_no_owner_decides(tmp_path):
     async def work(broker: Broker, asker: Asker, clock: FakeClock) -> None:
         sent = await asker.send("T", b"later", UNIQ_KEY="U", TIMER_DELAY_SEC="9")
         handle = (sent.fields or {})["recallHandle"]

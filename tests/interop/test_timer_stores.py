@@ -52,7 +52,7 @@ def end_by_kill_while_delivering(server: Server) -> None:
 
 
 @pytest.mark.parametrize("end", [end_in_order, end_by_kill, end_by_kill_while_delivering])
-def test_we_deliver_what_waits_in_apaches_store(end: End, tmp_path: Path) -> None:
+def test_we_deliver_pending_messages_of_apaches_store(end: End, tmp_path: Path) -> None:
     ledger = TimerLedger()
     with Apache(VERSION, tmp_path / "apache", keys=KEYS) as apache:
         fill(apache, ledger)
@@ -67,7 +67,7 @@ def test_we_deliver_what_waits_in_apaches_store(end: End, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("end", [end_in_order, end_by_kill])
-def test_apache_delivers_what_waits_in_our_store(end: End, tmp_path: Path) -> None:
+def test_apache_delivers_pending_messages_of_our_store(end: End, tmp_path: Path) -> None:
     ledger = TimerLedger()
     ours = DueMQ(tmp_path / "ours", keys=KEYS)
     with ours:

@@ -13,7 +13,7 @@ clock = SystemClock()
 
 
 @pytest.mark.parametrize("make", EVENTS)
-def test_a_moment_that_has_come_ends_the_wait(make: type[asyncio.Event]) -> None:
+def test_a_moment_in_the_past_ends_the_wait(make: type[asyncio.Event]) -> None:
     async def main() -> None:
         until_ms = clock.now_ms() + 2
         await clock.wait(make(), until_ms=until_ms)

@@ -64,7 +64,7 @@ def test_values_are_parsed(properties: dict[str, str], field: str, value: object
         ("word", "c", "one of a, b"),
     ],
 )
-def test_a_bad_value_says_where_what_and_why(key: str, value: str, why: str) -> None:
+def test_a_bad_value_reports_position_value_and_reason(key: str, value: str, why: str) -> None:
     properties = Properties({key: value}, {key: "broker.conf line 7"})
     with pytest.raises(ConfigError, match=why) as caught:
         from_properties(Sample, properties)

@@ -79,7 +79,7 @@ def test_files_have_half_of_few_descriptors(limit: int, left: int) -> None:
     assert headroom(limit) == left
 
 
-def test_a_reserve_that_nobody_closed_is_closed_with_its_owner() -> None:
+def test_a_reserve_that_was_not_closed_is_closed_with_its_owner() -> None:
     before = len(os.listdir("/proc/self/fd"))
     reserve = DescriptorReserve(3)
     reserve.run(lambda: None)

@@ -62,7 +62,7 @@ def end_store(store: MessageStore, how: str) -> None:
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 @pytest.mark.parametrize("written", [1, 130, 300, 450])
 @pytest.mark.parametrize("later", [0, 1, 2])
-def test_what_was_refused_never_comes_back(
+def test_what_was_refused_never_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, written: int, later: int
 ) -> None:
     """Records that were written whole before the disk was full were refused all the same."""
@@ -171,7 +171,7 @@ def failing_sync(part: str, failed: list[str]) -> Callable[[int], None]:
         ("sync_queues", "/consumequeue/"),
     ],
 )
-def test_a_sync_error_is_never_swallowed_whoever_meets_it(
+def test_a_sync_error_is_never_swallowed_in_any_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, part: str
 ) -> None:
     """The next sync of the same file succeeds: what it acknowledged would be lost."""

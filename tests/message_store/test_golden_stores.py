@@ -253,7 +253,7 @@ def test_opening_and_closing_a_clean_store_changes_nothing(name: str, tmp_path: 
     assert not (root / "abort").exists()
 
 
-def test_a_store_goes_on_where_apache_stopped(root: Path) -> None:
+def test_a_store_continues_where_apache_stopped(root: Path) -> None:
     wanted = apache_queues(root)
     with open_golden(root) as store:
         end = store.max_offset

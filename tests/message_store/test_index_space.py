@@ -88,7 +88,7 @@ def test_a_disk_that_fills_up_between_two_keys_costs_none_and_doubles_none(tmp_p
                 assert found == [row["phys_offset"]]
 
 
-def test_a_new_file_that_finds_no_room_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_a_new_file_that_finds_no_room_leaves_no_trace(tmp_path, monkeypatch):
     FullDisk(monkeypatch, allowed=0)
     path = tmp_path / "20200101000000000"
     with pytest.raises(OSError, match="No space left"):

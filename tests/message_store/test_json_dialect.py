@@ -188,7 +188,7 @@ def test_the_backup_stands_in(tmp_path, broken):
     assert load_config(path, dict) == {"a": 1}
 
 
-def test_both_unreadable_says_where_and_what_to_do(tmp_path):
+def test_both_unreadable_reports_position_and_action(tmp_path):
     path = tmp_path / "x.json"
     path.write_text('{"a":\n oops')
     backup_path(path).write_text("{")

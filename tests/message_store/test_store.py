@@ -58,7 +58,7 @@ def test_rolls_over_files_and_reads_across_them(tmp_path):
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("mark", [True, False], ids=["mark", "no-mark"])
-def test_reopened_store_has_everything_and_goes_on(tmp_path, clean, mark):
+def test_reopened_store_has_everything_and_continues(tmp_path, clean, mark):
     store = open_store(tmp_path)
     store.__enter__()
     wanted = put_many(store, 700)
@@ -186,7 +186,7 @@ def test_oversize_is_refused_with_13(tmp_path, body, properties, why):
         assert bodies(store, "T") == [b"before", b"after"]
 
 
-def test_disk_that_refuses_leaves_no_trace_and_writes_go_on_later(tmp_path):
+def test_disk_that_refuses_leaves_no_trace_and_writes_continue_later(tmp_path):
     with open_store(tmp_path) as store:
         put_one(store, "T", 0, b"one")
         file = store.log.writable_file()

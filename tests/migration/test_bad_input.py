@@ -105,7 +105,7 @@ def test_a_level_is_migrated_once_at_a_time(tmp_path: Path) -> None:
     with_broker(tmp_path, work)
 
 
-def test_a_broker_without_timers_says_so(tmp_path: Path) -> None:
+def test_a_broker_without_timers_reports_it(tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         for action in ("plan", "start", "status"):
             assert "timerWheelEnable=false" in await bench.refused(action, levels=[5])
@@ -114,7 +114,7 @@ def test_a_broker_without_timers_says_so(tmp_path: Path) -> None:
     with_broker(tmp_path, work, timerWheelEnable="false")
 
 
-def test_a_broker_without_the_plugins_says_so(tmp_path: Path) -> None:
+def test_a_broker_without_the_plugins_reports_it(tmp_path: Path) -> None:
     async def main() -> None:
         settings = small(tmp_path, messageDelayLevel=LEVELS)
         async with running(settings, clock=FakeClock(), plugins=PLUGINS[:2]) as (_, asker):
@@ -230,7 +230,7 @@ def test_a_ledger_of_another_store_stops_a_start_and_nothing_else(tmp_path: Path
     with_broker(tmp_path / "two", second, clock, migrationLedgerUrl=url)
 
 
-def test_without_its_ledger_and_its_fold_a_migration_goes_on(tmp_path: Path) -> None:
+def test_without_its_ledger_and_its_fold_a_migration_continues(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
         await bench.send(20, 5)
         await bench.command("start", levels=[5], who="anna")

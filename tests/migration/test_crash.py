@@ -63,7 +63,7 @@ def check(rig: MigrationRig, due: dict[bytes, int]) -> None:
 
 
 @pytest.mark.parametrize("steps", list(RUNS), ids="-".join)
-def test_a_kill_behind_each_step(steps: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_kill_after_each_step(steps: tuple[str, ...], tmp_path: Path) -> None:
     rig = opened(tmp_path)
     due = fill(rig, 60, (4,))
     for name in steps:

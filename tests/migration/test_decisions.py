@@ -112,7 +112,7 @@ def test_what_was_settled_ahead_is_not_handed_over(tmp_path: Path) -> None:
     rig.close()
 
 
-def test_a_full_disk_holds_the_timers_up_and_loses_nothing(
+def test_a_full_disk_delays_the_timers_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = MigrationRig(tmp_path).open()

@@ -127,7 +127,7 @@ def test_an_end_while_the_disk_is_full_loses_nothing(
     with_broker(tmp_path, second, clock)
 
 
-def test_a_ledger_without_room_is_told_and_caught_up(
+def test_a_ledger_without_room_is_reported_and_caught_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages_max = [20]

@@ -15,7 +15,7 @@ from tests.support.stores import LOOPBACK
 
 
 @pytest.mark.finding("A2")
-def test_a_broker_starts_whatever_the_marks_hold(tmp_path):
+def test_a_broker_starts_whatever_the_ownership_records_contain(tmp_path):
     properties = small(tmp_path, messageDelayLevel="1s 60s", timerWheelEnable="true")
 
     async def poison():

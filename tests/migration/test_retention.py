@@ -96,7 +96,7 @@ def test_what_retention_removed_does_not_differ(rig: OldRig) -> None:
 
 
 @pytest.mark.parametrize("end", ["within the mark that reaches across", "behind it"])
-def test_one_that_is_missing_is_told_whatever_retention_removed(end: str, rig: OldRig) -> None:
+def test_one_that_is_missing_is_reported_whatever_retention_removed(end: str, rig: OldRig) -> None:
     fill(rig, 100, (4,))
     rig.push()
     rig.advance(30_000)
@@ -120,7 +120,7 @@ def test_one_that_is_missing_is_told_whatever_retention_removed(end: str, rig: O
     rig.timers.claims.clear()
 
 
-def test_giving_back_behind_removed_messages_adds_up(rig: OldRig) -> None:
+def test_returning_after_removed_messages_adds_up(rig: OldRig) -> None:
     drained(rig, 200, 50)
     rig.advance(40_000)
     rig.push()
@@ -138,7 +138,7 @@ def test_giving_back_behind_removed_messages_adds_up(rig: OldRig) -> None:
 
 
 @pytest.mark.finding("A1")
-def test_what_was_given_back_is_pinned_before_a_table_says_so(rig: OldRig) -> None:
+def test_what_was_given_back_is_pinned_before_a_table_reports_it(rig: OldRig) -> None:
     fill(rig, 20, (4,))
     assert rig.drain.step(4, 20).moved == 20
     rig.push()
@@ -211,7 +211,7 @@ def test_a_fold_of_another_log_is_not_believed(rig: OldRig) -> None:
         (7, [], 7),
     ],
 )
-def test_the_border_is_where_no_mark_reaches_across(
+def test_the_border_is_crossed_by_no_ownership_record(
     low: int, ranges: list[tuple[int, int]], border: int
 ) -> None:
     assert border_of(low, [Change(3, first, end) for first, end in ranges]) == border

@@ -109,6 +109,6 @@ def test_each_obstacle_has_an_entry(kind: ObstacleKind) -> None:
 
 
 @pytest.mark.parametrize("words", SEEN)
-def test_what_is_refused_has_an_entry_and_is_said(words: str) -> None:
+def test_what_is_refused_has_an_entry_and_is_reported(words: str) -> None:
     assert words in RUNBOOK
     assert any(words in text for text in SAID), f"nobody says {words!r} any more"

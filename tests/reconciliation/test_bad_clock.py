@@ -259,7 +259,9 @@ def test_a_clock_excuses_only_what_many_records_show(
 
 @pytest.mark.spark
 @pytest.mark.finding("C4")
-def test_a_brief_audit_says_the_same_of_clocks(spark: Any, stepped: dict[str, Expected]) -> None:
+def test_a_brief_audit_reports_the_same_clock_steps(
+    spark: Any, stepped: dict[str, Expected]
+) -> None:
     for place, name in enumerate(CASES):
         store = list(stepped)[place]
         if name in {"back_while_timers_wait", "early_in_a_burst"}:
@@ -267,7 +269,7 @@ def test_a_brief_audit_says_the_same_of_clocks(spark: Any, stepped: dict[str, Ex
             assert summarize(brief.rest, unread, kept=brief.kept).verdicts == stepped[store][0]
 
 
-def test_a_clean_audit_with_a_step_is_clean_and_tells_it() -> None:
+def test_a_clean_audit_with_a_step_is_clean_and_reports_it() -> None:
     from reconciliation.report.page import html_report
 
     none = {"p50": None, "p99": None, "max": None}

@@ -98,7 +98,7 @@ def test_what_a_kill_leaves_is_no_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("waiting", "told"), [(0, set()), (1, {("timerlog", 0, "gap")})])
-def test_a_timer_log_without_files_is_no_damage_if_nothing_waits(
+def test_a_timer_log_without_files_is_no_damage_if_nothing_is_pending(
     tmp_path: Path, waiting: int, told: set[Any]
 ) -> None:
     """A log made anew begins where the one before ended, without a file until a timer comes."""
@@ -173,7 +173,7 @@ def torn(name: str) -> Damage:
         (torn("consumerOffset.json"), ("config/consumerOffset.json", 0, "unreadable")),
     ],
 )  # fmt: skip
-def test_damage_is_told_with_its_place(
+def test_damage_is_reported_with_its_position(
     store: Path, damage: Damage, place: tuple[str, int, str]
 ) -> None:
     offsets = [row["phys_offset"] for row in read(store, "messages", "phys_offset")]
@@ -257,7 +257,7 @@ def test_a_torn_file_with_a_backup_is_read_from_that(store: Path) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_names_that_are_no_text_are_told_as_bytes(table: str, tmp_path: Path) -> None:
+def test_names_that_are_no_text_are_shown_as_bytes(table: str, tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     for _ in range(3):
         log.add(b"x" * 20, topic="Xopic")

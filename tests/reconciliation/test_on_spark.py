@@ -217,7 +217,7 @@ def test_what_was_lost_is_brought_with_its_body(spark: Any) -> None:
     assert sorted(told(jobs.repair(verdicts), "phys_offset")) == [7, 9]
 
 
-def test_the_whole_run_writes_what_was_asked_for(spark: Any, tmp_path: Path) -> None:
+def test_the_whole_run_writes_what_was_requested(spark: Any, tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path / "store").open()
     fill(rig, 40, (4, 5))
     assert rig.drain.step(4, 20, migration="run-1").moved == 20

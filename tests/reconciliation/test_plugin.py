@@ -73,7 +73,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         ReconcileConfig(cron=text)
 
 
-def test_nothing_is_scheduled_unless_asked_for() -> None:
+def test_nothing_is_scheduled_unless_requested() -> None:
     async def run() -> None:
         host = Host()
         async with at_work(host, Runs()) as plugin:
@@ -126,7 +126,7 @@ def test_an_audit_at_work_ends_with_the_broker() -> None:
     asyncio.run(run())
 
 
-def test_the_last_audit_is_told_in_metrics_and_status() -> None:
+def test_the_last_audit_is_shown_in_metrics_and_status() -> None:
     async def run() -> None:
         result = Result(exit_code=1, audit_id="a", verdicts={"ok": 5, "lost": 2})
         host, runs = Host(**NIGHTLY), Runs(result)

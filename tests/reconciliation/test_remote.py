@@ -112,7 +112,7 @@ def test_a_server_that_is_not_there_is_an_error_with_the_url() -> None:
         conf["s3"] = before
 
 
-def test_a_scheme_that_nobody_knows_is_refused() -> None:
+def test_a_scheme_that_is_unknown_is_refused() -> None:
     with pytest.raises(UsageError, match="nowhere://x cannot be read"):
         Root("nowhere://x").files("commitlog")
 

@@ -131,7 +131,7 @@ def test_s4_lost_offsets_double_nothing(tmp_path):
     tell(story)
 
 
-def test_s5_an_unreadable_record_is_kept_and_said(tmp_path):
+def test_s5_an_unreadable_record_is_kept_and_reported(tmp_path):
     async def story():
         async with level_service(tmp_path) as rig:
             row = rig.send(1, b"damaged", UNIQ_KEY="U1").rows[0].copy()
@@ -150,7 +150,7 @@ def test_s5_an_unreadable_record_is_kept_and_said(tmp_path):
     tell(story)
 
 
-def test_s5_retention_asks_for_what_waits(tmp_path):
+def test_s5_retention_keeps_pending_messages(tmp_path):
     async def story():
         async with level_service(tmp_path) as rig:
             assert rig.plugin.first_pending_offset() is None
@@ -284,7 +284,7 @@ def test_s11_saved_offsets_never_pass_what_is_on_the_disk(tmp_path):
     tell(story)
 
 
-def test_s13_every_level_leaves_at_its_millisecond_beside_a_backlog(tmp_path):
+def test_s13_every_level_delivers_at_its_millisecond_during_a_backlog(tmp_path):
     async def story():
         async with level_service(tmp_path, properties={"scheduleDeliverBatchRecords": "10"}) as rig:
             rig.send(1, count=2_000)
@@ -331,7 +331,7 @@ def test_s14_a_half_message_is_not_delayed(tmp_path):
 
 
 @BOTH
-def test_s15_a_shorter_promise_does_not_wait_behind_a_longer_one(tmp_path, mode):
+def test_s15_a_shorter_promise_is_not_delayed_by_a_longer_one(tmp_path, mode):
     async def story():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(4, b"long")

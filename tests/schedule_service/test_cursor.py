@@ -108,7 +108,7 @@ def test_retention_takes_the_head(queue_min, lost, pending, first):
         ([(3, 40), (40, 80)], [], 77),
     ],
 )
-def test_a_cursor_is_made_again_from_what_waits(waiting, ahead, pending):
+def test_a_cursor_is_rebuilt_from_pending_messages(waiting, ahead, pending):
     cursor = cursor_of(1, waiting, 80)
     assert (cursor.delivered_ahead(), cursor.pending, cursor.end) == (ahead, pending, 80)
     assert cursor.first_undelivered == (waiting[0][0] if waiting else 80)

@@ -102,7 +102,7 @@ def test_found_by_key_topic_and_offset(tmp_path):
     asyncio.run(work())
 
 
-def test_a_moved_message_that_nobody_holds_stays_where_it_is(tmp_path):
+def test_a_moved_message_that_is_not_pending_stays_where_it_is(tmp_path):
     async def work():
         async with level_service(tmp_path) as rig:
             offsets = offsets_of(rig.send(3, b"a"))
@@ -116,7 +116,7 @@ def test_a_moved_message_that_nobody_holds_stays_where_it_is(tmp_path):
     asyncio.run(work())
 
 
-def test_behind_what_was_fired_stands_a_note(tmp_path):
+def test_a_note_follows_a_fired_message(tmp_path):
     """An audit tells by it that nobody was early."""
 
     async def work():
@@ -131,7 +131,7 @@ def test_behind_what_was_fired_stands_a_note(tmp_path):
     asyncio.run(work())
 
 
-def test_a_time_that_has_come_is_now(tmp_path):
+def test_a_time_in_the_past_is_now(tmp_path):
     async def work():
         async with level_service(tmp_path, topics=("T", "held")) as rig:
             offsets = offsets_of(rig.send(3, count=2))

@@ -23,7 +23,7 @@ def mode_of(mode, **more):
     return {"enableScheduleAsyncDeliver": mode, **more}
 
 
-def test_a_message_leaves_at_its_millisecond(tmp_path):
+def test_a_message_is_delivered_at_its_millisecond(tmp_path):
     async def story():
         async with level_service(tmp_path) as rig:
             rig.send(1, b"one", TAGS="TagA")
@@ -256,7 +256,7 @@ def test_async_blocks_new_deliveries_after_three_failures(tmp_path):
 
 
 @BOTH
-def test_a_removed_head_is_counted_and_the_queue_goes_on(tmp_path, mode):
+def test_a_removed_head_is_counted_and_the_queue_continues(tmp_path, mode):
     async def story():
         async with level_service(tmp_path, properties=mode_of(mode)) as rig:
             rig.send(1, b"x" * 3_000, count=60)

@@ -214,7 +214,7 @@ def compare_ways(store, units, schedule):
         done += 1
 
 
-def test_a_property_crc_at_the_end_is_left_out(store):
+def test_a_property_crc_at_the_end_is_omitted(store):
     schedule = store.topics.add(SCHEDULE_TOPIC)
     pairs = {"REAL_TOPIC": "T", "REAL_QID": "1", "__CRC32#": "8784913581"}
     batch = PutBatch(1, 1)
@@ -258,7 +258,7 @@ def test_a_flipped_byte_is_never_delivered_as_something_else(store, position):
         assert out["prop_pos"] + out["prop_len"] <= size
 
 
-def test_a_unit_outside_of_the_bytes_is_left_alone(store):
+def test_a_unit_outside_of_the_bytes_is_unchanged(store):
     source = kernels.Source(0, 1, 2, 1)
     rows, scratch = np.zeros(1, layout.PUT), np.zeros(1, layout.SCANNED)
     data = np.zeros(500, np.uint8)

@@ -104,13 +104,13 @@ def test_changes_are_limited():
     ("log_min", "log_end", "offsets"),
     [(0, 900, [0, 100, 200]), (150, 900, [100, 200]), (200, 900, [200]), (0, 150, [0, 100, 150])],
 )
-def test_tables_nobody_needs_go(log_min, log_end, offsets):
+def test_unused_tables_are_removed(log_min, log_end, offsets):
     kept = history((0, "1s"), (100, "2s"), (200, "3s")).trimmed(log_min, log_end)
     assert [p.from_offset for p in kept.promises] == offsets
     assert kept.text == "3s"
 
 
-def test_replace_reaches_everybody_who_holds_the_tables():
+def test_replace_reaches_every_user_of_the_tables():
     mine = history((0, "1s"))
     tables = mine.tables
     mine.replace(history((0, "1s"), (10, "2s")))

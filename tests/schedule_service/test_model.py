@@ -352,7 +352,7 @@ def check(machine: LevelsMachine) -> None:
     machine.a_level_keeps_its_order()
 
 
-def test_the_one_record_behind_retention_is_torn(machine: LevelsMachine) -> None:
+def test_the_one_record_after_retention_is_torn(machine: LevelsMachine) -> None:
     machine.send_and_go_on(count=18, level=1, size=10, step_ms=0)
     machine.send_and_go_on(count=20, level=1, size=3_000, step_ms=0)
     machine.disturb(["oldest"])

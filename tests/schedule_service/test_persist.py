@@ -48,7 +48,7 @@ def test_nothing_is_written_when_nothing_changed(tmp_path):
     tell(story)
 
 
-def test_a_disk_that_refuses_the_file_is_asked_again(tmp_path, caplog):
+def test_a_disk_that_refuses_the_file_is_retried(tmp_path, caplog):
     def no_room(path, text):
         raise OSError(28, "No space left on device")
 

@@ -98,7 +98,7 @@ def test_a_scheduled_record_is_not_scheduled_again(topics, hook):
     assert batch.properties(0) == dict(pairs)
 
 
-def test_a_row_refused_before_is_left_alone(topics, hook):
+def test_a_row_refused_before_is_unchanged(topics, hook):
     batch = batch_of(topics, [("DELAY", "x")])
     batch.refuse(0, 16, "no permission")
     hook(batch, 5)

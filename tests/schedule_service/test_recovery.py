@@ -112,7 +112,7 @@ def test_what_waits_against_a_set(entry, pieces, first, size):
     assert numbers == sorted(wanted)
 
 
-def test_a_level_nobody_saw_keeps_its_saved_offset():
+def test_a_level_that_was_not_read_keeps_its_saved_offset():
     cursor = LevelCursor(2, 7)
     saved = take_saved([cursor], 300, Saved({1: 4, 2: 5}, counter=8))
     assert (saved.offsets, saved.log_offset, saved.counter) == ({1: 4, 2: 7}, 300, 8)
@@ -145,7 +145,7 @@ def test_nothing_is_delivered_twice_after_a_kill(tmp_path):
         (Saved({1: 2}, {1: [(3, 4), (6, 9), (9, 11)]}), Saved({1: 2}, {1: [(3, 4), (6, 8)]})),
     ],
 )
-def test_a_table_says_no_more_than_the_queues_hold(saved, wanted):
+def test_a_table_matches_the_queues(saved, wanted):
     found = fitted(saved, {1: 8, 2: 7})
     assert found is saved if wanted is None else found == wanted
 

@@ -78,7 +78,7 @@ def test_t1_one_stray_record_in_the_timer_topic_stops_nothing(rig):
     assert len(rig.delivered(QUARANTINE_TOPIC)) == 3
 
 
-def test_t1_a_client_cannot_put_one_there(rig):
+def test_t1_a_client_cannot_rollede_there(rig):
     batch = PutBatch(1)
     add_message(rig.store, batch, TIMER_TOPIC, 0, b"stray", properties={"KEYS": "k"})
     rig.hook(batch, rig.clock.now_ms())
@@ -131,7 +131,7 @@ def test_t4_what_is_accepted_can_be_delivered(tmp_path, prop_bytes):
     rig.close()
 
 
-def test_t5_a_restart_behind_the_queue_loses_nothing(tmp_path):
+def test_t5_a_restart_with_unread_queue_loses_nothing(tmp_path):
     rig = TimerRig(tmp_path, stop_enqueue=True).open()
     due_ms = fill(rig, 20, every_ms=100)
     rig.advance(1_000)
@@ -153,7 +153,7 @@ def test_t6_no_outage_is_too_long(tmp_path, precision_ms, end):
     rig.close()
 
 
-def test_t7_an_unreadable_record_is_kept_and_said(rig):
+def test_t7_an_unreadable_record_is_kept_and_reported(rig):
     damaged = rig.put(rig.clock.now_ms() + 10, UNIQ_KEY="U1").rows[0].copy()
     rig.put(rig.clock.now_ms() + 11, body=b"whole")
     file = rig.store.log.file_of(int(damaged["phys_offset"]))
@@ -166,7 +166,7 @@ def test_t7_an_unreadable_record_is_kept_and_said(rig):
     assert rig.timers.counts.total == 0
 
 
-def test_t7_retention_asks_for_what_waits(rig):
+def test_t7_retention_keeps_pending_messages(rig):
     rig.persist(last=True)
     first = rig.put(rig.clock.now_ms() + 2 * DAY_MS).rows[0]["phys_offset"]
     for _ in range(400):
@@ -210,7 +210,7 @@ def test_t9_a_kill_inside_a_slot_doubles_nothing(rig, persist):
     check_all(rig, due_ms, opened_ms)
 
 
-def test_t10_one_refusal_repeats_nobody(rig, monkeypatch):
+def test_t10_one_refused_append_repeats_no_other(rig, monkeypatch):
     now_ms = rig.clock.now_ms()
     add, calls = rig.timers.units.add, []
 
@@ -278,7 +278,7 @@ def zero_behind(directory, end, file_bytes):
         path.write_bytes(path.read_bytes()[:keep].ljust(file_bytes, b"\0"))
 
 
-def test_t14_stale_units_behind_a_torn_one_are_not_revived(rig):
+def test_t14_stale_units_after_a_torn_one_are_not_revived(rig):
     due_ms = fill(rig, 20, every_ms=100, start_ms=5_000)
     rig.persist()
     end = rig.timers.units.log.end
@@ -367,7 +367,7 @@ def test_t17_a_marker_works_until_its_target_is_delivered(rig, before_ms):
     assert rig.bodies() == [b"kept"]
 
 
-def test_t18_every_timer_leaves_at_its_millisecond_beside_a_backlog(rig):
+def test_t18_every_timer_is_delivered_at_its_millisecond_during_a_backlog(rig):
     now_ms = rig.clock.now_ms()
     rig.put_many([(now_ms + 1_000, "T", 0, b"%d" % n) for n in range(5_000)])
     later = [now_ms + ms for ms in (1_001, 1_500, 2_000, 2_001)]
@@ -414,7 +414,7 @@ def test_t20_another_precision_moves_nothing(tmp_path, before, after, end):
     rig.close()
 
 
-def test_t21_a_received_message_sent_again_with_a_new_time_waits(rig):
+def test_t21_a_received_message_sent_again_with_a_new_time_is_pending(rig):
     rig.put(rig.clock.now_ms() + 10)
     rig.advance(10)
     (record,) = rig.delivered()
@@ -468,7 +468,7 @@ def test_t23_timers_of_one_batch_have_their_own_times(rig):
     assert rig.bodies() == [b"1000", b"2000", b"3000"]
 
 
-def test_t24_whoever_opens_the_store_delivers(rig, tmp_path_factory):
+def test_t24_every_start_delivers_pending_timers(rig, tmp_path_factory):
     """Nobody has to make us active: a copy of the store is delivered from, too."""
     due_ms = fill(rig, 10, start_ms=5_000)
     rig.close()

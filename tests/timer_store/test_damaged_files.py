@@ -108,7 +108,7 @@ def test_a_number_of_a_unit_is_damaged(column, unit, stage, tmp_path):
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("column", UNTOLD)
-def test_a_unit_that_says_something_else_stops_no_other(column, stage, tmp_path):
+def test_a_unit_that_differs_stops_no_other(column, stage, tmp_path):
     rig, _ = prepared(tmp_path, stage)
     damage_unit(rig, 47, column)
     rig.open()

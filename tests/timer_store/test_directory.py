@@ -54,7 +54,7 @@ async def opened(root, clock, **properties):
         yield run
 
 
-def test_held_until_their_millisecond_across_a_restart(tmp_path):
+def test_delayed_until_their_millisecond_across_a_restart(tmp_path):
     async def go():
         clock = FakeClock()
         async with opened(tmp_path, clock) as run:
@@ -84,7 +84,7 @@ def test_held_until_their_millisecond_across_a_restart(tmp_path):
     asyncio.run(go())
 
 
-def test_decisions_are_told_as_they_are(tmp_path):
+def test_decisions_are_reported_as_they_are(tmp_path):
     async def go():
         async with opened(tmp_path, FakeClock()) as run:
             timers, now_ms = run.timers, run.clock.now_ms()

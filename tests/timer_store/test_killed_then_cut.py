@@ -27,7 +27,7 @@ class LosesAll(random.Random):
 
 
 @pytest.mark.parametrize("steps", range(0, 24))
-def test_each_timer_comes_once(steps):
+def test_each_timer_is_delivered_once(steps):
     life = Life(1, 1_024)
     life.chance = LosesAll()
     try:

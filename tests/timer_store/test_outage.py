@@ -129,7 +129,7 @@ def test_a_timer_log_that_is_full_when_timers_roll_stops_nothing(tmp_path, monke
     rig.close()
 
 
-def test_a_broken_chain_at_work_is_made_anew(rig):
+def test_a_broken_chain_at_work_is_rebuilt(rig):
     """Zeros in the timer log under a running broker: nothing lost, nothing twice."""
     now_ms = rig.clock.now_ms()
     due = [now_ms + 100 + 20 * n for n in range(200)]

@@ -67,7 +67,7 @@ def test_without_the_wheel_it_holds_nothing(tmp_path):
     assert [*plugin.system_topics(), *plugin.put_hooks(), *plugin.dispatchers()] == []
 
 
-def test_a_timer_waits_is_seen_and_comes(tmp_path):
+def test_a_timer_is_pending_visible_and_delivered(tmp_path):
     clock = FakeClock()
 
     async def story():
@@ -88,7 +88,7 @@ def test_a_timer_waits_is_seen_and_comes(tmp_path):
     asyncio.run(story())
 
 
-def test_requests_60_and_61_answer_what_the_files_say(tmp_path):
+def test_requests_60_and_61_answer_the_values_of_the_files(tmp_path):
     clock = FakeClock()
 
     async def story():

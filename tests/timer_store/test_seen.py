@@ -89,7 +89,7 @@ def test_broker_status_shows_the_timer_keys(tmp_path: Path) -> None:
         ("timer_store.list", {"limit": "many"}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_views_are_asked_for_over_the_wire(
+def test_views_are_requested_over_the_wire(
     tmp_path: Path, view: str, fields: dict[str, str], code: int
 ) -> None:
     async def look(broker: Broker, asker: Asker) -> Response:

@@ -20,7 +20,7 @@ def rig(tmp_path: Path):
 
 
 @pytest.mark.parametrize("delay_ms", [1, 7, 999, 1_000, 1_001, 61_234, 3_600_000, 3 * DAY_MS])
-def test_a_timer_comes_at_its_own_millisecond(rig, delay_ms):
+def test_a_timer_is_delivered_at_its_millisecond(rig, delay_ms):
     due_ms = rig.clock.now_ms() + delay_ms
     rig.put(due_ms)
     rig.advance(delay_ms - 1)
@@ -33,7 +33,7 @@ def test_a_timer_comes_at_its_own_millisecond(rig, delay_ms):
     assert rig.timers.counts.total == 0
 
 
-def test_a_time_that_has_come_is_delivered_at_once(rig):
+def test_a_time_in_the_past_is_delivered_at_once(rig):
     rig.put(rig.clock.now_ms())
     assert rig.bodies() == [b"body"]
 
@@ -62,7 +62,7 @@ def test_nothing_is_lost_doubled_or_early_across_a_restart(rig, end, persist, as
 
 
 @pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "config/duemq.timers.json", "all"])
-def test_lost_files_are_made_anew(rig, lost, tmp_path):
+def test_lost_files_are_rebuilt(rig, lost, tmp_path):
     import shutil
 
     now_ms = rig.clock.now_ms()
@@ -82,7 +82,7 @@ def test_lost_files_are_made_anew(rig, lost, tmp_path):
     assert rig.timers.counts.total == 0
 
 
-def test_the_books_know_a_topic_that_nobody_else_knew_at_the_start(rig, tmp_path):
+def test_the_counts_include_a_topic_that_was_unknown_at_the_start(rig, tmp_path):
     """Made later, it is the same topic to them."""
     rig.put(rig.clock.now_ms() + 5_000, topic="New")
     rig.close()

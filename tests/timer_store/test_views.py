@@ -79,7 +79,7 @@ def test_slots_that_take_no_more(tmp_path):
     rig.close()
 
 
-def test_lists_and_forecasts_are_asked_for(rig):
+def test_lists_and_forecasts_are_requested(rig):
     now_ms = rig.clock.now_ms()
     for number in range(30):
         rig.put(now_ms + 60_000 + number * 60_000, "TU"[number % 2])

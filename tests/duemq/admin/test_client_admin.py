@@ -103,7 +103,7 @@ def test_a_message_is_consumed_directly(run, store):
         (b"garbage", b"{}"),
     ],
 )
-def test_progress_that_clients_tell(run, store, answer, table):
+def test_progress_that_clients_report(run, store, answer, table):
     world = World(store)
     world.peer.answers[221] = Response(body=answer)
     found = run(world.ask(223, topic="T", group="G", clientAddr="")).body

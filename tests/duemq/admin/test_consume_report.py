@@ -50,7 +50,7 @@ def world(tmp_path):
         yield report.handlers()
 
 
-def test_every_group_and_how_far_all_are_behind(run, world):
+def test_every_group_and_the_lag_of_all(run, world):
     body = json.loads(run(world[317](Request(317, {"isOrder": "false"}))).body)
     assert body == {
         "brokerAddr": "127.0.0.1:10911",

@@ -89,7 +89,7 @@ def fill(broker: AdminBroker) -> None:
     broker.offsets.commit("G", "T", 1, 2)
 
 
-def test_how_far_a_group_is_behind(broker: AdminBroker) -> None:
+def test_lag_of_a_group(broker: AdminBroker) -> None:
     fill(broker)
     broker.offsets.commit_pull("G", "T", 1, 3)
     second_ms = broker.clock.now_ms() - 200

@@ -67,7 +67,7 @@ def test_code_that_others_can_write_is_not_loaded(
     assert own.stat().st_mode & 0o022 == 0
 
 
-def test_a_command_without_a_home_works_and_says_so(tmp_path: Path) -> None:
+def test_a_command_without_a_home_works_and_reports_it(tmp_path: Path) -> None:
     environment = {"HOME": "/proc/nope", XDG_VARIABLE: "", CACHE_VARIABLE: ""}
     done = duemq("config", "show", "--json", env=environment | {"TMPDIR": str(tmp_path)})
     assert done.returncode == 0, done.stderr

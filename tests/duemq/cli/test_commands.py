@@ -101,7 +101,7 @@ def test_a_body_may_come_from_standard_input(broker: Running) -> None:
     assert got.stdout.rstrip().endswith("piped ü")
 
 
-def test_a_level_message_comes_when_due(broker: Running) -> None:
+def test_a_level_message_is_delivered_when_due(broker: Running) -> None:
     assert duemq("send", "Later", "due", "--level", "1", *broker.where).returncode == 0
     got = duemq(
         "consume", "Later", "--from-first", "--count", "1", "--wait", "60", "--json", *broker.where
@@ -111,7 +111,7 @@ def test_a_level_message_comes_when_due(broker: Running) -> None:
     assert message["origin_commit_log_offset"] >= 0
 
 
-def test_levels_show_what_waits(broker: Running) -> None:
+def test_levels_show_pending_messages(broker: Running) -> None:
     assert duemq("send", "Waits", "x", "--level", "2", *broker.where).returncode == 0
     [view] = json.loads(duemq("levels", "--json", *broker.where).stdout)
     assert view["levels"][1]["pending"] >= 1
@@ -164,7 +164,7 @@ def test_what_is_refused_or_missing(
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_nobody_answers() -> None:
+def test_no_peer_answers() -> None:
     done = duemq("levels", "--namesrv", "127.0.0.1:1")
     assert done.returncode == Exit.UNREACHABLE
     assert "127.0.0.1:1 does not answer" in done.stderr
@@ -265,7 +265,7 @@ def test_config_show_names_sources_and_unknown_keys(tmp_path: Path) -> None:
 
 @pytest.mark.finding("B21")
 @pytest.mark.parametrize("words", [(), ("send",), ("timers", "cancel"), ("reconcile", "run")])
-def test_help_is_asked_for_with_h(words: tuple[str, ...]) -> None:
+def test_help_is_requested_with_h(words: tuple[str, ...]) -> None:
     done = duemq(*words, "-h")
     assert (done.returncode, "Usage: " in done.stdout) == (0, True), done.stderr
 

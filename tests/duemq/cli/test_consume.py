@@ -64,7 +64,7 @@ def test_output_into_a_pipe_comes_at_once_and_ends_with_its_reader(
 
 
 @pytest.mark.finding("B22")
-def test_consume_goes_on_when_the_broker_restarts(tmp_path: Path) -> None:
+def test_consume_continues_when_the_broker_restarts(tmp_path: Path) -> None:
     running = start(tmp_path)
     assert duemq("send", "T", "before", *running.where).returncode == 0
     broker = ("--broker", str(running.ready["address"]))

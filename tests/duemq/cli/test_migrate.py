@@ -95,7 +95,7 @@ def test_throttle_and_window_change_while_it_runs(broker: Running) -> None:
         (("throttle",), Exit.USAGE, "name what to change"),
     ],
 )
-def test_refusals_say_what_to_do(
+def test_refusals_name_the_action(
     words: tuple[str, ...], code: Exit, why: str, broker: Running
 ) -> None:
     done = duemq("migrate", *words, *broker.where)

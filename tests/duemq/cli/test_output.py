@@ -53,7 +53,7 @@ def drawn(made: object, width: int) -> list[str]:
 
 
 @pytest.mark.finding("B14")
-def test_an_empty_column_is_left_out() -> None:
+def test_an_empty_column_is_omitted() -> None:
     assert "empty" not in drawn(table("", COLUMNS, ROWS), 80)[0]
 
 
@@ -86,5 +86,5 @@ def test_states_stand_below_each_other_where_lines_cannot_be_replaced(
     assert capsys.readouterr().out == "two\n"
 
 
-def test_a_noun_behind_a_number() -> None:
+def test_a_noun_after_a_number() -> None:
     assert (plural(1, "message"), plural(0, "message")) == ("message", "messages")

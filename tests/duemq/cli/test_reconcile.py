@@ -39,7 +39,7 @@ def test_other_commands_do_not_load_spark() -> None:
     assert ran.stdout.strip() == "[]"
 
 
-def test_audits_that_a_ledger_tells_of(tmp_path: Path) -> None:
+def test_audits_that_a_ledger_records(tmp_path: Path) -> None:
     config = tmp_path / "config"
     place = LedgerPlace(
         url=default_url(tmp_path), store_id=store_id(config), store_path=str(tmp_path)
@@ -62,7 +62,7 @@ def test_audits_that_a_ledger_tells_of(tmp_path: Path) -> None:
     assert "name either the store's directory or --ledger URL" in neither.stderr
 
 
-def test_an_audit_that_could_not_run_is_told_too(tmp_path: Path) -> None:
+def test_an_audit_that_could_not_run_is_reported_too(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'l.sqlite'}"
     ran = duemq("reconcile", "run", str(tmp_path), "--ledger", url)
     assert ran.returncode == 2

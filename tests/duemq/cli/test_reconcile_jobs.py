@@ -185,7 +185,7 @@ def test_ctrl_c_stops_a_watch_between_calls_of_java(interrupted: bool, done: lis
 
 
 @pytest.mark.finding("B26")
-def test_a_watch_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_watch_describes_itself(capsys: pytest.CaptureFixture[str]) -> None:
     clock, query = FakeClock(), cast(Any, SimpleNamespace(lastProgress=None))
     progress = WatchProgress(clock.monotonic_s)
     for _ in range(25):  # nothing is known of the first batch yet
@@ -238,7 +238,7 @@ def test_proof_of_one_migration_and_of_none(stores: Stores, ask: Asked, tmp_path
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
-def test_plan_counts_what_waits(stores: Stores, ask: Asked) -> None:
+def test_plan_counts_pending_messages(stores: Stores, ask: Asked) -> None:
     words = ("reconcile", "plan", stores.sound, "--as-of", str(stores.end_ms), "--json")
     found = ask(*words)
     assert found.code == 0, found.err
@@ -268,7 +268,7 @@ def test_repair_writes_what_send_reads(stores: Stores, ask: Asked, tmp_path: Pat
 @pytest.mark.spark
 @pytest.mark.usefixtures("on_spark")
 @pytest.mark.parametrize("job", ["forecast", "plan"])
-def test_what_could_not_be_read_is_said(job: str, stores: Stores, ask: Asked) -> None:
+def test_what_could_not_be_read_is_reported(job: str, stores: Stores, ask: Asked) -> None:
     ran = ask("reconcile", job, stores.torn)
     assert ran.code == 1
     assert f"not read            {stores.torn}" in ran.out

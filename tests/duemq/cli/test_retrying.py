@@ -11,7 +11,7 @@ from duemq.cli.retrying import PAUSE_S_MAX, Retrying
 
 
 @pytest.mark.finding("B22")
-def test_a_server_that_is_gone_is_asked_again(
+def test_a_server_that_is_gone_is_retried(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pauses: list[float] = []

@@ -78,7 +78,7 @@ def test_a_list_for_people(broker: Running) -> None:
     assert shown.stdout.count("early") == 3
 
 
-def test_a_key_that_nobody_has(broker: Running) -> None:
+def test_a_key_that_is_unused(broker: Running) -> None:
     done = duemq("timers", "list", "--key", "nobody", *broker.where)
     assert (done.returncode, "no pending timer has the key nobody" in done.stderr) == (
         Exit.FOUND_FAULT,
@@ -95,7 +95,7 @@ def test_the_forecast_counts_each_where_it_is_due(broker: Running) -> None:
     assert "█" in shown.stdout
 
 
-def test_follow_tells_again_and_again(broker: Running) -> None:
+def test_follow_prints_repeatedly(broker: Running) -> None:
     done = duemq("timers", "follow", "--count", "2", "--json", *broker.where)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [len(line[0]["next"]) for line in lines] == [2 * COUNT, 2 * COUNT]

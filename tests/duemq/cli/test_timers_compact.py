@@ -65,7 +65,7 @@ def test_a_dry_run_waits_for_nothing(broker):
 @pytest.mark.parametrize(
     ("waits", "code"), [("no_room", 4), ("refused", 4), ("behind", 4), ("too_full", 0), ("", 0)]
 )
-def test_the_exit_code_says_whether_it_can(broker, waits, code):
+def test_the_exit_code_shows_whether_it_can(broker, waits, code):
     broker["plan"] |= {"started": False, "waits": waits, "why": waits and "because"}
     ran = run()
     assert ran.exit_code == code
@@ -77,6 +77,6 @@ def test_at_work_already(broker):
     assert "at work already" in run().stdout
 
 
-def test_another_broker_says_so(broker):
+def test_another_broker_reports_it(broker):
     broker["code"] = 3
     assert isinstance(run().exception, RequestError)

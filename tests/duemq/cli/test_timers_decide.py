@@ -41,7 +41,7 @@ def asked(monkeypatch):
         (["refused", "unknown"], 4),
     ],
 )  # fmt: skip
-def test_the_exit_code_says_whether_all_was_done(asked, verdicts, code):
+def test_the_exit_code_shows_whether_all_was_done(asked, verdicts, code):
     asked[0] = [result(verdict) for verdict in verdicts]
     ran = CliRunner().invoke(timers_app, ["cancel", "--id", "a", "--json"])
     assert ran.exit_code == code
@@ -49,7 +49,7 @@ def test_the_exit_code_says_whether_all_was_done(asked, verdicts, code):
     assert [one["verdict"] for one in shown] == verdicts
 
 
-def test_what_is_asked_for(asked, tmp_path):
+def test_what_is_requested(asked, tmp_path):
     (tmp_path / "ids").write_text("b\nc\n")
     words = ["--id", "a", "--ids-from", str(tmp_path / "ids"), "--topic", "T", "--dry-run"]
     ran = CliRunner().invoke(timers_app, ["move", *words, "--at", "1700000000000"])
@@ -70,7 +70,9 @@ def test_nothing_named_is_a_usage_error(asked, words):
     ("answer", "code", "asked_for"),
     [("y\n", 0, [True, False]), ("\n", 1, [True]), ("", 1, [True])],
 )
-def test_a_whole_topic_is_asked_about_at_a_terminal(asked, monkeypatch, answer, code, asked_for):
+def test_a_whole_topic_needs_confirmation_at_a_terminal(
+    asked, monkeypatch, answer, code, asked_for
+):
     class Terminal(io.StringIO):
         def isatty(self):
             return True

@@ -65,7 +65,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 @pytest.mark.finding("A14")
 @given(st.dictionaries(ANY_TEXT.filter(bool), ANY_TEXT, min_size=1, max_size=4))
-def test_no_key_or_value_says_more_than_itself(changes: dict[str, str]) -> None:
+def test_keys_and_values_are_escaped(changes: dict[str, str]) -> None:
     text = edit_text("before=1\n", changes)
     text.encode("latin-1")  # whatever the rest of the file is in
     found = dict(parse_properties(text))

@@ -111,7 +111,7 @@ def test_no_key_is_both_ours_and_without_effect() -> None:
 @pytest.mark.parametrize(
     ("bind", "address"), [("127.0.0.1", "127.0.0.1"), ("10.1.2.3", "10.1.2.3")]
 )
-def test_a_bound_address_is_what_clients_are_told(bind: str, address: str) -> None:
+def test_a_bound_address_is_the_address_that_clients_receive(bind: str, address: str) -> None:
     assert own_address(bind) == address
 
 

@@ -172,7 +172,7 @@ def test_a_half_message_shows_its_state_only(tmp_path):
     asyncio.run(work())
 
 
-def test_a_quarantined_message_tells_why(tmp_path):
+def test_a_quarantined_message_names_the_reason(tmp_path):
     async def work():
         clock = FakeClock()
         async with running(small(tmp_path), clock=clock) as (_, asker):

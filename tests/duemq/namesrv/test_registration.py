@@ -125,7 +125,7 @@ def test_all_topics_at_the_start_and_every_30_s() -> None:
     asyncio.run(main())
 
 
-def test_a_clock_set_back_silences_nobody() -> None:
+def test_a_clock_set_back_reports_every_fault() -> None:
     async def main() -> None:
         setting = Setting()
         async with setting.registrar.running():
@@ -140,7 +140,7 @@ def test_a_clock_set_back_silences_nobody() -> None:
     asyncio.run(main())
 
 
-def test_103_says_what_5_3_3_says() -> None:
+def test_103_matches_5_3_3() -> None:
     async def main() -> None:
         setting = Setting()
         async with setting.registrar.running():
@@ -243,7 +243,7 @@ def test_a_lost_connection_registers_again_without_waiting_for_30_s() -> None:
     asyncio.run(main())
 
 
-def test_one_that_does_not_answer_holds_up_no_change_for_long(
+def test_one_that_does_not_answer_delays_no_change_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("duemq.namesrv.registration.CHANGE_TIMEOUT_S", 0.01)
@@ -267,7 +267,7 @@ def test_one_that_does_not_answer_holds_up_no_change_for_long(
     asyncio.run(main())
 
 
-def test_one_that_does_not_answer_holds_up_no_stop() -> None:
+def test_one_that_does_not_answer_delays_no_stop() -> None:
     async def main() -> None:
         setting = Setting(addresses=["n1:1"])
         setting.servers["n1:1"].hold = asyncio.Event()
@@ -279,7 +279,7 @@ def test_one_that_does_not_answer_holds_up_no_stop() -> None:
     asyncio.run(main())
 
 
-def test_failures_are_said_once_and_so_is_their_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_are_reported_once_and_so_is_their_end(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         setting = Setting(addresses=["n1:1"])
         server = setting.servers["n1:1"]

@@ -56,7 +56,7 @@ def test_client_answers_the_server(run: Run) -> None:
     run(main())
 
 
-def test_nobody_listens(run: Run) -> None:
+def test_no_server_listens(run: Run) -> None:
     async def main() -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

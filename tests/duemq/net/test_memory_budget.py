@@ -58,7 +58,9 @@ def test_those_that_are_stuck_for_the_longest_are_closed_first() -> None:
 @pytest.mark.parametrize(
     ("held_bytes", "since_s"), [(FLOOR_BYTES, 0.0), (10 * MIB, NOT_STUCK)], ids=["small", "moves"]
 )
-def test_nobody_is_closed_who_holds_little_or_is_not_stuck(held_bytes: int, since_s: float) -> None:
+def test_connections_with_little_memory_or_not_stuck_stay_open(
+    held_bytes: int, since_s: float
+) -> None:
     budget = MemoryBudget(MIB)
     holders = [FakeHolder(budget, since_s) for _ in range(40)]
     for holder in holders:

@@ -202,7 +202,7 @@ def test_the_subscription_of_the_heartbeat_counts_when_the_pull_has_none(run, st
     assert (b"one" in answer.body, b"two" in answer.body) == (False, True)
 
 
-def test_a_pull_commits_progress_only_when_it_says_so(run):
+def test_a_pull_commits_progress_only_on_request(run):
     world = World()
     run(world.pull(commitOffset=7))
     assert world.offsets.table == {}
@@ -226,7 +226,7 @@ def test_a_held_pull_keeps_nothing_of_its_request(run, store):
     run(scene())
 
 
-def test_a_held_pull_gets_the_message_that_comes(run, store):
+def test_a_held_pull_gets_the_next_message(run, store):
     async def scene():
         world = World(store=store)
         pull = asyncio.create_task(world.pull(sysFlag=SUBSCRIPTION | SUSPEND))

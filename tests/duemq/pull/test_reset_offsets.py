@@ -129,7 +129,7 @@ def test_members_get_the_offsets_in_the_form_of_their_language(run, world):
     assert old.sent == []
 
 
-def test_held_pulls_go_on(run, world):
+def test_held_pulls_continue(run, world):
     async def scene():
         slot = world.store.topics.slot(world.store.topics.find("T"), 0)
         pull = world.held.hold(slot, parse_expression("T", "*"), None, 9_000)

@@ -78,7 +78,7 @@ def test_a_producer_and_a_consumer_of_one_process_share_an_id():
     assert table.producer("P").peer is peer
 
 
-def test_close_tells_the_rest_and_forgets_everything():
+def test_close_reports_the_rest_and_clears_everything():
     table, a, b = ClientTable(), FakePeer("a"), FakePeer("b")
     tell(table, a, beat("a", producers=("P",), groups=("G", "H")))
     tell(table, b, beat("b"))

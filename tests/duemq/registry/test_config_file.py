@@ -62,7 +62,7 @@ def test_data_that_cannot_be_read_is_an_error(
         ConfigFile(tmp_path / "t.json").load(number)
 
 
-def test_using_the_backup_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_using_the_backup_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "t.json").write_text("{")
     (tmp_path / "t.json.bak").write_text(OTHER)
     with caplog.at_level(logging.WARNING):

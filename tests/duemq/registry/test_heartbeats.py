@@ -48,7 +48,7 @@ CPP = {
 }
 
 
-def test_java_go_and_cpp_say_the_same():
+def test_java_go_and_cpp_agree():
     java, cpp = (parse_heartbeat(json.dumps(body).encode()) for body in (JAVA, CPP))
     assert java.client_id == "10.0.0.9@4711#123"
     assert java.producers == ("P",)

@@ -47,7 +47,7 @@ def test_what_is_missing_has_a_default() -> None:
         ({"order": 7}, "order"),
     ],
 )
-def test_impossible_topics_say_why(change: dict[str, Any], why: str) -> None:
+def test_impossible_topics_report_the_reason(change: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         TopicConfig.from_json(OLD | change)
 

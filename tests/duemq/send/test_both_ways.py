@@ -156,7 +156,7 @@ def test_mutated_sends_go_equally_both_ways(header: bytes, data: st.DataObject) 
 
 @settings(max_examples=200, deadline=None)
 @given(headers(), st.data(), st.binary(min_size=1, max_size=40))
-def test_nothing_behind_the_end_is_read(header: bytes, data: st.DataObject, tail: bytes) -> None:
+def test_nothing_after_the_end_is_read(header: bytes, data: st.DataObject, tail: bytes) -> None:
     whole = frame_of(header)
     cut = data.draw(st.integers(0, len(whole)))
     outcomes = []

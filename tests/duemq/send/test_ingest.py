@@ -391,7 +391,7 @@ def test_stop_answers_what_was_received(run: Run) -> None:
 # New topics.
 
 
-def test_a_new_topic_keeps_the_order_and_is_told_before_the_answer(run: Run) -> None:
+def test_a_new_topic_keeps_the_order_and_is_registered_before_the_answer(run: Run) -> None:
     async def main() -> None:
         front = Front()
         front.topics.may_tell.clear()

@@ -80,7 +80,7 @@ def test_properties_are_completed() -> None:
     }
 
 
-def test_long_names_and_letters_say_the_same() -> None:
+def test_long_names_and_letters_agree() -> None:
     front = Front()
     rows = [row_of(plain_way(front, send_request(code=code, flag="7"))[1]) for code in (10, 310)]
     assert rows[0] == rows[1]
@@ -117,7 +117,7 @@ def fill_after_waits(front: Front, request: Request) -> tuple[PlainSend, PutBatc
     return asyncio.run(main())
 
 
-def test_an_unknown_topic_is_created_and_told() -> None:
+def test_an_unknown_topic_is_created_and_registered() -> None:
     front = Front()
     send, batch, waits = fill_after_waits(front, send_request(topic="New", queueId="3"))
     assert (waits, send.count, front.topics.told) == (1, 1, ["New"])

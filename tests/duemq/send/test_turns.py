@@ -32,7 +32,7 @@ class Slow:
 
 
 @pytest.mark.finding("E5")
-def test_a_peer_with_many_requests_does_not_hold_up_another(run: Run) -> None:
+def test_a_peer_with_many_requests_does_not_delay_another(run: Run) -> None:
     async def main() -> None:
         front, slow = Front(), Slow()
         ingest = Ingest(

@@ -108,7 +108,7 @@ def test_the_delay_applies_at_commit_through_the_hooks(run, world):
     assert seen == [3, 0]
 
 
-def test_rollback_only_marks(run, world):
+def test_rollback_only_appends_records(run, world):
     run(world.end(world.send(), ROLLBACK))
     assert world.records("T", 1) == []
     assert [op.body for op in world.records(OP_TOPIC)] == [b"0"]
@@ -271,7 +271,7 @@ def test_a_round_over_many_half_messages_lets_others_work(run, world):
     run(scene())
 
 
-def test_an_immune_message_holds_up_nobody(run, world):
+def test_an_immune_message_delays_no_other(run, world):
     world.send(key="a", CHECK_IMMUNITY_TIME_IN_SECONDS="60")
     world.send(key="b")
     world.clock.advance(6_000)
@@ -301,7 +301,7 @@ def test_the_task_asks_every_interval(run, world):
     assert run(scene()) == 3
 
 
-def test_nobody_connected_is_no_fault(run, world):
+def test_no_connected_client_is_no_error(run, world):
     world.peer.close()
     world.send()
     world.clock.advance(6_000)

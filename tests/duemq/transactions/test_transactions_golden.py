@@ -28,7 +28,7 @@ OPEN = {"apache-4.9.7-clean": 1, "apache-4.9.7-running": 1}
 
 
 @pytest.mark.parametrize("golden", STORES, ids=str)
-def test_only_what_apache_left_open_is_asked_about(run, tmp_path, golden):
+def test_only_what_apache_left_open_needs_confirmation(run, tmp_path, golden):
     """4.9.7 ended with one half message whose producer did not know yet; 5.3.3 with none."""
     clock = FakeClock(end_ms(golden.version))
     root = copy_golden_store(golden.name, tmp_path)

@@ -75,7 +75,7 @@ def test_what_is_found(way, messages, keys):
         assert list(rows) == expected
 
 
-def test_a_switched_off_index_is_an_error_that_says_so(tmp_path):
+def test_a_switched_off_index_is_an_error_with_the_reason(tmp_path):
     with (
         open_store(tmp_path, index_enable=False) as store,
         pytest.raises(StoreError, match="messageIndexEnable"),
@@ -97,7 +97,7 @@ def test_frames_of_records_and_of_no_records(tmp_path):
 
 
 @pytest.mark.finding("E2")
-def test_one_key_is_found_behind_an_index_that_has_no_room(tmp_path, monkeypatch):
+def test_one_key_is_found_after_an_index_that_has_no_room(tmp_path, monkeypatch):
     with open_store(tmp_path) as store:
         first = int(put_one(store, "T", properties={"KEYS": "a"})["phys_offset"])
         store.index.catch_up()

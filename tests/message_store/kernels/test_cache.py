@@ -132,7 +132,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(tree, tmp_path):
     assert run(tree, USE, tmp_path / "file" / "cache")[0] == "42"
 
 
-def test_the_cache_of_this_process_is_where_it_says():
+def test_the_cache_of_this_process_is_at_its_documented_path():
     code = __import__("message_store.kernels.crc", fromlist=["crc"])
     compiled = next(v for v in vars(code).values() if hasattr(v, "py_func"))
     assert Path(compiled._cache.cache_path).parent == kernels.CACHE_DIRECTORY

@@ -46,7 +46,7 @@ def test_java_hash_of_any_text(text):
 
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20),
        st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=20))  # fmt: skip
-def test_java_hash_goes_on_from_a_hash(first, second):
+def test_java_hash_continues_from_a_hash(first, second):
     data = second.encode()
     made = kernels.java_hash_on(java_hash(first), padded(data), 3, 3 + len(data))
     assert made == java_hash(first + second)

@@ -40,7 +40,7 @@ def test_a_prefix_or_a_longer_name_is_not_the_topic():
     assert [find(table, name) for name in (b"Topi", b"Topics", b"topic", b"")] == [-1] * 4
 
 
-def test_thousands_of_topics_are_told_apart():
+def test_thousands_of_topics_are_distinguished():
     table = TopicTable()
     wanted = {f"%RETRY%group-{n}": table.add(f"%RETRY%group-{n}") for n in range(5_000)}
     assert all(find(table, name.encode()) == index for name, index in wanted.items())

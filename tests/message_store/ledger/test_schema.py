@@ -172,7 +172,7 @@ def test_an_earlier_version_is_upgraded_with_its_data(
 
 
 @pytest.mark.parametrize("revision", [None, *DATA])
-def test_models_and_steps_say_the_same(revision: str | None, engine: Engine) -> None:
+def test_models_and_steps_agree(revision: str | None, engine: Engine) -> None:
     with engine.begin() as connection:
         if revision:
             fill(connection, revision)
@@ -189,7 +189,7 @@ def test_models_and_steps_say_the_same(revision: str | None, engine: Engine) -> 
             assert found.get_pk_constraint(name)["name"] == table.primary_key.name
 
 
-def test_a_step_that_fails_leaves_the_ledger_as_it_was(engine: Engine, opener: Opener) -> None:
+def test_a_step_that_fails_does_not_change_the_ledger(engine: Engine, opener: Opener) -> None:
     with engine.begin() as connection:
         fill(connection, "0001")
         connection.execute(text("CREATE TABLE duemq_samples (x INTEGER)"))  # the last one made
@@ -229,7 +229,7 @@ def test_a_newer_ledger_is_refused(
         MigrationLedger.open_existing(url) if existing else opener()
 
 
-def test_foreign_tables_of_our_names_are_left_alone(engine: Engine, opener: Opener) -> None:
+def test_foreign_tables_of_our_names_are_unchanged(engine: Engine, opener: Opener) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE duemq_plans (x INTEGER)"))
     with pytest.raises(LedgerError, match="duemq_plans"):

@@ -128,7 +128,7 @@ def test_an_error_arrives_as_it_was(error: LedgerError) -> None:
     assert vars(again) == vars(error)
 
 
-def test_one_that_was_killed_comes_again(process: LedgerProcess, tmp_path: Path) -> None:
+def test_one_is_restarted_after_a_kill(process: LedgerProcess, tmp_path: Path) -> None:
     process.open(Snapshot(next_mark=0), 1)
     process.write([RUN, event("before")])
     fd = os.pidfd_open(pid_of(process))
@@ -159,7 +159,9 @@ def test_one_that_does_not_answer_is_ended(
     assert events(tmp_path / "l.sqlite") == ["after"]
 
 
-def test_what_it_cannot_do_is_told_and_it_goes_on(process: LedgerProcess, tmp_path: Path) -> None:
+def test_what_it_cannot_do_is_reported_and_it_continues(
+    process: LedgerProcess, tmp_path: Path
+) -> None:
     process.open(Snapshot(next_mark=0), 1)
     odd: Any = object()
     for name in ("write", "nothing_that_it_has"):

@@ -106,7 +106,7 @@ def test_what_is_noted_is_written(url: str) -> None:
     play(Rig(url), story)
 
 
-def test_leaving_writes_what_waits(url: str) -> None:
+def test_leaving_writes_the_queue(url: str) -> None:
     async def story(rig: Rig) -> None:
         rig.step(3)
         assert rig.health.pending == 4  # the level once
@@ -210,7 +210,7 @@ def test_a_server_that_is_away_for_a_while(postgres: Server) -> None:
     play(Rig(postgres.new_database()), story)
 
 
-def test_the_event_loop_goes_on_while_the_ledger_hangs(
+def test_the_event_loop_continues_while_the_ledger_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free, inside, write = threading.Event(), threading.Event(), Ledger.write
@@ -313,7 +313,7 @@ def test_a_newer_ledger_stops_the_start(url: str, opener: Opener) -> None:
     assert isinstance(refused.value.__cause__, LedgerNewer)
 
 
-def test_another_stores_ledger_that_comes_later_is_left_alone(tmp_path: Path) -> None:
+def test_another_stores_ledger_that_comes_later_is_unchanged(tmp_path: Path) -> None:
     def opened(path: Path) -> MigrationLedger:
         return open_ledger(f"sqlite:///{path}", store_id="s-2", store_path="/two")
 

@@ -66,7 +66,7 @@ def gap_store(tmp_path: Path, at: int, data: bytes, count: int = 10) -> tuple[Me
         (4, layout.MAGIC_V2.to_bytes(4, "big", signed=True)),
     ],
 )
-def test_records_behind_the_damage_are_kept(tmp_path, at, data, queues):
+def test_records_after_the_damage_are_kept(tmp_path, at, data, queues):
     store, notices = gap_store(tmp_path, at, data)
     if queues == "lost":
         shutil.rmtree(tmp_path / "consumequeue")
@@ -129,7 +129,7 @@ def test_two_gaps_over_a_file_s_end(tmp_path):
         assert store.read_record(places[299][0]).body.startswith(b"299/")
 
 
-def test_old_records_behind_the_end_stay_dead(tmp_path):
+def test_old_records_after_the_end_stay_dead(tmp_path):
     """Apache cut the log without zeroing, then went on: the old ones are older than the last."""
     clock = FakeClock()
     store = open_store(tmp_path, clock)

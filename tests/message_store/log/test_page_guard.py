@@ -56,7 +56,7 @@ def test_an_unreadable_page_is_zero_and_known(disk, path):
 
 
 @pytest.mark.finding("E4")
-def test_a_file_that_was_cut_is_zero_behind_its_end(path):
+def test_a_file_that_was_cut_is_zero_after_its_end(path):
     pages, fd = mapped(path)
     os.ftruncate(fd, PAGE_BYTES)
     assert int(pages.data[-1]) == 0

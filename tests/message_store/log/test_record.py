@@ -114,7 +114,7 @@ def test_fields_come_out_as_they_went_in():
     assert record.properties == {"KEYS": "k1", "TAGS": "TagA"}
 
 
-def test_bytes_behind_the_record_are_left_alone():
+def test_bytes_after_the_record_are_unchanged():
     assert decode_record(memoryview(PLAIN_RECORD + b"next"), 0).body == b"hello"
 
 
@@ -151,7 +151,7 @@ def test_damage_is_named(at, new, why):
     assert raised.value.phys_offset == 4_711
 
 
-def test_the_crc_is_not_compared_when_not_asked_for():
+def test_the_crc_is_not_compared_when_not_requested():
     data = PLAIN_RECORD[:88] + b"j" + PLAIN_RECORD[89:]
     assert decode_record(memoryview(data), 0, check_crc=False).body == b"jello"
 

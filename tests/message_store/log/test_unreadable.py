@@ -51,7 +51,7 @@ def hit_by(rows: list[Any], page: int) -> list[bool]:
 
 
 @pytest.mark.finding("E4")
-def test_a_pull_leaves_out_what_cannot_be_read(tmp_path, disk):
+def test_a_pull_skips_what_cannot_be_read(tmp_path, disk):
     store, rows = filled(tmp_path)
     page = 5 * PAGE_BYTES
     hit = hit_by(rows, page)
@@ -101,7 +101,7 @@ def test_a_walk_over_the_log_passes_over_it(tmp_path, disk):
 @pytest.mark.finding("E4")
 @pytest.mark.parametrize("ended", ["cleanly", "killed", "without its mark"])
 @pytest.mark.parametrize("page", [0, 5, LAST_PAGE])
-def test_a_start_goes_on_behind_it(tmp_path, disk, ended, page):
+def test_a_start_continues_after_it(tmp_path, disk, ended, page):
     store, rows = filled(tmp_path)
     if ended == "cleanly":
         store.__exit__(None, None, None)

@@ -109,14 +109,14 @@ def read(path: Path) -> Marks | None:
     return marks
 
 
-def test_a_new_file_says_nothing(tmp_path):
+def test_a_new_file_is_silent(tmp_path):
     mark = RecoveryMark.open(tmp_path / "mark")
     assert mark.read() is None
     assert mark.point() is None
     mark.close()
 
 
-def test_the_newest_marks_are_read(tmp_path):
+def test_the_newest_ownership_records_are_read(tmp_path):
     written(tmp_path / "mark")
     assert read(tmp_path / "mark") == NEW
 
@@ -154,14 +154,14 @@ def test_an_update_torn_at_every_byte_leaves_the_mark_before_it(tmp_path, cut):
 
 
 @pytest.mark.parametrize("left", [0, 1, SLOT_BYTES - 1, SLOT_BYTES, 200, 4_095])
-def test_a_file_cut_short_says_what_is_left_or_nothing(tmp_path, left):
+def test_a_file_cut_short_reports_the_rest_or_nothing(tmp_path, left):
     path = tmp_path / "mark"
     path.write_bytes(written(path)[:left])
     assert read(path) in ((NEW,) if left >= SLOT_BYTES else (None,))
 
 
 @given(st.binary(max_size=300))
-def test_random_bytes_say_nothing(tmp_path_factory, data):
+def test_random_bytes_are_ignored(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("mark") / "mark"
     path.write_bytes(data)
     assert read(path) is None
@@ -207,7 +207,7 @@ def test_on_a_full_disk_the_mark_lives_in_memory(tmp_path, monkeypatch):
 
 
 @pytest.mark.finding("E4")
-def test_a_mark_that_cannot_be_read_is_made_anew(tmp_path, monkeypatch):
+def test_a_mark_that_cannot_be_read_is_rebuilt(tmp_path, monkeypatch):
     path = tmp_path / "mark"
     written(path)
     disk = BadDisk(monkeypatch)
@@ -223,7 +223,7 @@ def test_a_mark_that_cannot_be_read_is_made_anew(tmp_path, monkeypatch):
 
 
 @pytest.mark.finding("E4")
-def test_a_checkpoint_that_cannot_be_read_is_made_anew(tmp_path, monkeypatch):
+def test_a_checkpoint_that_cannot_be_read_is_rebuilt(tmp_path, monkeypatch):
     path = tmp_path / "checkpoint"
     path.write_bytes(b"\x01" * CHECKPOINT_BYTES)
     BadDisk(monkeypatch).break_file(path)

@@ -68,7 +68,7 @@ def test_a_header_that_cannot_be_puts_no_unit_anywhere(tmp_path, header):
     assert {p.name for p in (root / "consumequeue").iterdir()} == {"T"}
 
 
-def test_many_such_records_are_told_once(tmp_path):
+def test_many_such_records_are_reported_once(tmp_path):
     write_log(tmp_path, [{"queue_id": -1}] * 100)
     notices: list[str] = []
     with MessageStore(small_config(tmp_path), FakeClock(), notice=notices.append) as store:
@@ -88,7 +88,7 @@ def test_a_last_record_at_the_wrong_place_is_none(tmp_path):
     assert len(list((tmp_path / "truncated").iterdir())) == 1
 
 
-def test_a_failed_start_leaves_nothing_behind(tmp_path):
+def test_a_failed_start_leaves_no_trace(tmp_path):
     with open_store(tmp_path) as store:
         put_one(store, "T", 0, b"one")
     stray = tmp_path / "index" / "stray"
@@ -169,7 +169,7 @@ def test_where_a_walk_begins(tmp_path, minutes, torn, base):
 
 
 @pytest.mark.parametrize("torn", [(2,), (2, 3)])
-def test_damage_at_a_file_s_head_costs_no_file_behind_it(tmp_path, torn):
+def test_damage_at_a_file_s_head_costs_no_file_after_it(tmp_path, torn):
     clock = FakeClock()
     with open_store(tmp_path, clock) as store:
         for number in range(500):

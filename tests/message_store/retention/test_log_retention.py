@@ -52,7 +52,7 @@ def test_plan(rule, ages, hour, disk, pinned, durable, remove):
     assert plan.remove == remove, rule
 
 
-def test_expired_files_that_were_asked_for_go_at_any_hour():
+def test_expired_files_that_were_requested_go_at_any_hour():
     files = [FileFacts(100, OLD), FileFacts(200, OLD), FileFacts(300, OLD), FileFacts(400, NEW)]
     plan = plan_removal(
         files, small_config(Path("/x")), now_ms=NOW_MS, hour=5, disk_percent=10,

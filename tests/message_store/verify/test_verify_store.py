@@ -106,7 +106,7 @@ def test_golden_stores_have_no_errors(golden: GoldenStore) -> None:
     assert ("abort" in report.counts) == (not golden.clean)
 
 
-def test_our_store_has_nothing_to_say(root: Path) -> None:
+def test_our_store_has_no_findings(root: Path) -> None:
     report = verify_store(root)
     assert report.findings == []
     assert report.figures["records"] == report.figures["units"] == RECORDS
@@ -127,7 +127,7 @@ def test_nothing_is_written(root: Path) -> None:
     assert digests(root) == before
 
 
-def test_progress_is_told(root: Path) -> None:
+def test_progress_is_reported(root: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     verify_store(root, lambda *step: seen.append(step))
     assert {phase for phase, _, _ in seen} == {"commit log", "consume queues", "index"}
@@ -310,7 +310,7 @@ def test_a_fault_is_found(root: Path, plant: Callable[[Path], None], wanted: set
     assert not report.ok
 
 
-def test_a_finding_says_where(root: Path) -> None:
+def test_a_finding_names_the_position(root: Path) -> None:
     lost = first_records(root, 22)[21]
     flip_body(root)
     unit_of_another(root)
@@ -346,7 +346,7 @@ def test_a_torn_tail_is_the_logs_end(root: Path) -> None:
     assert kinds(report, "warning") == {"tail"}
 
 
-def test_old_records_behind_a_cut_are_no_messages(root: Path) -> None:
+def test_old_records_after_a_cut_are_no_messages(root: Path) -> None:
     """Apache cuts without zeroing: a record from before the cut stands behind the new end."""
     end = verify_store(root).figures["log_end"]
     path = sorted((root / "commitlog").iterdir())[-1]
@@ -361,7 +361,7 @@ def test_old_records_behind_a_cut_are_no_messages(root: Path) -> None:
     assert report.figures["records"] == RECORDS
 
 
-def test_units_that_a_crash_kept_back_come_with_the_next_start(root: Path) -> None:
+def test_units_that_a_crash_kept_back_are_delivered_after_the_next_start(root: Path) -> None:
     empty_last_unit(root)
     (root / "abort").touch()
     report = verify_store(root)

@@ -195,13 +195,13 @@ def test_an_empty_run_is_a_page_too() -> None:
     assert "Nothing was verified." in text
 
 
-def test_steps_are_folded_away() -> None:
+def test_steps_are_merged() -> None:
     events = section(parsed(a_run()), "Events")
     assert "handover" not in text_of(events).partition("Every step (2)")[0]
     assert "handover" in text_of(events).partition("Every step (2)")[2]
 
 
-def test_verifications_say_whether_they_agree() -> None:
+def test_verifications_show_whether_they_agree() -> None:
     rows = section(parsed(a_run()), "Verifications").findall(f".//{XHTML}tbody/{XHTML}tr")
     assert ["agrees" in text_of(row) for row in rows] == [True, False]
     assert "differs" in text_of(rows[1])
@@ -222,7 +222,7 @@ def test_charts_stay_in_their_frame(title: str) -> None:
     assert all(float(rect.get("width", "-1")) >= 0 for rect in hits)
 
 
-def test_the_rate_is_told_where_one_points() -> None:
+def test_the_rate_is_shown_at_the_pointer() -> None:
     svg = section(parsed(a_run()), "Rate").find(f"{SVG}svg")
     assert svg is not None
     titles = [title.text for title in svg.iter(f"{SVG}title")]

@@ -133,7 +133,7 @@ def test_a_pause_and_its_cause(count: int, paused: bool) -> None:
     )
 
 
-def test_a_run_is_over_with_its_last_level_and_goes_on_with_a_rollback() -> None:
+def test_a_run_is_over_with_its_last_level_and_continues_with_a_rollback() -> None:
     story = told([*STORY[:8], state("planned", "routing", level=5), STORY[8]])
     assert story.snapshot().migrations[0].ended_ms is None
     story.take(entry(10, state("routing", "rolling_back", level=5)))
@@ -150,7 +150,7 @@ def test_a_run_is_over_with_its_last_level_and_goes_on_with_a_rollback() -> None
 
 
 @given(st.integers(0, len(STORY)), st.integers(0, len(STORY)))
-def test_marks_that_are_known_change_nothing(stop: int, again: int) -> None:
+def test_known_ownership_records_change_nothing(stop: int, again: int) -> None:
     whole, first = told(STORY).snapshot(), told(STORY[:stop])
     story = LedgerProjection(first.snapshot())  # as after a restart, with the fold from a file
     for at in range(min(again, stop), len(STORY)):

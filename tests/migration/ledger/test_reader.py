@@ -152,7 +152,7 @@ def test_many_samples_are_drawn_together(opener: Opener) -> None:
     assert joined[-1].late_p99_ms == 999
 
 
-def test_a_ledger_that_says_more_or_less_than_the_log_is_set_right(opener: Opener) -> None:
+def test_a_ledger_that_differs_from_the_log_is_set_right(opener: Opener) -> None:
     ledger = opener()
     note = some.mark(9, key="note", mark_offset=None)
     check = VerificationRecord(
@@ -175,7 +175,7 @@ def test_a_ledger_that_says_more_or_less_than_the_log_is_set_right(opener: Opene
         assert ledger.plans("p") == [PLAN]
 
 
-def test_a_rebuild_leaves_what_marks_do_not_tell(opener: Opener) -> None:
+def test_a_rebuild_leaves_what_ownership_records_do_not_contain(opener: Opener) -> None:
     ledger, known = opener(), some.migration(plan_id="p", started_by="anna")
     ledger.write([known, some.level(routed=7, moved=7)])
     ledger.rebuild(
@@ -200,7 +200,7 @@ def test_a_ledger_is_read_without_its_store(url: str, opener: Opener) -> None:
     assert MigrationLedger.open_existing(url).plans() == [PLAN]
 
 
-def test_a_run_that_nobody_knows(opener: Opener) -> None:
+def test_a_run_that_is_unknown(opener: Opener) -> None:
     with pytest.raises(UnknownRun, match=r"knows no migration x.*migrate history"):
         opener().run("x")
 
@@ -332,7 +332,7 @@ def test_a_url_that_is_of_no_use(url: str, why: str) -> None:
     assert "secret" not in str(told.value)
 
 
-def test_a_password_is_never_told() -> None:
+def test_a_password_is_never_shown() -> None:
     url = "postgres://anna:secret@127.0.0.1:1/books"
     with pytest.raises(LedgerUnavailable, match="postgresql://anna") as told:
         open_ledger(url)

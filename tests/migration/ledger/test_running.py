@@ -58,7 +58,7 @@ def wipe(url: str) -> None:
     engine.dispose()
 
 
-def test_a_run_is_told_from_plan_to_rollback(url: str, tmp_path: Path) -> None:
+def test_a_run_is_recorded_from_plan_to_rollback(url: str, tmp_path: Path) -> None:
     async def work(bench: Bench) -> None:
         await bench.send(20, 5)
         plan = (await bench.command("plan", levels=[5], who="anna"))["plan"]

@@ -73,12 +73,12 @@ def test_pause_and_resume_apply_where_something_runs(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_steps_are_taken_where_something_runs_and_nobody_paused_it(state: State) -> None:
+def test_steps_are_taken_where_something_runs_and_it_is_not_paused(state: State) -> None:
     assert LevelState(1, state).works == (state in PAUSE_MEANS)
     assert not LevelState(1, state, paused=True).works
 
 
-def test_what_it_means_is_said_for_exactly_the_states_where_it_applies() -> None:
+def test_what_it_means_is_reported_for_exactly_the_states_where_it_applies() -> None:
     assert PAUSE_MEANS.keys() == WORKING
     rollable = {state for state, event in MOVES if event is Event.ROLL_BACK}
     assert ROLL_BACK_MEANS.keys() == rollable
@@ -94,7 +94,7 @@ def test_any_other_move_keeps_it() -> None:
     assert paused.after(Event.FENCED) == LevelState(1, State.DRAINING, True, "the window closed")
 
 
-def test_an_error_says_where_what_and_what_next() -> None:
+def test_an_error_reports_position_cause_and_action() -> None:
     with pytest.raises(IllegalMove) as caught:
         LevelState(5, State.ROLLED_BACK).after(Event.START)
     assert str(caught.value) == (

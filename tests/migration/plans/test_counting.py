@@ -76,7 +76,7 @@ def _disk(total: int, percent: int, *, room: int) -> tuple[int, int]:
     return used, total - used
 
 
-def test_what_retention_would_remove_next_is_told(tmp_path: Path) -> None:
+def test_what_retention_would_remove_next_is_reported(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path)
     rig.store_changes["commitlog_file_bytes"] = 16_384
     rig.open()
@@ -94,14 +94,16 @@ def test_what_retention_would_remove_next_is_told(tmp_path: Path) -> None:
     rig.close()
 
 
-def test_what_falls_due_while_it_runs_is_told(rig: MigrationRig) -> None:
+def test_what_falls_due_while_it_runs_is_reported(rig: MigrationRig) -> None:
     fill(rig, 20, (3,))
     assert plan_of(rig, 3).obstacles == []
     found = obstacle(plan_of(rig, 3, rate_per_s=1), ObstacleKind.DUE_WHILE_RUNNING)
     assert (found.level, found.count, found.blocks) == (3, 20, False)
 
 
-def test_records_whose_name_cannot_change_are_told_and_come_as_all(rig: MigrationRig) -> None:
+def test_records_whose_name_cannot_change_are_reported_and_are_delivered_like_all(
+    rig: MigrationRig,
+) -> None:
     rig.send([(4, "T", 0, b"a")], **{"__CRC32#": "0123456789"})
     rig.send([(4, "T", 0, b"b")], **{"DELAy": "x"})
     rig.send([(4, "T", 0, b"c")])

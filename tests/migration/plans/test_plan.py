@@ -112,5 +112,5 @@ def test_a_blocking_obstacle_must_be_gone_first() -> None:
         checked(replace(PLAN, obstacles=[obstacle]))
 
 
-def test_ids_say_when() -> None:
+def test_ids_contain_the_time() -> None:
     assert new_id("plan", NOW_MS, b"\x1f\x2e") == "plan-20261121-163000-1f2e"

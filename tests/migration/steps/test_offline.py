@@ -59,7 +59,7 @@ def digest(root: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["apache-4.9.7-clean", "apache-4.9.7-running"])
-def test_every_message_of_a_golden_store_comes_as_its_level_promised(
+def test_every_message_of_a_golden_store_is_delivered_as_its_level_promised(
     name: str, tmp_path: Path
 ) -> None:
     source = copy_golden_store(name, tmp_path / "source")
@@ -155,7 +155,7 @@ def test_it_is_written_down_with_the_time_that_it_is(tmp_path: Path) -> None:
     assert all(ms is not None and now_ms <= ms < now_ms + 600_000 for ms in times), times
 
 
-def test_what_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_stopped_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = copy_golden_store("apache-4.9.7-clean", tmp_path)
     monkeypatch.setattr(offline, "difference", lambda found: "they differ")
     monkeypatch.setattr(

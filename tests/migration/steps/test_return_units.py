@@ -168,7 +168,7 @@ def test_what_cannot_be_routed_is_left_to_the_level(tmp_path: Path) -> None:
     assert stale_one.properties == {"DELAY": "5", "REAL_TOPIC": "T", "REAL_QID": "0"}
 
 
-def test_a_level_is_not_over_before_somebody_looked(tmp_path: Path) -> None:
+def test_a_level_is_not_over_before_it_was_read(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     rig.route(4)
     fill(rig, 10, (4,))

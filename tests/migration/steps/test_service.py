@@ -159,7 +159,7 @@ def test_plan_start_done_rollback(tmp_path: Path) -> None:
     with_broker(tmp_path, work)
 
 
-def test_a_start_of_the_broker_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_start_of_the_broker_continues_where_it_was(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
         await bench.send(10, 5)
         await bench.command("start", levels=[5], who="anna")
@@ -180,7 +180,7 @@ def test_a_start_of_the_broker_goes_on_where_it_was(tmp_path: Path) -> None:
     with_broker(tmp_path, second, clock)
 
 
-def test_a_start_that_ended_between_its_marks_goes_on(tmp_path: Path) -> None:
+def test_a_start_that_ended_between_its_records_continues(tmp_path: Path) -> None:
     async def first(bench: Bench) -> None:
         await bench.send(10, 5)
         end = bench.broker.store.queue_bounds("SCHEDULE_TOPIC_XXXX", 4)[1]
@@ -201,7 +201,7 @@ def test_a_start_that_ended_between_its_marks_goes_on(tmp_path: Path) -> None:
     with_broker(tmp_path, second, clock)
 
 
-def test_a_start_of_which_the_store_took_half_goes_on(
+def test_a_start_of_which_the_store_took_half_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(bench: Bench) -> None:
@@ -473,7 +473,7 @@ def test_figures_for_metrics_and_broker_status(tmp_path: Path) -> None:
     with_broker(tmp_path, work)
 
 
-def test_what_goes_back_waits_for_no_clock_to_be_written(
+def test_what_returns_waits_for_no_clock_to_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each timer that goes back takes memory until a checkpoint has it."""

@@ -120,7 +120,7 @@ def test_without_a_target_steps_are_the_largest_from_the_start() -> None:
 
 
 @pytest.mark.parametrize("unit_us", [0.3, 1, 5, 50], ids=lambda us: f"{us} us a message")
-def test_lateness_keeps_its_target_and_work_goes_on(unit_us: float) -> None:
+def test_lateness_keeps_its_target_and_work_continues(unit_us: float) -> None:
     broker = simulated(unit_us=unit_us)
     broker.run(60)
     before, since_ms = broker.moved, broker.now_ms
@@ -304,7 +304,7 @@ def test_what_is_late_before_the_first_step_is_not_its_doing() -> None:
     assert throttle.pause_ms == PAUSE_FIRST_MS
 
 
-def test_a_pause_begins_behind_the_step() -> None:
+def test_a_pause_begins_after_the_step() -> None:
     throttle = Throttle(ALONE, now_ms=START_MS)
     throttle.pause_ms = 400
     throttle.took(10, START_MS, START_MS)

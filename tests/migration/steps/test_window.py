@@ -104,7 +104,7 @@ def test_the_clock_jumps_ahead(text: str, expected: str) -> None:
         ),
     ],
 )
-def test_an_hour_comes_twice(text: str, first: str, second: str) -> None:
+def test_a_repeated_hour(text: str, first: str, second: str) -> None:
     window = parse_window(f"{text} Europe/Berlin")
     found = ", ".join(changes(window, "2026-10-24T22:00", "2026-10-25T23:00"))
     assert found == f"{first}, {second}"
@@ -206,7 +206,7 @@ def test_windows_against_a_walk_on_the_wall_clock(
         ("0" * 501, "longer than 500"),
     ],
 )
-def test_what_cannot_be_understood_is_said(text: str, why: str) -> None:
+def test_what_cannot_be_understood_is_reported(text: str, why: str) -> None:
     with pytest.raises(WindowError, match=why) as told:
         parse_window(text)
     assert "An example: Mon-Fri 22:00-06:00" in str(told.value)

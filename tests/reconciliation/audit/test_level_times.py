@@ -47,7 +47,7 @@ def test_golden_stores_keep_their_levels(store: GoldenStore) -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_changed_time_is_told(tmp_path: Path, kept: bool) -> None:
+def test_a_changed_time_is_reported(tmp_path: Path, kept: bool) -> None:
     rig = MigrationRig(tmp_path).open()
     fill(rig, 60, (3, 4, 5))
     rig.close()

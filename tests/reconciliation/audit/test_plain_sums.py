@@ -60,7 +60,7 @@ def test_a_pair_that_agrees_is_counted() -> None:
         ({"store_ms": NOW_MS - 1}, "time_ms"),
     ],
 )
-def test_ones_that_do_not_are_told_alone(change: Row, wrong: str) -> None:
+def test_ones_that_do_not_are_reported_alone(change: Row, wrong: str) -> None:
     """Also where several are wrong in the same way: each is somebody's message."""
     pair = HELD | {"phys_offset": 300}, SENT_ROW | {"phys_offset": 950, "prepared_offset": -301}
     other = HELD | {"phys_offset": 500}, SENT_ROW | {"phys_offset": 960, "prepared_offset": -501}
@@ -85,7 +85,7 @@ def test_ones_that_do_not_are_told_alone(change: Row, wrong: str) -> None:
         ([HELD, SENT_ROW | {"prepared_offset": -(1 << 63)}], [100, 900]),
     ],
 )
-def test_what_is_no_pair_is_told_alone(rows: list[Row], keys: list[int]) -> None:
+def test_what_is_no_pair_is_reported_alone(rows: list[Row], keys: list[int]) -> None:
     found = sums(by_bucket(packed(*rows), 1))
     assert [row["key"] for row in found] == keys
     assert all(row["weight"] == 1 for row in found)
@@ -100,7 +100,7 @@ def test_flags() -> None:
     assert packed(HELD)[0, 1] == 1 + (1 << KNOWN) + (1 << PASSED)
 
 
-def test_what_something_rare_touches_is_left_out() -> None:
+def test_what_something_rare_touches_is_omitted() -> None:
     keys = pa.RecordBatch.from_arrays([pa.array([100], pa.int64())], ["key"])
     (touched,) = touch([keys], count=1)
     other = HELD | {"phys_offset": 300}

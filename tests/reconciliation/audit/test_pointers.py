@@ -116,7 +116,7 @@ def test_a_unit_that_points_between_records(store: Path) -> None:
     assert kinds(store) == {("timerlog", "pointer")}
 
 
-def test_a_chain_that_leaves_a_unit_out(store: Path) -> None:
+def test_a_chain_that_omits_a_unit(store: Path) -> None:
     """All units of one second; the newest but one is passed over."""
     rows = Units(store).pending(read_ms(store))[:SAME]
     rows[-1]["prev_pos"] = rows[-3]["prev_pos"]

@@ -99,7 +99,7 @@ def test_a_topic_that_was_deleted_has_no_queues(store: Path) -> None:
     assert away(store) == {}
 
 
-def test_a_queue_that_was_made_anew(store: Path) -> None:
+def test_a_queue_that_was_rebuilt(store: Path) -> None:
     """The first unit of the new one points at a later record; what was before has none."""
     shutil.rmtree(store / "consumequeue/T/2")
     rig = TimerRig(store)
@@ -109,7 +109,7 @@ def test_a_queue_that_was_made_anew(store: Path) -> None:
     assert away(store) == {}, "a start has written the units anew"
 
 
-def test_queues_in_batches_are_left_alone(store: Path) -> None:
+def test_queues_in_batches_are_unchanged(store: Path) -> None:
     shutil.rmtree(store / "consumequeue/T")
     (store / "batchconsumequeue/T").mkdir(parents=True)
     assert away(store) == {}

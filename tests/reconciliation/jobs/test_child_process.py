@@ -90,7 +90,7 @@ def test_the_result_is_what_it_printed() -> None:
         ("print('[]')", "told nothing"),
     ],
 )
-def test_one_that_tells_nothing_could_not_run(program: str, why: str) -> None:
+def test_one_without_output_could_not_run(program: str, why: str) -> None:
     found = asyncio.run(run(python(program), seconds_max=LONG_S))
     assert found.exit_code == COULD_NOT_RUN
     assert why in found.why
@@ -174,7 +174,7 @@ threading.Event().wait()
 """
 
 
-def test_it_ends_when_nobody_holds_its_input() -> None:
+def test_it_ends_when_its_input_is_closed() -> None:
     import subprocess
 
     process = subprocess.Popen(
@@ -188,7 +188,7 @@ def test_it_ends_when_nobody_holds_its_input() -> None:
     process.stdout.close()
 
 
-def test_a_program_that_cannot_run_says_so(
+def test_a_program_that_cannot_run_reports_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ledger = f"sqlite:///{tmp_path / 'l.sqlite'}"

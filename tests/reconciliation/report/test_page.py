@@ -62,7 +62,7 @@ def test_findings_are_shown_and_cannot_break_the_page() -> None:
     assert "There are findings" in page
 
 
-def test_an_incomplete_audit_says_so_first() -> None:
+def test_an_incomplete_audit_reports_it_first() -> None:
     place = {"store": "/s", "phys_offset": 77, "damage": "gap"}
     page = html_report(Summary({"ok": 1}, NONE, [], [place]), stores=["/s"], at_ms=0)
     checked(page)
@@ -166,7 +166,7 @@ def test_a_bar_is_as_wide_as_its_piece_lasts(count: int) -> None:
 
 
 @pytest.mark.finding("B29")
-def test_rows_that_say_the_same_are_folded_away() -> None:
+def test_rows_that_agree_are_merged() -> None:
     rows = [OFFENDER | {"root": n} for n in range(20)]
     page = html_report(Summary({"lost": 20}, NONE, rows), stores=["/s"], at_ms=0)
     checked(page)

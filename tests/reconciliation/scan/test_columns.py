@@ -244,14 +244,14 @@ def test_what_is_rare_is_found_at_a_glance(
     assert met <= {row["topic_hash"] for row in named if row["role"] == Role.TOPIC}
 
 
-def test_only_what_is_asked_for_is_made(tmp_path: Path) -> None:
+def test_only_what_is_requested_is_made(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     log.add(b"body")
     found = table_of(log.write(), ["topic", "body_crc"])
     assert found.column_names == ["topic", "body_crc"]
 
 
-def test_a_body_that_does_not_match_its_crc_is_told(tmp_path: Path) -> None:
+def test_a_body_that_does_not_match_its_crc_is_reported(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     places = [log.add(b"body") for _ in range(3)]
     log.data[places[1] + 89] ^= 1

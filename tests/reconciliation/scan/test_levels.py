@@ -29,7 +29,7 @@ def test_the_newest_levels_count(tmp_path: Path) -> None:
     assert stored_levels_ms([both]) == {(1_000, 60_000): [0]}
 
 
-def test_a_store_that_says_nothing_leaves_it_to_the_others(tmp_path: Path) -> None:
+def test_a_store_that_is_silent_leaves_it_to_the_others(tmp_path: Path) -> None:
     silent, told = store(tmp_path, "a", None), store(tmp_path, "b", OURS % ONE)
     assert stored_levels_ms([silent]) == {}
     assert sorted(stored_levels_ms([silent, told])[(2_000, 4_000)]) == [0, 1]
@@ -42,7 +42,7 @@ def test_stores_that_differ_each_have_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"history":[]}', OURS % '{"levels":"soon"}'])
-def test_what_is_no_such_file_says_nothing(tmp_path: Path, text: str) -> None:
+def test_what_is_no_such_file_is_silent(tmp_path: Path, text: str) -> None:
     assert stored_levels_ms([store(tmp_path, "a", text)]) == {}
 
 

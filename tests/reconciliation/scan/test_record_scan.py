@@ -92,7 +92,7 @@ def test_a_chain_of_made_up_records_through_bodies_is_found_at_the_seam(tmp_path
 
 @pytest.mark.parametrize("bytes_max", [400, 3_000, FILE_BYTES])
 @pytest.mark.parametrize(("at", "data"), [(0, b"\xff"), (4, bytes(4)), (30, b"\x01\x02")])
-def test_damage_is_told_with_its_place_and_the_walk_goes_on(
+def test_damage_is_reported_with_its_position_and_the_walk_continues(
     tmp_path: Path, at: int, data: bytes, bytes_max: int
 ) -> None:
     log = LogWriter(tmp_path)
@@ -107,7 +107,7 @@ def test_damage_is_told_with_its_place_and_the_walk_goes_on(
     assert findings
 
 
-def test_a_missing_file_and_a_stray_one_are_told(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_stray_one_are_reported(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     for _ in range(200):
         log.add(b"z" * 300)
@@ -119,7 +119,7 @@ def test_a_missing_file_and_a_stray_one_are_told(tmp_path: Path) -> None:
     assert places == [p for p in log.places if p[0] // FILE_BYTES != 1]
 
 
-def test_old_bytes_behind_the_end_are_no_records(tmp_path: Path) -> None:
+def test_old_bytes_after_the_end_are_no_records(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     for _ in range(10):
         log.add(b"new" * 30)
@@ -130,7 +130,7 @@ def test_old_bytes_behind_the_end_are_no_records(tmp_path: Path) -> None:
     assert read(tmp_path, 500) == (log.places, [])
 
 
-def test_an_unreadable_file_is_told_and_the_others_are_read(
+def test_an_unreadable_file_is_reported_and_the_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = LogWriter(tmp_path)

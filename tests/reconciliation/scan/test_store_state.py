@@ -70,7 +70,7 @@ def test_what_the_timers_own_is_not_passed_by_the_levels_number(tmp_path: Path) 
     assert passed(tmp_path) == [0] * 6
 
 
-def test_what_the_timers_took_over_late_still_waits(tmp_path: Path) -> None:
+def test_what_the_timers_took_over_late_is_still_pending(tmp_path: Path) -> None:
     """Handed over when it was overdue: its own slot is long gone, it waits in one of now."""
     rig = rig_with(tmp_path, 4)
     rig.work()
@@ -90,7 +90,9 @@ def test_what_the_timers_took_over_late_still_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_timers_put_while_the_timers_were_behind_still_wait(tmp_path: Path, taken: bool) -> None:
+def test_timers_put_while_the_timers_were_behind_are_still_pending(
+    tmp_path: Path, taken: bool
+) -> None:
     """The slot of their time is delivered when they are taken in: they wait in the one of now."""
     rig = MigrationRig(tmp_path, stop_enqueue=not taken).open()
     rig.send([(0, "T", 0, b"first")], TIMER_DELAY_MS="900000")
@@ -108,7 +110,7 @@ def test_timers_put_while_the_timers_were_behind_still_wait(tmp_path: Path, take
     assert told == [(False, 0), *[(True, 0)] * 3]
 
 
-def test_timers_that_left_the_timer_log_are_passed(tmp_path: Path) -> None:
+def test_timers_removed_from_the_timer_log_are_passed(tmp_path: Path) -> None:
     """As with an Apache broker that put the read time on disk before the messages."""
     rig = MigrationRig(tmp_path).open()
     rig.send([(0, "T", 0, b"body")] * 2, TIMER_DELAY_MS="30")
@@ -146,7 +148,7 @@ def test_a_file_that_is_no_json_is_a_finding(tmp_path: Path, name: str) -> None:
     assert [row["kind"] for row in told] == ["unreadable"]
 
 
-def test_units_say_when_their_records_are_due(tmp_path: Path) -> None:
+def test_units_contain_the_due_times(tmp_path: Path) -> None:
     rig = rig_with(tmp_path, 3)
     promised = [row["due_ms"] for row in read(tmp_path, "schedule")]
     rig.close()
@@ -159,7 +161,7 @@ def test_units_say_when_their_records_are_due(tmp_path: Path) -> None:
     assert times.find(queues[:1], offsets[:1], at[:1] + 1).tolist() == [NONE], "another record"
 
 
-def test_a_unit_without_a_record_is_told(tmp_path: Path) -> None:
+def test_a_unit_without_a_record_is_reported(tmp_path: Path) -> None:
     rig = rig_with(tmp_path, 3)
     rig.close()
     units = read(tmp_path, "schedule")

@@ -127,7 +127,7 @@ def test_a_java_that_writes_none_costs_nothing(
     assert archive.options == ""
 
 
-def test_it_is_made_behind_an_audit_unless_it_is_there(
+def test_it_is_made_after_an_audit_unless_it_is_there(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []

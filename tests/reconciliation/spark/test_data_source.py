@@ -117,7 +117,7 @@ FILTERS = [
 
 
 @pytest.mark.parametrize(("one", "keeps"), FILTERS, ids=lambda value: type(value).__name__)
-def test_a_filter_gives_what_it_says(one: Any, keeps: Any) -> None:
+def test_a_filter_selects_what_it_names(one: Any, keeps: Any) -> None:
     everything = read("messages")
     found = read("messages", one, partitionBytes=9_000)
     assert found == [row for row in everything if keeps(row)]

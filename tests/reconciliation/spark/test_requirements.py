@@ -28,6 +28,6 @@ def test_java_is_found_at_home_before_the_path(tmp_path: Path) -> None:
     assert find_java({"PATH": path, "JAVA_HOME": "/nowhere"}) == tmp_path / "path/java"
 
 
-def test_without_java_it_is_told_how_to_get_it(tmp_path: Path) -> None:
+def test_without_java_the_error_names_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="set JAVA_HOME to it, or install it"):
         find_java({"PATH": str(tmp_path)})

@@ -28,7 +28,7 @@ def rows(reader: Any, start: dict[str, int], end: dict[str, int]) -> list[tuple[
 
 
 @pytest.mark.parametrize("bytes_max", ["700", "1000000"])
-def test_each_record_comes_once_while_the_log_grows(tmp_path: Path, bytes_max: str) -> None:
+def test_each_record_is_read_once_while_the_log_grows(tmp_path: Path, bytes_max: str) -> None:
     log, found = LogWriter(tmp_path), []
     log.add(b"first")
     log.write()
@@ -47,7 +47,7 @@ def test_each_record_comes_once_while_the_log_grows(tmp_path: Path, bytes_max: s
     assert len(found) >= 171
 
 
-def test_what_retention_took_before_is_told(tmp_path: Path) -> None:
+def test_what_retention_took_before_is_reported(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     for _ in range(100):
         log.add(b"y" * 300)
@@ -58,7 +58,7 @@ def test_what_retention_took_before_is_told(tmp_path: Path) -> None:
     assert found == [(0, "missing-file"), *((at, None) for at, _ in log.places if at >= FILE_BYTES)]
 
 
-def test_a_stream_never_goes_back(tmp_path: Path) -> None:
+def test_a_stream_never_returns(tmp_path: Path) -> None:
     log = LogWriter(tmp_path)
     log.add(b"body")
     log.write()

@@ -87,7 +87,7 @@ def test_timercheck_there_and_back(values):
     [b"", b"\0" * 4_096, encode_check(FIRST.check)[:55], b"\xff" * 4_096],
     ids=["empty", "zeroed", "cut short", "negative"],
 )
-def test_a_timercheck_that_says_nothing(tmp_path, data):
+def test_a_timercheck_that_is_silent(tmp_path, data):
     written(tmp_path, FIRST, SECOND)
     (tmp_path / CHECK_FILE).write_bytes(data)
     files = SnapshotFiles(tmp_path)
@@ -210,7 +210,7 @@ def test_a_crash_between_any_two_steps_leaves_an_instant(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("refused", range(6))
-def test_a_disk_that_refuses_any_file_is_asked_again(tmp_path, monkeypatch, refused):
+def test_a_disk_that_refuses_any_file_is_retried(tmp_path, monkeypatch, refused):
     files = written(tmp_path, FIRST)
     left = [refused]
 

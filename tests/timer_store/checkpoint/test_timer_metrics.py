@@ -73,7 +73,7 @@ def test_a_torn_file_falls_back_to_its_backup_or_to_nothing(tmp_path, text, back
     assert found.counts == ({"T": Count(1, 5)} if backup else {})
 
 
-def test_topics_that_are_no_more_are_forgotten_once_nothing_waits():
+def test_topics_that_are_no_more_are_forgotten_once_nothing_is_pending():
     metrics = TimerMetrics()
     metrics.update({"T": 1}, 5)
     metrics.forget("T")

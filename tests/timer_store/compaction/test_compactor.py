@@ -55,7 +55,7 @@ def arrived(rig: PinningRig) -> list[tuple[int, int]]:
     return sorted((int(record.body), record.store_ms) for record in records)
 
 
-def test_survivors_are_copied_the_files_go_and_each_comes_once_at_its_time(rig, disk):
+def test_survivors_are_copied_the_files_go_and_each_is_delivered_once_at_its_time(rig, disk):
     due = sparse(rig)
     assert rig.clean() == 0
     disk.percent = 86
@@ -80,7 +80,7 @@ def test_survivors_are_copied_the_files_go_and_each_comes_once_at_its_time(rig, 
     assert rig.timers.counts.total == 0
 
 
-def test_no_more_than_the_pressure_asks_for(rig, disk):
+def test_no_more_than_the_pressure_needs(rig, disk):
     sparse(rig, files=6)
     in_first = rig.timers.counts.by_file()[0]
     disk.percent = 85.05  # half a file too much

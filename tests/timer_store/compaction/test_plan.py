@@ -46,7 +46,7 @@ def test_what_is_chosen(rule, percents, enough, room, chosen, waits):
     assert bool(plan.why) == bool(waits)
 
 
-def test_what_waits_is_said():
+def test_what_waits_is_reported():
     plan = plan_compaction(files(70), enough=MUCH, percent=50, room=MUCH)
     assert "70 % of the log file that begins at 0" in plan.why
     plan = plan_compaction(files(10), enough=MUCH, percent=50, room=7)

@@ -55,7 +55,7 @@ def one_waits(rig: PinningRig) -> int:
     return int(batch.rows[0]["record_size"])
 
 
-def test_a_dry_run_says_what_the_real_one_does(rig):
+def test_a_dry_run_reports_what_the_real_one_does(rig):
     size = one_waits(rig)
     assert ask(rig)["why"] == NOTHING_EXPIRED
     age(rig)
@@ -88,7 +88,7 @@ def test_what_cannot_be_understood(rig, body):
         ask(rig, body)
 
 
-def test_figures_and_summary_tell_it(rig, disk):
+def test_figures_and_summary_show_it(rig, disk):
     size = one_waits(rig)
     registry = CollectorRegistry()
     registry.register(StoreCollector(rig.timers))

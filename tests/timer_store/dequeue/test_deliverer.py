@@ -344,7 +344,7 @@ def test_broken_records_of_the_timer_queue_are_parked(store, monkeypatch):
     ]
 
 
-def test_the_log_end_is_where_the_next_record_comes(store):
+def test_the_log_end_is_where_the_next_record_begins(store):
     deliverer = TimerDeliverer(store)
     put = put_one(store, "T")
     assert deliverer.log_end == put["phys_offset"] + put["record_size"]

@@ -285,7 +285,7 @@ def test_a_record_that_retention_removed_is_lost_and_makes_no_row(tmp_path):
         assert not load.batch.filled["status"][gone:].any()
 
 
-def test_a_roll_keeps_everything_and_says_when_it_is_due(store):
+def test_a_roll_keeps_everything_and_keeps_its_due_time(store):
     row = held(
         store, b"body", due_ms=5_000_500, TIMER_ENQUEUE_MS="1", UNIQ_KEY="k",
         TIMER_DELIVER_MS="", TIMER_DELAY_MS="7",
@@ -316,7 +316,7 @@ def test_topics_are_found_by_their_hash(store):
     assert gatherer.topic_of_hash(java_hash("made later")) == new
 
 
-def test_broken_records_say_what_is_wrong(store):
+def test_broken_records_name_the_damage(store):
     batch = PutBatch(4, 1)
     for pairs in ({"REAL_TOPIC": "T", "REAL_QID": "0"}, {"TIMER_OUT_MS": "5"}):
         add_message(store, batch, TIMER_TOPIC, 0, properties=pairs)

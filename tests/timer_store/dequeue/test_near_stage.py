@@ -164,7 +164,7 @@ def test_topics_take_turns_across_what_was_loaded_apart():
     assert offsets(take_all(stage, MUCH, 5)) == [0, 70_000, 1, 70_002, 2]
 
 
-def test_what_joins_a_millisecond_that_leaves_already_leaves_behind_it():
+def test_what_joins_a_millisecond_that_leaves_already_leaves_after_it():
     stage = NearStage()
     stage.add(staged((5, 1), (5, 2), (5, 3)))
     assert offsets(take_all(stage, 5, 1)) == [1]
@@ -184,7 +184,7 @@ def test_a_batch_is_bounded(count_max, bytes_max, wanted):
     assert len(stage) == 4 - wanted
 
 
-def test_nothing_leaves_early_also_when_the_clock_falls_back():
+def test_nothing_is_delivered_early_also_when_the_clock_falls_back():
     stage = NearStage()
     stage.add(staged((10, 1), (20, 2), (30, 3)))
     assert keys(take_all(stage, 20, 1)) == [(10, 1)]  # 20 is at the front now

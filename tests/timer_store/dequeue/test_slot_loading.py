@@ -150,7 +150,7 @@ def test_a_start_over_does_not_see_what_was_read(rig):
     assert len(rig.timers.stage) == 20
 
 
-def test_the_thread_tells_when_it_has_read(tmp_path, monkeypatch):
+def test_the_thread_reports_when_it_has_read(tmp_path, monkeypatch):
     monkeypatch.setattr(loading, "LARGE", 1)
     rig, told = TimerRig(tmp_path).open(), threading.Event()
     with rig.timers.dequeue.loader.threaded(told.set):

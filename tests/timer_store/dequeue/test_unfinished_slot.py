@@ -128,7 +128,7 @@ def test_a_kill_between_that_checkpoint_and_the_next_start(rig):
 
 @pytest.mark.parametrize("after_ms", range(1_000, 13_000, 500))
 @pytest.mark.parametrize("end", ["persist", "between", "late"])
-def test_a_kill_while_others_were_put_on_makes_nothing_anew(rig, after_ms, end, monkeypatch):
+def test_a_kill_while_others_were_rolled_rebuilds_nothing(rig, after_ms, end, monkeypatch):
     """Units that were put on get tombstones a checkpoint later, and are not counted until then."""
     delays_ms = list(range(2_050, 25_000, 300))
     put(rig, *delays_ms)
@@ -157,7 +157,7 @@ def test_without_it_an_apache_broker_would_find_them(rig):
         assert_each_once_for_apache(rig.timers)
 
 
-def test_a_turn_that_was_cut_short_leaves_every_unit_as_it_is(rig, monkeypatch, caplog):
+def test_a_turn_that_was_cut_short_changes_no_unit(rig, monkeypatch, caplog):
     """What was taken for delivery and did not leave is neither staged nor delivered."""
 
     def fail(*_):

@@ -97,7 +97,7 @@ def tell_fate(apache, fate, body, rng):
 
 @pytest.mark.parametrize("lost", LOST)
 @pytest.mark.parametrize("seed", range(3))
-def test_what_waits_is_told_apart(seed, lost, tmp_path):
+def test_what_waits_is_distinguished(seed, lost, tmp_path):
     rng = random.Random(seed)
     rig = TimerRig(tmp_path, FakeClock()).open()
     rig.timers.reconfigure(TimerRig(tmp_path, rig.clock, stop_enqueue=True).config)

@@ -75,7 +75,7 @@ def rows_of(timed):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(st.lists(st.tuples(texts, columns), min_size=1, max_size=8), st.sampled_from([100, 1_000]))
-def test_both_ways_and_the_twin_say_the_same(tmp_path_factory, messages, precision_ms):
+def test_both_ways_and_the_twin_agree(tmp_path_factory, messages, precision_ms):
     with open_store(tmp_path_factory.mktemp("store"), FakeClock(T0)) as store:
         for name in ("Other", "T", "Thé"):
             store.topics.add(name)
@@ -188,7 +188,7 @@ def test_a_flipped_byte_anywhere_never_raises(tmp_path):
             file.write(at, kept)
 
 
-def test_topics_that_nobody_knew_are_told_apart_though_their_hashes_are_equal(tmp_path):
+def test_topics_that_were_unknown_are_distinguished_though_their_hashes_are_equal(tmp_path):
     names = ["Aa", "BB", "Aa", "Cc", "BB", "Aa"]  # Java hashes "Aa" and "BB" alike
     with open_store(tmp_path, FakeClock(T0)) as store:
         fetcher, batch = Fetcher(store, TimerConfig()), PutBatch()

@@ -83,7 +83,7 @@ def held(topics, row):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("sys_flag", [0, 1, layout.SYS_COMMIT])
-def test_a_time_to_come_is_held(topics, rule, properties, out_ms, sys_flag):
+def test_a_time_in_the_future_is_pending(topics, rule, properties, out_ms, sys_flag):
     batch = PutBatch(4, 1)
     add(topics, batch, properties, sys_flag=sys_flag)
     hook_of(topics)(batch, NOW)
@@ -152,7 +152,9 @@ def test_others_stay_where_they_are(topics, rule, properties, topic, sys_flag):
          "nothing to cancel"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_held_is_refused_with_13_and_the_maximum(topics, rule, properties, says):
+def test_what_cannot_be_scheduled_is_refused_with_13_and_the_maximum(
+    topics, rule, properties, says
+):
     batch = PutBatch(4, 1)
     add(topics, batch, properties)
     hook_of(topics)(batch, NOW)
@@ -260,7 +262,7 @@ def test_a_slot_takes_exactly_its_limit(topics):
         assert part in batch.remarks[3]
 
 
-def test_a_refusal_says_how_late_the_message_would_be(topics):
+def test_a_refusal_reports_how_late_the_message_would_be(topics):
     batch = crowd(topics, [10])
     hook_of(topics, counts={1_700_000_010_000: 2_000_000}, slot_timers_max=1_000_000)(batch, NOW)
     assert "2000000 timers wait" in batch.remarks[0]
@@ -354,7 +356,7 @@ messages = st.fixed_dictionaries(
 
 
 @given(st.lists(messages, max_size=12), st.sampled_from([100, 1_000]))
-def test_rows_are_what_the_twin_says(made, precision_ms):
+def test_rows_are_those_of_the_twin(made, precision_ms):
     topics, batch = TopicTable(), PutBatch(4, 1)
     for message in made:
         at = add(topics, batch, **{k: v for k, v in message.items() if k != "status"})

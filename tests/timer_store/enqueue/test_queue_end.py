@@ -60,7 +60,7 @@ def test_an_empty_store_gets_none(rig):
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_timer_in_the_slot_of_that_unit_waits_on(rig, killed):
+def test_a_timer_in_the_slot_of_that_unit_stays_pending(rig, killed):
     """That unit is settled and names the timer's record, and the timer is not."""
     now_ms = rig.clock.now_ms()
     rig.put_many([(now_ms + 13_000, "T", 0, b"rolls"), (now_ms + 3_500, "T", 0, b"last")])

@@ -159,7 +159,7 @@ def test_walk_back(data, first, second, limit_pos):
 
 
 @given(files(), places, places, offsets)
-def test_count_waiting(data, first, second, skip):
+def test_count_pending(data, first, second, skip):
     cursors = cursors_of((TICKS[0], first), (TICKS[1], second))
     chain.count_pending(array(data), BASE, cursors, PRECISION, skip)
     for cursor, tick, pos in zip(cursors, TICKS, (first, second), strict=True):

@@ -45,7 +45,7 @@ def test_files_go_when_their_timers_have_come(rig, end):
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
-def test_a_file_in_which_one_waits_stays_until_it_is_put_on(rig, end):
+def test_a_file_with_a_pending_timer_stays_until_the_timer_is_rolled(rig, end):
     put(rig, 60, 1_000)
     put(rig, 1, 700_000)  # looked at after 100 s: in file 1
     put(rig, 100, 1_000)
@@ -113,7 +113,7 @@ def test_settled_units_at_the_end_of_a_chain_keep_no_file(rig):
     assert rig.bodies() == [b"second"] * 60
 
 
-def test_a_timer_log_made_anew_is_looked_at_from_its_beginning(rig):
+def test_a_timer_rebuilt_log_is_looked_at_from_its_beginning(rig):
     put(rig, 200, 5_000)
     rig.advance(10_000)
     rig.persist()

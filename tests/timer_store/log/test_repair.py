@@ -77,7 +77,7 @@ def test_every_mix_of_old_and_new_slots_is_repaired(tmp_path):
     same_wheel(units, model)
 
 
-def test_a_slot_that_points_behind_the_log_is_told(tmp_path):
+def test_a_slot_that_points_after_the_log_is_reported(tmp_path):
     units = open_units(tmp_path)
     spread(units, 12)
     slot_bytes(units, NOW_MS)[16:24] = np.frombuffer((99 * FILE_BYTES).to_bytes(8, "big"), np.uint8)
@@ -152,7 +152,7 @@ def test_relink_makes_the_wheel_from_the_log(made, data, skip):
                 assert both == [staged(*item, SECOND) for item in model.waiting(tick)]
 
 
-def test_a_wheel_ahead_of_the_log_is_noticed_and_made_anew(tmp_path):
+def test_a_wheel_ahead_of_the_log_is_noticed_and_rebuilt(tmp_path):
     """T13: a power cut with the wheel flushed ahead of the log."""
     units = open_units(tmp_path)
     model = spread(units, 30)
@@ -167,7 +167,7 @@ def test_a_wheel_ahead_of_the_log_is_noticed_and_made_anew(tmp_path):
     assert units.check(NOW_MS) == []
 
 
-def test_a_chain_that_leads_into_another_slot_is_told_and_corrected(tmp_path):
+def test_a_chain_that_leads_into_another_slot_is_reported_and_corrected(tmp_path):
     """T13: new units chained to a position that other slots used later."""
     units = open_units(tmp_path)
     model = spread(units, 30)
@@ -212,7 +212,7 @@ def test_damage_in_the_middle_of_the_log_costs_only_itself(tmp_path):
     assert np.concatenate(list(units.log.scan()))["pos"].tolist() == sorted(model.units)
 
 
-def test_stale_units_behind_a_cut_are_never_linked(tmp_path):
+def test_stale_units_after_a_cut_are_never_linked(tmp_path):
     """T14: what was cut off reads as zeros, so nobody takes it for the newest units."""
     units = open_units(tmp_path)
     spread(units, 60)
@@ -238,7 +238,7 @@ def test_another_precision_moves_units_into_other_slots(tmp_path):
     assert units.wheel.total(NOW_MS) == 30
 
 
-def test_slots_of_removed_files_count_only_if_something_waits(tmp_path):
+def test_slots_of_removed_files_count_only_if_something_is_pending(tmp_path):
     units = open_units(tmp_path)
     units.add(timed([timer(NOW_MS + 1, n) for n in range(49)]), write_ms=NOW_MS, read_ms=NOW_MS)
     later = [timer(NOW_MS + 9_001, n) for n in range(100, 110)]
@@ -303,7 +303,7 @@ def test_apache_s_units_are_found_by_their_records(apache):
     assert (apache.find(rows["phys_offset"], rows["slot_ms"] + SECOND) == -1).all()
 
 
-def test_apache_s_wheel_is_made_anew_from_its_log(apache):
+def test_apache_s_wheel_is_rebuilt_from_its_log(apache):
     before = apache.wheel.live(APACHE_READ_MS).copy()
     found = apache.relink(APACHE_READ_MS)
     assert (found.units, found.corrected, found.damaged.size) == (32, 0, 0)
@@ -313,7 +313,7 @@ def test_apache_s_wheel_is_made_anew_from_its_log(apache):
     assert after["num"].sum() == 29  # markers do not count
 
 
-def test_ours_go_on_behind_apache_s(apache):
+def test_ours_continue_behind_apache_s(apache):
     rows = timed([timer(APACHE_READ_MS + 3_600_000 - 2_000 + 1, 70_000)])
     slot_ms = int(rows["slot_ms"][0])
     before = apache.read_slot(slot_ms).rows.size

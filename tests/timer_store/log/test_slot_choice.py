@@ -28,7 +28,7 @@ def slot_of(due_ms: int, read_ms: int, staged_ms: int) -> int:
         (25_001, 2_000, 3_000, 5_000),  # two windows
     ],
 )
-def test_a_timer_waits_in_its_slot_or_a_window_before(due_ms, read_ms, staged_ms, slot_ms):
+def test_a_timer_is_in_its_slot_or_a_window_before(due_ms, read_ms, staged_ms, slot_ms):
     assert slot_of(due_ms, read_ms, staged_ms) == slot_ms
 
 
@@ -48,7 +48,7 @@ def test_a_unit_is_found_from_its_due_time(due_ms, read_ms, staged, later):
 
 
 @given(due_ms=st.integers(1, 500_000), read=st.integers(0, 100), staged=st.integers(0, 5))
-def test_a_slot_is_never_behind_the_due_time_nor_a_window_away(due_ms, read, staged):
+def test_a_slot_is_never_after_the_due_time_nor_a_window_away(due_ms, read, staged):
     read_ms, staged_ms = read * SECOND, (read + staged) * SECOND
     slot_ms = slot_of(due_ms, read_ms, staged_ms)
     assert slot_ms <= max(due_ms - 1, read_ms)

@@ -167,7 +167,7 @@ def test_an_empty_last_file_and_directories_are_passed_over(tmp_path):
 
 
 @pytest.mark.parametrize("end", [0, 52, 2_548, 2_600, 2_652, 5_200, 5_252])
-def test_what_was_cut_off_reads_as_zeros_and_never_comes_back(tmp_path, end):
+def test_what_was_cut_off_reads_as_zeros_and_never_returns(tmp_path, end):
     log = open_log(tmp_path)
     write_units(log, 2 * FILE_UNITS + 9)
     log.truncate(end)
@@ -315,7 +315,7 @@ def test_a_thread_syncs_while_units_are_appended(tmp_path):
     assert not failures
 
 
-def test_a_file_that_cannot_be_made_leaves_the_log_as_it_was(tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_made_does_not_change_the_log(tmp_path, monkeypatch):
     log = open_log(tmp_path)
     write_units(log, FILE_UNITS)
     log.close_file()

@@ -38,7 +38,7 @@ def walked(rig: TimerRig, until: int = 1 << 60) -> list[int]:
     return found
 
 
-def test_it_tells_what_waits_before_an_offset(rig):
+def test_it_returns_pending_messages_before_an_offset(rig):
     far = put(rig, 120, FAR_MS)
     assert len(rig.timers.units.log.files) == 3
     assert walked(rig) == far
@@ -46,7 +46,7 @@ def test_it_tells_what_waits_before_an_offset(rig):
     assert walked(rig, 0) == []
 
 
-def test_what_is_loaded_settled_or_put_on_is_left_out(rig):
+def test_what_is_loaded_settled_or_rolled_is_omitted(rig):
     near, far = put(rig, 30, 300), put(rig, 30, FAR_MS)
     rolls = put(rig, 30, 150_000)  # looked at after 50 s, but for a little
     rig.advance(100)
@@ -68,7 +68,7 @@ def test_damage_is_passed_over(rig):
     file.write(3 * UNIT_BYTES, file.data[2 * UNIT_BYTES : 3 * UNIT_BYTES].tobytes())
 
 
-def test_a_log_that_was_made_anew_ends_it(rig):
+def test_a_log_that_was_rebuilt_ends_it(rig):
     put(rig, 60, FAR_MS)
     walk = UnitWalk(rig.timers.state, 1 << 60)
     walk.piece()

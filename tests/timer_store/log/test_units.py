@@ -155,7 +155,7 @@ def test_what_is_a_lap_ahead_waits_though_its_slot_is_free(tmp_path):
 
 
 @pytest.mark.parametrize("written", [0, 1, 51, 52, 200])
-def test_a_full_disk_leaves_log_and_wheel_as_they_were(tmp_path, monkeypatch, written):
+def test_a_full_disk_does_not_change_log_and_wheel(tmp_path, monkeypatch, written):
     units = open_units(tmp_path)
     model = fill(units, [[timer(NOW_MS + 1, 0), timer(NOW_MS + 3_001, 1)]])
     before = units.wheel.data.tobytes()
@@ -199,7 +199,7 @@ def test_a_disk_that_fills_up_between_two_files_takes_what_fits(tmp_path, monkey
 
 @settings(deadline=None, max_examples=50)
 @given(batches, st.sets(st.integers(0, 40).map(lambda n: n * 100)))
-def test_settled_timers_and_second_units_are_left_out(made, skip):
+def test_settled_timers_and_second_units_are_omitted(made, skip):
     with temporary_units() as units:
         same_slots(units, fill(units, made), skip=skip)
 

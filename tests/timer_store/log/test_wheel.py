@@ -80,7 +80,7 @@ def test_apache_s_wheel(store):
     wheel.close()
 
 
-def test_a_wheel_of_another_size_says_what_to_do(tmp_path):
+def test_a_wheel_of_another_size_reports_the_action(tmp_path):
     path = tmp_path / "timerwheel"
     path.write_bytes(b"\0" * (WHEEL_BYTES // 2))
     with pytest.raises(CorruptStore, match="it has 19353600 bytes; a wheel has 38707200") as raised:

@@ -62,7 +62,7 @@ ENDS = ["none", "close", "kill", "persist kill"]
 
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("delay_ms", [1, 1_000, 90_000, 5 * DAY_MS])
-def test_a_cancelled_timer_never_comes(rig, delay_ms, end):
+def test_a_cancelled_timer_is_never_delivered(rig, delay_ms, end):
     victim, other = put(rig, delay_ms, "a"), put(rig, delay_ms, "b")
     assert waiting(rig).cancel(one(victim)).verdicts.tolist() == [Verdict.DONE]
     assert rig.timers.counts.total == 1
@@ -81,7 +81,7 @@ def test_a_cancelled_timer_never_comes(rig, delay_ms, end):
     ("first_ms", "then_ms"),
     [(1, 2), (700, 701), (700, 60_000), (90_000, 2_500), (90_000, 9 * DAY_MS), (5 * DAY_MS, 2)],
 )
-def test_a_moved_timer_comes_at_its_new_time_and_once(rig, first_ms, then_ms, end):
+def test_a_moved_timer_is_delivered_at_its_new_time_and_once(rig, first_ms, then_ms, end):
     start_ms = rig.clock.now_ms()
     offset = put(rig, first_ms, "a", TAGS="blue", mine="kept")
     decided = waiting(rig).move(one(offset), one(start_ms + then_ms), None)
@@ -106,7 +106,7 @@ def test_a_moved_timer_comes_at_its_new_time_and_once(rig, first_ms, then_ms, en
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("delay_ms", [1, 90_000, 5 * DAY_MS])
 @pytest.mark.parametrize("how", ["fire", "move"])
-def test_a_fired_timer_comes_now_and_once(rig, delay_ms, how, end):
+def test_a_fired_timer_is_delivered_now_and_once(rig, delay_ms, how, end):
     offset = put(rig, delay_ms, "a")
     decided = decide_on(rig, how, one(offset), 0)
     assert decided.verdicts.tolist() == [Verdict.DONE]
@@ -118,7 +118,7 @@ def test_a_fired_timer_comes_now_and_once(rig, delay_ms, how, end):
     assert waiting(rig).by_offset(one(offset)).gone.tolist() == [Verdict.DELIVERED]
 
 
-def test_what_was_delivered_or_is_no_timer_is_told(rig):
+def test_what_was_delivered_or_is_no_timer_is_reported(rig):
     offset = put(rig, 5, "a")
     rig.advance(5)
     assert waiting(rig).cancel(one(offset)).verdicts.tolist() == [Verdict.DELIVERED]
@@ -191,7 +191,7 @@ def test_a_timer_that_is_not_taken_in_yet(rig, decide, end):
 
 
 @pytest.mark.parametrize("decide", ["cancel", "fire", "move"])
-def test_a_full_disk_leaves_everything_as_it_was(rig, decide, monkeypatch):
+def test_a_full_disk_changes_nothing(rig, decide, monkeypatch):
     offset = put(rig, 3_000, "a")
     file = rig.store.log.writable_file()
     with monkeypatch.context() as patch:
@@ -340,7 +340,7 @@ def test_a_marker_of_a_client_cancels_its_target_only(tmp_path, index, end):
     rig.close()
 
 
-def test_a_marker_that_comes_too_late_is_not_told_to_have_worked(rig):
+def test_a_marker_that_comes_too_late_is_reported_without_effect(rig):
     put(rig, 300, "a")
     rig.advance(300)
     rig.put(rig.clock.now_ms() + 100, "T", body=b"0", UNIQ_KEY="a", TIMER_DEL_UNIQKEY="T+a")

@@ -121,7 +121,7 @@ class World:
 
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS)
-def test_what_is_told_is_what_happens(steps):
+def test_what_is_reported_is_what_happens(steps):
     with tempfile.TemporaryDirectory() as root:
         world = World(Path(root))
         for step in steps:

@@ -58,7 +58,7 @@ def test_every_timer_is_listed_once_in_due_order(rig, horizon_ms, limit):
 
 
 @pytest.mark.parametrize("horizon_ms", [30_000, HOUR_MS])
-def test_it_goes_on_while_time_passes(rig, horizon_ms):
+def test_it_continues_while_time_passes(rig, horizon_ms):
     wanted = put_random(rig, 100, horizon_ms)
     rig.advance(wanted[50][0] - rig.clock.now_ms())
     left = [due_ms for due_ms, _ in wanted if due_ms > rig.clock.now_ms()]
@@ -143,7 +143,7 @@ def test_slots_read_together_are_those_read_one_by_one(rig, horizon_ms):
     assert list(zip(ticks, *(together[c].tolist() for c in columns), strict=True)) == twin
 
 
-def test_what_is_told_of_a_timer(rig):
+def test_what_is_reported_of_a_timer(rig):
     due_ms = rig.clock.now_ms() + HOUR_MS
     rig.put(due_ms, "U", 3, b"12345", KEYS="order-7", UNIQ_KEY="ABC", TAGS="tag")
     [timer] = listed(rig)

@@ -28,7 +28,7 @@ def table() -> TopicTable:
 
 
 @given(st.lists(st.lists(TIMER, max_size=20), max_size=8), st.integers(0, 3))
-def test_books_count_what_is_there(batches, settled):
+def test_counts_contain_what_is_there(batches, settled):
     books, there = PendingCounts(table(), FILE_BYTES), []
     for number, timers in enumerate(batches):
         books.note(*columns(timers), 1)
