@@ -1,7 +1,7 @@
 """Pending messages, found and decided on: the protocol that plugins implement.
 
     by_offset, by_key, by_topic   -> Found: what waits, and what became of the rest
-    cancel, move, fire            -> Decided: per message, true when it is told
+    cancel, move, fire            -> Decided: per message, final when it is returned
 
 Nothing is awaited between look and deed: a message that was found waiting waits still when the
 decision about it is made in the same step. A decision is one record in the log that names the
@@ -70,7 +70,7 @@ class Decided:
     Attributes:
         verdicts: (n,) i1, `Verdict`.
         remarks: by row: why it was refused, or what is unusual about it.
-        log_end: the log must be on the disk up to here before anybody is told.
+        log_end: the log must be synced up to here before a response is sent.
     """
 
     verdicts: Verdicts

@@ -213,7 +213,7 @@ class PluginBase:
         return ()
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:
-        """Return request codes and who answers them."""
+        """Return the handlers by request code."""
         return {}
 
     def admin_views(self) -> Mapping[str, Callable[[], Any]]:
@@ -236,11 +236,11 @@ class PluginBase:
         return None
 
     def recalls(self) -> Recalls | None:
-        """Return who answers request 370, None if this plugin holds nothing that it can cancel."""
+        """Return the handler of request 370, None if this plugin has nothing that it can cancel."""
         return None
 
     def waiting(self) -> PendingMessages | None:
-        """Return who finds and decides about messages that wait here now, None if none can."""
+        """Return the lookup and the decisions of pending messages, None if there are none."""
         return None
 
     @asynccontextmanager

@@ -81,7 +81,7 @@ class Broker:
         clock: the machine's, unless a test hands one in.
         plugins: the installed ones, unless named here.
         config_file: where `properties` came from; changes by request 25 are written there.
-        read_again: reads the configuration anew, for `reload`.
+        read_again: reads the configuration again, for `reload`.
     Attributes:
         settings: the configuration in force.
         failure: why the broker had to stop; empty while it runs or when it was asked to stop.

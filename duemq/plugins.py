@@ -208,7 +208,7 @@ class PluginSet:
         return [hook for _, hooks in self._ask("put_hooks") for hook in hooks]
 
     def dispatchers(self) -> list[Dispatcher]:
-        """Return who is called with every appended batch."""
+        """Return the callables for every appended batch."""
         return [dispatcher for _, some in self._ask("dispatchers") for dispatcher in some]
 
     def request_handlers(self, taken: Container[int]) -> dict[int, RequestHandler]:
@@ -289,7 +289,7 @@ class PluginSet:
         return offered[0][1] if offered else None
 
     def waiting(self) -> list[PendingMessages]:
-        """Return who holds messages that can be decided on now, those of a time before levels."""
+        """Return the owners of pending messages that can be decided now, timers before levels."""
         offered = [port for _, port in self._ask("waiting") if port is not None]
         return offered[::-1]  # hooks run levels first
 

@@ -164,7 +164,7 @@ PUT = np.dtype(
         ("due_delay_ms", "i8"),
         # numbers that the encoder writes behind the property text, -1: not
         ("out_ms", "i8"),  # TIMER_OUT_MS
-        ("due_ms", "i8"),  # DUEMQ_DUE_MS: the exact due time, where TIMER_* do not tell it
+        ("due_ms", "i8"),  # DUEMQ_DUE_MS: the exact due time, where TIMER_* do not contain it
         ("enqueue_ms", "i8"),  # TIMER_ENQUEUE_MS, left out where the text would be too long
         ("dequeue_ms", "i8"),  # TIMER_DEQUEUE_MS, the same
         # results

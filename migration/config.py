@@ -54,7 +54,7 @@ class MigrationConfig:
         "",
         "migrationLedgerUrl",
         "Ledger of migrations: `sqlite:////path/to/file` or `postgresql://user@host/database`; "
-        "empty: `duemq.ledger.sqlite` beside the store.",
+        "empty: `duemq.ledger.sqlite` in the store.",
         own=True,
     )
 

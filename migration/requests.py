@@ -22,7 +22,7 @@ from delivery.plugin import Request
 from message_store.errors import RequestError
 
 MIGRATE: Final = 9_015
-"""The request code, far above Apache's, beside those that cancel, move and compact."""
+"""The request code, far above Apache's, next to those that cancel, move and compact."""
 SYSTEM_ERROR: Final = 1
 MESSAGE_ILLEGAL: Final = 13
 ACTIONS: Final = ("plan", "start", "pause", "resume", "rollback", "verify", "status")

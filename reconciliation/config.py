@@ -71,7 +71,7 @@ class ReconcileConfig:
         "",
         "reconcileLedgerUrl",
         "Ledger of audits: `sqlite:////path/to/file` or `postgresql://user@host/database`; empty: "
-        "`duemq.ledger.sqlite` beside the store.",
+        "`duemq.ledger.sqlite` in the store.",
         live=True,
         own=True,
     )

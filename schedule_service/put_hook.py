@@ -1,9 +1,9 @@
 """Put hook: redirects messages with a delay level to the schedule topic.
 
-Columns do the work; only rows whose property text must change are touched one by one: a level
-above the highest (DELAY is rewritten), timer properties beside a level (the level wins), and what
-a broker added in an earlier life of the message, which consumers send along when they send it back.
-So a message is the same whether its level is migrated or not. Source:
+The hook works on columns. Single rows are rewritten only if their property text must change: a
+level above the highest (DELAY is rewritten), timer properties together with a level (the level
+applies), and properties that a broker added before the message was consumed and sent back. A
+message is therefore the same whether or not its level is migrated. Source:
 HookUtils.handleScheduleMessage.
 """
 

@@ -27,17 +27,18 @@ BANNED_FILES = {
 }
 """File names that are adjectives, images or another word for a glossary term (style, Language)."""
 WORDS = {
-    "wish": 0, "scribe": 0, "desk": 0, "rehearse": 0, "odd": 0, "giveback": 17, "handing": 0,
+    "wish": 0, "told": 15, "anew": 0, "beside": 0, "scribe": 0, "desk": 0, "rehearse": 0,
+    "odd": 0, "giveback": 9, "handing": 0, "intake": 0, "trip": 0, "books": 0,
     "nobody": 0, "somebody": 0, "everybody": 0, "whoever": 0, "wherever": 0,
 }  # fmt: skip
 """Banned words and how often the product's Python files may still have them.
 
 `giveback` is the name of a record type on the disk.
 """
-ANY_MAX = 538
+ANY_MAX = 514
 CYCLES_MAX = 0
 KERNEL_ARGUMENTS_MAX = 8
-WIDE_KERNELS_MAX = 2
+WIDE_KERNELS_MAX = 1
 FILES_OF_A_FOLDER_MAX = 26
 
 

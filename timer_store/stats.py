@@ -147,7 +147,7 @@ class TimerStats:
 
 @dataclass(frozen=True, slots=True)
 class TimerFigures:
-    """What `TimerCollector` shows beside the counters.
+    """What `TimerCollector` shows in addition to the counters.
 
     Attributes:
         pending: pending timers, by real topic.

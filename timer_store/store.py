@@ -36,7 +36,7 @@ def _no_progress(what: str, done: int, whole: int) -> None:
 
 
 class TimerStore:
-    """Pending timers in `<root>/timerlog` and `<root>/timerwheel` beside a message store.
+    """Pending timers in `<root>/timerlog` and `<root>/timerwheel` of a message store.
 
     Args:
         store: An open `MessageStore`; its topic table has the timer topic.

@@ -41,7 +41,7 @@ def warm_timers() -> None:
         clock = FakeClock()
         for number in range(3):
             _use(Path(directory), clock, crash=number > 0)
-            if number == 1:  # the wheel is linked anew
+            if number == 1:  # the wheel is linked again
                 (Path(directory) / "timerwheel").unlink()
 
 

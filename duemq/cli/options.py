@@ -64,7 +64,7 @@ LedgerUrl = Annotated[
     typer.Option(
         "--ledger",
         metavar="URL",
-        help="Ledger that records the audit; default: beside the store; none: no record.",
+        help="Ledger that records the audit; default: in the store; none: no record.",
     ),
 ]
 To = Annotated[str, typer.Option("--to", metavar="TIME", help="Only due before this time.")]

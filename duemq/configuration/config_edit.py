@@ -1,10 +1,10 @@
 """Edits of a configuration file that keep comments, order, owner and mode.
 
-prepare   the new text beside the file, on the disk
+prepare   the new text in a second file, synced
    |      (the running broker takes the change)
 commit    the new text in the file's place              discard   the new text is removed
 
-Source: Configuration.persist (which writes the file anew)
+Source: Configuration.persist (which rewrites the file)
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class FileEdit:
 
     @classmethod
     def prepare(cls, path: Path, changes: Mapping[str, str]) -> FileEdit:
-        """Write the new text beside the file.
+        """Write the new text to a second file.
 
         Raises:
-            OSError: The file cannot be read, or none can be written beside it.
+            OSError: The file cannot be read, or the second file cannot be written.
             ConfigError: The file would be too long to be read again.
         """
         path = path.resolve()  # a link stays a link

@@ -1,8 +1,9 @@
 """Keys that a network request may change: those declared with `wire=True`.
 
 A request is not authenticated. A key that names a path, an address, a command or a class would let
-anybody who reaches the port write files, redirect the broker or run programs with its rights, so a
-key is closed unless its declaration opens it. The file on the broker's machine takes every key.
+every machine that reaches the port write files, redirect the broker or run programs with its
+rights, so a key is closed unless its declaration opens it. The file on the broker's machine may
+contain every key.
 """
 
 from __future__ import annotations

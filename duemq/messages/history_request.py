@@ -152,7 +152,7 @@ class HistoryProcessor:
                 await found.search(topics.name(index), keys)
 
     async def _add_facts(self, seen: Sequence[Seen]) -> None:
-        """Set what is known of held records and half messages beside their bytes."""
+        """Set what is known of pending records and half messages in addition to their bytes."""
         held = [one for one in seen if one.record.topic in HELD_TOPICS]
         offsets = np.array([one.at for one in held], np.int64)
         for port in self._ports():

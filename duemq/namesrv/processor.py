@@ -206,7 +206,7 @@ class NamesrvProcessor:
         return Response()
 
     async def query_version(self, request: Request) -> Response:
-        """Answer whether a broker's topics changed since it registered; if not, it lives."""
+        """Return whether a broker's topics changed; if not, note a heartbeat."""
         key = _live_key(request)
         known = self._table.version_of(key)
         try:
@@ -222,7 +222,7 @@ class NamesrvProcessor:
         )
 
     async def heartbeat(self, request: Request) -> Response:
-        """Note that a broker lives."""
+        """Note a heartbeat of a broker."""
         if self._may_register(request):
             self._table.heard(_live_key(request), self._clock.now_ms())
         return Response()

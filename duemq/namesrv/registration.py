@@ -197,7 +197,7 @@ class Link:
             self._patience.reschedule(asyncio.get_running_loop().time())
 
     async def push(self, topics: Iterable[TopicConfig]) -> None:
-        """Tell of changed topics; return when it is answered, at the latest after 2 s.
+        """Report changed topics; return when the report is answered, at the latest after 2 s.
 
         A name server that is not registered with is left to `run`.
         """
@@ -355,7 +355,7 @@ class Registrar:
         return link
 
     async def changed(self, topics: Sequence[TopicConfig]) -> None:
-        """Tell every name server of topics that were created or changed. A `TopicListener`.
+        """Report created and changed topics to every name server. A `TopicListener`.
 
         Returns when all that can be reached know, at the latest after 2 s.
         """

@@ -58,10 +58,10 @@ class Registration:
 
     Attributes:
         topics: all its topics, or only those that changed.
-        channel: the connection it came by; None: the broker lives in our own process.
+        channel: the connection it came by; None: the broker runs in this process.
         expires_after_ms: silence after which it is dropped; None: never.
         acting_master: `enableActingMaster`; None: a broker before 5.0.
-        local: the broker lives in our own process; no registration of the network replaces it.
+        local: the broker runs in this process; no registration of the network replaces it.
     """
 
     cluster: str
@@ -226,7 +226,7 @@ class RouteTable:
         return Registered(live.ha_address, master)
 
     def heard(self, key: LiveKey, now_ms: int) -> bool:
-        """Note that a broker lives; return whether it is known."""
+        """Note a heartbeat of a broker; return whether it is known."""
         live = self._live.get(key)
         if live is not None:
             live.last_ms = now_ms
@@ -389,7 +389,7 @@ class RouteTable:
         return sorted(name for name in self._brokers if self._cluster_of(name) == cluster)
 
     def an_address(self) -> str:
-        """Return the address of some broker, the same while it lives; empty if there is none."""
+        """Return the address of a broker, the same while it is registered; empty if none is."""
         for name in sorted(self._brokers):
             addresses = self._brokers[name].addresses
             return addresses[min(addresses)]

@@ -56,7 +56,7 @@ class RemotingClient:
         await self.close()
 
     async def connect(self) -> Connection:
-        """Return the connection, opened anew if it was lost.
+        """Return the connection, reopened if it was lost.
 
         Raises:
             OSError: If the server cannot be reached (TimeoutError after 3 s).

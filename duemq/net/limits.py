@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from duemq.net.codec import FRAME_BYTES_MAX
 from duemq.net.memory_budget import LIMIT_BYTES
 
-RECORD_REST_BYTES = 128 << 10  # of a message in an answer beside its body: properties, topic, heads
+RECORD_REST_BYTES = (
+    128 << 10
+)  # of a message in an answer, without its body: properties, topic, heads
 
 
 def body_bytes_max(configured: int) -> int:

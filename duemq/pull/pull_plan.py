@@ -31,7 +31,7 @@ UNITS_LOOKED_AT_MAX = 800  # maxFilterMessageSize / 20
 
 @dataclass(frozen=True, slots=True)
 class PullLimits:
-    """How much one pull may carry. Bytes and messages, by where the messages lie."""
+    """Maximum bytes and messages of one pull, by where the messages are stored."""
 
     memory_bytes: int = 262_144  # maxTransferBytesOnMessageInMemory
     memory_count: int = 32  # maxTransferCountOnMessageInMemory
@@ -175,7 +175,7 @@ def choose(
 def _count_within(
     units: npt.NDArray[Any], request: PullRequest, limits: PullLimits, log_max: int
 ) -> int:
-    """Return how many of these units one answer may carry: at least one."""
+    """Return how many of these units one answer may contain: at least one."""
     if log_max - int(units["phys_offset"].min()) <= limits.memory_span_bytes:
         count = min(units.size, request.count_max, limits.memory_count)
         size = int(units["size"][:count].sum())

@@ -113,7 +113,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 class Saved(ABC):
-    """A table that lives in memory and is written to a configuration file when it has changed.
+    """A table in memory that is written to a configuration file when it has changed.
 
     Subclasses set `_dirty` at each change and return the content of the file.
     """

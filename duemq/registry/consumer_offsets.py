@@ -6,7 +6,7 @@ The file never passes the durable log: it is written once the log is on the disk
 ended when the offsets were taken. At a start an offset after its queue's end is set to that end,
 for messages stored later get the offsets between the two and must be given. Apache does neither.
 
-A server-side reset waits here beside the progress until the consumer's next pull takes it over:
+A server-side reset is kept here until the consumer's next pull takes it over:
 until then queries answer it and the consumer's own commits are ignored (their callers see to that).
 Progress of pulls and pending resets live in memory only. Source: ConsumerOffsetManager
 """

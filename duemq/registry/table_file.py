@@ -1,4 +1,4 @@
-"""A table of rows kept as one JSON file of Apache's, and its latest changes in a file beside it.
+"""A table of rows kept as one JSON file of Apache's, and its latest changes in a second file.
 
     topics.json            every row as of one version; written whole, seldom
     topics.json.changes    one line for each change since: CRC, version before, version after, rows
@@ -181,7 +181,7 @@ class TableFile:
         self.changes_path.unlink(missing_ok=True)
 
     def _texts_of(self, table: Mapping[str, Row]) -> dict[str, Written]:
-        """Return the rows as text; those that are as they were are not made anew."""
+        """Return the rows as text; unchanged ones are not encoded again."""
         known, self._texts = self._texts, {}
         for name, row in table.items():
             was, text = known.get(name, (None, None))

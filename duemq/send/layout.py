@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-# What a send needs for its answer, one row beside each PUT row; native byte order.
+# What a send needs for its answer, one row per PUT row; native byte order.
 WIRE = np.dtype(
     [
         ("opaque", "i4"),

@@ -125,7 +125,7 @@ class HalfMessages:
     _ops: deque[tuple[int, int]] = field(default_factory=deque)  # op offset, highest half offset
 
     def take_op(self, op_offset: int, half_offsets: Iterable[int]) -> None:
-        """Fold one op record, in the order of its queue; one seen before does nothing."""
+        """Apply one op record, in the order of its queue; a repeated one changes nothing."""
         if op_offset < self.op_read:
             return
         named = [offset for offset in half_offsets if offset >= self.half_next]

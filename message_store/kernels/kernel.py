@@ -36,14 +36,14 @@ class ByContent(_CacheLocator):
         return self._digest
 
     def get_disambiguator(self) -> str:
-        """Return what tells functions of one name apart."""
+        """Return a text that differs between functions of one name."""
         return str(self._line)
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Self | None:
         """Return the place of a function; None: not one of ours, or the folder cannot be made.
 
-        Numba then keeps the code beside the source.
+        Numba then stores the code next to the source.
         """
         path = Path(py_file).resolve()
         if not path.is_relative_to(TOP):

@@ -1,7 +1,7 @@
 """Identity of a store: decides whether a plan or a ledger belongs to it.
 
 Made once, by chance, and kept in `config/duemq.store.json` (with `.bak`). A copy of the directory
-has the same name: it holds the same messages, and its ledger tells the truth about it, too.
+has the same name: it contains the same messages, and its ledger describes it as well.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An open ledger: schema upgraded, owner checked, one transaction per write. Every call blocks.
 
-A connection lives as long as a transaction, so the next call notices a file or a server that has
+A connection is kept for one transaction, so the next call notices a file or a server that has
 gone away.
 """
 

@@ -1,9 +1,9 @@
 """Worker that writes a ledger: in the calling thread, or in a process of its own.
 
 SQLAlchemy and Alembic take seconds to load and milliseconds per statement, all of it with the
-interpreter's lock: an event loop beside them would deliver late. So a broker writes through a
-child process. A call is a pair (method, arguments); the answer is None or the error. The child
-ends with its parent, and is started again when it is needed after it was killed.
+interpreter's lock: an event loop in the same process would deliver late. A broker therefore
+writes through a child process. A call is a pair (method, arguments); the answer is None or the
+error. The child ends with its parent, and is restarted on demand after a kill.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class LedgerWorker:
 
 
 class LedgerProcess:
-    """Worker in a process of its own, which lives from the first `open` to `end`."""
+    """Worker in a separate process, which runs from the first `open` to `end`."""
 
     def __init__(self, place: LedgerPlace) -> None:
         self.place = place
@@ -157,7 +157,7 @@ class LedgerProcess:
 
 def serve() -> None:
     """Execute the calls that come through the pipe until it closes. Runs in the child."""
-    # The thread that started this process lives as long as its writer: if its process is killed,
+    # The thread that started this process runs as long as its writer: if its process is killed,
     # the kernel kills this one at once, also in the middle of a statement.
     with suppress(AttributeError, OSError):  # another system
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

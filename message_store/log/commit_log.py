@@ -97,7 +97,7 @@ class LogFile:
         return os.fstat(self.fd).st_mtime
 
     def close(self) -> None:
-        """Close the descriptor; the mapping lives as long as a view of it."""
+        """Close the descriptor; the mapping stays as long as a view of it."""
         self.pages.forget_file()
         os.close(self.fd)
 

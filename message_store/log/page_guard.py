@@ -275,5 +275,5 @@ class GuardedMap:
         self.map.close()
 
     def forget_file(self) -> None:
-        """Note that the descriptor is closed; the mapping lives as long as a view of it."""
+        """Note that the descriptor is closed; the mapping stays as long as a view of it."""
         self._mapping.fd = -1

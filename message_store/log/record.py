@@ -184,7 +184,7 @@ def encode_record(
 
 
 def encode_again(record: Record) -> bytes:
-    """Return the bytes of `record`; its size, magic and body CRC are computed anew."""
+    """Return the bytes of `record`; its size, magic and body CRC are recomputed."""
     return encode_record(**{name: getattr(record, name) for name in ENCODED_FIELDS})
 
 

@@ -35,7 +35,7 @@ class Checkpoint:
         try:
             data = path.read_bytes() if path.exists() else b""
         except OSError as error:
-            logger.warning("%s cannot be read and is made anew: %s", path, error.strerror)
+            logger.warning("%s cannot be read and is rebuilt: %s", path, error.strerror)
             path.unlink(missing_ok=True)
             data = b""
         return cls(path, TIMES.unpack_from(data.ljust(CHECKPOINT_BYTES, b"\0")))
@@ -216,4 +216,4 @@ def _readable(path: Path, fd: int) -> None:
     except OSError as error:
         os.pwrite(fd, bytes(_FILE_BYTES), 0)
         os.pread(fd, _FILE_BYTES, 0)
-        logger.warning("%s could not be read and is made anew: %s", path, error.strerror)
+        logger.warning("%s could not be read and is rebuilt: %s", path, error.strerror)

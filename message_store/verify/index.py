@@ -191,7 +191,7 @@ def _check_chains(piece: IndexPiece, after: IndexPiece | None, report: Report) -
         first = int(unlinked[0])
         text = (
             f"{unlinked.size} items, the first is item {first}, cannot be found from their slots: "
-            f"remove the index directory, DueMQ makes it anew"
+            f"remove the index directory, DueMQ rebuilds it"
         )
         at = piece.item_pos(first)
         report.add("error", "index-chain", piece.path, at, text, count=int(unlinked.size))
@@ -301,7 +301,7 @@ class _Keys:
         text = (
             f"{count} keys of records at log offsets {first} to {last} are not in the index: "
             f"queries by key miss them (Apache leaves such holes after a crash). Remove the "
-            f"index directory: DueMQ makes it anew from the log"
+            f"index directory: DueMQ rebuilds it from the log"
         )
         self.report.add("warning", "key-missing", piece.path, first - piece.base, text, count=count)
 

@@ -191,7 +191,7 @@ def stretches(points: Sequence[Point]) -> list[list[tuple[int, float]]]:
 
 
 def _hits(series: Sequence[Series], across: Scale, shown: Callable[[float], str]) -> list[str]:
-    """Return a column for each moment that tells its values when pointed at."""
+    """Return a column for each time that shows its values at the pointer."""
     told: dict[int, list[str]] = {}
     for line in series:
         for at, value in line.points:

@@ -18,7 +18,7 @@ from migration.ledger.records import EventRecord, LevelRecord, Run, SampleRecord
 from migration.ownership.states import State
 
 STEP_KINDS: Final = frozenset({"handover", "giveback"})
-"""Events that come by the hundred; they are folded away."""
+"""Frequent events; the page merges them."""
 NOTHING: Final = "–"
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")

@@ -78,7 +78,7 @@ class LedgerProjection:
         )
 
     def _event(self, key: tuple[str, int], entry: JournalEntry) -> EventRecord:
-        """Return the event that tells of a mark: one of its own, or that of steps before it."""
+        """Return the event of an ownership record: a new one, or that of earlier steps."""
         steps = self._steps.pop(key, None)
         if steps is not None and steps.take(entry):
             self._steps[key] = steps
@@ -165,7 +165,7 @@ def mode_of(migration_id: str) -> str:
 
 
 def event_of(entry: JournalEntry) -> EventRecord:
-    """Return what a mark tells, in words."""
+    """Describe an ownership record in words."""
     record = entry.record
     kind, who, text = _words(record)
     return EventRecord(

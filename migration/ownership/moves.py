@@ -39,7 +39,7 @@ class Migrations:
     """All levels of one store. Belongs to the event loop's thread.
 
     Args:
-        tell: takes what changed in the ledger.
+        tell: called with changed ledger records.
     Attributes:
         waits: why nothing moved in a level's last step though something is there, by level.
     """
@@ -218,7 +218,7 @@ class Migrations:
             self._tell(*self.ledger.take(entry))
 
     async def write(self) -> None:
-        """Write the fold down in a thread, if the log has it on the disk.
+        """Write the projection in a thread, if the log is synced that far.
 
         Raises:
             OSError: The disk refused it; the old file stands.
@@ -266,7 +266,7 @@ class Migrations:
 
 
 def _before(written: JournalProjection) -> Snapshot:
-    """Return what a ledger is told of marks that retention removed."""
+    """Return the ledger's records for ownership records that retention removed."""
     known = [level for level in written.levels.values() if level.state]
     runs = {level.migration: level.changed_ms for level in known}
     return Snapshot(
@@ -285,5 +285,5 @@ def _before(written: JournalProjection) -> Snapshot:
 
 
 def records_of(migrations: Migrations) -> list[Record]:
-    """Return what a ledger is told of all levels."""
+    """Return the ledger's records of all levels."""
     return migrations.ledger.snapshot().records()

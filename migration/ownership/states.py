@@ -90,7 +90,7 @@ class IllegalMove(UsageError):
 
 
 def is_legal(before: State, after: State) -> bool:
-    """Tell whether some event leads from one state to the other."""
+    """Return whether some event leads from one state to the other."""
     return any(a == before and b == after for (a, _), b in MOVES.items())
 
 
@@ -100,7 +100,7 @@ class LevelState:
 
     Attributes:
         paused: no steps are taken until it is resumed.
-        cause: why it is paused: who asked for it, or what stopped it; "" when it is not.
+        cause: why it is paused: the operator, or the condition that stopped it; "" when it is not.
     """
 
     level: int

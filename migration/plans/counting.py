@@ -115,7 +115,7 @@ class Count:
                     yield int(units.size)
 
     def _read(self, counted: Counted, first: int, end: int) -> None:
-        """Count what the records themselves tell."""
+        """Count the properties of the records themselves."""
         records = self.owners.timers.transfers.records
         before = records.fixed
         rows, _ = records.read(counted.level, first, end, {})

@@ -130,7 +130,7 @@ def migrate_offline(
 
     Args:
         now_ms: the time now.
-        shown: told (level, moved, left) on the way.
+        shown: called with (level, moved, left) during the work.
 
     Raises:
         UsageError: It is no store, or a level does not exist.

@@ -2,7 +2,7 @@
 
     turn:  window open? --> throttle: how many, when --> one step of one level, levels in turn
     every 100 ms           lateness of all deliveries since --> throttle
-    every 5 s, at work     a sample for the ledger; the fold of the marks is written down
+    every 5 s, at work     a sample for the ledger; the projection of the ownership journal is saved
 
 A level in VERIFYING is counted in pieces between other work; nothing of it moves meanwhile. What a
 step waits for (a store that takes no writes, a checkpoint) is shown and tried again; only sides
@@ -307,11 +307,11 @@ class MigrationService:
         yield from sorted({journal[level].migration for level in self.migrations.at_work})
 
     async def write(self) -> None:
-        """Write the fold of the marks down, if it changed."""
+        """Save the projection of the ownership journal if it changed."""
         try:
             await self.migrations.write()
         except OSError as error:
-            log.error("the fold of the migrations' marks cannot be written: %s", error)
+            log.error("the projection of the ownership journal cannot be written: %s", error)
 
 
 def difference(found: Verified) -> str:

@@ -1,6 +1,6 @@
 """Throttle of a migration: lateness first, rate second. Pure; times are arguments.
 
-Lateness. Every interval the throttle is told how late its deliveries were. Those of intervals
+Lateness. Every interval reports the lateness of its deliveries to the throttle. Those of intervals
 without a step say how late deliveries are by themselves; while something is delivered there is one
 every LISTEN_EVERY_MS, for LISTEN_MS no step is taken. The target is what an operator set, or less:
 `factor` times what deliveries are late by themselves. Both are p99s of many intervals together: at
@@ -20,7 +20,7 @@ altogether: after the longest pause a step goes on, for what is late for another
 hold it for ever.
 
 While something is delivered a step takes at most BATCH_BUSY: about a ms, which few notice; and at
-least PAUSE_BUSY_MS pass behind it: who never sleeps comes last when processors are handed out. Each
+least PAUSE_BUSY_MS pass behind it: a process that never sleeps is scheduled last. Each
 kind of work begins with PAUSE_FIRST_MS: a broker that is mostly busy is overloaded by a little.
 Where nothing was delivered for IDLE_INTERVALS, steps delay no delivery: they grow by IDLE_GROWTH at
 a time, to the largest.

@@ -63,7 +63,7 @@ class Opening:
     close_minute: int
 
     def shows(self, day: int, minute: int) -> bool:
-        """Tell whether a time of a weekday is in it."""
+        """Return whether a time of a weekday is in it."""
         if self.open_minute < self.close_minute:
             return day in self.days and self.open_minute <= minute < self.close_minute
         if minute >= self.open_minute:
@@ -84,7 +84,7 @@ class Window:
     openings: tuple[Opening, ...]
 
     def is_open(self, now_ms: int) -> bool:
-        """Tell whether work is allowed at a moment."""
+        """Return whether work is allowed at a moment."""
         wall = _moment(now_ms, self.zone)
         minute = wall.hour * 60 + wall.minute
         return any(opening.shows(wall.weekday(), minute) for opening in self.openings)
@@ -105,7 +105,7 @@ class Window:
             for minute in (opening.open_minute, opening.close_minute):
                 wall = midnight + timedelta(minutes=minute)
                 yield _ms(wall)
-                yield _ms(wall.replace(fold=1))  # a time that comes twice
+                yield _ms(wall.replace(fold=1))  # a repeated time
         first_ms, end_ms = _ms(midnight), _ms(midnight + timedelta(days=1))
         if self._offset(first_ms) != self._offset(end_ms):
             yield self._jump_ms(first_ms, end_ms)

@@ -85,7 +85,7 @@ class ClockSteps:
                 self._note(at)
 
     def _is_corroborated(self, at: int) -> bool:
-        """Tell whether records other than the two at a step show the same clocks."""
+        """Return whether records other than the two at a step show the same clocks."""
         times = self._times
         before = times[max(at + 1 - BEFORE, 0) : at + 1]
         after = times[at + 1 : at + 1 + WITNESSES]

@@ -7,7 +7,7 @@
     config/*.json         JSON, or a backup that is
 
 What is damaged is a finding with its file and place. Behind the checkpoint nothing is looked at,
-and what a kill leaves is no damage: files without a byte, a wheel that was being made anew.
+and what a kill leaves is no damage: files without a byte, a wheel that was being rebuilt.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def plan_looks(
 
 
 def _none_pending(root: Root) -> bool:
-    """Tell whether our broker counted no timers: its log may have been created anew, empty."""
+    """Return whether our broker counted no timers: its log may have been created again, empty."""
     try:
         saved = read_json(root, TIMER_FILE)
         return "byTopic" in saved and not sum(saved["byTopic"].values())
@@ -221,7 +221,7 @@ def _index(look: Look, data: Bytes) -> Iterator[Place]:
     header = np.frombuffer(data[: INDEX_HEADER.itemsize], INDEX_HEADER)[0]
     slots, count = find_shape(data, header), int(header["index_count"])
     if count < 1 or slots is None:
-        yield 0, data.size, "its header does not fit its items; a broker makes the index anew"
+        yield 0, data.size, "its header does not fit its items; a broker rebuilds the index"
         return
     start = INDEX_HEADER.itemsize + slots * 4 + INDEX_ITEM.itemsize  # item 0 is not used
     block = data[start : start + (count - 1) * INDEX_ITEM.itemsize]

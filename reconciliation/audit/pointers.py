@@ -61,7 +61,7 @@ class Pending:
 
 
 def is_orderly(root: Root) -> bool:
-    """Tell whether the broker that used a store last was stopped in order."""
+    """Return whether the broker that used a store last was stopped in order."""
     return "abort" not in {entry.name for entry in root.files("")}
 
 

@@ -9,7 +9,7 @@ these. `read_reach` returns the log offset up to which the queues of a store are
     abort, checkpoint    Apache's: the whole log after an orderly stop, else what was stored some
                          seconds before the newest message that its queues had
 
-A topic that was deleted has no queues, and one that was made anew has numbers from 0 on again:
+A topic that was deleted has no queues, and a rebuilt one is numbered from 0 again:
 earlier deliveries need not be reachable.
 """
 
@@ -81,12 +81,12 @@ class Reached:
         if self._is_excused(topic):
             return np.ones_like(found)
         first = units.first_unit(queue_id)
-        if first is not None:  # made anew: earlier numbers lie further on in the log
+        if first is not None:  # rebuilt: earlier numbers are later in the log
             found |= (numbers >= first[0]) & (offsets < first[1])
         return found
 
     def _is_excused(self, topic: str) -> bool:
-        """Tell whether a topic was deleted, or has queues of another kind."""
+        """Return whether a topic was deleted, or has queues of another kind."""
         return (self._kept is not None and topic not in self._kept) or topic in self._in_batches
 
     @cached_property

@@ -67,7 +67,7 @@ PLACES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})
 TOUCHING: Final = frozenset({*range(RARE, Role.GAP), Role.UNIT, Role.GONE}) - {Role.TOPIC}
 """Roles of records that make the audit judge a message by its complete history."""
 BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold
-NAMES_MAX: Final = 8  # topics that are told apart without a join
+NAMES_MAX: Final = 8  # topics that are distinguished without a join
 MS_MAX: Final = 10**18
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
 """Returns some columns of `messages` of some roles."""

@@ -1,6 +1,6 @@
 """Records of audits in the ledger: one per run, with its counts by verdict.
 
-The ledger lies beside the store if the store has an identity, that is if a broker of ours has run
+The ledger is in the store if the store has an identity, that is if DueMQ has run
 on it: nothing is written into a store of Apache's. An audit of several stores is recorded where a
 URL says so.
 """

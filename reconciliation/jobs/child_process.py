@@ -142,5 +142,5 @@ def result_of(code: int, output: bytes, errors: bytes) -> Result:
         return Result(exit_code=int(answer["exit_code"]), **known)
     except (IndexError, ValueError, LookupError, TypeError):
         text = errors.decode("utf-8", "replace").strip()[-ERROR_CHARS_MAX:]
-        why = f"it ended with code {code} and told nothing: {text or 'no words at all'}"
+        why = f"it ended with code {code} without a result: {text or 'no output'}"
         return Result(exit_code=COULD_NOT_RUN, why=why)

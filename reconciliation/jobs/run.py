@@ -88,7 +88,7 @@ def check_stores(stores: Sequence[str]) -> None:
 
 
 def _is_store(path: Path) -> bool:
-    """Tell whether a directory has a log, or queues."""
+    """Return whether a directory has a log, or queues."""
     from reconciliation.scan.files import Root
 
     root = Root(str(path))
@@ -251,5 +251,5 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_sparks(error: BaseException) -> bool:
-    """Tell whether Spark raised it, or the way to it."""
+    """Return whether Spark raised it, or the way to it."""
     return type(error).__module__.startswith(("pyspark", "py4j"))

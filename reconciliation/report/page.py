@@ -26,12 +26,12 @@ TIMES: Final = frozenset(
 NO_NUMBERS: Final = TIMES | {"level"}
 WORDS: Final = frozenset({"why", "note", "store", "file"})
 GOOD: Final = frozenset({"ok", "moved"})  # pending and cancelled messages are no success yet
-LIKE_MAX: Final = 3  # rows that agree and are shown; the others are folded away
+LIKE_MAX: Final = 3  # rows that agree and are shown; the others are merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """Rows of the jobs that a report shows beside the summary, in order."""
+    """Rows of the jobs that a report shows below the summary, in order."""
 
     totals: Rows = ()
     lateness: Rows = ()
@@ -160,7 +160,7 @@ def _title_of(name: str) -> str:
 
 
 def _is_number(name: str, rows: Rows) -> bool:
-    """Tell whether the heading of a column stands right, above numbers."""
+    """Return whether the heading of a column stands right, above numbers."""
     values = (row.get(name) for row in rows[:ROWS_MAX])
     return name == "messages" or any(_kind_of(name, value) == "number" for value in values)
 

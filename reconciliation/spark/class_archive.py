@@ -5,7 +5,7 @@
     later audits <----- a file ----' below the user's cache, for one Java and one pyspark
 
 Java itself refuses an archive of another Java or of other jars, or whose bytes have changed, and
-goes on without; one that is cut would end it, so its name tells its size. The variable
+goes on without; one that is cut would end it, so its name contains its size. The variable
 DUEMQ_CLASS_ARCHIVE names another folder; `off`: none is made or used.
 """
 

@@ -61,7 +61,7 @@ class Ledger:
             self.levels[body] = level
 
     def came(self, server: Server, bodies: Sequence[str] = ()) -> bool:
-        """Tell whether these bodies can be pulled; default: everything that was sent."""
+        """Return whether these bodies can be pulled; default: everything that was sent."""
         wanted = set(bodies or self.levels)
         return wanted <= {record.body.decode() for record in pull_topic(server)}
 

@@ -24,7 +24,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def listening(port: int) -> bool:
-    """Tell whether a connection to `port` on loopback is accepted."""
+    """Return whether a connection to `port` on loopback is accepted."""
     try:
         with socket.create_connection((LOOPBACK, port), timeout=1):
             return True

@@ -51,7 +51,7 @@ def ask(port: int, code: int, fields: dict[str, str], body: bytes = b"") -> Answ
 
 
 def has_route(namesrv_port: int, topic: str) -> bool:
-    """Tell whether the name server knows a broker for `topic`."""
+    """Return whether the name server knows a broker for `topic`."""
     try:
         return ask(namesrv_port, GET_ROUTE, {"topic": topic}).code == SUCCESS
     except OSError:

@@ -26,7 +26,7 @@ def need_commands(*names: str) -> None:
 
 
 def in_ci() -> bool:
-    """Tell whether we run where everything must be present."""
+    """Return whether we run where everything must be present."""
     return os.environ.get("CI") == "true" or os.environ.get("DUEMQ_CI") == "1"
 
 

@@ -85,7 +85,7 @@ class Server(ABC):
         )
 
     def ready(self) -> bool:
-        """Tell whether the broker listens and the name server has its route."""
+        """Return whether the broker listens and the name server has its route."""
         return listening(self.broker_port) and has_route(self.namesrv_port, TEMPLATE_TOPIC)
 
     def kill(self) -> None:

@@ -112,7 +112,7 @@ def restore(
     faults += units.check(position.read_ms)
     if faults or not adds_up(state):
         notice(
-            f"the timer wheel is linked anew from the timer log: "
+            f"the timer wheel is rebuilt from the timer log: "
             f"{faults[0] if faults else 'its slots do not hold what the checkpoint counts'}"
         )
         linked = units.relink(

@@ -119,7 +119,7 @@ class Saved(NamedTuple):
     previous: Check
 
     def belongs(self, check: Check | None, *, backup: bool = False) -> bool:
-        """Return whether a timercheck stands beside this file, not one that Apache wrote since.
+        """Return whether the timercheck belongs to this file, and was not written by Apache since.
 
         None, a timercheck without content, contradicts nothing. Where the file itself is lost
         and this is its backup, timercheck may be one instant younger.
@@ -240,7 +240,7 @@ class SnapshotFiles:
         Raises:
             OSError: The disk refused it; what was written before still holds.
         """
-        before = self.check or Check()  # what the file beside says until it is replaced
+        before = self.check or Check()  # the values of the other file until it is replaced
         if snapshot.check[:4] == before[:4]:
             snapshot = replace(snapshot, counter=before.counter, version_ms=before.version_ms)
         else:

@@ -10,7 +10,7 @@ A copy is one append that settles the old timer and adds the new one, so a crash
 both are never delivered. What cannot be copied, damaged or too long, stays where it is,
 and is reported. Pieces are small and lie apart in time, and none is done while a timer is due.
 
-The timer log needs no such thing: a unit lives for one roll window at most, then it is rolled.
+The timer log needs no such thing: a unit is rolled within one roll window.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Compaction:
             [survey.file(base) for base in range(first, end, state.store.log.file_bytes)],
             enough=wanted.bytes - self._free_bytes,
             percent=state.config.compact_percent,
-            room=state.store.retention.room // 2,  # the other half is left to those who send
+            room=state.store.retention.room // 2,  # the other half is left to producers
         )
         return replace(plan, waits=Waits.OTHERS, why=why) if why and not plan.waits else plan
 

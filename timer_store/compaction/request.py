@@ -1,10 +1,10 @@
 """Compaction request (9014): the plan, and the order to run it.
 
     body      JSON: {"dry_run": true}; empty: do it
-    answer    0 + JSON: the plan; `started`: it is carried out, `timer_store.summary` says how far
+    answer    0 + JSON: the plan; `started`: it runs, `timer_store.summary` shows its progress
 
 All files that have expired are considered, whatever the disk has left; they go as soon as a
-checkpoint has the copies, at any hour. The code lies far above Apache's, beside those that cancel
+checkpoint has the copies, at any hour. The code lies far above Apache's, next to those that cancel
 and move.
 """
 

@@ -73,7 +73,7 @@ class DequeueService:
     def begin(self, now_ms: int) -> None:
         """Load the slot that was being delivered, whatever the clock says, and what is due.
 
-        What was put while the clock stood back waits there beside what is overdue.
+        Timers put while the clock was set back are there, with overdue ones.
         """
         self._rolled_ms = self._position.rolled_ms
         self._load(self._position.read_ms + 1, now_ms)

@@ -142,7 +142,7 @@ class TimerHook:
         if due_ms - now_ms > self._config.max_delay_ms:
             return f"it is due at {due_ms}, the max delay is {self._config.max_delay_ms}ms: {hint}"
         if "DUEMQ_DUE_MS" in properties and ("DELAY" in properties or "DELAy" in properties):
-            return f"a level beside DUEMQ_DUE_MS is the broker's own: {hint}"
+            return f"a level together with DUEMQ_DUE_MS is reserved for the broker: {hint}"
         name = properties.get("REAL_TOPIC", "")
         index = self._topics.find(name)
         closed = index >= 0 and bool(self._topics.arrays.topics[index]["closed"])

@@ -187,7 +187,7 @@ def mark(
 
 @kernel
 def is_dropped(data: Bytes, pos: int, end: int, kept: bool) -> bool:
-    """Return whether an entry is written anew, or does not hold for a copy.
+    """Return whether an entry is written again, or does not apply to a copy.
 
     Args:
         kept: the copy waits for the same time, so that what its client said of it stays.

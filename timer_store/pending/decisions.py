@@ -262,7 +262,7 @@ class Decisions:
         return int(done.size)
 
     def _fire(self, rows: Rows, places: Offsets, at: Offsets, decided: Decided) -> None:
-        """Carry timers to their topics before their time."""
+        """Deliver timers before their time."""
         if not at.size:
             return
         state = self._state

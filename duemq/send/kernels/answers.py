@@ -22,7 +22,7 @@ from message_store.kernels.kernel import kernel
 from message_store.layout import PROP_WAIT_FALSE, SYS_STORE_IPV6
 
 WAIT_ANY, WAIT_YES, WAIT_NO = range(3)
-VARIABLE_BYTES_MAX = 2048  # of one answer, beside its constant pieces
+VARIABLE_BYTES_MAX = 2048  # of one answer, without its constant parts
 UNIQ_BYTES_MAX = 255
 Offsets = npt.NDArray[np.int64]
 HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8).copy()

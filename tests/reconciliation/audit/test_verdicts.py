@@ -77,7 +77,7 @@ def test_a_store_that_hypothesis_makes_as_the_naive_audit(
 
 
 def plain_only(row: Row) -> bool:
-    """Tell whether a store with such records can be told of briefly."""
+    """Return whether a store with such records can be told of briefly."""
     lean = AuditTables([row], [], []).messages[0]
     return lean["role"] not in WHOLE
 

@@ -1,0 +1,197 @@
+"""Accounts of a broker: users and their ACLs, changed by requests 3001 to 3010.
+
+Changes build new values; a table that is handed out never changes. Remarks are those of Apache
+5.3.3's broker.
+
+Source: auth/authentication/manager/AuthenticationMetadataManagerImpl,
+auth/authorization/manager/AuthorizationMetadataManagerImpl of Apache 5.3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from duemq.auth.model import (
+    Acl,
+    Action,
+    Decision,
+    PolicyEntry,
+    PolicyType,
+    Resource,
+    User,
+    UserStatus,
+    UserType,
+    is_network,
+)
+
+USERS_MAX: Final = 10_000
+ENTRIES_MAX: Final = 10_000  # of one ACL
+NAME_CHARACTERS_MAX: Final = 255
+SUBJECT_PREFIX: Final = "User:"
+
+
+class AccountRefused(Exception):
+    """A change of accounts that is not possible; the text is the remark of the response."""
+
+
+class Accounts:
+    """Users by name, and the ACL of each.
+
+    Args:
+        users, acls: By user name.
+        changed: Called after each change.
+    """
+
+    def __init__(
+        self,
+        users: Mapping[str, User] | None = None,
+        acls: Mapping[str, Acl] | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._users, self._acls = dict(users or {}), dict(acls or {})
+        self._changed = changed
+
+    def user(self, name: str) -> User | None:
+        """Return a user, None if there is none with this name."""
+        return self._users.get(name)
+
+    def acl(self, name: str) -> Acl | None:
+        """Return the ACL of a user, None if it has none."""
+        return self._acls.get(name)
+
+    def users(self, part: str = "") -> list[User]:
+        """Return the users whose names contain `part`, by name."""
+        return [user for name, user in sorted(self._users.items()) if part in name]
+
+    def is_super(self, name: str) -> bool:
+        """Return whether a user has every permission."""
+        user = self._users.get(name)
+        return user is not None and user.type is UserType.SUPER
+
+    def create_user(self, user: User) -> None:
+        """Add a user.
+
+        Raises:
+            AccountRefused: The name or the password is blank or too long, or the user exists.
+        """
+        _check_name(user.name)
+        if not user.password.strip():
+            raise AccountRefused("password can not be blank")
+        if user.name in self._users:
+            raise AccountRefused("The user is existed")
+        if len(self._users) >= USERS_MAX:
+            raise AccountRefused(f"there are {USERS_MAX} users already; delete unused ones")
+        self._users[user.name] = user
+        self._changed()
+
+    def update_user(
+        self,
+        name: str,
+        password: str | None = None,
+        type: UserType | None = None,
+        status: UserStatus | None = None,
+    ) -> None:
+        """Change a user; None keeps a value.
+
+        Raises:
+            AccountRefused: There is no such user.
+        """
+        _check_name(name)
+        old = self._existing(name)
+        self._users[name] = replace(
+            old,
+            password=password if password and password.strip() else old.password,
+            type=type or old.type,
+            status=status or old.status,
+        )
+        self._changed()
+
+    def delete_user(self, name: str) -> None:
+        """Remove a user and its ACL; a name without a user is no error."""
+        _check_name(name)
+        self._users.pop(name, None)
+        self._acls.pop(name, None)
+        self._changed()
+
+    def merge_acl(self, name: str, policies: Mapping[PolicyType, Iterable[PolicyEntry]]) -> None:
+        """Add entries to the policies of a user; one for a known resource replaces the old entry.
+
+        Raises:
+            AccountRefused: There is no such user, or an entry is invalid.
+        """
+        if not policies:
+            raise AccountRefused("The policies is empty.")
+        given = {kind: tuple(entries) for kind, entries in policies.items()}
+        for entries in given.values():
+            _check_entries(entries)
+        if name not in self._users:
+            raise AccountRefused(f"The subject of {SUBJECT_PREFIX}{name} is not exist.")
+        old = self._acls.get(name, Acl())
+        acl = Acl(
+            _merged(old.custom, given.get(PolicyType.CUSTOM, ())),
+            _merged(old.default, given.get(PolicyType.DEFAULT, ())),
+        )
+        if len(acl.custom) + len(acl.default) > ENTRIES_MAX:
+            raise AccountRefused(f"an ACL has at most {ENTRIES_MAX} entries; use prefixes")
+        self._acls[name] = acl
+        self._changed()
+
+    def delete_acl(
+        self, name: str, resource: Resource | None = None, kind: PolicyType = PolicyType.CUSTOM
+    ) -> None:
+        """Remove the ACL of a user, or one entry of it.
+
+        Raises:
+            AccountRefused: The user, or its ACL, does not exist.
+        """
+        if name not in self._users:
+            raise AccountRefused("The subject is not exist.")
+        if (old := self._acls.get(name)) is None:
+            raise AccountRefused("The acl is not exist.")
+        custom, default = old.custom, old.default
+        if kind is PolicyType.CUSTOM:
+            custom = tuple(entry for entry in custom if entry.resource != resource)
+        else:
+            default = tuple(entry for entry in default if entry.resource != resource)
+        if resource is None or not (custom or default):
+            del self._acls[name]
+        else:
+            self._acls[name] = Acl(custom, default)
+        self._changed()
+
+    def _existing(self, name: str) -> User:
+        if (user := self._users.get(name)) is None:
+            raise AccountRefused("The user is not exist")
+        return user
+
+
+def _check_name(name: str) -> None:
+    if not name.strip():
+        raise AccountRefused("username can not be blank")
+    if len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
+        raise AccountRefused(f"a username has at most {NAME_CHARACTERS_MAX} printable characters")
+
+
+def _check_entries(entries: tuple[PolicyEntry, ...]) -> None:
+    if not entries:
+        raise AccountRefused("The policy entries is empty.")
+    for entry in entries:
+        if not entry.actions:
+            raise AccountRefused("The actions is empty.")
+        if Action.ANY in entry.actions:
+            raise AccountRefused("The actions can not be Any.")
+        for network in entry.networks:
+            if not network.strip():
+                raise AccountRefused("The source ip is empty.")
+            if not is_network(network):
+                raise AccountRefused("The source ip is invalid.")
+        assert isinstance(entry.decision, Decision)
+
+
+def _merged(old: tuple[PolicyEntry, ...], new: tuple[PolicyEntry, ...]) -> tuple[PolicyEntry, ...]:
+    """Return the old entries, each replaced where it was by a new one for its resource."""
+    entries = {entry.resource: entry for entry in old}
+    entries.update({entry.resource: entry for entry in new})
+    return tuple(entries.values())

@@ -1,0 +1,268 @@
+"""Users, resources and policies, as RocketMQ 5.3.3 names them.
+
+A user has an ACL: at most one custom and one default policy, each a list of entries. An entry
+allows or denies actions on a resource, optionally only from some networks.
+
+    User:alice -> Custom:  Topic:orders*   Pub,Sub  from 10.0.0.0/8   Allow
+                  Default: *               Get                        Allow
+
+Source: auth/authentication/model, auth/authorization/model of Apache RocketMQ 5.3.3.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cmp_to_key
+from typing import Final, Self
+
+RETRY_PREFIX: Final = "%RETRY%"
+
+
+class Named(Enum):
+    """An enumeration whose values are the names on the wire, compared without regard to case."""
+
+    @classmethod
+    def named(cls, name: str | None) -> Self | None:
+        """Return the member called `name`, None if there is none."""
+        wanted = (name or "").lower()
+        return next((member for member in cls if member.value.lower() == wanted), None)
+
+
+class UserType(Named):
+    """A super user has every permission; a normal user those of its ACL."""
+
+    SUPER = "Super"
+    NORMAL = "Normal"
+
+
+class UserStatus(Named):
+    """A disabled user is refused before its signature is checked."""
+
+    ENABLE = "enable"
+    DISABLE = "disable"
+
+
+class Action(Named):
+    """What a request does with a resource; ALL matches each of the others."""
+
+    UNKNOWN = "Unknown"
+    ALL = "All"
+    ANY = "Any"
+    PUB = "Pub"
+    SUB = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+class ResourceType(Named):
+    """Kinds of resources."""
+
+    UNKNOWN = "Unknown"
+    ANY = "Any"
+    CLUSTER = "Cluster"
+    NAMESPACE = "Namespace"
+    TOPIC = "Topic"
+    GROUP = "Group"
+
+
+class Pattern(Enum):
+    """How the name of a resource is compared."""
+
+    ANY = 1
+    LITERAL = 2
+    PREFIXED = 3
+
+
+class PolicyType(Named):
+    """Entries of the custom policy precede those of the default policy."""
+
+    CUSTOM = "Custom"
+    DEFAULT = "Default"
+
+
+class Decision(Named):
+    """Result of an entry."""
+
+    ALLOW = "Allow"
+    DENY = "Deny"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A resource of a request (always literal), or of a policy entry.
+
+    Attributes:
+        type: Kind of the resource.
+        name: Its name or prefix; None if the pattern is ANY.
+        pattern: How names are compared.
+    """
+
+    type: ResourceType
+    name: str | None
+    pattern: Pattern = Pattern.LITERAL
+
+    @classmethod
+    def parse(cls, key: str) -> Resource | None:
+        """Return the resource of a key: `*`, `Topic:orders`, `Topic:ord*`, `Topic:*`.
+
+        None if the type is unknown.
+        """
+        if key.strip() == "*":
+            return cls(ResourceType.ANY, None, Pattern.ANY)
+        kind, _, name = key.partition(":")
+        if (type_ := ResourceType.named(kind)) is None:
+            return None
+        if name == "*":
+            return cls(type_, None, Pattern.ANY)
+        if name.endswith("*"):
+            return cls(type_, name.partition("*")[0], Pattern.PREFIXED)
+        return cls(type_, name)
+
+    @classmethod
+    def group(cls, name: str) -> Resource:
+        """Return a consumer group; the name of its retry topic also identifies it."""
+        return cls(ResourceType.GROUP, name.removeprefix(RETRY_PREFIX))
+
+    @property
+    def key(self) -> str:
+        """The resource as `parse` reads it."""
+        if self.type is ResourceType.ANY:
+            return "*"
+        star = "" if self.pattern is Pattern.LITERAL else "*"
+        return f"{self.type.value}:{self.name or ''}{star}"
+
+    def matches(self, requested: Resource) -> bool:
+        """Return whether an entry with this resource applies to the requested one."""
+        if self.type is ResourceType.ANY:
+            return True
+        if self.type is not requested.type:
+            return False
+        if self.pattern is Pattern.ANY:
+            return True
+        if self.pattern is Pattern.PREFIXED:
+            return (requested.name or "").startswith(self.name or "")
+        return requested.name == self.name
+
+
+def is_retry_topic(name: str | None) -> bool:
+    """Return whether a topic belongs to a consumer group (`NamespaceUtil.isRetryTopic`)."""
+    return name is not None and name.startswith(RETRY_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """An account.
+
+    Attributes:
+        name: The access key of requests.
+        password: The secret key that signs them; stored in clear, because HMAC needs it.
+    """
+
+    name: str
+    password: str
+    type: UserType = UserType.NORMAL
+    status: UserStatus = UserStatus.ENABLE
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEntry:
+    """A decision about actions on a resource.
+
+    Attributes:
+        actions: An entry without actions matches no request.
+        networks: Addresses and networks of clients; empty: every address.
+    """
+
+    resource: Resource
+    actions: tuple[Action, ...]
+    decision: Decision
+    networks: tuple[str, ...] = ()
+
+    def matches(self, resource: Resource, actions: Iterable[Action], address: str) -> bool:
+        """Return whether the entry applies to a request from `address`."""
+        return (
+            self.resource.matches(resource)
+            and self._matches_any(frozenset(actions))
+            and (not self.networks or any(contains(network, address) for network in self.networks))
+        )
+
+    def _matches_any(self, actions: frozenset[Action]) -> bool:
+        if not self.actions:
+            return False
+        return Action.ANY in actions or any(a in actions or a is Action.ALL for a in self.actions)
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """The policies of a user, entries in the order in which they were created."""
+
+    custom: tuple[PolicyEntry, ...] = ()
+    default: tuple[PolicyEntry, ...] = ()
+
+    def decide(
+        self, resource: Resource, actions: Iterable[Action], address: str
+    ) -> PolicyEntry | None:
+        """Return the entry that decides about a request; None if none applies.
+
+        Entries of the custom policy precede those of the default policy. Among several, the order
+        is that of Apache 5.3.3 (`AclAuthorizationHandler.comparePolicyEntries`), which is not a
+        total order: Java's and Python's sort use the same algorithm, so the first is the same.
+        """
+        wanted = tuple(actions)
+        for entries in (self.custom, self.default):
+            if found := [e for e in entries if e.matches(resource, wanted, address)]:
+                return sorted(found, key=cmp_to_key(compare_entries))[0]
+        return None
+
+
+def compare_entries(a: PolicyEntry, b: PolicyEntry) -> int:
+    """Compare two entries that match one request as Apache 5.3.3 does; the lesser one decides.
+
+    A resource of type ANY is greater than others. A literal or prefixed pattern is less than
+    another pattern, whichever is compared first. Of two prefixes the shorter one is less. DENY is
+    greater than ALLOW.
+    """
+    if a.resource.type is not b.resource.type:
+        if b.resource.type is ResourceType.ANY:
+            return -1
+        if a.resource.type is ResourceType.ANY:
+            return 1
+    elif a.resource.pattern is b.resource.pattern:
+        if a.resource.pattern is Pattern.PREFIXED:
+            lengths = len(a.resource.name or ""), len(b.resource.name or "")
+            if lengths[0] != lengths[1]:
+                return -1 if lengths[0] < lengths[1] else 1
+    elif a.resource.pattern in (Pattern.LITERAL, Pattern.PREFIXED):
+        return -1
+    if a.decision is Decision.DENY:
+        return 1
+    return -1 if b.decision is Decision.DENY else 0
+
+
+def contains(network: str, address: str) -> bool:
+    """Return whether a network, or a single address, contains the address of a client.
+
+    A single address is compared as text, as `IPAddressUtils.isIPInRange` does. An invalid network
+    contains no address.
+    """
+    if "/" not in network:
+        return network == address
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def is_network(text: str) -> bool:
+    """Return whether a policy may name `text` as the source of requests."""
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True

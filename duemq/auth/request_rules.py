@@ -1,0 +1,265 @@
+"""Permissions that each request code needs: resources and actions.
+
+A request may proceed if the account has a permission for every access in the list. Codes of clients
+have rules of their own, because topic names in them may name a consumer group; all others follow a
+table: the action, and the header fields that name topics, groups or clusters.
+
+Source: DefaultAuthorizationContextBuilder and the RocketMQAction and RocketMQResource annotations
+of Apache 5.3.3's request headers. `OWN_RULES` are DueMQ's: Apache's broker lets every
+authenticated user proceed with these codes, DueMQ requires a permission.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from duemq.auth.model import Action, Resource, ResourceType, is_retry_topic
+
+Fields = Mapping[str, str]
+LIST_SEPARATOR: Final = ";"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One resource and the actions of which the account needs any."""
+
+    resource: Resource
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Header field that names resources; several names are separated by `separator`."""
+
+    type: ResourceType
+    field: str
+    separator: str = ""
+
+    def resources(self, fields: Fields) -> Iterator[Resource]:
+        """Yield the resources that the field names; none if it is absent."""
+        if (text := fields.get(self.field)) is None:
+            return
+        names = [n for n in text.split(self.separator) if n] if self.separator else [text]
+        for name in names:
+            if self.type is ResourceType.TOPIC and is_retry_topic(name):
+                yield Resource.group(name)
+            else:
+                yield Resource(self.type, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Accesses of one request code: the named resources, or else the broker's own cluster."""
+
+    action: Action
+    named: tuple[Named, ...] = ()
+    cluster: bool = False
+
+    def accesses(self, fields: Fields, cluster: str) -> list[Access]:
+        """Return the accesses of a request with these header fields."""
+        found = [r for named in self.named for r in named.resources(fields)]
+        if not found and self.cluster:
+            found = [Resource(ResourceType.CLUSTER, cluster)]
+        return [Access(resource, (self.action,)) for resource in found]
+
+
+def _topic(field: str = "topic", separator: str = "") -> Named:
+    return Named(ResourceType.TOPIC, field, separator)
+
+
+def _group(field: str = "group", separator: str = "") -> Named:
+    return Named(ResourceType.GROUP, field, separator)
+
+
+def _cluster(field: str = "clusterName") -> Named:
+    return Named(ResourceType.CLUSTER, field)
+
+
+def _on_cluster(action: Action, *codes: int) -> dict[int, Rule]:
+    return {code: Rule(action, cluster=True) for code in codes}
+
+
+def _named(action: Action, *named: Named, codes: tuple[int, ...]) -> dict[int, Rule]:
+    return {code: Rule(action, named) for code in codes}
+
+
+_CONSUMER: Final = _group("consumerGroup")
+RULES: Final[Mapping[int, Rule]] = {
+    **_named(Action.CREATE, _topic(), codes=(17,)),
+    **_named(Action.DELETE, _topic(), codes=(215,)),
+    **_named(Action.DELETE, _group("groupName"), codes=(207,)),
+    **_named(Action.GET, _topic(), codes=(29, 30, 31, 32, 33, 202, 300, 351, 354)),
+    **_named(Action.GET, _group(), codes=(343, 352)),
+    **_named(Action.GET, _CONSUMER, codes=(203, 307)),
+    **_named(Action.GET, _topic(), _group(), codes=(223, 303, 345)),
+    **_named(Action.GET, _topic(), _CONSUMER, codes=(321, 200055)),
+    **_named(Action.GET, _CONSUMER, _topic(), _topic("topicList", LIST_SEPARATOR), codes=(208,)),
+    **_named(
+        Action.GET, _group("filterGroups", ","), _group("compareGroup"), _topic(), codes=(308,)
+    ),
+    **_named(Action.GET, _cluster(), codes=(901,)),
+    **_named(Action.PUB, _topic(), codes=(39,)),
+    **_named(Action.SUB, _CONSUMER, codes=(40,)),
+    **_named(Action.SUB, _group("producerGroup"), _topic(), codes=(326,)),
+    **_named(Action.SUB, _CONSUMER, _topic(), codes=(309, 200050, 200051, 200052, 200053, 200054)),
+    **_named(Action.UPDATE, _topic(), codes=(323,)),
+    **_named(Action.UPDATE, _group(), _topic(), codes=(222, 353)),
+    **_named(Action.UPDATE, _group("destGroup"), _topic(), codes=(314,)),
+    **_on_cluster(Action.GET, 101, 204, 219, 315, 317, 328, 355, 1004, 3004, 3005, 3009, 3010),
+    **_on_cluster(Action.UPDATE, 100, 102, 205, 217, 327, 902, 905, 906, 908, 1001, 1008),
+    **_on_cluster(Action.UPDATE, 3001, 3002, 3003, 3006, 3007, 3008),
+    **{code: Rule(Action.GET, (_cluster(),), cluster=True) for code in (322, 1012)},
+    **{
+        code: Rule(Action.UPDATE, (_cluster(),), cluster=True)
+        for code in (103, 104, 216, 904, 1002, 1003, 1011, 1013)
+    },
+    903: Rule(Action.UPDATE, (_cluster("brokerClusterName"),), cluster=True),
+}
+"""Rules of Apache 5.3.3. It has none for 18, 21 and 224, although their headers are annotated."""
+OWN_RULES: Final[Mapping[int, Rule]] = {
+    **_on_cluster(Action.CREATE, 18, 200, 225),
+    **_on_cluster(Action.LIST, 21, 201, 206, 224, 304, 305, 311, 312, 313),
+    **_on_cluster(Action.GET, 26, 28, 43, 45, 60, 61, 106, 319, 907, 9001, 9002),
+    **_on_cluster(Action.UPDATE, 25, 306, 316, 318, 329, 9014, 9015),
+    **{code: Rule(Action.UPDATE, (_topic(),), cluster=True) for code in (9011, 9012, 9013)},
+    **_named(Action.PUB, _topic(), codes=(324,)),
+    **_named(Action.PUB, _topic("b"), codes=(325,)),
+}
+"""Rules of DueMQ for codes that Apache does not restrict."""
+
+
+def accesses(code: int, fields: Fields, body: bytes, cluster: str) -> list[Access]:
+    """Return the accesses that a request needs; empty: every authenticated account may proceed.
+
+    Args:
+        code: Request code.
+        fields: Header fields as text.
+        body: Body of the request; read by codes that name groups and topics in it.
+        cluster: Name of the broker's cluster.
+
+    Raises:
+        ValueError: If a body that names resources is malformed.
+    """
+    if not fields:
+        return [] if code not in OWN_RULES else OWN_RULES[code].accesses(fields, cluster)
+    if (special := _OF_CLIENTS.get(code)) is not None:
+        return list(special(fields, body))
+    rule = RULES.get(code) or OWN_RULES.get(code)
+    return rule.accesses(fields, cluster) if rule else []
+
+
+def _on_topic(name: str | None, *actions: Action) -> Access:
+    return Access(Resource(ResourceType.TOPIC, name), actions)
+
+
+def _on_group(name: str | None, *actions: Action) -> Access:
+    return Access(Resource.group(name or ""), actions)
+
+
+def _route(fields: Fields, body: bytes) -> Iterator[Access]:
+    topic = fields.get("topic")
+    if is_retry_topic(topic):
+        yield _on_group(topic, Action.SUB, Action.GET)
+    else:
+        yield _on_topic(topic, Action.PUB, Action.SUB, Action.GET)
+
+
+def _send(topic_field: str, group_field: str) -> Callable[[Fields, bytes], Iterator[Access]]:
+    def accesses_of_send(fields: Fields, body: bytes) -> Iterator[Access]:
+        topic = fields.get(topic_field)
+        if is_retry_topic(
+            topic
+        ):  # a consumer's retry: it needs its group, not a topic to publish to
+            group = fields.get(group_field)
+            yield _on_group(group if group and group.strip() else topic, Action.SUB)
+        else:
+            yield _on_topic(topic, Action.PUB)
+
+    return accesses_of_send
+
+
+def _recall(fields: Fields, body: bytes) -> Iterator[Access]:
+    yield _on_topic(fields.get("topic"), Action.PUB)
+
+
+def _end_transaction(fields: Fields, body: bytes) -> Iterator[Access]:
+    if (fields.get("topic") or "").strip():
+        yield _on_topic(fields["topic"], Action.PUB)
+
+
+def _send_back(fields: Fields, body: bytes) -> Iterator[Access]:
+    yield _on_group(fields.get("group"), Action.SUB)
+
+
+def _consume(*actions: Action) -> Callable[[Fields, bytes], Iterator[Access]]:
+    def accesses_of_consumption(fields: Fields, body: bytes) -> Iterator[Access]:
+        if not is_retry_topic(fields.get("topic")):
+            yield _on_topic(fields.get("topic"), *actions)
+        yield _on_group(fields.get("consumerGroup"), *actions)
+
+    return accesses_of_consumption
+
+
+def _query(fields: Fields, body: bytes) -> Iterator[Access]:
+    yield _on_topic(fields.get("topic"), Action.SUB, Action.GET)
+
+
+def _heartbeat(fields: Fields, body: bytes) -> Iterator[Access]:
+    for consumer in _objects(_decoded(body).get("consumerDataSet")):
+        yield _on_group(str(consumer.get("groupName") or ""), Action.SUB)
+        for subscription in _objects(consumer.get("subscriptionDataSet")):
+            if not is_retry_topic(topic := str(subscription.get("topic") or "")):
+                yield _on_topic(topic, Action.SUB)
+
+
+def _unregister(fields: Fields, body: bytes) -> Iterator[Access]:
+    if (fields.get("consumerGroup") or "").strip():
+        yield _on_group(fields["consumerGroup"], Action.SUB)
+
+
+def _members(fields: Fields, body: bytes) -> Iterator[Access]:
+    yield _on_group(fields.get("consumerGroup"), Action.SUB, Action.GET)
+
+
+def _lock(fields: Fields, body: bytes) -> Iterator[Access]:
+    wanted = _decoded(body)
+    yield _on_group(str(wanted.get("consumerGroup") or ""), Action.SUB)
+    for queue in _objects(wanted.get("mqSet")):
+        if not is_retry_topic(topic := str(queue.get("topic") or "")):
+            yield _on_topic(topic, Action.SUB)
+
+
+_OF_CLIENTS: Final[Mapping[int, Callable[[Fields, bytes], Iterator[Access]]]] = {
+    10: _send("topic", "group"),
+    310: _send("b", "a"),
+    320: _send("b", "a"),
+    11: _consume(Action.SUB),
+    361: _consume(Action.SUB),
+    14: _consume(Action.SUB, Action.GET),
+    15: _consume(Action.SUB, Action.UPDATE),
+    12: _query,
+    34: _heartbeat,
+    35: _unregister,
+    36: _send_back,
+    37: _end_transaction,
+    38: _members,
+    41: _lock,
+    42: _lock,
+    105: _route,
+    370: _recall,
+}
+
+
+def _decoded(body: bytes) -> dict[str, object]:
+    decoded: object = json.loads(body or b"{}")
+    if not isinstance(decoded, dict):
+        raise ValueError("the body is not a JSON object")
+    return decoded
+
+
+def _objects(value: object) -> Iterator[dict[str, object]]:
+    if isinstance(value, list):
+        yield from (item for item in value if isinstance(item, dict))

@@ -1,0 +1,118 @@
+"""Resources and actions of request codes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from duemq.auth.request_rules import OWN_RULES, RULES, accesses
+from duemq.net.codes import RequestCode
+
+CLUSTER = "DefaultCluster"
+CALLBACKS = {39, 40, 220, 221, 326}
+"""Codes that a broker sends to clients."""
+
+
+def needed(code: int, body: object = None, **fields: str) -> list[str]:
+    encoded = b"" if body is None else json.dumps(body).encode()
+    found = accesses(code, fields | {"AccessKey": "alice"}, encoded, CLUSTER)
+    return [f"{a.resource.key} {','.join(x.value for x in a.actions)}" for a in found]
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "expected"),
+    [
+        (10, {"topic": "orders"}, ["Topic:orders Pub"]),
+        (10, {"topic": "%RETRY%g", "group": "h"}, ["Group:h Sub"]),
+        (10, {"topic": "%RETRY%g"}, ["Group:g Sub"]),
+        (310, {"b": "orders", "a": "producers"}, ["Topic:orders Pub"]),
+        (320, {"b": "%RETRY%g", "a": " "}, ["Group:g Sub"]),
+        (11, {"topic": "orders", "consumerGroup": "g"}, ["Topic:orders Sub", "Group:g Sub"]),
+        (11, {"topic": "%RETRY%g", "consumerGroup": "g"}, ["Group:g Sub"]),
+        (361, {"topic": "orders", "consumerGroup": "g"}, ["Topic:orders Sub", "Group:g Sub"]),
+        (12, {"topic": "orders"}, ["Topic:orders Sub,Get"]),
+        (
+            14,
+            {"topic": "orders", "consumerGroup": "g"},
+            ["Topic:orders Sub,Get", "Group:g Sub,Get"],
+        ),
+        (15, {"topic": "%RETRY%g", "consumerGroup": "g"}, ["Group:g Sub,Update"]),
+        (35, {"consumerGroup": "g"}, ["Group:g Sub"]),
+        (35, {"producerGroup": "p"}, []),
+        (36, {"group": "g"}, ["Group:g Sub"]),
+        (37, {"topic": "orders"}, ["Topic:orders Pub"]),
+        (37, {}, []),
+        (38, {"consumerGroup": "g"}, ["Group:g Sub,Get"]),
+        (105, {"topic": "orders"}, ["Topic:orders Pub,Sub,Get"]),
+        (105, {"topic": "%RETRY%g"}, ["Group:g Sub,Get"]),
+        (370, {"topic": "orders"}, ["Topic:orders Pub"]),
+        (17, {"topic": "orders"}, ["Topic:orders Create"]),
+        (215, {"topic": "%RETRY%g"}, ["Group:g Delete"]),
+        (
+            208,
+            {"consumerGroup": "g", "topicList": "a;b"},
+            ["Group:g Get", "Topic:a Get", "Topic:b Get"],
+        ),
+        (
+            308,
+            {"filterGroups": "a,b", "compareGroup": "c", "topic": "t"},
+            ["Group:a Get", "Group:b Get", "Group:c Get", "Topic:t Get"],
+        ),
+        (103, {"clusterName": "Other"}, ["Cluster:Other Update"]),
+        (103, {}, ["Cluster:DefaultCluster Update"]),
+        (3004, {}, ["Cluster:DefaultCluster Get"]),
+        (25, {}, ["Cluster:DefaultCluster Update"]),
+        (9011, {"topic": "orders"}, ["Topic:orders Update"]),
+        (9011, {}, ["Cluster:DefaultCluster Update"]),
+        (99_999, {"topic": "orders"}, []),
+    ],
+)
+def test_header_fields_name_the_resources(
+    code: int, fields: dict[str, str], expected: list[str]
+) -> None:
+    assert needed(code, None, **fields) == expected
+
+
+def test_a_heartbeat_needs_its_groups_and_topics() -> None:
+    subscriptions = [{"topic": "orders"}, {"topic": "%RETRY%g"}]
+    body = {"consumerDataSet": [{"groupName": "g", "subscriptionDataSet": subscriptions}]}
+    assert needed(34, body) == ["Group:g Sub", "Topic:orders Sub"]
+
+
+@pytest.mark.parametrize("code", [41, 42])
+def test_locks_need_the_group_and_the_topics_of_the_queues(code: int) -> None:
+    body = {"consumerGroup": "g", "mqSet": [{"topic": "orders"}, {"topic": "%RETRY%g"}]}
+    assert needed(code, body) == ["Group:g Sub", "Topic:orders Sub"]
+
+
+@pytest.mark.parametrize("code", [34, 41])
+@pytest.mark.parametrize("body", [b"{", b"[]", b"\xff"])
+def test_a_malformed_body_raises(code: int, body: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        accesses(code, {"AccessKey": "alice"}, body, CLUSTER)
+
+
+def test_each_code_has_one_rule() -> None:
+    assert not RULES.keys() & OWN_RULES.keys()
+
+
+def test_every_code_that_is_served_has_a_rule() -> None:
+    without = {
+        code
+        for code in RequestCode
+        if code not in CALLBACKS
+        and not accesses(code, {"AccessKey": "x", "topic": "t"}, b"{}", "c")
+    }
+    assert without <= {
+        RequestCode.HEART_BEAT,  # its body names the groups
+        RequestCode.UNREGISTER_CLIENT,  # only consumers need a permission
+        RequestCode.CHECK_CLIENT_CONFIG,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.GET_BROKER_MEMBER_GROUP,
+    }
