@@ -159,7 +159,7 @@ class PluginHost(Protocol):
     def plugin(self, name: str) -> BrokerPlugin | None:
         """Return another plugin of this broker, None if there is none of that name.
 
-        All are there once the broker has been made; in `running` those before it by name run.
+        All are there once the broker has been made; in `running` those that precede it run.
         """
         ...
 
@@ -169,9 +169,16 @@ class PluginHost(Protocol):
 
 
 class BrokerPlugin(Protocol):
-    """A part of the broker. `PluginBase` answers everything with "nothing"."""
+    """A part of the broker. `PluginBase` answers everything with "nothing".
+
+    Attributes:
+        before: Names of plugins whose hooks and tasks follow those of this one.
+        after: Names of plugins whose hooks and tasks precede those of this one.
+    """
 
     name: str
+    before: Sequence[str]
+    after: Sequence[str]
 
     def config_class(self) -> type | None: ...
     def system_topics(self) -> Sequence[SystemTopic]: ...
@@ -191,6 +198,8 @@ class PluginBase:
     """A `BrokerPlugin` that brings nothing; derive from it and override what you bring."""
 
     name = "unnamed"
+    before: Sequence[str] = ()
+    after: Sequence[str] = ()
 
     def config_class(self) -> type | None:
         """Return the configuration section of this plugin, for checks and the reference."""

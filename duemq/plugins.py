@@ -2,10 +2,13 @@
 
     installed distributions --entry points--> PluginSet.load --> hooks, dispatchers, codes, views
                                                      |
-    store is open --> PluginSet.running(store) ------+  entered in name order, left in reverse
+    store is open --> PluginSet.running(store) ------+  entered in order, left in reverse
 
-A plugin that cannot be loaded or started stops the broker's start: a message that needs it must
-not be taken by a broker without it. Every error names the plugin and where it came from.
+Order: a plugin names those that it must precede (`before`) and those that precede it (`after`);
+plugins without such a relation are in the order of their names.
+
+A plugin that cannot be loaded or started prevents the broker's start, because a broker without it
+must not accept its messages. Every error names the plugin and its distribution.
 """
 
 from __future__ import annotations
@@ -154,15 +157,45 @@ _METHODS = (
 )
 
 
+def in_declared_order(plugins: Mapping[str, BrokerPlugin]) -> dict[str, BrokerPlugin]:
+    """Return the plugins so that each one follows all that must precede it.
+
+    Names in `before` and `after` of plugins that are not loaded are ignored. Plugins without a
+    relation keep the given order.
+
+    Raises:
+        PluginError: Some plugins must precede each other.
+    """
+    earlier = {name: set(plugin.after) & plugins.keys() for name, plugin in plugins.items()}
+    for name, plugin in plugins.items():
+        for later in set(plugin.before) & plugins.keys():
+            earlier[later].add(name)
+    ordered: dict[str, BrokerPlugin] = {}
+    while len(ordered) < len(plugins):
+        left = [name for name in plugins if name not in ordered]
+        following = next((name for name in left if earlier[name] <= ordered.keys()), None)
+        if following is None:
+            why = f"cannot be ordered: {', '.join(left)} precede each other; change before, after"
+            raise PluginError(left[0], why)
+        ordered[following] = plugins[following]
+    return ordered
+
+
 class PluginSet:
     """The loaded plugins of one broker.
 
     Args:
-        plugins: name to plugin, in the order in which hooks run.
+        plugins: Plugins by name.
+
+    Attributes:
+        plugins: The same in the order in which hooks run.
+
+    Raises:
+        PluginError: The plugins cannot be ordered.
     """
 
     def __init__(self, plugins: Mapping[str, BrokerPlugin]) -> None:
-        self.plugins = dict(plugins)
+        self.plugins = in_declared_order(plugins)
 
     @classmethod
     def load(cls, installed: Iterable[Installed], make_host: Callable[[str], Host]) -> PluginSet:

@@ -55,6 +55,7 @@ class MigrationPlugin(PluginBase):
     """Levels become timers, and back, while the broker runs."""
 
     name = "migration"
+    before = ("schedule_service", "timer_store")  # a routed message has no level any more
 
     def __init__(self, host: PluginHost) -> None:
         self._host = host

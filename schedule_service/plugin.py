@@ -70,6 +70,7 @@ class SchedulePlugin(PluginBase):
     """Delay levels: redirect at put, deliver when due."""
 
     name = "schedule_service"
+    before = ("timer_store",)  # a level precedes a time in the same message
 
     def __init__(self, host: PluginHost) -> None:
         self._host = host

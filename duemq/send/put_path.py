@@ -1,4 +1,15 @@
-"""Put path: put hooks, append, wait for the disk."""
+"""Put path: the stages of a batch, from its rows to the acknowledgement.
+
+1. put hooks, in the order that plugins declare (`duemq.plugins.in_declared_order`):
+       migration           routes messages of migrated levels to the timers
+       schedule_service    redirects messages with a level
+       timer_store         redirects messages with a time
+       (other plugins)     before or after those that they name
+   without a timer store, `refuse_timers` instead of it (`duemq.assembly`)
+2. `refuse_together`       a client's batch is accepted or refused as one
+3. `MessageStore.put`      encodes, appends, writes queue units, calls dispatchers
+4. `wait_durable`          waits for the disk, with `flushDiskType=SYNC_FLUSH`
+"""
 
 from __future__ import annotations
 

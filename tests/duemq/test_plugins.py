@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from message_store.errors import ConfigError, PluginError
 from schedule_service.tags_code_rule import LevelRule
 from tests.duemq.distributions import COUNTING_PLUGIN, install
 
+DELIVERY_PLUGINS = ["migration", "schedule_service", "timer_store"]
 MINIMAL = "from delivery.plugin import PluginBase\ndef create_plugin(host): return PluginBase()\n"
 
 
@@ -129,6 +131,43 @@ def test_what_plugins_bring_is_joined_in_order() -> None:
     assert joined.system_topics() == [SystemTopic("A", 1)]
     assert joined.request_handlers({}) == {9001: handler}
     assert list(joined.admin_views()) == ["b.v"]
+
+
+def ordered(**declared: tuple[tuple[str, ...], tuple[str, ...]]) -> list[str]:
+    plugins: dict[str, BrokerPlugin] = {}
+    for name, (before, after) in declared.items():
+        plugins[name] = Sample()
+        plugins[name].before, plugins[name].after = before, after
+    return list(PluginSet(plugins).plugins)
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({"a": ((), ()), "b": ((), ())}, ["a", "b"]),
+        ({"a": ((), ("b",)), "b": ((), ())}, ["b", "a"]),
+        ({"a": ((), ()), "b": (("a",), ())}, ["b", "a"]),
+        ({"a": ((), ("z",)), "b": ((), ())}, ["a", "b"]),
+        ({"a": ((), ("c",)), "b": (("a",), ()), "c": ((), ())}, ["b", "c", "a"]),
+    ],
+    ids=["names", "after", "before", "not loaded", "both"],
+)
+def test_plugins_are_in_the_order_that_they_declare(
+    declared: dict[str, Any], expected: list[str]
+) -> None:
+    assert ordered(**declared) == expected
+
+
+def test_plugins_that_precede_each_other_are_refused() -> None:
+    with pytest.raises(PluginError, match="plugin a cannot be ordered: a, b precede each other"):
+        ordered(a=(("b",), ()), b=(("a",), ()), c=((), ()))
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(DELIVERY_PLUGINS)))
+def test_the_stages_of_the_put_path_do_not_depend_on_names(order: tuple[str, ...]) -> None:
+    found = {item.name: item for item in installed_plugins()}
+    loaded = PluginSet.load([found[name] for name in order], make_host)
+    assert list(loaded.plugins) == DELIVERY_PLUGINS
 
 
 @pytest.mark.parametrize("taken", [{9001: handler}, {}], ids=["by the broker", "by a plugin"])
