@@ -27,10 +27,11 @@ from tests.crash.victim import Victim, arrivals
 DELAYS_MS = (2_000, 4_000, 6_000)
 ACTIONS = ("start", "start", "start", "rollback", "rollback", "pause", "resume", "verify")
 COMMANDS_EVERY_S = (0.01, 0.15)
-LOOKS = 60  # at the states, one right after the other, behind a wish
+LOOKS = 60  # at the states, one right after the other, after a command
 WANTED = ("", "routing", "draining", "verifying", "done", "rolling_back", "rolled_back")
 """States to kill in, in turn; "": at any moment. Some last a few ms; one level in it is enough."""
 WANTED_WITHIN_S = 6.0  # else it is killed all the same
+FIRST_START_S = 60.0  # loads what a migration needs; the machine may be busy
 KEYS = {
     "messageDelayLevel": " ".join(f"{delay // 1_000}s" for delay in DELAYS_MS),
     "timerRollWindowSlot": "3600",
@@ -39,10 +40,12 @@ KEYS = {
 RATES = ("0", "300", "3000")  # of the migration: few steps, or many
 
 
-async def command(client: RemotingClient, action: str, **more: Any) -> Any:
-    """Ask for something; return the answer, None: refused, as most are."""
+async def command(
+    client: RemotingClient, action: str, *, timeout_s: float = CALL_TIMEOUT_S, **more: Any
+) -> Any:
+    """Send a command; return the response, None if it was refused, as most are."""
     body = json.dumps({"action": action, "who": "chance", **more}).encode()
-    answer = await client.call(Request(MIGRATE, {}, body), timeout_s=CALL_TIMEOUT_S)
+    answer = await client.call(Request(MIGRATE, {}, body), timeout_s=timeout_s)
     return json.loads(bytes(answer.body)) if answer.code == 0 else None  # type: ignore[arg-type]
 
 
@@ -84,7 +87,7 @@ async def command_at_random(
     try:
         async with RemotingClient(victim.address) as client:
             if not seen.told:
-                await command(client, "start", levels=[1])
+                await command(client, "start", levels=[1], timeout_s=FIRST_START_S)
                 status = await command(client, "status")
                 seen.take([level["state"] for level in status["levels"]])
             fuse.start()
