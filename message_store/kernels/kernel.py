@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,7 @@ from message_store.kernels import CACHE_DIRECTORY, TOP, digest_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
+log = logging.getLogger(__name__)
 NOT_LOCKED: Final = -1  # no file descriptor
 
 
@@ -77,14 +79,24 @@ class LoadingCache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the compiled function for a signature; None: the caller compiles it."""
-        load: Any = self._load_overload
-        found = load(sig, target_context)
+        found = self._load_or_miss(sig, target_context)
         if found is None:
             self._acquire()
-            found = load(sig, target_context)  # another process may have compiled it meanwhile
+            # Another process may have compiled it meanwhile.
+            found = self._load_or_miss(sig, target_context)
             if found is not None:
                 self._release()
         return found
+
+    def _load_or_miss(self, sig: Any, target_context: Any) -> Any:
+        load: Any = self._load_overload
+        try:
+            return load(sig, target_context)
+        except Exception as error:  # pickle and LLVM raise many types for damaged bytes
+            log.warning("%s: the cache entry cannot be loaded: %r", self._name_on_disk(), error)
+            with suppress(OSError):  # a damaged index would fail the save, too
+                Path(self._cache_file._index_path).unlink()
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Write the compiled function of a signature, and let other processes load it."""

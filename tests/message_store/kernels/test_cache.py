@@ -132,6 +132,17 @@ def test_a_cache_that_cannot_be_written_is_done_without(tree, tmp_path):
     assert run(tree, USE, tmp_path / "file" / "cache")[0] == "42"
 
 
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[: len(data) // 2]])
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+def test_a_damaged_cache_entry_is_compiled_again(tree, tmp_path, suffix, damage):
+    cache = tmp_path / "cache"
+    assert run(tree, USE, cache) == ["42", "1"]
+    [entry] = cache.rglob(f"*{suffix}")
+    entry.write_bytes(damage(entry.read_bytes()))
+    assert run(tree, USE, cache) == ["42", "1"]
+    assert run(tree, USE, cache) == ["42", "0"]
+
+
 def test_the_cache_of_this_process_is_at_its_documented_path():
     code = __import__("message_store.kernels.crc", fromlist=["crc"])
     compiled = next(v for v in vars(code).values() if hasattr(v, "py_func"))
