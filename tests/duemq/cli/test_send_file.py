@@ -145,7 +145,7 @@ def test_where_nobody_can_look_nothing_is_sent(code: int, found: list[Any] | Non
 def test_a_message_needs_a_topic_and_a_body() -> None:
     ran = duemq("send", "T")
     assert ran.returncode == 2
-    assert "name a topic and a body, or --from FILE" in ran.stderr
+    assert "name a topic and a body, or use --from FILE" in ran.stderr
 
 
 @pytest.mark.parametrize("words", [("T",), ("T", "body"), ("", "body"), ("T", "-")])
