@@ -84,10 +84,10 @@ def test_the_result_is_what_it_printed() -> None:
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        ("raise SystemExit('no room')", "ended with code 1 and told nothing: no room"),
+        ("raise SystemExit('no room')", "ended with code 1 without a result: no room"),
         ("import os; os.kill(os.getpid(), 9)", "ended with code -9"),
-        ("print('{')", "ended with code 0 and told nothing: no words at all"),
-        ("print('[]')", "told nothing"),
+        ("print('{')", "ended with code 0 without a result: no output"),
+        ("print('[]')", "without a result"),
     ],
 )
 def test_one_without_output_could_not_run(program: str, why: str) -> None:
