@@ -9,6 +9,7 @@ from typing import Any
 
 from delivery import ownership
 from delivery.ownership import OWNERSHIP_TOPIC
+from delivery.ownership_projection import JournalProjection
 from message_store.clock import FakeClock
 from message_store.json_dialect import load_config
 from message_store.log.batch import PutBatch
@@ -84,7 +85,10 @@ class MigrationRig:
         self._open_levels()
         self._open_timers()
         self.router = Router(topics, self.history, precision_ms=self.timer_config.precision_ms)
-        for level in projection.restore(self.store).levels.values():
+        journal = JournalProjection()
+        for entry in ownership.read(self.store):  # retained records only
+            journal = journal.after(entry)
+        for level in journal.levels.values():
             self.router.set_route(level)
         self.drain = Drain(self.levels, self.timers, self.store, self.clock, wake=lambda: None)
         self.giveback = ReturnUnits(self.levels, self.timers, self.store, self.clock)
