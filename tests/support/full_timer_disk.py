@@ -10,7 +10,7 @@ import pytest
 
 from delivery.plugin import Request
 from message_store.clock import FakeClock
-from message_store.store import MessageStore
+from message_store.write_gate import WriteGate
 from tests.support.timer_rig import TimerRig
 from timer_store.compaction.compactor import PIN_OWNER
 from timer_store.compaction.request import COMPACT_TIMERS, answer_compact
@@ -24,7 +24,7 @@ class FullDisk:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.percent = 50.0
-        patch.setattr(MessageStore, "disk_bytes", property(lambda _: self.bytes))
+        patch.setattr(WriteGate, "disk_bytes", property(lambda _: self.bytes))
 
     @property
     def bytes(self) -> tuple[int, int]:
