@@ -1,6 +1,7 @@
 """A well-behaved client in a process of its own: `python -m tests.fuzz.friend PORT`.
 
-It sends and pulls until its standard input ends, then prints what it saw as one line of JSON.
+It sends and pulls until its standard input ends, at least `CALLS_MIN` times, then prints latencies
+and errors as one line of JSON.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from message_store.errors import PeerError
 
 PAUSE_S = 0.005
 CALL_S = 60.0
+CALLS_MIN = 200
 SEND = {
     **{"a": "friends", "b": "friend", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1"},
     **{"h": "0", "i": "K\x01v\x02", "j": "0", "k": "false", "m": "false"},
@@ -28,12 +30,12 @@ PULL = {
 
 
 async def befriend(port: int) -> dict[str, object]:
-    """Call until standard input ends; return latencies in ms and what went wrong."""
+    """Call until standard input ends; return latencies in ms and errors."""
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     took_ms: list[float] = []
     errors: list[str] = []
     async with RemotingClient(f"127.0.0.1:{port}") as client:
-        while not ended.done():
+        while not ended.done() or len(took_ms) < CALLS_MIN:
             for request in (Request(310, dict(SEND), b"x" * 100), Request(11, dict(PULL))):
                 began = time.perf_counter()
                 try:

@@ -328,10 +328,10 @@ def test_timer_recall(
 def test_timer_recall_is_answered_with_what_became_of_it(
     server: Server, java_with_timers: ClientSession, topic: str, group: str
 ) -> None:
-    """Apache's broker answers success whenever the wish was recorded."""
+    """Apache's broker answers success whenever the request is recorded."""
     java = java_with_timers
     if not server.has_timers or peer_name() != "duemq":
-        pytest.skip("only DueMQ says what became of a recall")
+        pytest.skip("only DueMQ reports the outcome of a recall")
     (gone,) = java.events("timer", "sent", topic=topic, body="gone", delay_ms=60_000)
     for _ in range(2):
         (recalled,) = java.events("recall", "recalled", topic=topic, handle=gone["recallHandle"])
