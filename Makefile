@@ -48,7 +48,6 @@ $(VENV)/demo: pyproject.toml $(CONSTRAINTS)
 	@touch $@
 
 demo: $(VENV)/demo
-	@$(BIN)/python -m duemq kernels warm
 	@$(BIN)/python -m duemq demo
 
 test: env
@@ -69,6 +68,7 @@ bench: env
 soak: env
 	$(BIN)/python -m pytest tests/crash --kills=$(SOAK_KILLS) --migration-kills=$(SOAK_MIGRATION_KILLS) \
 		--consumer-kills=$(SOAK_CONSUMER_KILLS) --power-cuts=$(SOAK_POWER_CUTS) $(PYTEST_ARGS)
+	$(BIN)/python -m tests.storage_faults.campaign --all
 	$(BIN)/python -m pytest tests/duemq/test_decision_world.py --decisions=$(SOAK_DECISIONS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/fuzz --fuzz-inputs=$(SOAK_FUZZ_INPUTS) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/reconciliation/test_mutations.py --mutations $(PYTEST_ARGS)

@@ -158,7 +158,7 @@ def _goals(found: Found) -> str:
             continue
         value = sum(known[name][0] for name in goal.names) * goal.factor
         counts = found["scale"] == 1.0 or goal.any_size
-        word = _word(goal, value) if counts else "not at this scale"
+        word = verdict_of(goal, value) if counts else "not at this scale"
         rows.append(f"| {goal.work} | {_number(value)} {goal.unit} | {_limits(goal)} | {word} |")
     return "\n".join(rows)
 
@@ -167,7 +167,7 @@ def _limits(goal: Goal) -> str:
     return f"{_number(goal.must)} | {_number(goal.aim)}"
 
 
-def _word(goal: Goal, value: float) -> str:
+def verdict_of(goal: Goal, value: float) -> str:
     def reached(limit: float) -> bool:
         return value >= limit if goal.more else value <= limit
 

@@ -14,7 +14,7 @@ from delivery.kernels.lateness import count_late
 
 Times = npt.NDArray[np.int64]
 
-# Upper bounds of the buckets in ms; one more bucket takes what is later.
+# Upper bounds of the buckets in ms; one more bucket is for larger values.
 BOUNDS_MS = np.array(
     [
         *range(9),
@@ -72,6 +72,6 @@ class Lateness:
         }
 
     def seconds_buckets(self) -> list[tuple[str, int]]:
-        """Return (upper bound in seconds, deliveries up to it), as prometheus wants it."""
+        """Return (upper bound in seconds, deliveries up to it), in prometheus-client's form."""
         bounds = [*(str(bound / 1_000) for bound in BOUNDS_MS.tolist()), "+Inf"]
         return list(zip(bounds, np.cumsum(self.buckets).tolist(), strict=True))

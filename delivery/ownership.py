@@ -4,7 +4,7 @@
 
 A transfer is in force as soon as its record is in the log. Everything else (cursors, timer units,
 counts, ledgers) is a projection of the records in the order of this queue. This module defines
-their format and reads them; `delivery.ownership_projection` defines what they mean. Ranges are
+their format and reads them; `delivery.ownership_projection` defines their meaning. Ranges are
 queue offsets of a level's queue.
 
     Transfer      (`handover`) the timers own a range, except for units settled before
@@ -72,7 +72,7 @@ class Transfer:
             owner.
         count: Messages that change their owner.
         checksum: Checksum of these messages, see `migration.ownership.checksum`.
-        promised: Due times of units whose tags code is no time, by queue offset.
+        promised: Due times of units whose tags code is not a time, by queue offset.
     """
 
     migration: str

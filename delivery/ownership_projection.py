@@ -6,7 +6,7 @@
 Rules (`change_of`): a `Transfer` makes its range, without `excluded`, the timers'. A `Return` takes
 its whole range from the timers; of that, `pending` belongs to the level again. The last record
 that names a unit decides. Whether a unit is settled (delivered, cancelled, in quarantine) the
-journal does not say: origins in the log do.
+journal does not contain: it is in the origins in the log.
 
 Readers apply the journal at their own pace (a checkpoint of the timers is older than the log), so
 each keeps its own `Ownership`. No I/O, no clock.
@@ -73,7 +73,7 @@ class Change:
     gone: Tally = Tally()
 
     def in_level(self, ranges: list[Range], first: int = 0, end: int = NO_END) -> list[Range]:
-        """Return what is pending in the level after the change, given the ranges before.
+        """Return the pending ranges of the level after the change, given the ranges before.
 
         Args:
             first, end: Nothing outside comes back.
@@ -118,7 +118,7 @@ class Ownership:
 
     Attributes:
         pieces: Level to its pieces, ascending and disjoint.
-        promised: Level to due times of units whose tags code is no time, by queue offset.
+        promised: Level to due times of units whose tags code is not a time, by queue offset.
         next_offset: Queue offset of the next record to apply.
     """
 

@@ -1,12 +1,12 @@
 """Pending messages, found and decided on: the protocol that plugins implement.
 
-    by_offset, by_key, by_topic   -> Found: what waits, and what became of the rest
+    by_offset, by_key, by_topic   -> Found: pending messages, and verdicts on the rest
     cancel, move, fire            -> Decided: per message, final when it is returned
 
-Nothing is awaited between look and deed: a message that was found waiting waits still when the
+Nothing is awaited between check and decision: a message that was found pending is pending when the
 decision about it is made in the same step. A decision is one record in the log that names the
-message as its origin; `Decided.log_end` says how far the log must be on the disk before the answer
-leaves.
+message as its origin; the log must be on the disk up to `Decided.log_end` before the response is
+sent.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class Verdict(IntEnum):
 
     DONE = 0  # decided now
     CANCELLED = 1  # it was cancelled before
-    DELIVERED = 2  # it does not wait any more: delivered, fired, or in quarantine
+    DELIVERED = 2  # it is no longer pending: delivered, fired, or in quarantine
     UNKNOWN = 3  # no such message ever waited here
-    REFUSED = 4  # it waits as before: the store refuses writes, or the decision is impossible
+    REFUSED = 4  # it is still pending: the store refuses writes, or the decision is impossible
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Messages that wait, asked for by n names.
+    """Pending messages found for n names.
 
     Attributes:
         offsets: (m,) i8: log offsets of their records.
         due_ms: (m,) i8: when each is due.
-        asked: (m,) i8: which of the n names each answers to.
+        asked: (m,) i8: index of the name that each was found by.
         gone: (n,) i1: a `Verdict` for each name that nothing answers to; DONE for the others.
     """
 
@@ -69,7 +69,7 @@ class Decided:
 
     Attributes:
         verdicts: (n,) i1, `Verdict`.
-        remarks: by row: why it was refused, or what is unusual about it.
+        remarks: by row: reason of the refusal, or a special condition.
         log_end: the log must be synced up to here before a response is sent.
     """
 
@@ -89,7 +89,7 @@ class PendingMessages(Protocol):
         ...
 
     def promised(self, offsets: Offsets) -> Offsets:
-        """Return (n,) i8 when held records were promised to be delivered, pending or not.
+        """Return (n,) i8 due times of records, pending or not.
 
         -1: the record at that log offset is none of this port's, or promises no time.
         """
@@ -108,9 +108,9 @@ class PendingMessages(Protocol):
         ...
 
     def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
-        """Find what waits for a topic and is due in [from_ms, until_ms), a bounded piece a step.
+        """Yield the pending messages of a topic due in [from_ms, until_ms), in bounded pieces.
 
-        What is put after the first step is not looked at.
+        Messages put after the first step are not included.
         """
         ...
 
@@ -123,7 +123,7 @@ class PendingMessages(Protocol):
 
         Args:
             due_ms: (n,) i8, one for each.
-            hooks: run on records that this port cannot hold at that time itself.
+            hooks: put hooks for records that this port cannot store for that time itself.
         """
         ...
 

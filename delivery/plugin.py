@@ -1,12 +1,12 @@
 """The interface between the broker and its plugins: put hooks, dispatchers, tasks, request codes.
 
 A plugin is found through the entry point group `duemq.broker_plugins`; the entry point names a
-factory `create_plugin(host: PluginHost) -> BrokerPlugin`. Order of a broker's life:
+factory `create_plugin(host: PluginHost) -> BrokerPlugin`. Order of the calls:
 
     create_plugin(host)        configuration is parsed, the store is not open yet
-    system_topics(), tags_code_rules()    asked before the store recovers
+    system_topics(), tags_code_rules()    called before the store recovers
     store opens and recovers
-    put_hooks(), dispatchers(), request_handlers(), admin_views()    asked once
+    put_hooks(), dispatchers(), request_handlers(), admin_views()    called once
     running(store)             entered before the port listens, left after it closed
 """
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from message_store.clock import Clock
 from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
+from message_store.kernels.preparation import Preparation
 from message_store.retention.pins import FirstPending
 
 if TYPE_CHECKING:
@@ -106,10 +107,10 @@ class Recalled(Enum):
 
 
 class Recalls(Protocol):
-    """Cancels messages that wait for their time, by what their producer knows of them."""
+    """Cancel of pending messages by topic, time and unique key, which their producers have."""
 
     async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
-        """Cancel a message; DONE is said once that is decided and stored.
+        """Cancel a message; return DONE once the decision is stored.
 
         Args:
             topic: where it would go.
@@ -120,7 +121,7 @@ class Recalls(Protocol):
 
 
 class AskedView:
-    """An admin view that depends on what is asked for.
+    """An admin view with arguments.
 
     Args:
         answer: returns plain data for the fields of a request; one piece of bounded work.
@@ -135,7 +136,7 @@ class AskedView:
 
 
 class PluginHost(Protocol):
-    """What a plugin gets from the process that holds it."""
+    """Services of the host process for a plugin."""
 
     @property
     def clock(self) -> Clock: ...
@@ -156,6 +157,11 @@ class PluginHost(Protocol):
         """The broker's prometheus-client CollectorRegistry."""
         ...
 
+    @property
+    def kernels(self) -> Preparation:
+        """Which kernels are ready; a first start compiles some while it serves."""
+        ...
+
     def plugin(self, name: str) -> BrokerPlugin | None:
         """Return another plugin of this broker, None if there is none of that name.
 
@@ -164,7 +170,7 @@ class PluginHost(Protocol):
         ...
 
     def stop(self, why: str) -> None:
-        """Ask the broker to stop because this plugin cannot go on."""
+        """Request a stop of the broker because this plugin cannot continue."""
         ...
 
 
@@ -214,11 +220,11 @@ class PluginBase:
         return ()
 
     def put_hooks(self) -> Sequence[PutHook]:
-        """Return what is called with every batch before it is appended."""
+        """Return the functions that are called with every batch before it is appended."""
         return ()
 
     def dispatchers(self) -> Sequence[Dispatcher]:
-        """Return what is called with every batch after it was appended."""
+        """Return the functions that are called with every batch after it was appended."""
         return ()
 
     def request_handlers(self) -> Mapping[int, RequestHandler]:

@@ -30,7 +30,7 @@ class Reason(StrEnum):
     UNREADABLE = "unreadable"  # no whole, undamaged record where the queue points
     WRONG_RECORD = "wrong_record"  # a record, but not the one that was to be delivered
     NO_TARGET = "no_target"  # REAL_TOPIC or REAL_QID missing or illegal
-    NO_TIME = "no_time"  # a timer that does not say when it is due
+    NO_TIME = "no_time"  # a timer without a due time
     TOPIC_MISSING = "topic_missing"
     HALF_MESSAGE = "half_message"
     ILLEGAL = "illegal"  # the store will not take it

@@ -20,21 +20,18 @@ def read_record(store: MessageStore, phys_offset: int, size: int) -> Record:
     """Return the record at a log offset.
 
     Raises:
-        RecordUnreadable: It is damaged, or not the record of that offset and size.
+        RecordUnreadable: It is damaged, or not the record of that offset.
     """
     record = decode_record(store.record_bytes(phys_offset, size), phys_offset)
     if record.phys_offset != phys_offset:
         raise RecordUnreadable(phys_offset, "the record there names another position")
-    if record.total_size != size:
-        why = f"the record there has {record.total_size} bytes, {size} were noted"
-        raise RecordUnreadable(phys_offset, why)
     return record
 
 
 def read_damaged(store: MessageStore, phys_offset: int, size: int) -> tuple[bytes, Record | None]:
     """Return the bytes at a log offset, and the record in them if they can be decoded.
 
-    Zeros stand for what the disk cannot read; no bytes for what retention removed.
+    Unreadable pages are zeros; records that retention removed are empty.
     """
     data = b""
     try:
@@ -46,8 +43,8 @@ def read_damaged(store: MessageStore, phys_offset: int, size: int) -> tuple[byte
 
 def add_message(
     batch: PutBatch, record: Record, topic_index: int, queue_id: int, text: bytes
-) -> Any:
-    """Add the message that a redirected record becomes; return its row of the batch.
+) -> int:
+    """Add the message that a redirected record becomes; return the index of its row.
 
     Args:
         text: Its property text.
@@ -66,7 +63,7 @@ def add_message(
         prepared_offset=origin_of(record.phys_offset),
     )
     batch.trusted = True
-    return batch.rows[at]
+    return at
 
 
 def clear_client_columns(row: Any) -> None:

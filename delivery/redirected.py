@@ -13,7 +13,7 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"  # TopicValidator.RMQ_SYS_TRANS_H
 QUEUE_DIGITS_MAX = 9
 ENTRY_END, NAME_END = b"\x02", b"\x01"
 LEVEL_NAME: Final = b"DELAY"
-MOVED_NAME: Final = b"DELAy"  # the same in the record of a level message that timers hold
+MOVED_NAME: Final = b"DELAy"  # the same in the record of a level message that the timers own
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def real_target(
     A queue beyond the topic's write queues is made, as Apache does: the producer was promised it.
 
     Args:
-        held_topic: where the record lies; it cannot be its own target.
+        held_topic: Topic of the record; it cannot be its own target.
         routed: topics without any queue count as missing (they were deleted).
     """
     name = properties.get("REAL_TOPIC", "")

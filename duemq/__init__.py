@@ -20,7 +20,7 @@ MODULES = {"Broker": "duemq.broker", "TimerDirectory": "timer_store.directory"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
+    """Import a public name at its first use."""
     if name not in MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -13,7 +13,7 @@ from typing import Final
 
 M_TRIM_THRESHOLD: Final = -1
 M_MMAP_THRESHOLD: Final = -3
-MAPPED_BYTES: Final = 1 << 20  # a block of so many bytes or more has a mapping of its own
+MAPPED_BYTES: Final = 1 << 20  # a block of at least this size has its own mapping
 KEPT_BYTES: Final = 32 << 20  # free at the end of the heap, kept for the next small blocks
 
 

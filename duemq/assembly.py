@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from duemq.admin.client_admin import ClientAdminProcessor
 from duemq.admin.config_admin import ConfigProcessor
@@ -21,15 +21,19 @@ from duemq.admin.group_admin import GroupAdminProcessor
 from duemq.admin.runtime_info import RuntimeInfo
 from duemq.admin.topic_admin import TopicAdminProcessor
 from duemq.admin.views import AdminProcessor
+from duemq.auth.access import AccessControl
+from duemq.auth.account_requests import AccountRequests
+from duemq.auth.local_administration import LocalAdministration
 from duemq.configuration.config import BrokerConfig
-from duemq.messages.decide import DecideProcessor
+from duemq.messages.decide import ACTIONS, DecideProcessor
 from duemq.messages.history_request import HistoryProcessor
 from duemq.messages.queries import QueryProcessor
 from duemq.messages.recall import RecallProcessor
 from duemq.metrics.meters import Meters
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.metrics.rpc_meter import RpcMeter
-from duemq.net.dispatcher import Dispatcher, Handler
+from duemq.net.codes import RequestCode
+from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
 from duemq.net.limits import body_bytes_max
 from duemq.net.memory_budget import MemoryBudget
 from duemq.plugins import PluginSet
@@ -60,6 +64,7 @@ from duemq.transactions.transactions import Transactions
 from message_store.clock import Clock
 from message_store.config import StoreConfig
 from message_store.hooks import PutHook
+from message_store.kernels.preparation import Preparation
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
@@ -72,6 +77,16 @@ class Processor(Protocol):
     """Answers some request codes."""
 
     def handlers(self) -> Mapping[int, Handler]: ...
+
+
+HELD_CODES: Final = frozenset(
+    {
+        *(RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.RECALL_MESSAGE),
+        *(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.END_TRANSACTION),
+        *ACTIONS,
+    }
+)
+"""Codes that call more kernels than a send and a pull: held while those are compiled."""
 
 
 @dataclass(slots=True)
@@ -120,6 +135,16 @@ class Surroundings:
     version: Callable[[], DataVersion]
     reconfigure: Callable[[Mapping[str, str]], Awaitable[None]]
     started_ms: int
+    access: AccessControl | None = None
+    kernels: Preparation = field(default_factory=Preparation)
+
+
+def _access_of(around: Surroundings) -> AccessCheck:
+    """Return what checks the requests that the dispatcher handles."""
+    if around.access is not None:
+        return around.access.gate
+    config = around.config()
+    return LocalAdministration(config.administer_from, (config.broker_ip,))
 
 
 def assemble(store: MessageStore, around: Surroundings) -> Parts:
@@ -135,7 +160,10 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
         store.add_dispatcher(dispatcher)
     for processor in _processors(parts, around):
         parts.dispatcher.add(processor.handlers())
-    parts.dispatcher.add(around.plugins.request_handlers(set(parts.dispatcher)))
+    of_plugins = around.plugins.request_handlers(set(parts.dispatcher))
+    parts.dispatcher.add(of_plugins)
+    if not around.kernels.is_done:
+        parts.dispatcher.hold(of_plugins.keys() | HELD_CODES, around.kernels.wait_for_all)
     return parts
 
 
@@ -180,7 +208,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
         locks=LockTable(),
         meters=Meters(),
         rpc=rpc,
-        dispatcher=Dispatcher(meter=rpc),
+        dispatcher=Dispatcher(meter=rpc, access=_access_of(around)),
         identity=Identity(
             broker_name=config.broker_name,
             cluster_name=config.cluster_name,
@@ -200,7 +228,7 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     )
     parts.transactions = transactions
     transactions.recover()  # before plugins append anything
-    parts.hooks.append(transactions.put_hook)  # the last: it looks at what the others refused
+    parts.hooks.append(transactions.put_hook)  # the last: it reads the refusals of the others
     parts.tasks += [parts.held.running(), clients.running(), transactions.running()]
     return [
         clients,
@@ -278,7 +306,10 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
     store, views = parts.store, around.plugins.admin_views()
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
+    users = around.access.accounts if around.access else None
+    accounts = [AccountRequests(users)] if users is not None else []
     return [
+        *accounts,
         RuntimeInfo(
             store,
             parts.stats,
@@ -338,8 +369,11 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
         body_bytes_max=body_bytes_max(store_config.message_bytes_max),
         sync_flush=store_config.sync_flush,
     )
-    access = parts.dispatcher.access
-    return Ingest(parts.put_path, parts.store.topics, sender, settings, parts.rpc, access=access)
+    access = around.access.gate if around.access else None
+    return Ingest(
+        parts.put_path, parts.store.topics, sender, settings, parts.rpc,
+        access=access, kernels=around.kernels,
+    )  # fmt: skip
 
 
 def _suffix(config: BrokerConfig) -> bytes:

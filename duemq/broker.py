@@ -1,7 +1,7 @@
 """The broker process: starts and stops all parts in order.
 
 bind ports      a port in use is found before the store is touched
-plugins         created, asked for system topics and tags code rules
+plugins         created; they add system topics and tags code rules
 store           locked, recovered
 parts           managers and processors on the store (assembly)
 name server     the embedded one, if wanted
@@ -9,8 +9,8 @@ scheduler       APScheduler: persistence, statistics, the look at the disk
 plugins run     the level service delivers from here on
 listen, register, /metrics
 retention       last in, first out: log files are removed only while every plugin can answer what
-                it needs; so is the watch of the configuration file, which asks all of the above
-...             stop(): all of it in reverse; what is in hand is finished, files are written
+                it needs; so is the watch of the configuration file, which uses all of the above
+...             stop(): all of it in reverse; work in progress is finished, files are written
 
 async with Broker({"storePathRootDir": "/data/store"}) as broker: ...
 """
@@ -29,7 +29,9 @@ from typing import TYPE_CHECKING, Self
 
 from delivery.plugin import BrokerPlugin
 from duemq.assembly import Parts, Surroundings, assemble, make_ingest
-from duemq.configuration.config import BrokerConfig
+from duemq.auth.access import AccessControl, open_access
+from duemq.auth.plain_files import POLL_MS
+from duemq.configuration.config import BrokerConfig, limits_of
 from duemq.configuration.config_edit import edited, file_state
 from duemq.configuration.config_request import accepted_changes
 from duemq.configuration.settings import (
@@ -41,19 +43,19 @@ from duemq.configuration.settings import (
     resolved,
     settings_from,
 )
-from duemq.exposure import warn_if_exposed
-from duemq.namesrv.config import NamesrvConfig
-from duemq.namesrv.registration import BrokerAddress, Registrar
+from duemq.exposure import local_only_notice, warn_if_exposed
+from duemq.name_servers import addresses_of, embedded_name_server, registrar
+from duemq.net.allowed_networks import parse_sources
 from duemq.net.bound_socket import bind
-from duemq.net.limits import RemotingLimits
 from duemq.net.server import RemotingServer
+from duemq.net.tls import load_tls
 from duemq.plugins import Host, Installed, PluginSet, installed_plugins
-from duemq.preload import preload_kernels
 from duemq.registry.data_version import DataVersion
 from duemq.stored_pins import stored_pins
 from message_store.clock import Clock, SystemClock
 from message_store.config import Properties, from_properties, to_properties, with_live
 from message_store.errors import DueMQError, UsageError
+from message_store.kernels.preparation import Preparation
 from message_store.masking import masked
 from message_store.store import MessageStore
 
@@ -63,28 +65,32 @@ if TYPE_CHECKING:
 
     from duemq.namesrv.server import NameServer
     from duemq.net.connection import Connection
+    from duemq.send.ingest import Ingest
 
 log = logging.getLogger(__name__)
 VIP_PORT_DISTANCE = 2
-HA_PORT_DISTANCE = 1
+KERNELS = "send", "ingest"  # groups of what is between a request and its answer
 PERSIST_MS = 3_000
 STATS_MS = 10_000
 PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
 DISK_JOB, RETENTION_JOB, CONFIG_JOB = "disk", "retention", "configuration file"
+ACCOUNTS_JOB = "accounts"
+LOOPBACK = "127.0.0.1"
 
 
 class Broker:
-    """One broker. A context manager: entered, it serves; left, everything is on the disk.
+    """One broker. A context manager: serves while the block is open; then all data is on the disk.
 
     Args:
-        properties: `key=value` as in broker.conf; what is absent has its default.
+        properties: `key=value` as in broker.conf; absent keys have their defaults.
         clock: the machine's, unless a test hands one in.
         plugins: the installed ones, unless named here.
         config_file: where `properties` came from; changes by request 25 are written there.
         read_again: reads the configuration again, for `reload`.
     Attributes:
         settings: the configuration in force.
-        failure: why the broker had to stop; empty while it runs or when it was asked to stop.
+        failure: Cause of a stop; empty while the broker runs or after a requested stop.
+        metrics: what /metrics shows, from the start on.
     Raises (on entering):
         ConfigError: A value that cannot be used.
         UsageError: A port in use.
@@ -100,9 +106,10 @@ class Broker:
         plugins: Iterable[Installed] | None = None,
         config_file: Path | None = None,
         read_again: Callable[[], Properties] | None = None,
+        kernels: Preparation | None = None,
     ) -> None:
-        settings = settings_from(properties)
-        self.settings = Settings(settings.properties, resolved(settings.broker), settings.store)
+        self._kernels = kernels or Preparation()
+        self.settings = resolved(settings_from(properties))
         self.clock = clock or SystemClock()
         self.failure = ""
         self.metrics_port: int | None = None
@@ -118,6 +125,7 @@ class Broker:
         self.version = DataVersion(0, self.started_ms)
         self.plugins = PluginSet({})
         self.namesrv: NameServer | None = None
+        self.access: AccessControl | None = None
 
     # -- what it is ---------------------------------------------------------------------------
 
@@ -142,7 +150,7 @@ class Broker:
         """The connections that are open now."""
         return self._server.connections
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- running ------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -167,11 +175,13 @@ class Broker:
     async def _start(self, stack: AsyncExitStack) -> None:
         self._socket = stack.enter_context(bind(self.config.bind_address, self.config.listen_port))
         check_directories(self.settings.store)
-        self._registry = _new_registry(self.config)
+        self.tls = load_tls(self.settings.tls)
+        self.metrics = _new_registry(self.config)
         self.scheduler = _new_scheduler()
         self.plugins = self._load_plugins()
         self._log_unused_keys()
         self.store = stack.enter_context(self._new_store())
+        self.access = self._open_access()
         self.parts = self._assemble()
         stack.callback(self._persist)
         await self._start_namesrv(stack)
@@ -185,7 +195,7 @@ class Broker:
         await self._register(stack)
         await self._serve_metrics(stack)
         self._add_last_jobs(stack)
-        stack.push_async_callback(_ended, asyncio.create_task(asyncio.to_thread(preload_kernels)))
+        await stack.enter_async_context(self._kernels.running(*KERNELS))
 
     def _load_plugins(self) -> PluginSet:
         installed = self._installed
@@ -200,9 +210,10 @@ class Broker:
             properties=self.settings.properties,
             store_root=str(self.settings.store.root),
             scheduler=self.scheduler,
-            metrics=self._registry,
+            metrics=self.metrics,
             on_stop=self.stop,
             find=self._find_plugin,
+            kernels=self._kernels,
         )
 
     def _find_plugin(self, name: str) -> BrokerPlugin | None:
@@ -220,6 +231,11 @@ class Broker:
             notice=lambda text: log.warning("%s", text),
         )
 
+    def _open_access(self) -> AccessControl | None:
+        directory = self.store.config_path(".")
+        cluster = self.config.cluster_name
+        return open_access(self.settings.auth, directory, cluster, self.clock.now_ms)
+
     def _assemble(self) -> Parts:
         pins = stored_pins(self.store, self.plugins.plugins) | self.plugins.log_pins()
         for name, pin in pins.items():
@@ -234,6 +250,8 @@ class Broker:
             version=lambda: self.version,
             reconfigure=self.reconfigure,
             started_ms=self.started_ms,
+            access=self.access,
+            kernels=self._kernels,
         )
         self._around = around
         return assemble(self.store, around)
@@ -244,23 +262,27 @@ class Broker:
         except OSError as error:
             log.error("progress of the last seconds is lost: %s", error)
 
+    def new_ingest(self) -> Ingest:
+        """Return a front that takes the sends of connections in batches."""
+        return make_ingest(self.parts, self._around)
+
     async def _listen(self, stack: AsyncExitStack) -> None:
-        limits = RemotingLimits(
-            connections_max=self.config.connections_max,
-            backlog=self.config.socket_backlog,
-            idle_ms_max=self.config.channel_idle_s * 1_000,
-        )
         self._server = server = RemotingServer(
             self.parts.dispatcher,
-            make_ingest(self.parts, self._around),
-            limits,
+            self.new_ingest(),
+            limits_of(self.config),
             clock=self.clock,
             memory=self.parts.memory,
+            tls=self.tls.server,
+            proxies=parse_sources("proxyProtocolFrom", self.config.proxy_protocol_from),
         )
         await stack.enter_async_context(server)
         stack.callback(self.parts.held.stop)  # held pulls are answered before the server drains
         await server.start(self.config.bind_address, self.port, bound=self._socket)
-        warn_if_exposed("the broker", self.config.bind_address, self.port)
+        checked = self.access is not None
+        if not checked and "bindAddress" not in self.settings.properties:
+            log.warning("%s", local_only_notice("the broker"))
+        warn_if_exposed("the broker", self.config.bind_address, self.port, checked=checked)
         if self.config.vip_channel_enable and self.config.listen_port:
             try:
                 await server.start(self.config.bind_address, self.port - VIP_PORT_DISTANCE)
@@ -269,51 +291,30 @@ class Broker:
                 return
             purpose, off = "the VIP channel of the broker", "vipChannelEnable=false"
             port = self.port - VIP_PORT_DISTANCE
-            warn_if_exposed(purpose, self.config.bind_address, port, off=off)
+            warn_if_exposed(purpose, self.config.bind_address, port, off=off, checked=checked)
 
     # -- name servers -------------------------------------------------------------------------
 
     async def _start_namesrv(self, stack: AsyncExitStack) -> None:
         if not self.config.embedded_namesrv_enable:
             return
-        from duemq.namesrv.server import NameServer
-
-        config = NamesrvConfig(
-            listen_port=self.config.embedded_namesrv_port,
-            bind_address=self.config.bind_address,
-            kv_config_path=str(self.store.config_path("kvConfig.json")),
-            register_from=self.config.embedded_register_from,
-            administer_from=self.config.embedded_administer_from,
-        )
+        path = self.store.config_path("kvConfig.json")
+        server = embedded_name_server(self.config, path, self.clock, self.access, self.tls.server)
         try:
-            self.namesrv = await stack.enter_async_context(
-                NameServer(config, self.clock, own_address=self.config.broker_ip)
-            )
+            self.namesrv = await stack.enter_async_context(server)
         except UsageError as error:
             raise UsageError(f"{error}: here the key is embeddedNamesrvPort") from error
         self.namesrv_address = f"{self.config.broker_ip}:{self.namesrv.port}"
         purpose, off = "the embedded name server", "embeddedNamesrvEnable=false"
-        warn_if_exposed(purpose, self.config.bind_address, self.namesrv.port, off=off)
+        address, port = self.config.bind_address, self.namesrv.port
+        warn_if_exposed(purpose, address, port, off=off, checked=self.access is not None)
 
     async def _register(self, stack: AsyncExitStack) -> None:
-        us = BrokerAddress(
-            cluster=self.config.cluster_name,
-            broker_name=self.config.broker_name,
-            address=self.address,
-            ha_address=f"{self.config.broker_ip}:{self.port + HA_PORT_DISTANCE}",
-        )
-        self.registrar = Registrar(
-            us,
-            self.parts.topics,
-            self.clock,
-            addresses=_addresses(self.config),
-            local=self.namesrv,
-            interval_ms=self.config.register_interval_ms,
-            timeout_s=self.config.register_timeout_ms / 1_000,
-            permission=lambda: self.config.permission,
-        )
-        self.parts.topics.changed = self.registrar.changed
-        self.parts.topics.removed = self.registrar.removed
+        config, auth, topics = lambda: self.config, self.settings.auth, self.parts.topics
+        self.registrar = registrar(
+            config, auth, topics, self.clock,
+            port=self.port, local=self.namesrv, tls=self.tls.client,
+        )  # fmt: skip
         await stack.enter_async_context(self.registrar.running())
 
     # -- metrics ------------------------------------------------------------------------------
@@ -325,12 +326,14 @@ class Broker:
         from duemq.metrics.http_server import serving
         from duemq.metrics.native_metrics import NativeCollector
 
-        self._registry.register(broker_collector(self))
-        self._registry.register(NativeCollector(self))
-        address = self.config.metrics_host or self.config.bind_address
+        self.metrics.register(broker_collector(self))
+        self.metrics.register(NativeCollector(self))
+        address = self.config.metrics_host or (
+            LOOPBACK if self.access else self.config.bind_address
+        )
         self.metrics_port = await stack.enter_async_context(
             serving(
-                metrics_server(self, self._registry),
+                metrics_server(self, self.metrics),
                 address,
                 self.config.metrics_port,
                 required="metricsPromExporterPort" in self.settings.properties,
@@ -342,7 +345,7 @@ class Broker:
 
     @property
     def stops(self) -> bool:
-        """Whether the broker was asked to stop."""
+        """Whether a stop was requested."""
         return self._stop.is_set()
 
     # -- jobs ---------------------------------------------------------------------------------
@@ -353,6 +356,8 @@ class Broker:
         self._every(self.config.flush_consumer_offset_ms, self.parts.offsets.save, OFFSETS_JOB)
         self._every(store.clean_interval_ms, self._look_at_disk, DISK_JOB)
         self._every(STATS_MS, self._sample, STATS_JOB)
+        if self.access is not None and self.access.files is not None:
+            self._every(POLL_MS, self.access.poll, ACCOUNTS_JOB)
 
     def _add_last_jobs(self, stack: AsyncExitStack) -> None:
         """Add the jobs that need all of a running broker; the first thing a stop does is end them.
@@ -397,7 +402,7 @@ class Broker:
         self._stop.set()
 
     async def stopped(self) -> None:
-        """Return when the broker was asked to stop."""
+        """Wait until a stop is requested."""
         await self._stop.wait()
 
     # -- configuration ------------------------------------------------------------------------
@@ -423,8 +428,8 @@ class Broker:
         """Change keys while running (request 25) and keep them in the configuration file.
 
         Raises:
-            RequestError: A key may not be changed, or the file cannot be written; nothing was.
-            ConfigError: A value cannot be used; nothing was changed.
+            RequestError: A key may not be changed, or the file cannot be written; nothing changed.
+            ConfigError: A value is invalid; nothing was changed.
         """
         known = [*SECTIONS, *self.plugins.sections()]
         changes = accepted_changes(changes, known, self.config.frozen_keys, source="request 25")
@@ -440,23 +445,27 @@ class Broker:
         """Put a new configuration in force as far as a running broker can.
 
         Raises:
-            DueMQError: A value cannot be used; nothing was changed.
+            DueMQError: A value is invalid; nothing was changed.
         """
-        wanted = settings_from(properties)
-        broker, later = with_live(self.settings.broker, resolved(wanted.broker))
+        wanted = resolved(settings_from(properties))
+        broker, later = with_live(self.settings.broker, wanted.broker)
         store, more = with_live(self.settings.store, wanted.store)
         self.plugins.reconfigure(properties, self.settings.properties)
-        self.settings = Settings(properties, broker, store)
+        tls, certificates = with_live(self.settings.tls, wanted.tls)
+        auth, most = with_live(self.settings.auth, wanted.auth)
+        self.settings = Settings(properties, broker, tls, store, auth)
         self.store.config = store
         self.version = self.version.next(self.clock.now_ms())
-        self.registrar.set_addresses(_addresses(broker))
+        self.registrar.set_addresses(addresses_of(broker))
         self.parts.groups.auto_create = broker.auto_create_group
-        if later or more:
-            log.warning("in force after a restart: %s", ", ".join(later + more))
+        if later := later + more + certificates + most:
+            log.warning("in force after a restart: %s", ", ".join(later))
 
     def all_properties(self) -> dict[str, str]:
         """Return every key with the value in force."""
-        known = {**to_properties(self.settings.broker), **to_properties(self.settings.store)}
+        settings, known = self.settings, dict[str, str]()
+        for each in (settings.broker, settings.tls, settings.store, settings.auth):
+            known |= to_properties(each)
         for section in self.plugins.sections():
             known |= to_properties(from_properties(section, self.settings.properties))
         return {**self.settings.properties, **known}
@@ -472,14 +481,6 @@ class Broker:
             self._file_state = state
             log.info("%s has changed", self._config_file)
             self.reload()
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    await task
-
-
-def _addresses(config: BrokerConfig) -> list[str]:
-    return [f"{host}:{port}" for host, port in config.namesrv_list]
 
 
 def _new_registry(config: BrokerConfig) -> CollectorRegistry:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ipaddress
 import logging
 from dataclasses import dataclass
+from typing import Final
 
 log = logging.getLogger(__name__)
+LOOPBACK: Final = "127.0.0.1"
+EVERY_ADDRESS: Final = "0.0.0.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +17,7 @@ class Listener:
     """One port that listens.
 
     Attributes:
-        purpose: what is served there, for the message.
+        purpose: Name of the service on the port, for the message.
         address: IP address that it is bound to.
         port: port number.
         key: configuration key of the address.
@@ -38,10 +41,37 @@ def is_loopback(address: str) -> bool:
         return False
 
 
+def listening_address(configured: str, *, has_accounts: bool) -> str:
+    """Return the address to listen on: without a word, other machines need accounts."""
+    return configured or (EVERY_ADDRESS if has_accounts else LOOPBACK)
+
+
+def local_only_notice(purpose: str) -> str:
+    """Return what to log about a port that nothing opens to other machines."""
+    return (
+        f"{purpose} listens on {LOOPBACK} only, so clients on other machines cannot connect: there "
+        "are no accounts, and bindAddress is not set. Switch accounts on "
+        "(authenticationEnabled=true), or set bindAddress=0.0.0.0 to serve every machine without "
+        "authentication"
+    )
+
+
 def warn_if_exposed(
-    purpose: str, address: str, port: int, *, key: str = "bindAddress", off: str = ""
+    purpose: str,
+    address: str,
+    port: int,
+    *,
+    key: str = "bindAddress",
+    off: str = "",
+    checked: bool = False,
 ) -> None:
-    """Log a warning about a port that other machines reach; the arguments are `Listener`'s."""
+    """Log a warning about a port that other machines reach; most arguments are `Listener`'s.
+
+    Args:
+        checked: Whether requests there need an account; then there is no warning.
+    """
+    if checked:
+        return
     listener = Listener(purpose=purpose, address=address, port=port, key=key, off=off)
     text = exposure_warning(listener)
     if text is not None:
@@ -49,7 +79,7 @@ def warn_if_exposed(
 
 
 def exposure_warning(listener: Listener) -> str | None:
-    """Return what an operator should know about a port; None: only this machine reaches it."""
+    """Return a warning about an exposed port; None if only this machine reaches it."""
     if is_loopback(listener.address):
         return None
     every = listener.address in ("0.0.0.0", "::")

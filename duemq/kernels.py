@@ -50,7 +50,7 @@ def count_puts(
     """Count the stored rows of a batch; return (messages, bytes) of all.
 
     Args:
-        delivered: The batch holds deliveries of pending messages.
+        delivered: The batch has deliveries of pending messages.
         puts: (topics, 2): messages and bytes.
         traffic: (topics, TYPES, 2 + size buckets): messages, bytes, messages by record size.
         delays: (topics, 1 + delay buckets): seconds, and timers by the delay they ask for, under
@@ -80,7 +80,7 @@ def count_puts(
 
 @kernel
 def count_timers(rows: npt.NDArray[Any], count: int) -> int:
-    """Return how many rows ask for a delivery time."""
+    """Return the number of rows with timer properties."""
     found = 0
     for i in range(count):
         if rows[i]["timer_kind"] != 0:
@@ -114,10 +114,10 @@ def leading_units(
 
 @kernel
 def watched_slots(rows: npt.NDArray[Any], count: int, watched: Any, out: Any) -> int:
-    """List the queue slots of stored rows that are watched, each once; return how many.
+    """List the watched queue slots of stored rows, each once; return their number.
 
     Args:
-        watched: (slots,) u1: 1 if a pull is held there; set to LISTED for those in `out`.
+        watched: (slots,) u1: 1 if a pull is on hold there; set to LISTED for those in `out`.
         out: (n,) i4, n >= count.
     """
     found = 0

@@ -18,7 +18,7 @@ _LINE_FEED: Final = "\n"
 
 
 class OneLineFormatter(logging.Formatter):
-    """A formatter whose messages are bounded and hold no control characters.
+    """Formatter whose messages are bounded and have no control characters.
 
     A traceback keeps its lines; each of them is escaped alike and indented by the traceback itself.
     """

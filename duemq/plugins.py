@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from message_store.clock import Clock, SystemClock
 from message_store.config import from_properties, options
 from message_store.errors import DueMQError, PluginError
 from message_store.hooks import Dispatcher, PutHook, TagsCodeRule
+from message_store.kernels.preparation import Preparation
 from message_store.retention.pins import Pin
 
 if TYPE_CHECKING:
@@ -48,13 +49,14 @@ class Host:
     metrics: Any
     on_stop: Callable[[str], None]
     find: Callable[[str], BrokerPlugin | None] = lambda name: None
+    kernels: Preparation = field(default_factory=Preparation)
 
     def plugin(self, name: str) -> BrokerPlugin | None:
         """Return another plugin of this broker, None if there is none of that name."""
         return self.find(name)
 
     def stop(self, why: str) -> None:
-        """Ask the broker to stop because this plugin cannot go on."""
+        """Request a stop of the broker because this plugin cannot continue."""
         self.on_stop(f"plugin {self.plugin_name}: {why}")
 
 

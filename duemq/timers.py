@@ -1,4 +1,4 @@
-"""Without a plugin that holds timers a message with a time of its own is refused.
+"""Put hook that refuses messages with timer properties if no plugin stores timers.
 
 Storing it in its topic would deliver it at once, that is early. This is what Apache 5.x answers
 with `timerWheelEnable=false` (HookUtils.handleScheduleMessage); 4.9.x would deliver it at once.
@@ -19,17 +19,17 @@ from message_store.log.batch import PutBatch
 TIMER_TOPIC = "rmq_sys_wheel_timer"  # TimerMessageStore.TIMER_TOPIC
 REMARK = (
     "the message has a delivery time (TIMER_DELIVER_MS, TIMER_DELAY_MS or TIMER_DELAY_SEC), but "
-    "this broker holds no timers: timerWheelEnable is false. Use a delay level."
+    "this broker has no timer store: timerWheelEnable is false. Use a delay level."
 )
 
 
 def timers_are_held(topics: Iterable[SystemTopic]) -> bool:
-    """Return whether a plugin brought the topic that timers wait in."""
+    """Return whether a plugin has added the timer topic."""
     return any(topic.name == TIMER_TOPIC for topic in topics)
 
 
 def refuse_timers(batch: PutBatch, now_ms: int) -> None:
-    """Refuse every message that asks for a time. A put hook, behind those of the plugins."""
+    """Refuse every message with timer properties. A put hook after those of the plugins."""
     if not count_timers(batch.rows, batch.count):
         return
     rows = batch.filled

@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall-clock milliseconds and a wait that ends at a wall-clock moment."""
+    """Wall-clock milliseconds and a wait that ends at a wall-clock time."""
 
     def now_ms(self) -> int:
         """Return milliseconds since the epoch."""
@@ -20,7 +20,7 @@ class Clock(Protocol):
         """Return when `event` is set or the clock reaches `until_ms` (None: never).
 
         Also return soon after the clock was set back; the caller has to check again. Otherwise a
-        wait of a second would take as long as the clock was set back.
+        wait of a second would last as long as the clock was set back.
         """
         ...
 

@@ -81,7 +81,7 @@ def option(
         key: RocketMQ's name of the key (or ours, with `own`).
         doc: One sentence for the reference.
         unit: `ms`, `bytes`, `%`, ...; by default what the name of the field ends in.
-        live: A running broker takes a new value.
+        live: Whether a running broker applies a new value.
         wire: A request (25, 318) may change it as well. Never for a key that names a path, an
             address, a command or a class: the network is not trusted with those.
         minimum, maximum: Inclusive limits of a number; an int has those of its Java type anyway.
@@ -341,7 +341,7 @@ class StoreConfig:
     memory_percent_max: int = option(
         40,
         "accessMessageInMemoryMaxRatio",
-        "Share of memory; a reader further behind is advised to use a slave.",
+        "Share of memory; a reader with a larger lag is advised to use a slave.",
         minimum=0,
         maximum=100,
     )

@@ -57,7 +57,7 @@ def read_properties(path: Path | str) -> Properties:
     path = Path(path)
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
-            why = f"longer than {FILE_BYTES_MAX} bytes: this is no configuration file"
+            why = f"longer than {FILE_BYTES_MAX} bytes: this is not a configuration file"
             raise ConfigError("configFile", str(path), why)
         data = path.read_bytes()
     except OSError as error:

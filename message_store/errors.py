@@ -32,7 +32,7 @@ class UsageError(DueMQError):
 
 
 class ConfigError(UsageError):
-    """An invalid configuration value: key, value, source, and what is valid."""
+    """An invalid configuration value: key, value, source, and the valid range."""
 
     def __init__(self, key: str, value: str, why: str, *, source: str = "") -> None:
         self.key, self.value, self.why, self.source = key, value, why, source

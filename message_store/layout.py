@@ -87,6 +87,7 @@ assert INDEX_HEADER.itemsize == 40
 INDEX_HEADER_BYTES: Final = 40
 INDEX_SLOT = np.dtype(">i4")
 INDEX_SLOT_BYTES: Final = 4
+INDEX_SLOT = np.dtype(">i4")  # number of the newest item, 0: none
 INDEX_ITEM = np.dtype(
     [("key_hash", ">i4"), ("phys_offset", ">i8"), ("time_diff_s", ">i4"), ("prev_index", ">i4")]
 )
@@ -152,7 +153,7 @@ PUT = np.dtype(
         ("prepared_offset", "i8"),
         ("reconsume_times", "i4"),
         ("delay_level", "i4"),  # DELAY as a number; 0 absent; DELAY_ILLEGAL
-        ("timer_value", "i8"),  # the number behind timer_kind
+        ("timer_value", "i8"),  # the number of timer_kind
         ("timer_kind", "i4"),  # TIMER_*: which of three properties holds timer_value
         ("prop_flags", "i4"),  # PROP_*: properties seen
         ("tags_hash", "i8"),  # Java hash of TAGS, sign-extended; 0 without
@@ -162,7 +163,7 @@ PUT = np.dtype(
         # -1: tags_code = tags_hash; TAGS_DUE: due_ms; else store_ms + due_delay_ms, or where due_ms
         # is to be written, too: tags_hash, and due_ms = store_ms + due_delay_ms
         ("due_delay_ms", "i8"),
-        # numbers that the encoder writes behind the property text, -1: not
+        # numbers that the encoder writes after the property text, -1: none
         ("out_ms", "i8"),  # TIMER_OUT_MS
         ("due_ms", "i8"),  # DUEMQ_DUE_MS: the exact due time, where TIMER_* do not contain it
         ("enqueue_ms", "i8"),  # TIMER_ENQUEUE_MS, left out where the text would be too long
@@ -189,10 +190,10 @@ PROP_TIMER_OUT: Final = 0x04
 PROP_TIMER_DEL: Final = 0x08
 PROP_REAL_TOPIC: Final = 0x10
 PROP_INNER_BATCH: Final = 0x20
-PROP_SHARDED: Final = 0x80  # __SHARDINGKEY: the sender asks for order
+PROP_SHARDED: Final = 0x80  # __SHARDINGKEY: the sender requests order
 PROP_TIMER_STALE: Final = 0x40  # one of log.batch.TIMER_STALE_NAMES
 
-# What a walk over log bytes says of each record, native byte order.
+# Result of a scan of log bytes for each record, native byte order.
 SCANNED = np.dtype(
     [
         ("phys_offset", "i8"),

@@ -24,12 +24,12 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
 
 
 def plus(ranges: Sequence[Range], more: Iterable[Range]) -> list[Range]:
-    """Return what is in one of both."""
+    """Return the union of both."""
     return joined([*ranges, *more])
 
 
 def minus(ranges: Sequence[Range], cuts: Sequence[Range]) -> list[Range]:
-    """Return what is in `ranges` and in none of `cuts` (sorted, disjoint)."""
+    """Return `ranges` without `cuts` (each sorted, disjoint)."""
     found: list[Range] = []
     at = 0
     for first, end in ranges:
@@ -48,23 +48,23 @@ def minus(ranges: Sequence[Range], cuts: Sequence[Range]) -> list[Range]:
 
 
 def common(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
-    """Return what is in both (each sorted, disjoint)."""
+    """Return the intersection of both (each sorted, disjoint)."""
     return minus(ranges, minus(ranges, others))
 
 
 def within(ranges: Iterable[Range], first: int, end: int) -> list[Range]:
-    """Return the parts of ranges that lie in first..end."""
+    """Return the parts of ranges in first..end."""
     cut = ((max(low, first), min(high, end)) for low, high in ranges)
     return [(low, high) for low, high in cut if low < high]
 
 
 def size(ranges: Iterable[Range]) -> int:
-    """Return how many offsets are in disjoint ranges."""
+    """Return the number of offsets in disjoint ranges."""
     return sum(end - first for first, end in ranges)
 
 
 def runs(mask: npt.NDArray[np.bool_], first: int) -> list[Range]:
-    """Return where `mask` is true, as ranges; mask[0] stands for offset `first`."""
+    """Return the ranges where `mask` is true; mask[0] is for offset `first`."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).view(np.int8)))
     return [(low, high) for low, high in (edges + first).reshape(-1, 2).tolist()]
 

@@ -1,6 +1,6 @@
 """Read access to a store: queues, records, times, keys.
 
-Pulls get slices of the log as they lie there; nothing is decoded on their way.
+Pulls get slices of the mapped log; no record is decoded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from message_store import layout
 from message_store.config import StoreConfig
 from message_store.errors import RecordUnreadable
-from message_store.index.index_file import CATCH_UP_BYTES_MAX, IndexService
+from message_store.index.index_service import CATCH_UP_BYTES_MAX, IndexService
 from message_store.index.key_search import newest_in_tail
 from message_store.kernels import scan
 from message_store.layout import Rows
@@ -61,7 +61,7 @@ class StoreReader:
 
     @property
     def max_offset(self) -> int:
-        """Log offset behind the last record."""
+        """Log offset after the last record."""
         return self.log.end
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
@@ -72,7 +72,7 @@ class StoreReader:
     def readable_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return `queue_bounds` without the messages that consumers may not read yet.
 
-        These lie after `confirm_offset`: a power cut could still take them, and give their
+        These are after `confirm_offset`: a power cut could still take them, and give their
         queue offsets to other messages.
         """
         queue = self.queues.find(topic, queue_id)
@@ -174,7 +174,7 @@ class StoreReader:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _refuse_unreadable(self, units: Rows) -> None:
-        """Raise for the first record that lies where the disk cannot read: it was copied as zeros.
+        """Raise for the first record on an unreadable page, which was copied as zeros.
 
         Raises:
             RecordUnreadable: There is one.
@@ -185,7 +185,7 @@ class StoreReader:
                 unreadable.check(int(unit["phys_offset"]), int(unit["size"]))
 
     def sound_units(self, units: Rows) -> Rows:
-        """Return the units whose records lie where the disk can read, as far as that is known."""
+        """Return the units whose records are not known to be unreadable."""
         unreadable = self.log.unreadable
         if not unreadable.ranges:
             return units

@@ -7,7 +7,7 @@
     QueueProgress   what recovery need not read again     Retention   removes old files
 
 Only the thread that opened the store (the event loop's) may call it; the flusher and the index
-have threads of their own and touch only what is named there.
+have their own threads and access only the state named there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from message_store.config import StoreConfig
 from message_store.descriptors import DescriptorReserve
 from message_store.errors import StoreFull
 from message_store.hooks import Dispatcher, TagsCodeRule
-from message_store.index.index_file import IndexService
+from message_store.index.index_service import IndexService
 from message_store.log.appender import Appender
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import CommitLog
@@ -51,7 +51,7 @@ class MessageStore(StoreReader):
 
     Args:
         tags_code_rules: Rules for the tags codes of system topics, used by recovery.
-        notice: Called with one line for everything an operator should know.
+        notice: Called with one line for each event that concerns the operator.
     Raises (on entering):
         StoreLocked: Another broker has the directory.
         StoreFull: No room for what recovery has to write.
@@ -87,10 +87,10 @@ class MessageStore(StoreReader):
         self._lock: StoreLock | None = None
         self._queues_synced_ms = 0
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- open and close -------------------------------------------------------------------------
 
     def _notify(self, text: str) -> None:
-        self.notice(text)  # looked up at each call: the attribute may be replaced
+        self.notice(text)  # read at each call: the attribute may be replaced
 
     def __enter__(self) -> Self:
         self.root.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ def java_hash(text: str) -> int:
 
 
 def index_hash(text: str) -> int:
-    """Return the hash by which index files know `topic#key`: no negative number."""
+    """Return the hash of `topic#key` in index files: never negative."""
     value = java_hash(text)
     return 0 if value == -(1 << 31) else abs(value)
 
@@ -46,7 +46,7 @@ def decode_offset_id(text: str) -> tuple[str, int, int]:
 
 
 def name_fault(name: str, *, bytes_max: int = TOPIC_BYTES_MAX) -> str | None:
-    """Return what is wrong with a topic or group name, or None. TopicValidator."""
+    """Return the fault of a topic or group name, or None. TopicValidator."""
     if not name.strip():
         return "the name is blank"
     if not _NAME_CHARACTERS.issuperset(name):

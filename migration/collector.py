@@ -18,7 +18,7 @@ class MigrationCollector:
         self._service = service
 
     def describe(self) -> list[Any]:
-        """Return nothing: registering must not ask for figures."""
+        """Return nothing: registration must not read counters."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -26,12 +26,14 @@ class MigrationCollector:
         migrations = self._service.migrations
         levels = sorted(migrations.journal.levels.items())
         state = GaugeMetricFamily(
-            "duemq_migration_state", "1 for the state a level is in.", labels=["level", "state"]
+            "duemq_migration_state",
+            "1 for the current state of a level.",
+            labels=["level", "state"],
         )
         paused = _gauge("paused", "1 for a level that is paused.")
-        left = _gauge("left", "Messages of a level that are still to be moved.")
-        moved = _counter("moved", "Messages handed over to the timers by a level's newest run.")
-        back = _counter("given_back", "Messages given back to a level by its newest run.")
+        left = _gauge("left", "Messages of a level that are not transferred or returned yet.")
+        moved = _counter("moved", "Messages transferred to the timers by a level's newest run.")
+        back = _counter("given_back", "Messages returned to a level by its newest run.")
         for level, found in levels:
             current, name = migrations.state_of(level), str(level)
             for one in State:
@@ -45,9 +47,13 @@ class MigrationCollector:
             "duemq_migration_routed", "New messages of routed levels stored as timers."
         )
         routed.add_metric([], migrations.router.routed)
-        rate = GaugeMetricFamily("duemq_migration_rate", "Messages moved a second, lately.")
+        rate = GaugeMetricFamily(
+            "duemq_migration_rate", "Messages transferred or returned per second, recently."
+        )
         rate.add_metric([], self._service.pace.rate_per_s)
-        trouble = GaugeMetricFamily("duemq_migration_ledger_trouble", "1: the ledger is away.")
+        trouble = GaugeMetricFamily(
+            "duemq_migration_ledger_trouble", "1 while the ledger is unavailable."
+        )
         trouble.add_metric([], int(bool(self._service.ledger.health.trouble)))
         yield from (routed, rate, trouble)
 

@@ -1,4 +1,4 @@
-"""The migration plugin. Its put hook runs before those of levels and timers, by its name."""
+"""Migration plugin: routes levels, and runs migrations, while the broker runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WRITE_MS = 5_000
 
 @dataclass(slots=True)
 class Running:
-    """What exists while the store is open and both services are there."""
+    """Components that exist while the store is open and both services run."""
 
     service: MigrationService
     operations: Operations
@@ -52,7 +52,7 @@ class Running:
 
 
 class MigrationPlugin(PluginBase):
-    """Levels become timers, and back, while the broker runs."""
+    """Plugin that migrates levels to timers and back while the broker runs."""
 
     name = "migration"
     before = ("schedule_service", "timer_store")  # a routed message has no level any more
@@ -63,7 +63,7 @@ class MigrationPlugin(PluginBase):
         self._running: Running | None = None
         self._why_not = "the broker has not started"
 
-    # -- what the broker asks for ---------------------------------------------------------------
+    # -- plugin interface -----------------------------------------------------------------------
 
     def config_class(self) -> type:
         return MigrationConfig
@@ -80,11 +80,16 @@ class MigrationPlugin(PluginBase):
     def admin_views(self) -> Mapping[str, Callable[[], Any]]:
         return {"status": self._status_view, "runtime": self._runtime_view}
 
+    @property
+    def parts(self) -> Running | None:
+        """What works while the store is open and both services run, None otherwise."""
+        return self._running
+
     def reconfigure(self, properties: Mapping[str, str]) -> None:
-        """Take a changed configuration; what is not live keeps its value until the next start.
+        """Apply a changed configuration; keys that are not live apply from the next start on.
 
         Raises:
-            ConfigError: It cannot be used; nothing has changed then.
+            ConfigError: The configuration is invalid; nothing has changed.
         """
         self.config, _ = with_live(self.config, from_properties(MigrationConfig, properties))
         if self._running is not None:
@@ -93,12 +98,12 @@ class MigrationPlugin(PluginBase):
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
-        """Route what is routed, and migrate while the block is open."""
+        """Route messages and run migrations while the block is open."""
         try:
             self._running = running = self._start(store)
         except NoOwners as error:
             self._why_not = str(error)
-            log.info("nothing can be migrated: %s", error)
+            log.info("migrations are not possible: %s", error)
             yield
             return
         collector = MigrationCollector(running.service)
@@ -134,7 +139,7 @@ class MigrationPlugin(PluginBase):
             snapshot=lambda: migrations.ledger.snapshot(),  # noqa: PLW0108  (made below)
             refusal="" if place.store_id else "the store has no name: see the log of the start",
         )
-        migrations = Migrations(store, clock, router, tell=ledger.write)
+        migrations = Migrations(store, clock, router, on_change=ledger.write)
         if migrations.journal.levels:  # earlier runs: bring the ledger to the log's state
             ledger.write(*migrations.ledger.snapshot().records())
         service = MigrationService(
@@ -147,20 +152,20 @@ class MigrationPlugin(PluginBase):
         try:
             name = store_id(Path(store.config_path("")))
         except (CorruptStore, OSError) as error:  # a full disk does not stop a broker's start
-            log.error("%s Nothing new is migrated until the store has a name.", error)
+            log.error("%s No migration starts until the store has a name.", error)
             name = ""
         path = Path(self._host.store_root).absolute() / FILE_NAME
         url = self.config.ledger_url or f"sqlite:///{path}"
         return LedgerPlace(url=url, store_id=name, store_path=str(self._host.store_root))
 
-    # -- at work --------------------------------------------------------------------------------
+    # -- handlers and views ---------------------------------------------------------------------
 
     async def _guard(self, service: MigrationService) -> None:
-        """Have the broker stop in order if the task dies: the log has everything."""
+        """Stop the broker in order if the task fails: the log has everything."""
         try:
             await service.run()
         except Exception as error:
-            log.exception("the migration cannot go on")
+            log.exception("the migration cannot continue")
             self._host.stop(f"{type(error).__name__}: {error}")
 
     def _route(self, batch: PutBatch, now_ms: int) -> None:
@@ -199,5 +204,5 @@ class MigrationPlugin(PluginBase):
 
 
 def create_plugin(host: PluginHost) -> MigrationPlugin:
-    """Make the migrations' plugin. The entry point of `duemq.broker_plugins`."""
+    """Return the migration plugin. The entry point of `duemq.broker_plugins`."""
     return MigrationPlugin(host)

@@ -5,8 +5,8 @@
     {"action": "pause" | "resume" | "rollback" | "verify", "levels": [3], "who": ..., "cause": ...}
     {"action": "status"}
 
-No `levels`: all that it can mean. `dry_run`: say what would be done. A refusal has code 13 where
-the body is wrong, else 1 and what to do as the remark.
+Without `levels` a command applies to all levels that it fits. `dry_run` reports the effect only. A
+refusal has code 13 for a malformed body, else 1; its remark states what to do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from delivery.plugin import Request
 from message_store.errors import RequestError
 
 MIGRATE: Final = 9_015
-"""The request code, far above Apache's, next to those that cancel, move and compact."""
+"""Request code, above all of Apache's, next to those that cancel, move and compact."""
 SYSTEM_ERROR: Final = 1
 MESSAGE_ILLEGAL: Final = 13
 ACTIONS: Final = ("plan", "start", "pause", "resume", "rollback", "verify", "status")
@@ -36,8 +36,8 @@ class MigrationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """A request's body.
 
     Attributes:
-        plan: a plan as JSON value, instead of `plan_id`.
-        rules: other delays of single topics, topic to ms.
+        plan: Plan as a JSON value, instead of `plan_id`.
+        rules: Delays in ms of single topics, which replace the level's.
     """
 
     action: str
@@ -55,7 +55,7 @@ class Done:
     """Result of a command.
 
     Attributes:
-        levels: those concerned; remarks: of single levels.
+        levels: Levels concerned; remarks: of single levels.
     """
 
     action: str
@@ -66,7 +66,7 @@ class Done:
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
-        """Return the answer's body."""
+        """Return the body of the response."""
         value = {
             "action": self.action, "dry_run": self.dry_run, "migration": self.migration,
             "levels": self.levels, "remarks": {str(n): text for n, text in self.remarks.items()},
@@ -76,10 +76,10 @@ class Done:
 
 
 def command_of(request: Request) -> MigrationRequest:
-    """Return what a request asks for.
+    """Return the command that a request contains.
 
     Raises:
-        RequestError: It cannot be understood.
+        RequestError: The body is malformed.
     """
     try:
         command = msgspec.json.decode(bytes(request.body), type=MigrationRequest)
@@ -102,5 +102,5 @@ def _fault(command: MigrationRequest) -> str:
         return f"more than {LEVELS_MAX} levels or {RULES_MAX} rules"
     for topic, delay_ms in command.rules.items():
         if not topic or not 0 <= delay_ms <= DELAY_MS_MAX:
-            return f"rule {topic!r}: {delay_ms} ms is no delay of 0 to {DELAY_MS_MAX} ms"
+            return f"rule {topic!r}: the delay {delay_ms} ms must be 0 to {DELAY_MS_MAX} ms"
     return ""

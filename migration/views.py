@@ -9,7 +9,7 @@ from migration.steps.service import MigrationService, plain
 
 
 def status_view(service: MigrationService) -> dict[str, Any]:
-    """Return where every level stands, and how it goes."""
+    """Return state and progress of every level."""
     migrations, pace = service.migrations, service.pace
     health = service.ledger.health
     late = pace.late
@@ -45,7 +45,7 @@ def status_view(service: MigrationService) -> dict[str, Any]:
 
 
 def _names_kept(service: MigrationService) -> int:
-    """Return how many records kept their DELAY though the timers have them, since the start."""
+    """Return the number of transferred records that kept their DELAY, since the start."""
     owners = service.owners
     return 0 if owners is None else owners.timers.transfers.records.unnamed
 
@@ -60,7 +60,7 @@ def _level(service: MigrationService, level: int) -> dict[str, Any]:
         "state": current.state.value,
         "paused": current.paused,
         "cause": current.cause,
-        "waits": service.migrations.waits.get(level, ""),
+        "waits": service.migrations.blocked_by.get(level, ""),
         "who": found.who,
         "changed_ms": found.changed_ms,
         "routed": level in service.migrations.router.levels,
@@ -74,7 +74,7 @@ def _level(service: MigrationService, level: int) -> dict[str, Any]:
 
 
 def runtime_view(service: MigrationService) -> dict[str, str]:
-    """Return what brokerStatus shows of levels that are or were migrated."""
+    """Return the entries of brokerStatus for levels that are or were migrated."""
     return {
         f"migration_{level}": f"{item.state or State.PLANNED.value},{item.handed},{item.returned}"
         for level, item in sorted(service.migrations.journal.levels.items())

@@ -22,7 +22,7 @@ def register(spark: SparkSession) -> None:
     """Make `format("rocketmq-store")` known to a session.
 
     Raises:
-        UsageError: pyspark or pyarrow is not installed; says how.
+        UsageError: pyspark or pyarrow is not installed; the text has the command.
     """
     require_packages()
     from reconciliation.spark.data_source import StoreSource

@@ -1,4 +1,4 @@
-"""Array types of the audit; all are one-dimensional unless a function says otherwise."""
+"""Array types of the audit; all are one-dimensional unless stated otherwise."""
 
 from __future__ import annotations
 

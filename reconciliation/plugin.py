@@ -62,7 +62,7 @@ class ReconciliationPlugin(PluginBase):
         return {"status": self._status_view}
 
     def reconfigure(self, properties: Mapping[str, str]) -> None:
-        """Take a changed configuration; an audit at work goes on.
+        """Apply a changed configuration; a running audit continues.
 
         Raises:
             ConfigError: It cannot be used; nothing has changed then.
@@ -158,7 +158,7 @@ class AuditCollector:
         self._plugin = plugin
 
     def describe(self) -> list[Any]:
-        """Return nothing: registering must not ask for figures."""
+        """Return nothing: registration must not read counters."""
         return []
 
     def collect(self) -> Iterator[Any]:

@@ -2,24 +2,24 @@
 
 A level's queue is ordered by arrival, and with a fixed delay arrival order is due order. It is not
 when the level was shortened or the clock stepped back: then a unit is due before its predecessor.
-There the queue is cut, so that the shorter promise does not wait behind the longer one:
+The queue is cut there, so that a unit that is due earlier is not delayed by those before it:
 
     queue offset   0 ......... 40 ......... 55 ........ 80
     due (minute)   60, 61, 62, ... | 12, 13, 14, ... | 12:40, ...
                    segment 0         segment 1         segment 2  (open: new units join it)
                      delivered to 3    delivered to 55   delivered to 60
 
-Inside a segment due times do not decrease and units leave in order. A finished segment is dropped,
-so a level has one segment nearly always; there are SEGMENTS_MAX at most, then new units join the
-last one and may be late (never early) by what the clock was stepped back.
+Inside a segment due times do not decrease, and its units are delivered in order. A finished
+segment is dropped, so a level nearly always has one segment. At SEGMENTS_MAX segments no more cuts
+are made: new units join the last segment and may be late (never early) by as much as the clock went
+back.
 
 For each segment:  appended <= taken <= end.
     appended    everything before it is in the log (delivered or in quarantine)
-    taken       everything before it was handed to delivery
+    taken       everything before it was passed to the deliverer
     end         one past its last unit
 
-Units that were decided on before their time (cancelled, moved, fired) are `settled`: delivery
-passes over them when it gets there.
+Units that were cancelled, moved or fired before their due time are `settled`: delivery skips them.
 """
 
 from __future__ import annotations
@@ -51,27 +51,31 @@ class Segment:
         return self.end - self.appended
 
     def is_whole(self, due_ms: int) -> bool:
-        """Whether a unit due at `due_ms` may join in front: nothing under way, none is later."""
+        """Whether a unit due at `due_ms` may be prepended: none is in flight, none due earlier."""
         return self.pending > 0 and self.appended == self.taken and due_ms <= self.head_due_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A unit that is due before the one in front of it."""
+    """A unit that is due before its predecessor."""
 
     offset: int
     due_ms: int
 
 
 def find_cuts(due_ms: npt.NDArray[np.int64], first_offset: int, last_due_ms: int) -> list[Cut]:
-    """Return where due times decrease, given the due time in front of the first one."""
+    """Return the units that are due before their predecessor.
+
+    Args:
+        last_due_ms: Due time of the unit before `first_offset`.
+    """
     before = np.concatenate([[last_due_ms], due_ms[:-1]]) if due_ms.size else due_ms
     at = np.flatnonzero(due_ms < before)
     return [Cut(first_offset + i, int(due_ms[i])) for i in at.tolist()]
 
 
 class LevelCursor:
-    """The segments of one level, in queue order; the last one is open."""
+    """Cursor of one level: its segments in queue order; the last one is open."""
 
     def __init__(self, level: int, start: int = 0) -> None:
         self.level = level
@@ -87,23 +91,23 @@ class LevelCursor:
 
     @property
     def pending(self) -> int:
-        """Messages that wait, exactly."""
-        return self.held - len(self.settled)
+        """Exact number of pending messages."""
+        return self.undelivered - len(self.settled)
 
     @property
-    def held(self) -> int:
+    def undelivered(self) -> int:
         """Units not delivered yet, settled ones too."""
         return sum(segment.pending for segment in self.segments)
 
-    def waits(self, offset: int) -> bool:
+    def is_pending(self, offset: int) -> bool:
         """Return whether a unit is neither delivered nor settled."""
         if offset in self.settled:
             return False
         return any(segment.appended <= offset < segment.end for segment in self.segments)
 
     def settle(self, offset: int) -> None:
-        """Have a unit that waits wait no longer."""
-        assert self.waits(offset)
+        """Settle a pending unit: delivery skips it."""
+        assert self.is_pending(offset)
         self.settled.add(offset)
 
     def settled_in(self, first: int, count: int) -> npt.NDArray[np.bool_] | None:
@@ -130,7 +134,7 @@ class LevelCursor:
         return found
 
     def _pass_settled(self, first: int, end: int) -> int:
-        """Forget the settled units of a range that was passed; return how many."""
+        """Drop the settled units of a range that the cursor passed; return their number."""
         if not self.settled:
             return 0
         passed = self.settled.intersection(range(first, end))
@@ -139,7 +143,7 @@ class LevelCursor:
 
     @property
     def next_due_ms(self) -> int:
-        """When the next unit not taken is due; NEVER_MS if there is none."""
+        """Due time of the next unit that is not taken; NEVER_MS if there is none."""
         segments = self.segments
         if len(segments) == 1:
             return segments[0].head_due_ms
@@ -147,20 +151,20 @@ class LevelCursor:
 
     @property
     def first_undelivered(self) -> int:
-        """The lowest queue offset that is not delivered: Apache's delay offset."""
+        """Lowest queue offset that is not delivered: Apache's delay offset."""
         return next((s.appended for s in self.segments if s.pending), self.end)
 
     def delivered_ahead(self) -> list[Range]:
-        """Return the delivered ranges behind `first_undelivered`, ascending."""
-        waiting = [(s.appended, s.end) for s in self.segments if s.pending]
-        ends = [*waiting, (self.end, self.end)]
+        """Return the delivered ranges after `first_undelivered`, ascending."""
+        undelivered = [(s.appended, s.end) for s in self.segments if s.pending]
+        ends = [*undelivered, (self.end, self.end)]
         pairs = pairwise(ends)
         return [(left[1], right[0]) for left, right in pairs if left[1] < right[0]]
 
     def extend(self, first: int, first_due_ms: int, end: int, cuts: Iterable[Cut] = ()) -> None:
         """Add units first..end, whose due times decrease at `cuts` only.
 
-        `first` lies at or behind the present end; offsets between hold no message.
+        `first` is at or after the current end; offsets between the two have no message.
         """
         last = self.segments[-1]
         assert last.end <= first < end
@@ -187,7 +191,7 @@ class LevelCursor:
         self._drop_finished()
 
     def take(self, segment: Segment, count: int, next_due_ms: int) -> None:
-        """Hand `count` units of a segment to delivery; the one behind is due at `next_due_ms`."""
+        """Take `count` units of a segment for delivery; the one after is due at `next_due_ms`."""
         assert segment.taken + count <= segment.end
         segment.taken += count
         segment.head_due_ms = next_due_ms if segment.taken < segment.end else NEVER_MS
@@ -197,14 +201,14 @@ class LevelCursor:
         return min(self.segments, key=lambda segment: segment.head_due_ms)
 
     def advance(self, segment: Segment, appended: int) -> None:
-        """Note that everything of a segment before `appended` is in the log."""
+        """Advance a segment to `appended`: everything before it is in the log."""
         assert segment.appended <= appended <= segment.taken
         self._pass_settled(segment.appended, appended)
         segment.appended = appended
         self._drop_finished()
 
     def hand_over(self, segment: Segment, end: int, next_due_ms: int) -> None:
-        """Pass the front of a segment: the timers deliver it. None of it is in flight."""
+        """Skip the front of a segment, which the timers deliver. None of it is in flight."""
         assert segment.appended == segment.taken < end <= segment.end
         self._pass_settled(segment.appended, end)
         segment.appended = segment.taken = end
@@ -217,10 +221,11 @@ class LevelCursor:
         return all(segment.appended == segment.taken for segment in self.segments)
 
     def reopen(self, first: int, end: int, cuts: Iterable[Cut], due_ms: tuple[int, int]) -> None:
-        """Have first..end, which was passed, wait here again.
+        """Make the units first..end, which the cursor has passed, pending again.
 
         Args:
-            cuts: where due times decrease inside; due_ms: of the first unit, and of the last.
+            cuts: Units of the range that are due before their predecessor.
+            due_ms: Due times of the first and the last unit.
         """
         assert first < end <= self.end
         number = sum(segment.end <= first for segment in self.segments)
@@ -242,7 +247,7 @@ class LevelCursor:
         self._drop_finished()
 
     def forget_before(self, queue_min: int) -> int:
-        """Move past units that retention removed; return how many were lost undelivered."""
+        """Advance past units that retention removed; return how many of them were undelivered."""
         lost = 0
         for segment in self.segments:
             if segment.appended < queue_min:
@@ -252,7 +257,7 @@ class LevelCursor:
                 segment.appended = start
                 if segment.taken < start:
                     segment.taken = start
-                    segment.head_due_ms = NEVER_MS  # not known: the caller looks it up
+                    segment.head_due_ms = NEVER_MS  # unknown: the caller looks it up
         last = self.segments[-1]
         if last.end < queue_min:
             last.appended = last.taken = last.end = queue_min
@@ -265,16 +270,16 @@ class LevelCursor:
             self.segments = [s for s in self.segments if s.pending or s is last]
 
 
-def without_holes(waiting: Sequence[Range], ranges_max: int) -> tuple[list[Range], set[int]]:
-    """Return at most `ranges_max` ranges, and the units of the holes that were filled for that.
+def without_holes(undelivered: Sequence[Range], ranges_max: int) -> tuple[list[Range], set[int]]:
+    """Merge ranges until at most `ranges_max` are left; return them and the units of filled holes.
 
-    The largest holes stay: they are deliveries; the small ones are single decisions.
+    The largest holes stay: they are deliveries. Small holes are single decisions.
     """
-    sizes = sorted((right[0] - left[1] for left, right in pairwise(waiting)), reverse=True)
+    sizes = sorted((right[0] - left[1] for left, right in pairwise(undelivered)), reverse=True)
     least = sizes[ranges_max - 1] if len(sizes) >= ranges_max else 0
-    found: list[Range] = list(waiting[:1])
+    found: list[Range] = list(undelivered[:1])
     filled: set[int] = set()
-    for first, end in waiting[1:]:
+    for first, end in undelivered[1:]:
         before = found[-1]
         if first - before[1] > least:
             found.append((first, end))
@@ -284,16 +289,16 @@ def without_holes(waiting: Sequence[Range], ranges_max: int) -> tuple[list[Range
     return found, filled
 
 
-def cursor_of(level: int, waiting: Sequence[Range], end: int) -> LevelCursor:
-    """Return a cursor at which exactly the ranges in `waiting` are undelivered.
+def cursor_of(level: int, undelivered: Sequence[Range], end: int) -> LevelCursor:
+    """Return a cursor at which exactly the ranges in `undelivered` are undelivered.
 
-    Due times of the segments' heads are not known yet. More than SEGMENTS_MAX ranges cannot be
-    held apart; the caller must not have more.
+    The caller looks up the due times of the segments' heads, and passes at most SEGMENTS_MAX
+    ranges.
     """
     cursor = LevelCursor(level, end)
-    if waiting:
-        cursor.segments = [Segment(first, first, stop) for first, stop in waiting]
-    if not waiting or waiting[-1][1] < end:
+    if undelivered:
+        cursor.segments = [Segment(first, first, stop) for first, stop in undelivered]
+    if not undelivered or undelivered[-1][1] < end:
         cursor.segments.append(Segment(end, end, end))
     cursor._drop_finished()
     return cursor

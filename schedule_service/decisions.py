@@ -6,11 +6,11 @@
              and after it a note in DUEMQ_DECISIONS that explains the early delivery
 
 The unit stays in the level's queue; delivery passes over it (`LevelCursor.settled`), and a restart
-knows it by the origin in the log, like a delivery. Who holds messages until a time of their own is
-not known here: a hook takes a moved message, or the move is refused.
+recognizes it by the origin in the log, like a delivery. This module does not know which component
+stores timers: a put hook accepts a moved message, or the move is refused.
 
-Nothing is awaited between look and deed. An Apache broker that opens the store knows nothing of
-these decisions: it delivers what still waits in a level.
+Nothing is awaited between the check of a message and its decision. An Apache broker that opens the
+store ignores these decisions: it delivers every message that its offset table leaves pending.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from delivery.pending import Decided, Found, Hooks, Offsets, Verdict, none_found
 from delivery.quarantine import NO_HOST, origin_of
+from delivery.records import add_message
 from delivery.redirected import has_routes, without
 from message_store.clock import Clock
 from message_store.errors import RecordUnreadable
@@ -43,19 +44,22 @@ PIECE_UNITS = 512
 BATCH_ROWS = 512
 CANCEL_BODY: Final = b"0"
 FIRED_BODY: Final = b"1"
-NOT_TAKEN = "no timer store runs here to hold a message until a time of its own (timerWheelEnable)"
+NOT_TAKEN = (
+    "the message needs the timer store, which does not run: set timerWheelEnable=true and start "
+    "the broker again"
+)
 DROPPED = (
     b"DELAY", b"REAL_TOPIC", b"REAL_QID", b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS",
     b"TIMER_DELAY_SEC", b"__CRC32#",
 )  # fmt: skip
 
 
-class _Looked:
-    """Records that were looked at for some names.
+class _Split:
+    """Records found for some names, split into pending and ended ones.
 
     Attributes:
-        pending: log offset, due time and name of each that is pending.
-        ended: by name, the log offset of the last one that is not.
+        pending: Log offset, due time and name of each pending record.
+        ended: Log offset of the last record that is not pending, by name.
     """
 
     def __init__(self, names: int) -> None:
@@ -64,7 +68,7 @@ class _Looked:
         self.ended: dict[int, int] = {}
 
     def found(self) -> Found:
-        """Return what is pending; the other names are unknown."""
+        """Return the pending records; names without one are `UNKNOWN`."""
         offsets, due_ms, asked = np.array(self.pending, np.int64).reshape(-1, 3).T.copy()
         gone = np.full(self._names, Verdict.UNKNOWN, np.int8)
         gone[asked] = Verdict.DONE
@@ -72,7 +76,7 @@ class _Looked:
 
 
 class PendingLevels:
-    """Finds waiting level messages of one store and decides about them."""
+    """Pending level messages of one store: find, cancel, move and fire."""
 
     def __init__(
         self, store: Any, queues: ScheduleQueues, service: LevelService, clock: Clock
@@ -87,12 +91,12 @@ class PendingLevels:
     async def by_offset(self, offsets: Offsets) -> Found:
         """Find messages by the log offset of their record."""
         rows = frames(self._store, offsets)
-        looked = _Looked(offsets.size)
-        self._look_at(rows, np.arange(offsets.size), looked)
-        return await self._found(looked)
+        split = _Split(offsets.size)
+        self._classify(rows, np.arange(offsets.size), split)
+        return await self._found(split)
 
     def promised(self, offsets: Offsets) -> Offsets:
-        """Return when the messages of these records were promised, -1: they are in no level."""
+        """Return the due times of these records, -1 for records that are in no level."""
         rows = frames(self._store, offsets)
         due_ms = [(self._due_ms(row) or -1) if self._is_level(row) else -1 for row in rows]
         return np.array(due_ms, np.int64)
@@ -103,7 +107,7 @@ class PendingLevels:
             return none_found(0)
         matches = await search(self._store, [SCHEDULE_TOPIC], keys)
         mine = np.flatnonzero((matches.hits == HIT_UNIQUE) | (not unique))
-        looked = _Looked(len(keys))
+        split = _Split(len(keys))
         for first in range(0, mine.size, PIECE_UNITS):
             if first:
                 await asyncio.sleep(0)
@@ -112,13 +116,13 @@ class PendingLevels:
             if topic:
                 fits = np.array([self._goes_to(row, topic) for row in rows], np.bool_)
                 rows, asked = rows[fits], asked[fits]
-            self._look_at(rows, asked, looked)
-        found = await self._found(looked)
+            self._classify(rows, asked, split)
+        found = await self._found(split)
         _, firsts = np.unique(found.offsets, return_index=True)  # of two keys: once
         return Found(found.offsets[firsts], found.due_ms[firsts], found.asked[firsts], found.gone)
 
     def by_topic(self, topic: str, from_ms: int, until_ms: int) -> Iterator[Found]:
-        """Find what waits for a topic, piece by piece."""
+        """Yield the pending messages of a topic, at most PIECE_UNITS at a time."""
         spans = [
             (number, segment.appended, segment.end)
             for number, level in list(self._service.levels.items())
@@ -131,32 +135,32 @@ class PendingLevels:
                     break
                 first += int(units.size)
                 rows = frames(self._store, np.ascontiguousarray(units["phys_offset"]))
-                rows = rows[[self._waits(row) and self._goes_to(row, topic) for row in rows]]
-                looked = _Looked(1)
-                self._look_at(rows, np.zeros(rows.size, np.int64), looked)
-                found = looked.found().within(from_ms, until_ms)
+                rows = rows[[self._is_pending(row) and self._goes_to(row, topic) for row in rows]]
+                split = _Split(1)
+                self._classify(rows, np.zeros(rows.size, np.int64), split)
+                found = split.found().within(from_ms, until_ms)
                 if found.offsets.size:
                     yield found
 
-    def _look_at(self, rows: Rows, asked: Offsets, looked: _Looked) -> None:
-        """Take note of which records are pending, and of the others of this service."""
+    def _classify(self, rows: Rows, asked: Offsets, split: _Split) -> None:
+        """Add records to `split`: pending ones, and ended ones that belong to this service."""
         for name, row in zip(asked.tolist(), rows, strict=True):
-            if self._waits(row):
-                looked.pending.append((int(row["phys_offset"]), self._due_ms(row), name))
-            elif self._is_level(row) and not self._is_handed(row):  # of those the timers know
-                looked.ended[name] = int(row["phys_offset"])
+            if self._is_pending(row):
+                split.pending.append((int(row["phys_offset"]), self._due_ms(row), name))
+            elif self._is_level(row) and not self._is_handed(row):  # else the timers report it
+                split.ended[name] = int(row["phys_offset"])
 
-    async def _found(self, looked: _Looked) -> Found:
-        """Return what is pending, and what became of names that have nothing pending."""
-        found = looked.found()
-        left = {at: name for name, at in looked.ended.items() if found.gone[name] != Verdict.DONE}
+    async def _found(self, split: _Split) -> Found:
+        """Return the pending records, and the verdict on names without a pending record."""
+        found = split.found()
+        left = {at: name for name, at in split.ended.items() if found.gone[name] != Verdict.DONE}
         cancelled = await self._cancelled(list(left))
         for at, name in left.items():
             found.gone[name] = Verdict.CANCELLED if at in cancelled else Verdict.DELIVERED
         return found
 
     async def _cancelled(self, offsets: list[int]) -> set[int]:
-        """Return which of these records, none of them pending, were cancelled."""
+        """Return the cancelled ones of these records, none of which is pending."""
         uniques = {self._unique_of(at) for at in offsets} - {""}
         if not uniques:
             return set()
@@ -168,16 +172,16 @@ class PendingLevels:
         return bool(row["record_size"] > 0 and row["topic_index"] == self._schedule)
 
     def _is_handed(self, row: Any) -> bool:
-        """Return whether a record belongs to the timers now."""
+        """Return whether the timers own a record."""
         level, offset = int(row["queue_id"]) + 1, int(row["queue_offset"])
         return self._is_level(row) and self._service.transfers.owned.owns(level, offset)
 
     def _level_of(self, row: Any) -> Level | None:
         return self._service.levels.get(int(row["queue_id"]) + 1) if self._is_level(row) else None
 
-    def _waits(self, row: Any) -> bool:
+    def _is_pending(self, row: Any) -> bool:
         level = self._level_of(row)
-        return level is not None and level.cursor.waits(int(row["queue_offset"]))
+        return level is not None and level.cursor.is_pending(int(row["queue_offset"]))
 
     def _due_ms(self, row: Any) -> int:
         level = int(row["queue_id"]) + 1
@@ -205,11 +209,11 @@ class PendingLevels:
     # -- decide ---------------------------------------------------------------------------------
 
     def cancel(self, offsets: Offsets) -> Decided:
-        """Have messages never be delivered."""
+        """Cancel pending messages: they are never delivered."""
         return self._put_all(offsets, self._add_cancel, None)
 
     def move(self, offsets: Offsets, due_ms: Offsets, hooks: Hooks) -> Decided:
-        """Have messages be delivered at another time, as timers."""
+        """Move pending messages to other due times, as timers."""
         past = due_ms <= self._clock.now_ms()
         if past.any():
             fired, moved = self.fire(offsets[past]), self.move(offsets[~past], due_ms[~past], hooks)
@@ -228,8 +232,8 @@ class PendingLevels:
         return self._put_all(offsets, add, hooks)
 
     def fire(self, offsets: Offsets) -> Decided:
-        """Deliver messages now."""
-        rows, decided = self._look(offsets)
+        """Deliver pending messages now."""
+        rows, decided = self._read_rows(offsets)
         now_ms = self._clock.now_ms()
         fired: list[int] = []
         for at in np.flatnonzero(decided.verdicts == Verdict.DONE).tolist():
@@ -251,7 +255,7 @@ class PendingLevels:
         return decided
 
     def _note_fired(self, rows: Rows) -> None:
-        """Append a note after requested deliveries; a refusal of the note does not matter."""
+        """Append a note after requested deliveries; a refused note changes nothing."""
         for first in range(0, rows.size, BATCH_ROWS):
             batch = PutBatch(BATCH_ROWS)
             for row in rows[first : first + BATCH_ROWS]:
@@ -268,25 +272,25 @@ class PendingLevels:
                 )
             self._put(batch, None)
 
-    def _look(self, offsets: Offsets) -> tuple[Rows, Decided]:
-        """Return records, and DONE for those that wait."""
+    def _read_rows(self, offsets: Offsets) -> tuple[Rows, Decided]:
+        """Return records, and DONE for the pending ones."""
         assert distinct(offsets).size == offsets.size, "each message once"
         rows = frames(self._store, offsets)
         verdicts = np.full(offsets.size, Verdict.UNKNOWN, np.int8)
         for at, row in enumerate(rows):
-            if self._waits(row):
+            if self._is_pending(row):
                 verdicts[at] = Verdict.DONE
             elif self._is_level(row):
                 verdicts[at] = Verdict.DELIVERED
         return rows, Decided(verdicts, log_end=self._store.max_offset)
 
     def _put_all(self, offsets: Offsets, add: Any, hooks: Hooks | None) -> Decided:
-        """Append a deciding record for each message that waits, and settle those taken."""
-        rows, decided = self._look(offsets)
-        waits = np.flatnonzero(decided.verdicts == Verdict.DONE).tolist()
-        for first in range(0, len(waits), BATCH_ROWS):
+        """Append a decision for each pending message, and settle those that were stored."""
+        rows, decided = self._read_rows(offsets)
+        pending = np.flatnonzero(decided.verdicts == Verdict.DONE).tolist()
+        for first in range(0, len(pending), BATCH_ROWS):
             batch, mine = PutBatch(BATCH_ROWS), []
-            for at in waits[first : first + BATCH_ROWS]:
+            for at in pending[first : first + BATCH_ROWS]:
                 record = self._record(rows[at])
                 if record is None:
                     decided.verdicts[at] = Verdict.REFUSED
@@ -307,7 +311,7 @@ class PendingLevels:
         return decided
 
     def _put(self, batch: PutBatch, hooks: Hooks | None) -> None:
-        """Append a batch; a message that no hook takes is refused, for it would come at once."""
+        """Append a batch; refuse a message that no hook accepts: it would be readable at once."""
         if hooks is not None:
             targets = batch.filled["topic_index"].copy()
             hooks(batch, self._clock.now_ms())
@@ -337,25 +341,14 @@ class PendingLevels:
         )
 
     def _add_timer(self, batch: PutBatch, record: Record, due_ms: int) -> None:
-        """Add the message as its producer would have sent it for a time."""
+        """Add the message as its producer would have sent it with TIMER_DELIVER_MS."""
         topics = self._store.topics
         level = record.queue_id + 1
         target = target_of(record, topics, level, routed=has_routes(topics))
         topic_index, queue_id = target if isinstance(target, tuple) else (self._schedule, 0)
         text = without(record.property_text, *DROPPED)
         text += b"" if not text or text.endswith(b"\x02") else b"\x02"
-        at = batch.add(
-            topic_index=topic_index,
-            queue_id=queue_id,
-            body=record.body,
-            properties=text + b"TIMER_DELIVER_MS\x01%d\x02" % due_ms,
-            born_ms=record.born_ms,
-            born_host=record.born_host,
-            store_host=record.store_host,
-            flag=record.flag,
-            sys_flag=record.sys_flag,
-            reconsume_times=record.reconsume_times,
-            prepared_offset=origin_of(record.phys_offset),
-        )
+        text += b"TIMER_DELIVER_MS\x01%d\x02" % due_ms
+        at = add_message(batch, record, topic_index, queue_id, text)
         if not isinstance(target, tuple):
             batch.refuse(at, 1, f"{target.reason.value}: {target.detail}")

@@ -21,23 +21,26 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from delivery.deliverer import Outcome
 from message_store.clock import Clock, Signal
+from message_store.kernels import registry
 from message_store.kernels.kernel import entry
+from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from schedule_service import kernels
 from schedule_service.config import ScheduleConfig
 from schedule_service.cursor import NEVER_MS, Cut, LevelCursor, Segment
-from schedule_service.deliverer import Deliverer, DeliveryResult
+from schedule_service.deliverer import Deliverer
 from schedule_service.in_flight import Event, InFlight, State
 from schedule_service.level import READ_UNITS_MIN, Level
 from schedule_service.levels import LEVELS_MAX
 from schedule_service.names import SCHEDULE_TOPIC
-from schedule_service.preload import preload_kernels
 from schedule_service.queues import ScheduleQueues, Units
 from schedule_service.transfer import LevelTransfers
 
 log = logging.getLogger(__name__)
+KERNELS = "levels"  # group of a delivery
 PRELOAD_AFTER_MS = 100  # after the start; the broker serves by then
 PAUSE_MS = 100  # before a unit that cannot be read yet, or a slow disk, is tried again
 CUTS_MAX = 256
@@ -48,7 +51,7 @@ class LevelService:
     """Delivers what is due. Belongs to the event loop's thread.
 
     Args:
-        cursors: From `recovery.restore`; nothing is delivered before that is done.
+        cursors: Cursors that `recovery.restore` returned.
         on_failure: Called with the reason when the service cannot continue.
     """
 
@@ -61,8 +64,10 @@ class LevelService:
         cursors: dict[int, LevelCursor],
         *,
         on_failure: Callable[[str], None],
+        kernels: Preparation | None = None,
     ) -> None:
         self.config = config
+        self._kernels = kernels or Preparation()
         self._on_failure = on_failure
         self.levels = {n: Level(n, cursor) for n, cursor in cursors.items()}
         self._store, self._queues, self._clock = store, queues, clock
@@ -105,8 +110,9 @@ class LevelService:
     async def _preload_kernels(self) -> None:
         """Load kernels before the first message is due, but not while the broker starts."""
         await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + PRELOAD_AFTER_MS)
+        await self._kernels.wait(KERNELS, stop=self._stop)
         if not self._stopping:
-            await asyncio.to_thread(preload_kernels)
+            await asyncio.to_thread(registry.load, KERNELS)
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         """Stop the broker in order if a task fails: the log has everything."""
@@ -132,16 +138,17 @@ class LevelService:
         self._wake.set()
 
     async def run(self) -> None:
-        """Deliver until stopped."""
+        """Deliver until stopped, once the kernels are ready."""
+        await self._kernels.wait(KERNELS, stop=self._stop)
         now_ms = 0
         while not self._stopping:
             before_ms, now_ms = now_ms, self._clock.now_ms()
             if now_ms < before_ms:  # the clock was set back: a pause would last as long
                 for level in self.levels.values():
                     level.end_pauses()
-            due = self._due_levels(now_ms)
+            due = self.due_levels(now_ms)
             for level in due:
-                self._deliver_or_retry(level, self._clock.now_ms())  # it may have been stepped back
+                self.deliver_or_retry(level, self._clock.now_ms())  # it may have been stepped back
                 await asyncio.sleep(0)
             if not self.config.async_deliver and await self._wait_acknowledged():
                 continue
@@ -150,8 +157,8 @@ class LevelService:
             if not due:
                 await self._sleep()
 
-    def _due_levels(self, now_ms: int) -> list[Level]:
-        """Return the levels with work to do now, another one first each time."""
+    def due_levels(self, now_ms: int) -> list[Level]:
+        """Return the levels with work to do now; each call starts with another one."""
         due = [lv for lv in self.levels.values() if lv.next_work_ms(self.config) <= now_ms]
         self._turn += 1
         first = self._turn % len(due) if due else 0
@@ -196,7 +203,7 @@ class LevelService:
 
     # -- delivery -----------------------------------------------------------------------------
 
-    def _deliver_or_retry(self, level: Level, now_ms: int) -> None:
+    def deliver_or_retry(self, level: Level, now_ms: int) -> None:
         """Append one batch of a level, a refused one first."""
         failing = level.in_flight.failing
         if failing is not None and failing.retry_ms <= now_ms:
@@ -204,7 +211,7 @@ class LevelService:
             return
         segment = level.cursor.next_segment()
         room = level.room(self.config)
-        if room and max(segment.head_due_ms, level.hold_ms) <= now_ms:
+        if room and max(segment.head_due_ms, level.paused_until_ms) <= now_ms:
             self._deliver(level, segment, room, now_ms)
 
     def _deliver(self, level: Level, segment: Segment, room: int, now_ms: int) -> None:
@@ -290,7 +297,7 @@ class LevelService:
         if segment.taken < first:
             self._forget(level, first)
         else:
-            level.hold_ms = now_ms + PAUSE_MS
+            level.paused_until_ms = now_ms + PAUSE_MS
 
     def _forget(self, level: Level, queue_min: int) -> None:
         """Move a level past units whose records retention removed."""
@@ -305,10 +312,10 @@ class LevelService:
         self._count_lost(level, lost)
 
     def correct_heads(self) -> None:
-        """Apply what retention removed, so that counts are exact."""
+        """Advance past units that retention removed, so that counts are exact."""
         for level in self.levels.values():
             first, _ = self._queues.bounds(level.level)
-            if level.cursor.held and level.cursor.first_undelivered < first:
+            if level.cursor.undelivered and level.cursor.first_undelivered < first:
                 self._forget(level, first)
                 self._wake.set()
 
@@ -346,13 +353,13 @@ class LevelService:
         if end is None:
             return False
         if await self._store.wait_durable(end):
-            self._acknowledge_to(end)
+            self.acknowledge_to(end)
         else:
             await self._pause()
         return True
 
     async def _pause(self) -> None:
-        """Give the disk time; what is in the log is not put again."""
+        """Pause for a slow disk; records in the log are not put again."""
         until_ms = self._clock.now_ms() + PAUSE_MS
         await self._clock.wait(asyncio.Event(), until_ms=until_ms)
 
@@ -363,7 +370,7 @@ class LevelService:
             self._sent.clear()
             while (end := self._log_end_in_flight()) is not None:
                 if await self._store.wait_durable(end):
-                    self._acknowledge_to(end)
+                    self.acknowledge_to(end)
                     self._wake.set()
                 else:
                     await self._pause()
@@ -372,26 +379,27 @@ class LevelService:
         ends = [lv.in_flight.log_end for lv in self.levels.values() if len(lv.in_flight)]
         return max((end for end in ends if end is not None), default=None)
 
-    def _acknowledge_to(self, durable: int) -> None:
+    def acknowledge_to(self, durable: int) -> None:
         for level in self.levels.values():
             if len(level.in_flight):
                 level.in_flight.acknowledge(durable)
 
     # -- counts -------------------------------------------------------------------------------
 
-    def _count(self, level: Level, result: DeliveryResult, due_ms: npt.NDArray[np.int64]) -> None:
+    def _count(self, level: Level, outcome: Outcome, due_ms: npt.NDArray[np.int64]) -> None:
         stats = level.stats
-        for positions, store_ms in zip(result.delivered, result.store_ms, strict=True):
-            stats.note_delivered(due_ms[positions], store_ms, timed=self.config.stats_enable)
-        stats.refused += bool(result.refusal)
-        for item in result.quarantined:
+        if outcome.delivered:
+            due_ms, store_ms, _ = outcome.delivered_columns(due_ms)
+            stats.note_delivered(due_ms, store_ms, timed=self.config.stats_enable)
+        stats.refused += bool(outcome.refusal)
+        for item in outcome.quarantined:
             stats.quarantined[item.reason] += 1
-        for item in result.quarantined[:LOGGED_MAX]:
+        for item in outcome.quarantined[:LOGGED_MAX]:
             log.warning(
                 "level %d offset %d (log offset %d) went to quarantine, %s: %s",
                 level.level, item.queue_offset, item.phys_offset, item.reason.value, item.detail,
             )  # fmt: skip
-        self._count_lost(level, result.lost)
+        self._count_lost(level, outcome.lost)
 
     @staticmethod
     def _count_lost(level: Level, lost: int) -> None:

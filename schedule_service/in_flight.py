@@ -1,13 +1,13 @@
 """Deliveries in flight of one level, oldest first: a state table.
 
-    RUNNING    in the log; whether it is durable is not known yet
+    RUNNING    in the log, not known to be durable
     EXCEPTION  the store refused it for now (disk full); it is sent again after a pause
     SKIP       it can never be delivered; its quarantine record is still to be written
     SUCCESS    durable; it is removed when everything before it is
 
-A delivery that is in the log is never put a second time, however long the disk takes: a flush
-timeout, which Apache answers with a resend and so with a duplicate, leaves it RUNNING here. And a
-SKIP is not forgotten but quarantined. Source: ScheduleMessageService.PutResultProcess
+A delivery that is in the log is never put a second time, however long the disk takes: after a flush
+timeout Apache resends, which makes a duplicate; here the delivery stays RUNNING. Apache drops a
+SKIP; here its message goes to quarantine. Source: ScheduleMessageService.PutResultProcess
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compiled loops of the level service.
 
 redirect   put hook: rows with a level go to the schedule topic
-track      after an append: what joined which level's queue, and where due times decrease
+track      after an append: new units of each level's queue, and where due times decrease
 due_times  deliver: due times of units
 count_due  deliver: leading units that are due and fit into one batch
 read_due   deliver: records of due units become rows of a batch, without a copy
@@ -17,20 +17,26 @@ import numpy.typing as npt
 from delivery.kernels.redirected import (
     CRC32,
     CRC32_ENTRY_BYTES,
+    DUE_MS,
     NAME_GROWTH_MAX,
     QID_ILLEGAL,
     REAL_QID,
     REAL_TOPIC,
     TAGS,
+    UNDERSCORE,
+    D,
+    R,
+    T,
+    find_target,
+    has_queues,
     is_body_sound,
     set_message,
 )
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
-from message_store.kernels.names import entry_end, is_named, is_topic
-from message_store.kernels.properties import java_hash, parse_number
+from message_store.kernels.names import entry_end, has_name, has_value, is_topic
+from message_store.kernels.properties import MOVED_NAME, java_hash, parse_number
 from message_store.kernels.scan import read_frame
-from message_store.kernels.topics import find_topic
 from message_store.layout import (
     DELAY_ILLEGAL,
     PROP_REAL_TOPIC,
@@ -43,12 +49,9 @@ from message_store.layout import (
 from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
 
 Rows = npt.NDArray[Any]
-DUE_NAME = np.frombuffer(b"DUEMQ_DUE_MS", np.uint8).copy()
-MOVED_NAME = np.frombuffer(b"DELAy", np.uint8).copy()
 STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
 
 UNTOUCHED, CLAMPED, STRIPPED, ILLEGAL = 0, 1, 2, 4  # bits that redirect reports of a row
-NAME_END: Final = 1  # between name and value of a property
 NO_TEXT: Final = -1  # `read_properties`: the record must be read in Python
 
 # Columns of what `track` reports.
@@ -93,6 +96,7 @@ def redirect(rows: Rows, count: int, schedule: int, half: int, delays_ms: Any, r
         if level == 0 or row["status"] != 0:
             continue
         kind = row["sys_flag"] & SYS_TRANSACTION_MASK
+        # A transaction's delay counts from its commit: half and rollback records stay.
         if kind != 0 and kind != SYS_COMMIT:
             continue
         if level == DELAY_ILLEGAL:
@@ -156,21 +160,9 @@ def track(
             cuts[n_cuts, CUT_OFFSET] = row["queue_offset"]
             n_cuts += 1
         last_due_ms[queue] = due
-    for i in range(queues):
+    for i in range(queues):  # clear only the entries that were set: `place` is reused
         place[added[i, ADDED_QUEUE]] = 0
     return queues, n_cuts
-
-
-@kernel
-def has_name(data: Bytes, pos: int, size: int, name: Bytes) -> bool:
-    """Return whether a property entry has this name, with a value or an empty one."""
-    return size > name.size and data[pos + name.size] == NAME_END and is_named(data, pos, name)
-
-
-@kernel
-def has_value(data: Bytes, pos: int, size: int, name: Bytes) -> bool:
-    """Return whether a property entry has this name and a value that is not empty."""
-    return size > name.size + 1 and data[pos + name.size] == NAME_END and is_named(data, pos, name)
 
 
 @kernel
@@ -189,23 +181,21 @@ def read_properties(
     topic, queue, tags, stop = np.int64(-1), np.int64(-1), np.int64(0), end
     while pos < end:
         until = entry_end(data, pos, end)
-        size = until - pos
-        if has_value(data, pos, size, TAGS):
+        first = data[pos]  # most entries are none of these: one look is enough
+        if first == T and has_value(data, pos, until, TAGS):
             tags = java_hash(data, pos + TAGS.size + 1, until)
-        elif has_value(data, pos, size, REAL_TOPIC):
+        elif first == R and has_value(data, pos, until, REAL_TOPIC):
             start = pos + REAL_TOPIC.size + 1
-            topic = guess
-            if not is_topic(data, start, until - start, arrays, guess):
-                topic = find_topic(data, start, until - start, arrays)
-        elif has_value(data, pos, size, REAL_QID):
+            topic = find_target(data, start, until - start, arrays, guess)
+        elif first == R and has_value(data, pos, until, REAL_QID):
             queue = parse_number(data, pos + REAL_QID.size + 1, until, QID_ILLEGAL)
-        elif has_name(data, pos, size, CRC32):
-            if until + 1 != end or size + 1 != CRC32_ENTRY_BYTES:
+        elif first == UNDERSCORE and has_name(data, pos, until, CRC32):
+            if until + 1 != end or until + 1 - pos != CRC32_ENTRY_BYTES:
                 return NO_TEXT
             stop = pos
-        elif has_name(data, pos, size, DUE_NAME):
+        elif first == D and has_name(data, pos, until, DUE_MS):
             stop = pos if until + 1 == end else stop
-        elif has_name(data, pos, size, MOVED_NAME):
+        elif first == D and has_name(data, pos, until, MOVED_NAME):
             return NO_TEXT
         pos = until + 1
     if topic < 0 or queue < 0 or queue >= QUEUES_MAX:
@@ -245,13 +235,11 @@ def read_due(
             return i
         prop_pos = pos + frame["prop_pos"]
         prop_end = prop_pos + frame["prop_len"]
-        # Messages of one producer follow each other: their topic is likely that of the row before.
         guess = np.int64(rows[i - 1]["topic_index"]) if i else np.int64(-1)
         end = read_properties(data, prop_pos, prop_end, arrays, guess, row)
         if end < 0 or row["topic_index"] == source.schedule or row["topic_index"] == source.half:
             return i
-        topic = arrays.topics[row["topic_index"]]
-        if source.routed != 0 and topic["write_queues"] == 0 and topic["read_queues"] == 0:
+        if source.routed != 0 and not has_queues(arrays, row["topic_index"]):
             return i
         row["body_pos"], row["body_len"] = pos + frame["body_pos"], frame["body_len"]
         row["prop_pos"], row["prop_len"] = prop_pos, end - prop_pos
@@ -285,15 +273,7 @@ def count_due(units: Rows, due_ms: Any, now_ms: int, bytes_max: int) -> int:
     total = np.int64(0)
     for i in range(units.size):
         total += units[i]["size"]
+        # The first unit is delivered even if it alone exceeds `bytes_max`.
         if due_ms[i] > now_ms or (total > bytes_max and i > 0):
             return i
     return units.size
-
-
-@kernel
-def leading_stored(rows: Rows, count: int) -> int:
-    """Return the number of leading rows with status 0."""
-    for i in range(count):
-        if rows[i]["status"] != 0:
-            return i
-    return count

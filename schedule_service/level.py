@@ -18,7 +18,7 @@ class Level:
     """State of one level.
 
     Attributes:
-        hold_ms: Earliest time of the next new delivery.
+        paused_until_ms: Earliest time of the next new delivery.
         read_units: Units to read for the next batch.
     """
 
@@ -26,7 +26,7 @@ class Level:
     cursor: LevelCursor
     in_flight: InFlightTable = field(default_factory=InFlightTable)
     stats: LevelStats = field(default_factory=LevelStats)
-    hold_ms: int = 0
+    paused_until_ms: int = 0
     read_units: int = READ_UNITS_MIN
 
     @classmethod
@@ -43,8 +43,8 @@ class Level:
         )
 
     def end_pauses(self) -> None:
-        """Let refused deliveries be tried again at once."""
-        self.hold_ms = 0
+        """Make refused deliveries due for their next attempt at once."""
+        self.paused_until_ms = 0
         if self.in_flight.failing is not None:
             self.in_flight.failing.retry_ms = 0
 
@@ -52,5 +52,7 @@ class Level:
         """Return when the next delivery or retry of this level is possible."""
         failing = self.in_flight.failing
         again = NEVER_MS if failing is None else failing.retry_ms
-        fresh = max(self.cursor.next_due_ms, self.hold_ms) if self.room(config) else NEVER_MS
+        fresh = (
+            max(self.cursor.next_due_ms, self.paused_until_ms) if self.room(config) else NEVER_MS
+        )
         return min(again, fresh)

@@ -1,9 +1,8 @@
 """messageDelayLevel: its text, its table, and the history of tables.
 
-The tags code in the schedule queue is the time a message was promised, and it never changes. Only
-when a queue unit is lost does the promise have to be made again from the log, and then with the
-delays that were in force when the message came. So the tables are kept, each with the log offset
-from which on it holds:
+The tags code in the schedule queue is the due time of a message, and it never changes. Only when a
+queue unit is lost is the due time computed again from the log, with the delays that were in force
+when the message was stored. So all tables are saved, each with the log offset where it begins:
 
     log      0 ........ 70_000 ............. now
     table    1s 5s 10s  2s 5s 10s 30s
@@ -34,7 +33,7 @@ TAGS_HASH_BITS = 31  # a tags code that fits into 32 bits is a tag's hash, not a
 def parse_levels(text: str, *, source: str = "") -> npt.NDArray[np.int64]:
     """Return the delays of levels 1..n in ms, (n + 1,); index 0 is unused and 0.
 
-    Zero and negative delays are taken, as Apache takes them: due at once.
+    Zero and negative delays are valid and mean due at once, as in Apache.
 
     Raises:
         ConfigError: A token is not a whole number and one of s, m, h, d; it names the token.
@@ -58,10 +57,10 @@ def _token_fault(token: str) -> str:
     if not token:
         return "empty; levels are separated by a single space"
     if token[-1] not in UNITS_MS:
-        return f"{token[-1]!r} is no unit; the units are s, m, h and d"
+        return f"{token[-1]!r} is not a unit; the units are s, m, h and d"
     digits = token[1:-1] if token[0] in "+-" else token[:-1]
     if not (digits.isascii() and digits.isdigit()):
-        return f"{token[:-1]!r} is no whole number"
+        return f"{token[:-1]!r} is not a whole number"
     if len(digits) > 18 or int(digits) * UNITS_MS[token[-1]] > DELAY_MS_MAX:
         return "longer than 100 years"
     return ""
@@ -77,14 +76,14 @@ class LevelTable:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A level text and the log offset from which on it holds."""
+    """A level text and the log offset from which it applies."""
 
     from_offset: int
     text: str
 
 
 class LevelHistory:
-    """All level tables that records in the log were written under.
+    """Level tables that were in force for the records in the log.
 
     Attributes:
         tables: live and ascending by `from_offset`; the store's recovery reads them.
@@ -111,7 +110,7 @@ class LevelHistory:
         return self._promises[-1].text
 
     def delay_ms(self, phys_offset: int, level: int) -> int:
-        """Return the delay that was promised to a record of `level` at `phys_offset`."""
+        """Return the delay of `level` that was in force at log offset `phys_offset`."""
         at = bisect.bisect_right(self._promises, phys_offset, key=lambda p: p.from_offset) - 1
         delays = self.tables[max(at, 0)].delays_ms
         return int(delays[min(level, delays.size - 1)])
@@ -120,7 +119,7 @@ class LevelHistory:
         """Return the history with `text` in force from `from_offset` on.
 
         Raises:
-            ConfigError: The text is bad, or the levels were changed too often.
+            ConfigError: The text is invalid, or the levels were changed too often.
         """
         promises = [p for p in self._promises if p.from_offset < from_offset]
         promises.append(Promise(from_offset if promises else 0, text))
@@ -137,7 +136,7 @@ class LevelHistory:
         return LevelHistory(promises[max(first, 0) :])
 
     def replace(self, other: LevelHistory) -> None:
-        """Become `other`, for all holders of this object or its tables."""
+        """Replace the contents with `other`'s, for all components that share this object."""
         self._promises = list(other._promises)
         self.tables[:] = other.tables
 
@@ -150,8 +149,8 @@ def encode_history(history: LevelHistory, adopted: dict[int, int]) -> str:
     """Return the text of delayLevels.json.
 
     Args:
-        adopted: level to the first queue offset that Apache had not delivered when DueMQ took
-            the store over; deliveries before it left no trace in the log.
+        adopted: Level to the first queue offset that Apache had not delivered when DueMQ first
+            opened the store; deliveries before it have no origin in the log.
     """
     rows = [{"fromOffset": p.from_offset, "levels": p.text} for p in history.promises]
     return dumps({"adopted": adopted, "history": rows})
@@ -161,7 +160,7 @@ def decode_history(data: Any) -> tuple[LevelHistory, dict[int, int]]:
     """Return the history and the adopted offsets of a parsed delayLevels.json.
 
     Raises:
-        ValueError, TypeError, KeyError, AttributeError: It is no such file.
+        ValueError, TypeError, KeyError, AttributeError: The file is malformed.
     """
     adopted = {int(level): int(offset) for level, offset in data["adopted"].items()}
     promises = [Promise(int(row["fromOffset"]), str(row["levels"])) for row in data["history"]]

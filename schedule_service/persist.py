@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 
 
 class OffsetKeeper:
-    """Keeps delayOffset.json up to date.
+    """Writer of one store's delayOffset.json.
 
-    It is made after recovery, so nothing is ever written before the load has finished.
+    It is created after recovery, so nothing is written before the load has finished.
 
     Args:
-        saved: what recovery started from.
+        saved: Table that recovery started from.
     Attributes:
-        durable: level to queue offset: every delivery before it is on the disk.
+        durable: Level to queue offset: every delivery before it is on the disk.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class OffsetKeeper:
         self._first_counter = saved.counter
 
     def current(self) -> Saved:
-        """Return the table as it is now, with its data version."""
+        """Return the current table with its data version."""
         cursors = [level.cursor for level in self._service.levels.values()]
         now = take_saved(
             cursors, self._store.max_offset, self._saved, self._service.transfers.floors
@@ -52,7 +52,7 @@ class OffsetKeeper:
         return now
 
     async def persist(self, write: Callable[[Any, str], None] = write_config) -> bool:
-        """Write the table as it is now, once the log it stands for is on the disk.
+        """Write the current table, once the log that it describes is on the disk.
 
         Returns False if the disk did not follow in time; the next call tries again.
         """

@@ -63,7 +63,7 @@ class Running:
     hook: LevelHook
     service: LevelService
     keeper: OffsetKeeper
-    waiting: PendingLevels
+    pending_levels: PendingLevels
 
 
 class SchedulePlugin(PluginBase):
@@ -80,9 +80,9 @@ class SchedulePlugin(PluginBase):
         self._adopted: dict[int, int] | None = known[1] if known else None
         self.history = known[0] if known else LevelHistory([Promise(0, self.config.levels)])
         self._running: Running | None = None
-        self._disbelieved = False  # delayOffset.json, because the log lost its end
+        self._offsets_rejected = False  # delayOffset.json, because the log lost its end
 
-    # -- what the broker asks for ---------------------------------------------------------------
+    # -- plugin interface -----------------------------------------------------------------------
 
     def config_class(self) -> type:
         return ScheduleConfig
@@ -111,11 +111,11 @@ class SchedulePlugin(PluginBase):
 
     @property
     def parts(self) -> Running | None:
-        """What works while the store is open, None before and afterwards."""
+        """Running components while the store is open, None before and afterwards."""
         return self._running
 
     def waiting(self) -> PendingMessages | None:
-        return None if self._running is None else self._running.waiting
+        return None if self._running is None else self._running.pending_levels
 
     def first_pending_offset(self) -> FirstPending:
         if self._running is None:
@@ -123,10 +123,10 @@ class SchedulePlugin(PluginBase):
         return self._running.service.first_pending_offset(self._running.keeper.durable)
 
     def reconfigure(self, properties: Mapping[str, str]) -> None:
-        """Take a changed configuration; waiting messages keep the time they were promised.
+        """Apply a changed configuration; pending messages keep their due times.
 
         Raises:
-            ConfigError: It cannot be used; nothing has changed then.
+            ConfigError: The configuration is invalid; nothing has changed.
         """
         config = from_properties(ScheduleConfig, properties)
         if self._running is not None:
@@ -138,7 +138,7 @@ class SchedulePlugin(PluginBase):
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
         """Recover, then deliver while the block is open; persist every interval and at the end."""
         running = self._start(store)
-        if self._disbelieved:  # before the log grows to where the table would be believed again
+        if self._offsets_rejected:  # write it before the log grows to where it would be valid again
             await running.keeper.persist()
         async with running.service.running():
             self._running = running
@@ -163,7 +163,7 @@ class SchedulePlugin(PluginBase):
     # -- start ----------------------------------------------------------------------------------
 
     def recovered(self, store: Any) -> Running:
-        """Recover and return what would run, without running it: for work on a stopped store."""
+        """Recover and return the components without starting them, for work on a stopped store."""
         return self._start(store)
 
     def _start(self, store: Any) -> Running:
@@ -174,14 +174,20 @@ class SchedulePlugin(PluginBase):
             self._adopted = dict(fitted(Saved(offsets=self._adopted), ends).offsets)
         start = plan_start(saved, self._adopted, log_min=store.min_offset, log_end=store.max_offset)
         start = replace(start, saved=fitted(start.saved, ends))
-        self._disbelieved = saved is not None and start.saved is not saved
+        self._offsets_rejected = saved is not None and start.saved is not saved
         if saved is None or saved.log_offset is None:
             self._adopted = dict(start.saved.offsets)
         self._change_levels(self.config.levels, store, write=True)
         journal = list(ownership.read(store))
         cursors = restore(store, queues, start, journal)
         service = LevelService(
-            store, queues, self._host.clock, self.config, cursors, on_failure=self._host.stop
+            store,
+            queues,
+            self._host.clock,
+            self.config,
+            cursors,
+            on_failure=self._host.stop,
+            kernels=self._host.kernels,
         )
         service.transfers.restore(journal, start.saved.offsets)
         keeper = OffsetKeeper(
@@ -191,15 +197,15 @@ class SchedulePlugin(PluginBase):
         store.topics.add(HALF_TOPIC)
         pending = sum(cursor.pending for cursor in cursors.values())
         log.info("levels %s; %d messages pending", self.history.text, pending)
-        waiting = PendingLevels(store, queues, service, self._host.clock)
-        return Running(store, hook, service, keeper, waiting)
+        pending_levels = PendingLevels(store, queues, service, self._host.clock)
+        return Running(store, hook, service, keeper, pending_levels)
 
     def _load_history(self) -> tuple[LevelHistory, dict[int, int]] | None:
         path = self._config_dir / HISTORY_FILE
         try:
             return load_config(path, decode_history)
         except CorruptStore as error:
-            log.error("%s Waiting messages keep their times; lost queues would not.", error)
+            log.error("%s Pending messages keep their due times unless their queue is lost.", error)
             return None
 
     @staticmethod
@@ -207,7 +213,7 @@ class SchedulePlugin(PluginBase):
         try:
             return load_config(store.config_path(OFFSETS_FILE), decode_saved)
         except CorruptStore as error:
-            log.error("%s The log is asked instead.", error)
+            log.error("%s The deliveries are read from the log instead.", error)
             return None
 
     def _change_levels(self, text: str, store: Any, *, write: bool = False) -> None:
@@ -229,10 +235,10 @@ class SchedulePlugin(PluginBase):
                 raise ConfigError("messageDelayLevel", text, why) from error
             self.history.replace(history)
 
-    # -- at work --------------------------------------------------------------------------------
+    # -- handlers and views ---------------------------------------------------------------------
 
     def _redirect(self, batch: PutBatch, now_ms: int) -> None:
-        assert self._running is not None, "messages are taken only while plugins run"
+        assert self._running is not None, "messages are stored only while plugins run"
         self._running.hook(batch, now_ms)
 
     def _note_put(self, batch: PutBatch) -> None:
@@ -272,5 +278,5 @@ class SchedulePlugin(PluginBase):
 
 
 def create_plugin(host: PluginHost) -> SchedulePlugin:
-    """Make the level service's plugin. The entry point of `duemq.broker_plugins`."""
+    """Return the level service's plugin. The entry point of `duemq.broker_plugins`."""
     return SchedulePlugin(host)

@@ -37,7 +37,7 @@ class LevelHook:
         self._report: npt.NDArray[np.uint8] = np.zeros(1024, np.uint8)
 
     def __call__(self, batch: PutBatch, now_ms: int) -> None:
-        """Redirect rows with a level; refuse those whose DELAY is no number with 13.
+        """Redirect rows with a level; refuse those whose DELAY is not a number with code 13.
 
         Half messages stay where they are: their delay counts from the commit.
         """
@@ -57,7 +57,7 @@ class LevelHook:
     def _refuse(self, batch: PutBatch, at: int) -> None:
         value = batch.properties(at).get("DELAY", "")
         remark = (
-            f"the delay level {value[:40]!r} (property DELAY) is no whole number; "
+            f"the delay level {value[:40]!r} (property DELAY) is not a whole number; "
             f"levels are 1 to {self._levels.delays_ms.size - 1}, 0 is no delay"
         )
         batch.refuse(at, MESSAGE_ILLEGAL, remark)

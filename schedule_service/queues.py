@@ -39,10 +39,10 @@ class ScheduleQueues:
         return units
 
     def due_ms(self, level: int, units: Units) -> npt.NDArray[np.int64]:
-        """Return when units are due: what their tags code promises.
+        """Return the due times of units: their tags codes.
 
         A tags code that cannot be a time was written by an Apache broker that rebuilt the queue
-        before it knew its levels; there the promise is made again from the record.
+        before it had read its levels; then the due time is computed from the record.
         """
         due: npt.NDArray[np.int64] = np.empty(units.size, np.int64)
         if not kernels.due_times(units, LONGEST_HASH, due):

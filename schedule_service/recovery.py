@@ -1,21 +1,21 @@
 """Recovery of the level service: delivered messages, recognized after any kind of end.
 
-Two witnesses. `delayOffset.json` is Apache's: level -> next queue offset. We add to it
+Recovery has two sources. `delayOffset.json` is Apache's: level -> next queue offset. We add to it
 
-    commitLogOffset   how far the log reached when the table was taken; Apache ignores it
-    deliveredAhead    delivered ranges behind the next offset (a later, shorter promise)
+    commitLogOffset   end of the log when the table was taken; Apache ignores it
+    deliveredAhead    delivered ranges after the next offset (stored later, due earlier)
 
 and never write it before the log up to there is on the disk, so it never claims more than the log
-supports. The log is the other witness: every delivery names its origin. So at start
+supports. The log is the other source: every delivery names its origin. So at start
 
     queue      [ delivered by the table ][ ? ? ? ? ? ? ? ? ? ][ new ]
     log        ..........................^commitLogOffset.........end
-                                          origins found here are delivered, the others wait
+                                       origins found here are delivered, the others are pending
 
-Where the table is lost the whole retained log is asked: a delivery stands behind its origin, and
-retention removes the log from its start, so a unit that is still in the queue has its delivery in
-the log too. Only an Apache broker leaves no origins; what it had delivered when DueMQ took the
-store over is kept in `delayLevels.json` ("adopted").
+If the table is lost, the whole retained log is scanned: a delivery comes after its origin, and
+retention removes the log from its start, so the delivery of a unit that is still in the queue is
+still in the log. Only an Apache broker writes no origins; the offsets that it had reached when
+DueMQ first opened the store are in `delayLevels.json` ("adopted").
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from schedule_service.queues import ScheduleQueues
 log = logging.getLogger(__name__)
 OFFSETS_FILE = "delayOffset.json"
 CHUNK_UNITS = 65_536
-ORIGINS_MAX = 8_000_000  # held at once while the log is scanned
+ORIGINS_MAX = 8_000_000  # in memory at once while the log is scanned
 Offsets = npt.NDArray[np.int64]
 
 
@@ -55,10 +55,10 @@ class Saved:
     """The contents of delayOffset.json.
 
     Attributes:
-        offsets: level to the first queue offset that is not delivered.
-        ahead: level to delivered ranges behind that, ascending.
-        log_offset: end of the log when this was taken; None: written by Apache.
-        settled: level to ranges behind `offsets` that were decided on before their time.
+        offsets: Level to the first queue offset that is not delivered.
+        ahead: Level to delivered ranges after that, ascending.
+        log_offset: End of the log when the table was taken; None: written by Apache.
+        settled: Level to ranges after `offsets` that were decided on before their due time.
     """
 
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def decode_saved(value: Any) -> Saved:
     """Return the contents of a parsed delayOffset.json, of 4.8.0 to 5.3.3 or ours.
 
     Raises:
-        ValueError, TypeError, AttributeError: It is no such file.
+        ValueError, TypeError, AttributeError: The file is malformed.
     """
     version = value.get("dataVersion") or {}
     ahead, settled = _ranges(value, "deliveredAhead"), _ranges(value, "settledAhead")
@@ -123,11 +123,10 @@ def take_saved(
     before: Saved,
     floors: Mapping[int, int] | None = None,
 ) -> Saved:
-    """Return what is to be saved of cursors that know every delivery before `log_offset`.
+    """Return the table to be saved for cursors that cover every delivery before `log_offset`.
 
     Args:
-        floors: level to an offset that Apache's number must not pass yet, though all before the
-            first undelivered one is settled here.
+        floors: Level to the maximum of Apache's offset for now, even if the cursor is after it.
     """
     offsets, ahead, settled = dict(before.offsets), {}, {}
     for cursor in cursors:
@@ -144,10 +143,10 @@ def take_saved(
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where recovery begins: which table to believe, and from where to ask the log.
+    """Start of recovery: the table to use, and the log offset to scan from.
 
     Attributes:
-        is_ours: the table knows every handover and giveback before its log offset.
+        is_ours: Whether the table covers every transfer and return before its log offset.
     """
 
     saved: Saved
@@ -162,26 +161,26 @@ def plan_start(
     log_min: int,
     log_end: int,
 ) -> Start:
-    """Decide what to believe.
+    """Decide which table recovery uses, and from where it scans the log.
 
     Args:
-        saved: delayOffset.json, None if it is lost.
-        adopted: offsets of delayLevels.json, None if DueMQ never ran on this store.
+        saved: Contents of delayOffset.json, None if it is lost.
+        adopted: Offsets of delayLevels.json, None if DueMQ never ran on this store.
     """
     if saved is None:
         return Start(Saved(offsets=dict(adopted or {})), log_min)
-    if saved.log_offset is None:  # Apache's: it is right, but our earlier origins are not in it
+    if saved.log_offset is None:  # Apache's: it is right, but lacks our earlier origins
         return Start(saved, log_end if adopted is None else log_min)
-    if saved.log_offset > log_end:  # the log lost its end: the table claims too much
+    if saved.log_offset > log_end:  # the log lost its end: the table is ahead of it
         return Start(Saved(offsets=dict(adopted or {})), log_min)
     return Start(saved, max(saved.log_offset, log_min), is_ours=True)
 
 
 def fitted(saved: Saved, ends: Mapping[int, int]) -> Saved:
-    """Return what `saved` says of queues that end there: itself if it claims no more than is there.
+    """Return `saved` cut to the ends of the queues; itself if it is within them.
 
-    A queue that was lost, with all its records, starts again at 0: what an old table says of it
-    must not hold for its new messages.
+    A queue that was lost with all its records starts again at 0: the offsets of an old table must
+    not apply to its new messages.
     """
     offsets = {level: min(at, ends.get(level, 0)) for level, at in saved.offsets.items()}
     ahead, settled = _fitted(saved.ahead, ends), _fitted(saved.settled, ends)
@@ -199,12 +198,12 @@ def _fitted(table: Mapping[int, list[Range]], ends: Mapping[int, int]) -> dict[i
     }
 
 
-def waiting_ranges(entry: int, ahead: Iterable[Range], first: int, end: int) -> list[Range]:
-    """Return the undelivered ranges of a queue that holds first..end.
+def undelivered_ranges(entry: int, ahead: Iterable[Range], first: int, end: int) -> list[Range]:
+    """Return the undelivered ranges of a queue with the units first..end.
 
     Args:
-        entry: saved offset of the level; outside of the queue it is corrected as Apache does.
-        ahead: delivered ranges behind it, ascending.
+        entry: Saved offset of the level; outside of the queue it is corrected as Apache does.
+        ahead: Delivered ranges after it, ascending.
     """
     found, at = [], min(max(entry, first), end)
     for low, high in ahead:
@@ -216,8 +215,8 @@ def waiting_ranges(entry: int, ahead: Iterable[Range], first: int, end: int) -> 
     return found
 
 
-class _Waiting:
-    """Which units of one level are undelivered, while the log is asked."""
+class _Undelivered:
+    """Undelivered units of one level, while the log is scanned."""
 
     def __init__(self, level: int, ranges: list[Range], end: int) -> None:
         self.level, self.end = level, end
@@ -232,8 +231,8 @@ class _Waiting:
         pairs = (edges + self.first).reshape(-1, 2)
         return [(low, high) for low, high in pairs.tolist()]
 
-    def mark(self, queues: ScheduleQueues, origins: Offsets) -> int:
-        """Clear the units whose record is among `origins` (ascending); return how many."""
+    def clear(self, queues: ScheduleQueues, origins: Offsets) -> int:
+        """Clear the units whose record is among `origins` (ascending); return their number."""
         offset, found = self.first, 0
         while offset < self.end:
             units = queues.units(self.level, offset, CHUNK_UNITS)
@@ -256,10 +255,10 @@ def restore(
     """Return a cursor for every level that has a queue.
 
     Args:
-        store: gives the log's records by `scan(from)`.
+        store: Store whose `scan(from)` yields the log's records.
         journal: Retained records of the ownership journal.
     """
-    waiting = []
+    undelivered = []
     if start.is_ours:
         reached = start.saved.log_offset or 0
         journal = [entry for entry in journal if entry.phys_offset >= reached]
@@ -267,47 +266,47 @@ def restore(
         first, end = queues.bounds(level)
         entry = start.saved.offsets.get(level, 0)
         known = sorted([*start.saved.ahead.get(level, ()), *start.saved.settled.get(level, ())])
-        ranges = waiting_ranges(entry, known, first, end)
+        ranges = undelivered_ranges(entry, known, first, end)
         low = first if start.is_ours else min(max(entry, first), end)  # before: settled, no origin
         for change in changes_of(journal, level):
             ranges = change.in_level(ranges, low, end)
-        waiting.append(_Waiting(level, ranges, end))
+        undelivered.append(_Undelivered(level, ranges, end))
     for origins in _origins(store, start.scan_from):
-        found = sum(item.mark(queues, origins) for item in waiting)
-        log.info("%d deliveries behind delayOffset.json were found in the log", found)
-    return {item.level: _cursor(queues, item) for item in waiting}
+        found = sum(item.clear(queues, origins) for item in undelivered)
+        log.info("the log has %d deliveries that delayOffset.json does not", found)
+    return {item.level: _cursor(queues, item) for item in undelivered}
 
 
 def _origins(store: Any, scan_from: int) -> Iterator[Offsets]:
-    """Yield the origins named in the log from an offset on, ascending, a bounded block at once."""
-    held: list[Offsets] = []
+    """Yield the origins named in the log from an offset on, in bounded ascending blocks."""
+    blocks: list[Offsets] = []
     for rows in store.scan(scan_from):
         prepared = rows["prepared_offset"]
-        held.append(-(prepared[prepared < 0] + 1))
-        if sum(block.size for block in held) >= ORIGINS_MAX:
-            yield distinct(*held)
-            held = []
-    if any(block.size for block in held):
-        yield distinct(*held)
+        blocks.append(-(prepared[prepared < 0] + 1))
+        if sum(block.size for block in blocks) >= ORIGINS_MAX:
+            yield distinct(*blocks)
+            blocks = []
+    if any(block.size for block in blocks):
+        yield distinct(*blocks)
 
 
-def _cursor(queues: ScheduleQueues, waiting: _Waiting) -> LevelCursor:
+def _cursor(queues: ScheduleQueues, undelivered: _Undelivered) -> LevelCursor:
     """Cut the undelivered ranges where due times decrease."""
     pieces: list[Range] = []
-    ranges, settled = without_holes(waiting.ranges(), SEGMENTS_MAX // 2)
+    ranges, settled = without_holes(undelivered.ranges(), SEGMENTS_MAX // 2)
     last_due_ms = -NEVER_MS
     for count_left, (first, end) in zip(range(len(ranges), 0, -1), ranges, strict=True):
         last_due_ms, start = -NEVER_MS, first
-        for offset, due_ms in _due_times(queues, waiting.level, first, end):
+        for offset, due_ms in _due_times(queues, undelivered.level, first, end):
             for cut in find_cuts(due_ms, offset, last_due_ms):
                 if len(pieces) + count_left < SEGMENTS_MAX:
                     pieces.append((start, cut.offset))
                     start = cut.offset
             last_due_ms = int(due_ms[-1])
         pieces.append((start, end))
-    cursor = cursor_of(waiting.level, pieces, waiting.end)
+    cursor = cursor_of(undelivered.level, pieces, undelivered.end)
     cursor.settled = settled
-    if pieces and pieces[-1][1] == waiting.end:
+    if pieces and pieces[-1][1] == undelivered.end:
         cursor.last_due_ms = last_due_ms
     return cursor
 

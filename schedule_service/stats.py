@@ -1,7 +1,7 @@
 """Statistics of the level service: lateness, deliveries, quarantine, losses to retention.
 
-Lateness is the store time of the delivery minus the time it was promised for. It is counted by
-the batch, one vector operation, and read by `duemq levels` and /metrics.
+Lateness is the store time of the delivery minus the due time. It is counted per batch, in one
+vector operation, and read by `duemq levels` and /metrics.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class LevelCollector:
         self._levels = levels
 
     def describe(self) -> list[Any]:
-        """Return nothing: registering must not ask for figures."""
+        """Return nothing: registration must not read counters."""
         return []
 
     def collect(self) -> Iterator[Any]:
         """Yield all metric families."""
         levels = sorted(self._levels().items())
-        yield _gauge("pending", "Messages waiting in a level.", [(n, p) for n, (_, p, _) in levels])
+        yield _gauge("pending", "Pending messages of a level.", [(n, p) for n, (_, p, _) in levels])
         due = [(n, d / 1_000) for n, (_, _, d) in levels if d is not None]
         yield _gauge("next_due_timestamp_seconds", "When the next message of a level is due.", due)
         delivered = [(n, stats.delivered) for n, (stats, _, _) in levels]
@@ -99,7 +99,7 @@ def _counter(name: str, doc: str, values: list[tuple[int, int]]) -> CounterMetri
 
 
 def _quarantined(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Any:
-    doc = "Messages that cannot be delivered and lie in the quarantine topic."
+    doc = "Messages that could not be delivered and went to the quarantine topic."
     family = CounterMetricFamily("duemq_level_quarantined", doc, labels=["level", "reason"])
     for level, (stats, _, _) in levels:
         for reason, count in sorted(stats.quarantined.items()):
@@ -108,7 +108,7 @@ def _quarantined(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -
 
 
 def _lateness(levels: list[tuple[int, tuple[LevelStats, int, int | None]]]) -> Any:
-    doc = "Store time of a delivery minus the time it was promised for."
+    doc = "Store time of a delivery minus its due time."
     family = HistogramMetricFamily("duemq_level_lateness_seconds", doc, labels=["level"])
     for level, (stats, _, _) in levels:
         late = stats.lateness

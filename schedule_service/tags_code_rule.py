@@ -18,11 +18,11 @@ from schedule_service.levels import LevelTable
 
 @dataclass(frozen=True, slots=True)
 class LevelRule:
-    """Rule of `message_store.hooks` that makes store time + delay of the record's DELAY level.
+    """Rule of `message_store.hooks`: store time plus the delay of the record's DELAY level.
 
     Attributes:
         tables: Ascending by `from_offset`; a record uses the last one at or before it, so that a
-            rebuilt queue keeps the time that was promised.
+            rebuilt queue keeps its due times.
     """
 
     topic: str
@@ -38,7 +38,7 @@ class LevelRule:
         chosen = rows[has_level]
         codes[has_level] = chosen["store_ms"] + self._delays_ms(chosen)
         for at in np.flatnonzero(has_level & (rows["prepared_offset"] < 0)).tolist():
-            codes[at] = _carried_due_ms(log, rows[at], int(codes[at]))
+            codes[at] = _recorded_due_ms(log, rows[at], int(codes[at]))
         return codes
 
     def _delays_ms(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -52,7 +52,7 @@ class LevelRule:
         return delays_ms
 
 
-def _carried_due_ms(log: CommitLog, row: Any, otherwise: int) -> int:
+def _recorded_due_ms(log: CommitLog, row: Any, otherwise: int) -> int:
     """Return the value of DUEMQ_DUE_MS if it is the record's last property."""
     start = int(row["phys_offset"]) + int(row["prop_pos"])
     text = log.view(start, int(row["prop_len"])).tobytes()

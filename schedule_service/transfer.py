@@ -1,12 +1,12 @@
 """Transfers of level messages to timers and back, as the ownership journal records them.
 
-    offer       the front of a level that nothing of is on its way: it may be handed over
-    hand_over   its mark is in the log: the cursor passes it
-    take_back   its mark is in the log: the cursor reopens it, due times as they were
+    offer       return the front of a level that has nothing in flight: it may be transferred
+    hand_over   apply a transfer record: the cursor advances past its units
+    take_back   apply a return record: the cursor reopens its units, with unchanged due times
 
-Apache's number for a level (`offsetTable`) does not pass a handover before a checkpoint of the
-timers has it (`covered`): an Apache broker that opens the store after a kill then delivers some
-twice at worst, and loses none.
+Apache's offset of a level (`offsetTable`) does not advance past a transfer before a checkpoint of
+the timers covers it (`covered`): an Apache broker that opens the store after a kill may deliver
+some messages twice, but loses none.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ READ_UNITS = 65_536
 
 
 class Offer(NamedTuple):
-    """What a level can hand over now.
+    """Front of a level that can be transferred now.
 
     Attributes:
-        first, end: queue offsets.
-        excluded: ranges of it that were settled ahead.
+        first, end: Queue offsets.
+        excluded: Ranges of it that are settled.
         units: (end - first,) `layout.UNIT`; due_ms: (end - first,) i8.
-        promised: due times of those whose tags code is no time, by queue offset.
+        promised: Due times of units whose tags code is not a time, by queue offset.
     """
 
     first: int
@@ -49,10 +49,10 @@ class Offer(NamedTuple):
 
 
 class LevelTransfers:
-    """Handovers and givebacks of one level service. Belongs to the event loop's thread.
+    """Transfers and returns of one level service. Belongs to the event loop's thread.
 
     Attributes:
-        owned: what belongs to the timers, by the marks.
+        owned: Messages that the timers own by the ownership journal.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class LevelTransfers:
     ) -> None:
         self._levels, self._queues, self._wake = levels, queues, wake
         self.owned = Ownership()
-        self._uncovered: dict[int, list[tuple[int, int]]] = {}  # level: (mark, first offset)
+        self._uncovered: dict[int, list[tuple[int, int]]] = {}  # level: (record, first offset)
 
     def restore(self, journal: Iterable[JournalEntry], offsets: Mapping[int, int]) -> None:
-        """Know all marks that are retained; `offsets`: Apache's numbers as they were found."""
+        """Apply the retained journal; `offsets`: Apache's offsets as recovery found them."""
         for step in journal:
             self.owned.apply(step)
             if isinstance(step.record, Transfer):
@@ -72,21 +72,25 @@ class LevelTransfers:
 
     @property
     def floors(self) -> dict[int, int]:
-        """Level to the queue offset that Apache's number must not pass yet."""
+        """Level to the maximum of Apache's queue offset for now."""
         return {n: min(first for _, first in rest) for n, rest in self._uncovered.items() if rest}
 
-    def covered(self, mark_end: int) -> None:
-        """Note that a checkpoint of the timers has every handover before a mark's queue offset."""
-        for level, rest in self._uncovered.items():
-            self._uncovered[level] = [item for item in rest if item[0] >= mark_end]
-
-    # -- over ---------------------------------------------------------------------------------
-
-    def offer(self, level: int, count_max: int, ranges_max: int) -> Offer | None:
-        """Return what a level can hand over now, the front of its first segment; None: nothing.
+    def covered(self, record_end: int) -> None:
+        """Note that a checkpoint of the timers covers every transfer before a queue offset.
 
         Args:
-            ranges_max: of `excluded`; `promised` has at most so many, too.
+            record_end: Queue offset in the ownership journal.
+        """
+        for level, rest in self._uncovered.items():
+            self._uncovered[level] = [item for item in rest if item[0] >= record_end]
+
+    # -- to the timers ------------------------------------------------------------------------
+
+    def offer(self, level: int, count_max: int, ranges_max: int) -> Offer | None:
+        """Return the front of a level's first segment that can be transferred now, None if none.
+
+        Args:
+            ranges_max: Maximum number of ranges in `excluded`, and of entries in `promised`.
         """
         segment = self._front(level)
         if segment is None:
@@ -107,7 +111,7 @@ class LevelTransfers:
         return Offer(first, first + count, excluded, units[:count], due_ms[:count], promised)
 
     def _front(self, level: int) -> Segment | None:
-        """Return the first segment of a level that holds something; none while it is on its way."""
+        """Return the first segment with pending units, None while any is in flight."""
         found = self._levels.get(level)
         if found is None:
             return None
@@ -115,7 +119,7 @@ class LevelTransfers:
         return segment if segment is not None and segment.appended == segment.taken else None
 
     def hand_over(self, entry: JournalEntry) -> None:
-        """Pass what a mark says; it is what `offer` returned in this turn of the loop."""
+        """Advance past the units of a record, which `offer` returned in this turn of the loop."""
         record = entry.record
         assert isinstance(record, Transfer)
         segment = self._front(record.level)
@@ -129,15 +133,15 @@ class LevelTransfers:
         self.owned.apply(entry)
         self._uncovered.setdefault(record.level, []).append((entry.queue_offset, record.first))
 
-    # -- back ---------------------------------------------------------------------------------
+    # -- back to the level --------------------------------------------------------------------
 
     def is_ready(self, level: int) -> bool:
-        """Whether a level can take something back now: nothing of it is refused by the store."""
+        """Whether units can be returned to a level now: none of its deliveries is refused."""
         found = self._levels.get(level)
         return found is not None and found.cursor.is_quiet
 
     def take_back(self, entry: JournalEntry) -> None:
-        """Have the ranges of a giveback wait here again."""
+        """Make the ranges of a return record pending here again."""
         record = entry.record
         assert isinstance(record, Return)
         cursor = self._levels[record.level].cursor
@@ -148,7 +152,7 @@ class LevelTransfers:
         self._wake()
 
     def _cuts(self, level: int, first: int, end: int) -> tuple[list[Cut], tuple[int, int]]:
-        """Return where due times decrease in a range, and those of its ends."""
+        """Return the cuts of a range, and the due times of its first and last unit."""
         cuts: list[Cut] = []
         head_ms, last_ms = 0, -NEVER_MS
         at = first

@@ -22,7 +22,7 @@ def levels_view(
     now_ms: int,
     next_due_ms: NextDue,
 ) -> dict[str, Any]:
-    """Return every configured level, and every other one that has a queue."""
+    """Return a view of every configured level, and of every other one that has a queue."""
     numbers = sorted({*range(1, delays_ms.size), *levels})
     return {
         "now_ms": now_ms,
@@ -55,7 +55,7 @@ def _level_view(
 
 
 def runtime_view(levels: Mapping[int, Level]) -> dict[str, str]:
-    """Return what brokerStatus shows: scheduleMessageOffset_N = delivered,max."""
+    """Return the entries of brokerStatus: scheduleMessageOffset_N = delivered,max."""
     return {
         f"scheduleMessageOffset_{number}": f"{level.cursor.first_undelivered},{level.cursor.end}"
         for number, level in sorted(levels.items())

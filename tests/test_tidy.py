@@ -27,19 +27,24 @@ BANNED_FILES = {
 }
 """File names that are adjectives, images or another word for a glossary term (style, Language)."""
 WORDS = {
-    "wish": 0, "told": 15, "anew": 0, "beside": 0, "scribe": 0, "desk": 0, "rehearse": 0,
-    "odd": 0, "giveback": 9, "handing": 0, "intake": 0, "trip": 0, "books": 0,
-    "nobody": 0, "somebody": 0, "everybody": 0, "whoever": 0, "wherever": 0,
+    "wish": 0, "told": 2, "anew": 0, "beside": 0, "scribe": 0, "desk": 0, "rehearse": 0,
+    "odd": 0, "giveback": 6, "handing": 0, "intake": 0, "trip": 0, "books": 0,
+    "nobody": 0, "somebody": 0, "everybody": 0, "whoever": 0, "wherever": 0, "whom": 0, "tell": 0,
+    "moment": 0, "standing": 0, "life": 0, "fold": 5, "said": 0, "handover": 7, "waiting": 21,
 }  # fmt: skip
 """Banned words and how often the product's Python files may still have them.
 
-`giveback` is the name of a record type on the disk.
+`giveback` and `handover` are names of record types on the disk, `told` a folder of a watch, `fold`
+an argument of libraries and of CRCs; `waiting` is a name in the interface of plugins, and what a
+coroutine or a lock does.
 """
-ANY_MAX = 514
+ANY_MAX = 505
 CYCLES_MAX = 0
 KERNEL_ARGUMENTS_MAX = 8
 WIDE_KERNELS_MAX = 1
 FILES_OF_A_FOLDER_MAX = 26
+PRIVATES_IN_TESTS_MAX = 25
+PUBLIC_UNDERSCORES = {"_asdict", "_exit", "_fields", "_make", "_replace"}  # of named tuples, os
 
 
 def test_files_are_named_after_concepts() -> None:
@@ -106,6 +111,22 @@ def cycles() -> list[list[str]]:
         if module not in index:
             visit(module)
     return found
+
+
+def test_tests_reach_less_into_privates() -> None:
+    """A test observes through what is public: then the inside may change without it."""
+    found = Counter[str]()
+    for path in sorted((TOP / "tests").rglob("*.py")):
+        found[name_of(path)] = sum(map(is_private_of_another, ast.walk(tree_of(path))))
+    assert found.total() <= PRIVATES_IN_TESTS_MAX, found.most_common(5)
+
+
+def is_private_of_another(node: ast.AST) -> bool:
+    """Return whether a node reads or sets `thing._name` of something else than self."""
+    if not isinstance(node, ast.Attribute) or node.attr in PUBLIC_UNDERSCORES:
+        return False
+    own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+    return node.attr.startswith("_") and not node.attr.startswith("__") and not own
 
 
 def test_import_cycles_get_fewer() -> None:

@@ -1,7 +1,7 @@
 """Prometheus collector of the timer store: Apache's names and our own.
 
-It is asked in the thread that serves /metrics: it reads numbers that the event loop's thread
-writes, and neither waits for the other. Source of Apache's names: DefaultStoreMetricsManager.
+It runs in the thread that serves /metrics and reads numbers that the event loop's thread writes,
+without a lock. Source of Apache's names: DefaultStoreMetricsManager.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from timer_store import views
-from timer_store.compaction.plan import Waits
+from timer_store.compaction.plan import Blocked
 from timer_store.pending.forecast import Span, of_slots
 from timer_store.stats import TimerCollector, TimerFigures
 from timer_store.store import TimerStore
@@ -28,7 +28,7 @@ class StoreCollector:
         self._ours = TimerCollector(self._figures)
 
     def describe(self) -> list[Any]:
-        """Return nothing: registering must not ask for figures."""
+        """Return nothing: registration must not read counters."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -52,15 +52,15 @@ class StoreCollector:
         log = timers.units.log
         return {
             "enqueue_lag": ("Timers in their queue that are not enqueued.", behind),
-            "enqueue_lag_seconds": ("How long the first of them has been there.", lag_ms / 1_000),
+            "enqueue_lag_seconds": ("Age of the first of them in the queue.", lag_ms / 1_000),
             "dequeue_lag": (
                 "Timers that are due and not delivered.",
                 views.overdue(timers, now_ms),
             ),
-            "dequeue_lag_seconds": ("For how long the first of them is due.", late_ms / 1_000),
+            "dequeue_lag_seconds": ("Time since the first of them was due.", late_ms / 1_000),
             "staged": ("Timers loaded for delivery.", len(timers.stage)),
-            "slots_used": ("Slots that timers wait in.", slots["used"]),
-            "congested_slots": ("Slots that take no more timers.", slots["congested"]),
+            "slots_used": ("Slots with pending timers.", slots["used"]),
+            "congested_slots": ("Slots that accept no more timers.", slots["congested"]),
             "log_bytes": ("Bytes of the timer log.", log.end - log.min_pos),
         }
 
@@ -69,8 +69,8 @@ class StoreCollector:
             "rolled": "Timers rolled into a later slot.",
             "cancelled": "Timers cancelled.",
             "moved": "Timers moved to another time.",
-            "fired": "Timers delivered before their time, on request.",
-            "broken": "Records in the timer queue that are no timers; they went to quarantine.",
+            "fired": "Timers delivered before their due time, on request.",
+            "broken": "Records in the timer queue that are not timers; they went to quarantine.",
         }
         for name, count in views.event_counts(self._timers).items():
             yield CounterMetricFamily(f"duemq_timer_{name}", texts[name], value=count)
@@ -84,7 +84,7 @@ class StoreCollector:
             "copied_bytes": ("Bytes of their records.", compaction.copied_bytes),
             "freed_bytes": ("Bytes of log files made free by that.", compaction.freed_bytes),
             "log_files_removed": (
-                "Files of the timer log in which nothing waited any more.",
+                "Removed files of the timer log: they had no pending timers.",
                 self._timers.log_cleaning.removed_files,
             ),
         }
@@ -92,9 +92,9 @@ class StoreCollector:
             yield CounterMetricFamily(f"duemq_timer_{name}", text, value=count)
         text = "1: old log files should go, but nothing is copied out of them, for this reason."
         family = GaugeMetricFamily("duemq_timer_compaction_waits", text, labels=["why"])
-        for waits in Waits:
-            if waits:
-                family.add_metric([waits.value], int(waits == compaction.waits))
+        for blocked in Blocked:
+            if blocked:
+                family.add_metric([blocked.value], int(blocked == compaction.blocked_by))
         yield family
 
     def _apaches(self) -> Iterator[Any]:
@@ -107,7 +107,7 @@ class StoreCollector:
             ),
             "dequeue_lag": ("Timer dequeue messages lag", timers.counts.total),
             "dequeue_latency_milliseconds": (
-                "Timer dequeue latency, in seconds as Apache's is, whatever the name says",
+                "Timer dequeue latency, in seconds as in Apache, despite the name",
                 views.dequeue_lag_ms(timers, now_ms) // 1_000,
             ),
         }

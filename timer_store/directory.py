@@ -1,9 +1,9 @@
-"""`TimerDirectory`: the timer engine on its own directory, without a broker.
+"""`TimerDirectory`: the timer store on its own directory, without a broker.
 
-    put -> hook -> message store -> timer log and wheel -> (its moment) -> the real topic's queue
+    put -> hook -> message store -> timer log and wheel -> (due time) -> the real topic's queue
 
-What a broker's plugin host wires together stands here in one place: message store, put hook, timer
-store, service and checkpoints. The directory is a RocketMQ store: a broker can open it, too.
+It connects what a broker's plugin host connects: message store, put hook, timer store, service and
+checkpoints. The directory is a RocketMQ store: a broker can open it, too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from delivery.pending import Decided
 from message_store.clock import Clock, SystemClock
 from message_store.config import StoreConfig, from_properties
+from message_store.kernels.compilation import compile_and_load
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
 from message_store.log.record import Record
@@ -37,10 +38,11 @@ from timer_store.store import TimerStore
 log = logging.getLogger(__name__)
 NO_HOST = (b"\x7f\x00\x00\x01", 0)
 READ_UNITS = 1_000
+KERNELS = ("timers",)
 
 
 class TimerRefused(Exception):
-    """A message was not taken; `code` is RocketMQ's response code, the text says why."""
+    """Error: a message was refused; `code` is RocketMQ's response code, the text is the reason."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -48,12 +50,12 @@ class TimerRefused(Exception):
 
 
 class TimerDirectory:
-    """Timers in one directory; made by `open_timers`. Belongs to the event loop's thread.
+    """Timers in one directory, opened by `open_timers`. Belongs to the event loop's thread.
 
     Attributes:
         store: the `MessageStore`: its topics, queues and records.
         timers: the `TimerStore`: counts, near stage, wheel (`timers.units.wheel`), forecast.
-        waiting: finds timers by log offset, key or topic, and decides about them.
+        waiting: Lookup by log offset, key or topic; cancel, move and fire.
     """
 
     def __init__(self, store: MessageStore, clock: Clock, config: TimerConfig) -> None:
@@ -81,17 +83,17 @@ class TimerDirectory:
         queue_id: int = 0,
         properties: Mapping[str, str] | None = None,
     ) -> int:
-        """Hold one message until `due_ms`; return its id: the log offset of its record.
+        """Store one message until `due_ms`; return its id: the log offset of its record.
 
-        A time that has come is delivered at once. Many messages: `put_batch`.
+        A message that is due already is delivered at once. For many messages use `put_batch`.
 
         Args:
             due_ms: ms since 1970.
             properties: the message's own, for instance KEYS or UNIQ_KEY, to find it by.
 
         Raises:
-            ValueError: Not the name of a topic, or no queue's number.
-            TimerRefused: It was not taken: too far ahead, a full slot or quota, a full disk.
+            ValueError: The topic or the queue id is invalid.
+            TimerRefused: Too far ahead, a full slot or quota, or a full disk.
         """
         if not is_topic_name(topic):
             raise ValueError(f"{topic!r} cannot be the name of a topic")
@@ -114,25 +116,25 @@ class TimerDirectory:
         return int(batch.rows[0]["phys_offset"])
 
     def put_batch(self, batch: PutBatch) -> None:
-        """Hold a batch of messages with TIMER_* properties or none; rows have the result of each.
+        """Store a batch of messages with TIMER_* properties or none; rows have the result of each.
 
-        `batch.rows["status"]` is 0 for those taken, `batch.remarks` says why others were not.
+        `batch.rows["status"]` is 0 for stored ones, `batch.remarks` has the reasons of refusals.
         """
         self._hook(batch, self.clock.now_ms())
         self.store.put(batch)
 
     async def durable(self) -> bool:
-        """Wait until all that was put is on the disk; False: the disk did not follow in time."""
+        """Wait until all put messages are on the disk; return False if the disk is too slow."""
         return await self.store.wait_durable(self.store.max_offset, always=True)
 
     # -- decisions ------------------------------------------------------------------------------
 
     def cancel(self, offsets: Offsets) -> Decided:
-        """Have timers never be delivered. Args: (n,) i8 ids, each once; returns n verdicts."""
+        """Cancel timers. Args: (n,) i8 ids, each once; returns n verdicts."""
         return self._decide(offsets, self.waiting.cancel)
 
     def move(self, offsets: Offsets, due_ms: Offsets) -> Decided:
-        """Have timers be delivered at other times: (n,) i8 ids, (n,) i8 ms since 1970."""
+        """Move timers to other due times: (n,) i8 ids, (n,) i8 ms since 1970."""
         return self._decide(offsets, lambda at: self.timers.decisions.move(at, due_ms))
 
     def fire(self, offsets: Offsets) -> Decided:
@@ -163,22 +165,23 @@ class TimerDirectory:
         return self.timers.counts.by_topic()
 
     def forecast(self, from_ms: int, width_ms: int, count: int) -> Offsets:
-        """Return how many timers are due in each of `count` spans of `width_ms`."""
+        """Return the number of timers due in each of `count` spans of `width_ms`."""
         return self.timers.units.wheel.forecast(from_ms, width_ms, count)
 
     @property
     def resting(self) -> bool:
-        """Whether everything that can be done now is done."""
+        """Whether no work is left now."""
         return self._service.resting
 
-    # -- life -----------------------------------------------------------------------------------
+    # -- running --------------------------------------------------------------------------------
 
     async def checkpoint(self) -> bool:
-        """Write a checkpoint, so that the next start looks back no further than to here."""
+        """Write a checkpoint, from which the next start recovers."""
         return await self._keeper.persist()
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
+        await asyncio.to_thread(compile_and_load, *KERNELS)  # before anything is promised
         self.timers.open(notice=self.store.notice)
         self.store.add_dispatcher(self._service.note_put)
         await self._keeper.persist(last=True)
@@ -193,7 +196,7 @@ class TimerDirectory:
         await self._keeper.leave()
         self.timers.close()
         if self._failure:
-            raise RuntimeError(f"the timer service could not go on: {self._failure}")
+            raise RuntimeError(f"the timer service failed: {self._failure}")
 
     async def _checkpoints(self, stop: asyncio.Event) -> None:
         step_ms = self.timers.config.flush_interval_ms
@@ -218,9 +221,9 @@ async def open_timers(
         notice: called with a line for the operator.
 
     Raises:
-        ConfigError: A property cannot be used.
+        ConfigError: A property is invalid.
         StoreLocked, StoreFull, CorruptStore: The directory cannot be opened.
-        RuntimeError: On leaving: delivery had stopped; nothing is lost, open it again.
+        RuntimeError: On exit: delivery had stopped; nothing is lost, open it again.
     """
     clock = clock or SystemClock()
     given: dict[str, Any] = {**(properties or {}), "storePathRootDir": str(directory)}

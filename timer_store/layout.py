@@ -178,7 +178,7 @@ IDENTIFIED = np.dtype(
     align=True,
 )
 
-# What the property text of a timer says.
+# Parsed property text of a timer.
 TIMER_TEXT = np.dtype(
     [
         ("out_ms", "i8"),  # TIMER_OUT_MS; this and the next two: NO_NUMBER without a legal one

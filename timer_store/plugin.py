@@ -58,7 +58,7 @@ class Running:
 
 
 class TimerPlugin(PluginBase):
-    """Times of their own: held at put, delivered at their millisecond."""
+    """Plugin of timers: messages with timer properties are delivered at their due millisecond."""
 
     name = "timer_store"
 
@@ -69,7 +69,7 @@ class TimerPlugin(PluginBase):
         self._stored_pin: FirstPending = UNKNOWN  # while no timers run
         self._recalls = TimerRecalls(self._timers)
 
-    # -- what the broker asks for ---------------------------------------------------------------
+    # -- plugin interface -----------------------------------------------------------------------
 
     def config_class(self) -> type:
         return TimerConfig
@@ -99,7 +99,7 @@ class TimerPlugin(PluginBase):
 
     @property
     def parts(self) -> Running | None:
-        """What works while the store is open, None before and afterwards, or without timers."""
+        """Running components while the store is open and timers are enabled, else None."""
         return self._running
 
     def _timers(self) -> TimerStore | None:
@@ -117,10 +117,10 @@ class TimerPlugin(PluginBase):
         return self._running.timers.first_pending_offset
 
     def reconfigure(self, properties: Mapping[str, str]) -> None:
-        """Take a changed configuration; what is not live keeps its value until the next start.
+        """Apply a changed configuration; keys that are not live apply from the next start on.
 
         Raises:
-            ConfigError: It cannot be used; nothing has changed then.
+            ConfigError: The configuration is invalid; nothing has changed.
         """
         config, _ = with_live(self.config, from_properties(TimerConfig, properties))
         if self._running is not None:
@@ -131,7 +131,7 @@ class TimerPlugin(PluginBase):
 
     @asynccontextmanager
     async def running(self, store: MessageStore) -> AsyncIterator[None]:
-        """Recover, then deliver while the block is open; write checkpoints on the way."""
+        """Recover, then deliver and write checkpoints while the block is open."""
         if not self.config.enabled:
             self._stored_pin = stored_pin(store)
             yield
@@ -139,18 +139,20 @@ class TimerPlugin(PluginBase):
         clock = self._host.clock
         timers = TimerStore(store, clock, self.config)
         timers.open(notice=log.warning)
-        service = TimerService(timers, clock, on_failure=self._host.stop)
+        service = TimerService(
+            timers, clock, on_failure=self._host.stop, kernels=self._host.kernels
+        )
         keeper = CheckpointWriter(timers)
         hook = TimerHook(
             store.topics, self.config, timers.slot_count, pending_of=timers.counts.of_topic
         )
-        await keeper.persist(last=True)  # so that no start has to look further back than this
+        await keeper.persist(last=True)  # the next start recovers from here
         async with service.running():
             self._running = Running(timers, hook, service, keeper)
             collector = StoreCollector(timers)
             self._host.metrics.register(collector)
             self._every(self.config.flush_interval_ms, keeper.persist_in_turn, PERSIST_JOB)
-            self._every(store.config.clean_interval_ms, self._look_at_disk, COMPACT_JOB)
+            self._every(store.config.clean_interval_ms, self._check_disk, COMPACT_JOB)
             try:
                 yield
             finally:
@@ -162,15 +164,15 @@ class TimerPlugin(PluginBase):
         timers.close()
 
     def _every(self, interval_ms: int, work: Callable[[], Awaitable[Any]], name: str) -> None:
-        """Have work done regularly; one that still runs has the next do nothing, without a word."""
+        """Schedule periodic work; a run is skipped while the last one still runs."""
         self._host.scheduler.add_job(
             work, "interval", seconds=interval_ms / 1_000, id=name, coalesce=True, max_instances=2
         )
 
-    # -- at work --------------------------------------------------------------------------------
+    # -- handlers and views ---------------------------------------------------------------------
 
     def _redirect(self, batch: PutBatch, now_ms: int) -> None:
-        assert self._running is not None, "messages are taken only while plugins run"
+        assert self._running is not None, "messages are stored only while plugins run"
         self._running.hook(batch, now_ms)
 
     def _note_put(self, batch: PutBatch) -> None:
@@ -197,8 +199,8 @@ class TimerPlugin(PluginBase):
         self._running.service.wake()
         return answer
 
-    async def _look_at_disk(self) -> None:
-        """See whether old log files should go, as often as retention does."""
+    async def _check_disk(self) -> None:
+        """Check whether old log files should be removed, as often as retention does."""
         if self._running is not None and self._running.timers.compaction.look():
             self._running.service.wake()
 
@@ -208,5 +210,5 @@ class TimerPlugin(PluginBase):
 
 
 def create_plugin(host: PluginHost) -> TimerPlugin:
-    """Make the timer store's plugin. The entry point of `duemq.broker_plugins`."""
+    """Return the timer store's plugin. The entry point of `duemq.broker_plugins`."""
     return TimerPlugin(host)

@@ -15,24 +15,33 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from message_store.clock import Clock, Signal
+from message_store.kernels import registry
+from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
-from timer_store.preload import preload_copies, preload_kernels
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
+KERNELS = "timers", "pending_timers"  # groups: delivery, and moves and copies
 PRELOAD_MS = 100  # after the start: the broker serves by then
 
 
 class TimerService:
-    """Runs a `TimerStore`. Belongs to the event loop's thread.
+    """Loop that runs a `TimerStore`. Belongs to the event loop's thread.
 
     Args:
-        on_failure: called when the service cannot go on.
+        on_failure: Called when the service cannot continue.
+        kernels: Delivery begins when those of timers are ready.
     """
 
     def __init__(
-        self, timers: TimerStore, clock: Clock, *, on_failure: Callable[[str], None]
+        self,
+        timers: TimerStore,
+        clock: Clock,
+        *,
+        on_failure: Callable[[str], None],
+        kernels: Preparation | None = None,
     ) -> None:
+        self._kernels = kernels or Preparation()
         self._timers, self._clock, self._on_failure = timers, clock, on_failure
         self._wake = Signal()
         self._stop = asyncio.Event()
@@ -41,7 +50,7 @@ class TimerService:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        """Deliver while the block is open; leaving it finishes the turn in hand."""
+        """Deliver while the block is open; leaving it finishes the current turn."""
         loop = asyncio.get_running_loop()
         loader = self._timers.dequeue.loader
         with loader.threaded(lambda: _call_soon(loop, self._wake.set)):
@@ -57,22 +66,24 @@ class TimerService:
                 await preload
 
     async def _preload_kernels(self) -> None:
-        """Have kernels loaded before the first timer is due, and not while the broker starts."""
+        """Load kernels before the first timer is due, but not while the broker starts."""
         await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + PRELOAD_MS)
-        if not self._stopping:
-            await asyncio.to_thread(preload_kernels)
-            await asyncio.to_thread(preload_copies)
+        for group in KERNELS:
+            await self._kernels.wait(group, stop=self._stop)
+            if not self._stopping:
+                await asyncio.to_thread(registry.load, group)
 
     async def _guard(self) -> None:
-        """Have the broker stop in order if the loop dies: the log has everything."""
+        """Stop the broker in order if the loop fails: the log has everything."""
         try:
             await self.run()
         except Exception as error:
-            log.exception("the timer service cannot go on")
+            log.exception("the timer service cannot continue")
             self._on_failure(f"{type(error).__name__}: {error}")
 
     async def run(self) -> None:
-        """Work until stopped."""
+        """Run turns until stopped, once the kernels are ready."""
+        await self._kernels.wait(KERNELS[0], stop=self._stop)
         while not self._stopping:
             if self._timers.turn(self._clock.now_ms()):
                 await asyncio.sleep(0)
@@ -83,29 +94,29 @@ class TimerService:
         self._wake.clear()  # nothing was awaited since the turn
         if self._stopping:
             return
-        until_ms = self._timers.next_moment_ms(self._clock.now_ms())
+        until_ms = self._timers.next_work_ms(self._clock.now_ms())
         self._sleeping_until = until_ms
         await self._clock.wait(self._wake, until_ms=until_ms)
         self._sleeping_until = -1
 
     @property
     def resting(self) -> bool:
-        """Whether everything that can be done now is done."""
+        """Whether no work is left now."""
         busy = self._timers.dequeue.loader.busy
         return self._sleeping_until >= 0 and not self._wake.is_set() and not busy
 
     def wake(self) -> None:
-        """Have the loop look again: a setting or a timer has changed."""
+        """Wake the loop after a setting or a timer has changed."""
         self._wake.set()
 
     def note_put(self, batch: PutBatch) -> None:
-        """Take the timers of an appended batch in. The dispatcher of this plugin."""
+        """Enqueue the timers of an appended batch. The dispatcher of this plugin."""
         noted = self._timers.note_put(batch, self._clock.now_ms())
         if noted and self._timers.look_ms < self._sleeping_until:
             self._wake.set()
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> None:
-    """Have the loop do something, unless it has ended: a thread may be the last to finish."""
+    """Schedule work on the loop, unless it has ended: a thread may finish last."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(work)

@@ -108,7 +108,7 @@ class TimerState:
         return int(units[0]["phys_offset"]) if units.size else None
 
     def hold(self) -> None:
-        """Pin what is needed now until the next checkpoint."""
+        """Pin the needed log files until the next checkpoint."""
         self.held_from = lowest(self.held_from, self.first_needed)
 
     def slot_count(self, time_ms: int) -> int:

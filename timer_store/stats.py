@@ -1,8 +1,8 @@
 """Statistics of timer deliveries: lateness, deliveries, quarantine, losses, rate.
 
-Lateness is the store time of the delivery minus the time it was promised for. It is counted by
-the batch and by class of topic: an operator looks at ordinary topics first, and what a class does
-late must not hide what another does. Read by `duemq timers` and /metrics.
+Lateness is the store time of the delivery minus the due time. It is counted per batch and per class
+of topics, so that late deliveries of one class do not hide those of another. Read by `duemq timers`
+and /metrics.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
+from delivery.deliverer import Outcome
 from delivery.lateness import Lateness
 from delivery.quarantine import Reason
 from message_store.queues.topic_table import TopicTable
-from timer_store.dequeue.deliverer import NOT_PUT, DeliveryBatch
 from timer_store.layout import Offsets
 
 CLASSES: Final = ("ordinary", "retry", "system")
@@ -47,7 +47,7 @@ class Rate:
         self._seconds: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS)  # (second, events)
 
     def note(self, count: int, now_ms: int) -> None:
-        """Count events; a clock that stands or falls back adds to the last second."""
+        """Count events; while the clock does not advance, they are added to the last second."""
         second = now_ms // 1_000
         if self._seconds and self._seconds[-1][0] >= second:
             second, before = self._seconds.pop()
@@ -68,7 +68,7 @@ class TimerStats:
         delivered: timers that reached their topic.
         lost: timers whose record retention had removed.
         refused: batches that the store did not take whole; the rest was delivered later.
-        quarantined: timers that cannot be delivered, by reason.
+        quarantined: timers that went to quarantine, by reason.
         lateness: by class of topic.
     """
 
@@ -83,28 +83,21 @@ class TimerStats:
         self.lateness = tuple(Lateness() for _ in CLASSES)
         self.rate = Rate()
 
-    def note(self, due_ms: Offsets, outcome: DeliveryBatch, now_ms: int) -> None:
-        """Count what happened to timers.
+    def note(self, due_ms: Offsets, outcome: Outcome, now_ms: int) -> None:
+        """Count the outcome of deliveries.
 
         Args:
-            due_ms: (n,) i8, n >= outcome.done: when they were due.
+            due_ms: (n,) i8, n >= outcome.done: due times.
         """
         self.delivered += outcome.delivered
         self.lost += outcome.lost
         self.refused += bool(outcome.refusal)
-        for item in outcome.parked:
+        for item in outcome.quarantined:
             self.quarantined[item.reason] += 1
         if not outcome.delivered:
             return
         self.rate.note(outcome.delivered, now_ms)
-        due_ms, store_ms, topic_index = (
-            due_ms[: outcome.done],
-            outcome.store_ms,
-            outcome.topic_index,
-        )
-        if outcome.delivered < outcome.done:
-            put = store_ms != NOT_PUT
-            due_ms, store_ms, topic_index = due_ms[put], store_ms[put], topic_index[put]
+        due_ms, store_ms, topic_index = outcome.delivered_columns(due_ms)
         self._count_topics(topic_index)
         classes = self._class_of_each(topic_index)
         for number in np.unique(classes).tolist():
@@ -147,11 +140,11 @@ class TimerStats:
 
 @dataclass(frozen=True, slots=True)
 class TimerFigures:
-    """What `TimerCollector` shows in addition to the counters.
+    """Gauges of `TimerCollector` in addition to the counters.
 
     Attributes:
         pending: pending timers, by real topic.
-        next_due_ms: when the next is due, None if none waits.
+        next_due_ms: due time of the next, None if none is pending.
         numbers: more gauges: name (without prefix) -> (help text, value).
     """
 
@@ -165,14 +158,14 @@ class TimerCollector:
     """A prometheus-client collector over one timer store.
 
     Args:
-        figures: returns what is true now.
+        figures: returns the current values.
     """
 
     def __init__(self, figures: Callable[[], TimerFigures]) -> None:
         self._figures = figures
 
     def describe(self) -> list[Any]:
-        """Return nothing: registering must not ask for figures."""
+        """Return nothing: registration must not read counters."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -207,7 +200,7 @@ def _counter(name: str, doc: str, value: int) -> CounterMetricFamily:
 
 
 def _quarantined(stats: TimerStats) -> CounterMetricFamily:
-    doc = "Timers that cannot be delivered and lie in the quarantine topic."
+    doc = "Timers that could not be delivered and went to the quarantine topic."
     family = CounterMetricFamily("duemq_timer_quarantined", doc, labels=["reason"])
     for reason, count in sorted(stats.quarantined.items()):
         family.add_metric([reason.value], count)
@@ -215,7 +208,7 @@ def _quarantined(stats: TimerStats) -> CounterMetricFamily:
 
 
 def _lateness(stats: TimerStats) -> HistogramMetricFamily:
-    doc = "Store time of a delivery minus the time it was promised for."
+    doc = "Store time of a delivery minus its due time."
     family = HistogramMetricFamily("duemq_timer_lateness_seconds", doc, labels=["topics"])
     for name, late in zip(CLASSES, stats.lateness, strict=True):
         family.add_metric([name], late.seconds_buckets(), late.sum_ms / 1_000)

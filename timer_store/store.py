@@ -28,7 +28,7 @@ from timer_store.pending.decisions import Decisions
 from timer_store.state import TimerState, lowest
 
 log = logging.getLogger(__name__)
-CATCH_UP_UNITS = 8_192  # a turn
+CATCH_UP_UNITS = 8_192  # per turn
 
 
 def _no_progress(what: str, done: int, whole: int) -> None:
@@ -64,10 +64,10 @@ class TimerStore:
 
     @property
     def config(self) -> TimerConfig:
-        """Configuration with the limits that hold now."""
+        """Configuration with the current limits."""
         return self.state.config
 
-    # -- life -----------------------------------------------------------------------------------
+    # -- open and close -------------------------------------------------------------------------
 
     def open(
         self,
@@ -75,11 +75,11 @@ class TimerStore:
         notice: Callable[[str], None] = log.warning,
         progress: recovery.Progress = _no_progress,
     ) -> None:
-        """Load the files and recover; nothing is delivered before that is done.
+        """Load the files and recover; no timer is delivered before that.
 
         Raises:
-            CorruptStore: Files that cannot be part of this store.
-            OSError: The disk refused what recovery writes.
+            CorruptStore: The files cannot be part of this store.
+            OSError: The disk refused a write of the recovery.
         """
         for finding in self.state.findings:
             notice(finding)
@@ -89,11 +89,11 @@ class TimerStore:
         self.dequeue.begin(self.clock.now_ms())
 
     def close(self) -> None:
-        """Close the files; what no checkpoint wrote is found again in the log."""
+        """Close the files; changes since the last checkpoint are recovered from the log."""
         self.units.close()
 
     def reconfigure(self, config: TimerConfig) -> None:
-        """Take new limits; what is not live keeps its value until the next start."""
+        """Apply new limits; keys that are not live apply from the next start on."""
         self.state.config = self.dequeue.config = config
 
     # -- stages ---------------------------------------------------------------------------------
@@ -108,11 +108,11 @@ class TimerStore:
         return True
 
     def turn(self, now_ms: int) -> bool:
-        """Do one bounded piece of everything that can be done now; False: there is nothing."""
+        """Do one bounded piece of each kind of work; return whether there was any."""
         moved, loaded = 0, self.dequeue.parts + self.dequeue.rolled
-        if now_ms < self._seen_ms:  # the clock was set back: a pause would take as long
-            self.dequeue.pause_no_more()
-            self.compaction.pause_no_more()
+        if now_ms < self._seen_ms:  # the clock was set back: a pause would last as long
+            self.dequeue.end_pauses()
+            self.compaction.end_pauses()
         self._seen_ms = now_ms
         self.enqueue.stopped = self.config.stop_enqueue
         if self.enqueue.behind and self.enqueue.has_room(now_ms):
@@ -131,14 +131,16 @@ class TimerStore:
             self.compaction.turn(now_ms)
         return moved > 0 or self.dequeue.parts + self.dequeue.rolled > loaded
 
-    def next_moment_ms(self, now_ms: int) -> int:
-        """Return when a turn will have something to do, if nothing is put before."""
-        moments = [self.dequeue.next_moment_ms(now_ms)]
-        if self.enqueue.holding:
-            moments.append(now_ms + RETRY_MS)
+    def next_work_ms(self, now_ms: int) -> int:
+        """Return when the next turn has work, unless a message is put before."""
+        times = [self.dequeue.next_work_ms(now_ms)]
+        if self.enqueue.blocked_by:
+            times.append(now_ms + RETRY_MS)
         if self.compaction.running:
-            moments.append(self.compaction.moment_ms)
-        return min(moments)
+            times.append(self.compaction.next_piece_ms)
+        return min(times)
+
+    next_moment_ms = next_work_ms  # former name, for programs that embed the store
 
     def _rebuild(self, now_ms: int) -> None:
         """Rebuild everything from the queue: the chain of a slot is broken."""
@@ -153,13 +155,13 @@ class TimerStore:
         self.non_timers.settled(now_ms)
         self.dequeue.begin_again(now_ms)
 
-    # -- needed by others -----------------------------------------------------------------------
+    # -- for other components -------------------------------------------------------------------
 
     @property
     def first_pending_offset(self) -> int | None:
         """First log offset that a timer or the last checkpoint needs.
 
-        A power cut takes deliveries back that no checkpoint followed.
+        After a power cut, deliveries since the last checkpoint may be lost and repeated.
         """
         return lowest(self.state.first_needed, self.state.held_from)
 

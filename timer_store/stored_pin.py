@@ -1,8 +1,8 @@
 """First log offset that the timers of a stopped store need, read from its files.
 
 For a store whose timers do not run: `timerWheelEnable=false`, or the plugin is disabled or not
-installed. No timer is delivered or cancelled then, so what was pending stays pending, and
-retention must keep it: log files before a pending timer go again once timers run again.
+installed. No timer is delivered or cancelled then, so pending timers stay pending, and retention
+must keep their records: these log files are removed after timers run again.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 
 def stored_pin(store: MessageStore) -> FirstPending:
-    """Return where the first record lies that the last checkpoint, or what came after it, needs.
+    """Return the log offset of the first record that the last checkpoint or a later timer needs.
 
     Without a checkpoint of ours (an Apache broker ran last, or it is lost) every timer that is
     still in the queue may be pending. None: no timer is pending.
     """
     snapshot = SnapshotFiles(store.config_path("")).load()
     if snapshot is None:
-        return first_pending([_first_timer(store, 0), *_handed_over(store, 0)])
+        return first_pending([_first_timer(store, 0), *_pending_transfers(store, 0)])
     return first_pending(
         [
             min(snapshot.by_file, default=None),
             _first_timer(store, snapshot.queue_offset),
-            *_handed_over(store, snapshot.handover_offset),
+            *_pending_transfers(store, snapshot.handover_offset),
         ]
     )
 
@@ -44,8 +44,8 @@ def _first_timer(store: MessageStore, offset: int) -> int | None:
     return _phys_offset(store, TIMER_TOPIC, TIMER_QUEUE, max(offset, first))
 
 
-def _handed_over(store: MessageStore, offset: int) -> Iterator[int | None]:
-    """Yield where each handover begins whose ownership record is at or after a queue offset."""
+def _pending_transfers(store: MessageStore, offset: int) -> Iterator[int | None]:
+    """Yield the first log offset of each transfer whose record is at or after a queue offset."""
     for entry in ownership.read(store, offset):
         record = entry.record
         if isinstance(record, Transfer):

@@ -1,14 +1,14 @@
 """Verification of the timer store, read-only; part of `duemq store verify`.
 
-    timerlog             every unit, and for those that wait: the record it names
-    timerwheel           every slot that is not delivered: its chain of units, how many wait in it
-    timercheck           can it be, does it fit the logs
-    duemq.timers.json    its sum, does it fit timercheck, does it count what the slots hold
-    timermetrics         readable, or its backup is
+    timerlog             every unit, and the record that a pending one names
+    timerwheel           every slot that is not delivered: its chain of units, its count
+    timercheck           its numbers are possible and match the logs
+    duemq.timers.json    its checksum, it matches timercheck, its counts match the slots
+    timermetrics         it is readable, or its backup is
 
-All of it can be made again from the commit log; a broker of ours does so when it has to, one of
-Apache's does not start or delivers the wrong thing. So what is wrong is an error, unless the last
-run did not end cleanly and the next start repairs it in any case: then it is a warning.
+All of these can be rebuilt from the commit log; DueMQ does so if necessary, but an Apache broker
+does not start, or delivers wrong messages. So a fault is an error, unless the last run did not end
+cleanly and the next start repairs it anyway: then it is a warning.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ PHASE: Final = "timers"
 RECORD_FAULT_TEXTS: Final = {
     store_kernels.NO_RECORD: "there is no record at log offset {phys}",
     store_kernels.WRONG_SIZE: "the record at log offset {phys} is not {size} bytes long",
-    store_kernels.WRONG_TOPIC: "the record at log offset {phys} is no timer",
+    store_kernels.WRONG_TOPIC: "the record at log offset {phys} is not a timer",
     store_kernels.ELSEWHERE: "log offset {phys} is in a file that is missing",
 }
 
 
 @dataclass(slots=True)
 class Facts:
-    """What was found so far.
+    """Findings so far.
 
     Attributes:
-        log_end: position after the last unit of the timer log.
-        read_ms: the first slot that is not completely delivered; 0: not known.
-        bad: the severity of what a start after a crash repairs.
+        log_end: Position after the last unit of the timer log.
+        read_ms: Start of the first slot that is not completely delivered; 0: unknown.
+        bad: Severity of faults that a start after a crash repairs.
     """
 
     root: Path
@@ -76,12 +76,12 @@ class Facts:
 
     @property
     def ours(self) -> Saved | None:
-        """The checkpoint of ours that the files belong to, None if a broker of Apache wrote."""
+        """Our checkpoint that the files belong to, None if an Apache broker wrote them."""
         return self.saved if self.saved is not None and self.saved.belongs(self.check) else None
 
 
 def check_timers(root: Path, log: LogFacts, report: Report, progress: Progress) -> None:
-    """Add to a report what is wrong with the timers of a store."""
+    """Add the faults of a store's timers to a report."""
     config = root / "config"
     files = [root / "timerlog", root / "timerwheel", config / CHECK_FILE, config / SNAPSHOT_FILE]
     if not any(path.exists() for path in files):
@@ -137,11 +137,11 @@ def _check_check(path: Path, facts: Facts) -> Check | None:
     data = path.read_bytes()
     check = decode_check(data)
     if check is None:
-        text = f"its {len(data)} bytes say nothing: Apache's broker would deliver timers again"
+        text = f"its {len(data)} bytes are invalid: Apache's broker would deliver timers again"
         facts.report.add("error", "timer-check", path, 0, text)
         return None
     if facts.saved is not None and not facts.saved.belongs(check):
-        text = f"another broker wrote it since {SNAPSHOT_FILE}; the next start takes its files over"
+        text = f"another broker wrote it after {SNAPSHOT_FILE}; the next start adopts its files"
         facts.report.add("note", "timer-check", path, 0, text)
     return check
 
@@ -171,26 +171,26 @@ def _unreadable(path: Path) -> str:
 
 
 def _check_positions(config: Path, facts: Facts) -> None:
-    """Compare what the checkpoint says with where the logs end."""
+    """Compare the positions of the checkpoint with the ends of the logs."""
     check, report = facts.check, facts.report
     if check is None:
         return
     path = config / CHECK_FILE
     if check.log_pos > facts.log_end:
-        text = f"it says the timer log goes to {check.log_pos}, its units end at {facts.log_end}"
+        text = f"its timer log position is {check.log_pos}, the units end at {facts.log_end}"
         report.add("error", "timer-check", path, 8, text)
     key = facts.log.topics.find(TIMER_TOPIC) << 32
     count = facts.log.queues.get(key) if key >= 0 else None
     if count is not None and check.queue_offset > count.last_number + 1:
         text = (
-            f"it says timers up to queue offset {check.queue_offset} were enqueued, the log has "
-            f"them up to {count.last_number + 1}"
+            f"its queue offset is {check.queue_offset}, the commit log has timers up to "
+            f"{count.last_number + 1}"
         )
         report.add(facts.bad, "timer-check", path, 16, text)
     ours = facts.ours
     if ours is not None and ours.snapshot.log_offset > facts.log.end:
         text = (
-            f"it knows the commit log up to {ours.snapshot.log_offset}, it ends at {facts.log.end}"
+            f"its commit log offset is {ours.snapshot.log_offset}, the log ends at {facts.log.end}"
         )
         report.add(facts.bad, "timer-snapshot", config / SNAPSHOT_FILE, 0, text)
 
@@ -220,7 +220,7 @@ class _TimerLogCheck:
 
     @property
     def known_end(self) -> int:
-        """How far the log was when the last checkpoint was written."""
+        """End of the timer log at the last checkpoint."""
         facts = self.facts
         check = facts.ours.snapshot.check if facts.ours is not None else facts.check
         return 0 if check is None else check.log_pos
@@ -242,19 +242,19 @@ class _TimerLogCheck:
             if after < 0 or piece.base + at >= self.known_end:
                 self.end_in(piece, at)
                 return
-            text = f"{(after - at) // UNIT_BYTES} units cannot be read; units go on at {after}"
+            text = f"{(after - at) // UNIT_BYTES} units cannot be read; the next unit is at {after}"
             self.report.add("error", "timer-unit", piece.path, at, text)
             at = after
         self.facts.log_end = piece.base + limit
         self.check_blank(piece, limit)
 
     def next_unit(self, piece: Piece, at: int, limit: int) -> int:
-        """Return where the next unit lies in a file, -1 if none does."""
+        """Return the position of the next unit in a file, -1 without one."""
         found = int(chain.next_unit(piece.data, piece.base, at, limit))
         return found if found < limit else -1
 
     def end_in(self, piece: Piece, at: int) -> None:
-        """The log ends inside of a file; say what follows."""
+        """Report the rest of the file in which the log ends."""
         self.ended = True
         self.facts.log_end = piece.base + at
         used = used_bytes(piece.data, at)
@@ -262,7 +262,7 @@ class _TimerLogCheck:
             text = "the units end here, but there are later files: units are missing"
             self.report.add("error", "timer-log-gap", piece.path, at, text)
         elif used:
-            text = f"the timer log ends here; {used} bytes after it are no units: left from before"
+            text = f"the timer log ends here; the {used} bytes after it are not units"
             self.report.add("note", "timer-log-tail", piece.path, at, text)
 
     def check_blank(self, piece: Piece, at: int) -> None:
@@ -275,10 +275,10 @@ class _TimerLogCheck:
             text = "there should be a blank record that closes the file"
             self.report.add("error", "timer-blank", piece.path, at, text)
 
-    # -- units that wait --
+    # -- pending units ----
 
     def take(self, piece: Piece, units: Rows) -> None:
-        """Count units; compare those that wait with their records."""
+        """Count units; compare pending ones with their records."""
         facts = self.facts
         self.report.count("timer_units", int(units.size))
         precision_ms = facts.precision_ms
@@ -296,12 +296,12 @@ class _TimerLogCheck:
             self.report_unit(piece, units[index], int(codes[index]), bool(behind[index]))
 
     def codes(self, units: Rows) -> npt.NDArray[np.uint8]:
-        """Return what the commit log says to each unit; queue and tags code do not count."""
+        """Return the code of each unit's record in the commit log; ignore queue and tags code."""
         wanted = np.zeros(units.size, UNIT)
         wanted["phys_offset"], wanted["size"] = units["phys_offset"], units["record_size"]
         out = self._codes_in(wanted, TIMER_TOPIC)
         foreign = out == store_kernels.WRONG_TOPIC
-        if foreign.any():  # transferred by a level: they wait where they lie
+        if foreign.any():  # transferred by a level: their records are in the schedule topic
             out[foreign] = self._codes_in(wanted[foreign], SCHEDULE_TOPIC)
         later = (store_kernels.WRONG_QUEUE, store_kernels.WRONG_NUMBER, store_kernels.WRONG_CODE)
         out[np.isin(out, later)] = store_kernels.GOOD
@@ -327,7 +327,9 @@ class _TimerLogCheck:
             why = RECORD_FAULT_TEXTS[code].format(phys=phys, size=size)
         at = int(unit["pos"]) - piece.base
         severity = self.facts.bad if behind else "error"
-        self.report.add(severity, "timer-unit-record", piece.path, at, f"a timer waits, but {why}")
+        self.report.add(
+            severity, "timer-unit-record", piece.path, at, f"a timer is pending, but {why}"
+        )
 
 
 # -- wheel --------------------------------------------------------------------------------------
@@ -362,7 +364,7 @@ class _WheelCheck:
             self.report.add(self.facts.bad, "timer-count", self.path, 0, text)
 
     def find_precision(self, slots: Rows) -> None:
-        """Find out how wide the slots of an Apache store are: no file of Apache's says it."""
+        """Derive the width of an Apache store's slots, which no file of Apache's contains."""
         facts = self.facts
         if facts.ours is not None or not facts.pieces:
             return
@@ -412,7 +414,7 @@ class _WheelCheck:
         )
         self.report.add(self.facts.bad, "timer-chain", self.path, self.at(slot), text)
 
-    def report_count(self, slot: Row, waiting: int) -> None:
+    def report_count(self, slot: Row, pending: int) -> None:
         slot_ms = int(slot["tick"]) * self.facts.precision_ms
-        text = f"slot {slot_ms} says that {int(slot['num'])} timers wait in it, {waiting} do"
+        text = f"slot {slot_ms} counts {int(slot['num'])} pending timers, {pending} are found"
         self.report.add(self.facts.bad, "timer-count", self.path, self.at(slot), text)

@@ -1,7 +1,7 @@
 """Views of the timer store as plain data: for `duemq timers`, the console and brokerStatus.
 
-Each view is one bounded piece of work on the event loop's thread. Lists and forecasts that take
-more answer with where to go on (`cursor`, `pos`), and the caller joins the pieces.
+Each view is one bounded piece of work on the event loop's thread. Longer lists and forecasts return
+the position to continue from (`cursor`, `pos`), and the caller joins the pieces.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def admin_views(
 
 
 def summary(timers: TimerStore) -> dict[str, Any]:
-    """Return how the timer store is: what waits, how far it is, how it delivers."""
+    """Return the state of the timer store: counts, positions, delivery."""
     now_ms = timers.clock.now_ms()
     precision_ms = timers.config.precision_ms
     minute_ms = now_ms // MINUTE_MS * MINUTE_MS
@@ -78,19 +78,19 @@ def summary(timers: TimerStore) -> dict[str, Any]:
 
 
 def enqueue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
-    """Return how taking in goes: how many timers stand in their queue, since when, why."""
+    """Return the state of enqueueing: timers in the queue, their lag, what blocks them."""
     return {
         "behind": timers.enqueue.behind,
         "lag_ms": enqueue_lag_ms(timers, now_ms),
         "taken": timers.enqueue.taken,
         "per_second": rates(timers.enqueue.rate, now_ms),
-        "holding": timers.enqueue.holding,
+        "holding": timers.enqueue.blocked_by,
         "stopped": timers.config.stop_enqueue,
     }
 
 
 def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
-    """Return how delivering goes: how many timers are due and not delivered, since when, why."""
+    """Return the state of delivery: overdue timers, their lag, the refusal."""
     return {
         "behind": overdue(timers, now_ms),
         "lag_ms": dequeue_lag_ms(timers, now_ms),
@@ -101,7 +101,7 @@ def dequeue_view(timers: TimerStore, now_ms: int) -> dict[str, Any]:
 
 
 def event_counts(timers: TimerStore) -> dict[str, int]:
-    """Return what else happened to timers since the start of the process."""
+    """Return the counts of other events since the start of the process."""
     decisions = timers.decisions
     return {
         "rolled": timers.dequeue.rolled,
@@ -113,7 +113,7 @@ def event_counts(timers: TimerStore) -> dict[str, int]:
 
 
 def compaction_view(timers: TimerStore) -> dict[str, Any]:
-    """Return what was copied out of old log files, and why no more, though files should go."""
+    """Return the state of compaction, and what blocks it."""
     compaction = timers.compaction
     return {
         "running": compaction.running,
@@ -121,19 +121,19 @@ def compaction_view(timers: TimerStore) -> dict[str, Any]:
         "copied": compaction.copied,
         "copied_bytes": compaction.copied_bytes,
         "freed_bytes": compaction.freed_bytes,
-        "waits": compaction.waits.value,
+        "waits": compaction.blocked_by.value,
         "why": compaction.why,
         "timer_log_files_removed": timers.log_cleaning.removed_files,
     }
 
 
 def rates(rate: Any, now_ms: int) -> dict[str, float]:
-    """Return events a second over the last 1, 10 and 60 s."""
+    """Return events per second over the last 1, 10 and 60 s."""
     return {str(n): rate.per_second(now_ms, seconds=n) for n in RATE_SECONDS}
 
 
 def enqueue_lag_ms(timers: TimerStore, now_ms: int) -> int:
-    """Return how long the next timer to be enqueued has been in the queue; 0 without one."""
+    """Return the age in the queue of the next timer to be enqueued, in ms; 0 without one."""
     if not timers.enqueue.behind:
         return 0
     first, _ = timers.fetch.bounds()
@@ -145,13 +145,13 @@ def enqueue_lag_ms(timers: TimerStore, now_ms: int) -> int:
 
 
 def dequeue_lag_ms(timers: TimerStore, now_ms: int) -> int:
-    """Return for how long the next timer has been due; 0 if none is."""
+    """Return the time since the next timer was due, in ms; 0 if none is due."""
     due_ms = first_due_ms(timers)
     return max(now_ms - due_ms, 0) if due_ms is not None else 0
 
 
 def first_due_ms(timers: TimerStore) -> int | None:
-    """Return when the next timer is due, or when its slot begins if that is not staged."""
+    """Return when the next timer is due, or when its slot begins if it is not staged."""
     due_ms = timers.stage.next_due_ms
     if due_ms is not None:
         return due_ms
@@ -162,18 +162,18 @@ def first_due_ms(timers: TimerStore) -> int | None:
 
 
 def overdue(timers: TimerStore, now_ms: int) -> int:
-    """Return how many timers are due and not delivered."""
+    """Return the number of due timers that are not delivered."""
     first_ms = first_due_ms(timers)
     if first_ms is None or first_ms > now_ms:
         return 0
-    staged = sum(int((rows["due_ms"] <= now_ms).sum()) for rows in timers.stage.waiting())
+    staged = sum(int((rows["due_ms"] <= now_ms).sum()) for rows in timers.stage.pending_rows())
     end_ms = now_ms - timers.config.precision_ms
     ahead = timers.units.wheel.live_parts(timers.position.staged_ms, end_ms)
     return staged + sum(int(np.maximum(slots["num"], 0).sum()) for slots in ahead)
 
 
 def slots_view(timers: TimerStore) -> dict[str, Any]:
-    """Return how full the slots are that are not staged."""
+    """Return the counts of the slots that are not staged."""
     limit, used, congested = timers.config.slot_timers_max, 0, 0
     fullest: list[tuple[int, int]] = []
     for slots in timers.units.wheel.live_parts(timers.position.staged_ms):
@@ -196,7 +196,7 @@ def slots_view(timers: TimerStore) -> dict[str, Any]:
 
 
 def runtime_view(timers: TimerStore) -> dict[str, str]:
-    """Return what brokerStatus shows of timers. Source: AdminBrokerProcessor.prepareRuntimeInfo"""
+    """Return the entries of brokerStatus. Source: AdminBrokerProcessor.prepareRuntimeInfo"""
     now_ms = timers.clock.now_ms()
     return {
         "timerReadBehind": str(dequeue_lag_ms(timers, now_ms) // 1_000),
@@ -207,7 +207,7 @@ def runtime_view(timers: TimerStore) -> dict[str, str]:
     }
 
 
-# -- views that are asked for something ---------------------------------------------------------
+# -- views with arguments -----------------------------------------------------------------------
 
 
 def list_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, Any]:
@@ -245,7 +245,7 @@ def forecast_view(timers: TimerStore, fields: Mapping[str, str]) -> dict[str, An
     """Return the bins of a forecast, or corrections to them.
 
     Args:
-        fields: from_ms, width_ms, count; and pos, as the answer before said.
+        fields: from_ms, width_ms, count; and pos of the previous response.
     Raises:
         RequestError: One of them cannot be understood.
     """
@@ -281,6 +281,6 @@ def number(fields: Mapping[str, str], name: str, default: int, maximum: int) -> 
     if not text:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= maximum):
-        why = f"{name}={text[:40]!r} is no whole number from 0 to {maximum}"
+        why = f"{name}={text[:40]!r} is not a whole number from 0 to {maximum}"
         raise RequestError(SYSTEM_ERROR, why)
     return int(text)

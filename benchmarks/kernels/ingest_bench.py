@@ -8,13 +8,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from delivery.plugin import Request
+from duemq.auth.signature import Credentials
 from duemq.net import codec
 from duemq.send import layout
 from duemq.send.answers import answer_text
+from duemq.send.grants import new_record
 from duemq.send.kernels.answers import WAIT_ANY, put_answers
 from duemq.send.kernels.ingest import Into, take_sends
 from duemq.send.layout import host_column
@@ -23,14 +26,16 @@ from message_store.queues.topic_table import TopicTable
 
 SUFFIX = b"MSG_REGION\x01DefaultRegion\x02CLUSTER\x01DefaultCluster\x02TRACE_ON\x01true\x02"
 REPEAT_S = 1.0
+WHO = Credentials("bench", "bench-secret")
 
 
-def frame(opaque: int) -> bytes:
+def frame(opaque: int, who: Credentials | None = None) -> bytes:
     """Return a send of 100 bytes as the Java client writes it, with a delay level."""
     properties = f"UNIQ_KEY\x017F000001{opaque:024X}\x02WAIT\x01true\x02DELAY\x013\x02"
     values = ("p_bench", "bench", "TBW102", "4", str(opaque % 4), "0", "1700000000000", "0")
     fields = dict(zip(layout.SEND_LETTERS, (*values, properties, "0", "false"), strict=False))
-    return codec.encode_request(Request(310, fields | {"m": "false"}, b"x" * 100, opaque=opaque))
+    made = Request(310, fields | {"m": "false"}, b"x" * 100, opaque=opaque)
+    return codec.encode_request(made if who is None else who.sign(made))
 
 
 def measure(name: str, count: int, work: Callable[[], None]) -> None:
@@ -42,7 +47,7 @@ def measure(name: str, count: int, work: Callable[[], None]) -> None:
         work()
         best = min(best, time.perf_counter() - before)
     each = best / count
-    print(f"{name:<28} {each * 1e9:8.0f} ns each {1 / each:12,.0f} /s")
+    print(f"{name:<36} {each * 1e9:8.0f} ns each {1 / each:12,.0f} /s")
 
 
 def main(count: int) -> None:
@@ -58,14 +63,18 @@ def main(count: int) -> None:
     suffix = np.frombuffer(SUFFIX, np.uint8).copy()
     spans = np.zeros((layout.SLOT_COUNT + 1, 3), np.int64)
     wire = np.zeros(batch.rows.size, layout.WIRE)
-    into = Into(batch.rows, wire, batch.staging, suffix, home, spans, state)
+    signing, nothing = np.zeros(1, layout.SIGNING), new_record(check=False)
+    grant = new_record(check=True, name=WHO.access_key, secret=WHO.secret)
+    grant["topics"][0, 0] = 0
+    signed = np.frombuffer(b"".join(frame(i, WHO) for i in range(count)), np.uint8).copy()
+    into = Into(batch.rows, wire, batch.staging, suffix, home, spans, state, signing)
     answers = answer_text(
         batch.rows.size, region="DefaultRegion", trace_on=True, broker_name="broker-a"
     )
 
-    def take() -> None:
+    def take(data: Any = data, grant: Any = nothing) -> None:
         state[layout.STATE_ROWS] = state[layout.STATE_STAGED] = 0
-        stop, _ = take_sends(data, 0, data.size, born, *into, *names)
+        stop, _ = take_sends(data, 0, data.size, born, grant, *into, *names)
         assert stop == layout.STOP_INCOMPLETE
         assert state[layout.STATE_ROWS] == count
 
@@ -76,6 +85,7 @@ def main(count: int) -> None:
         assert size > count * 200
 
     measure(f"take_sends, {count} a call", count, take)
+    measure(f"take_sends, signed, {count} a call", count, lambda: take(signed, grant))
     measure(f"put_answers, {count} a call", count, answer)
 
 

@@ -55,7 +55,7 @@ def measure_fetch(store: MessageStore, count: int) -> None:
     measure(f"fetch_batch, {count} timers", count, lambda: fetcher.fetch_batch(batch))
     units = store.units(TIMER_TOPIC, 0, 0, count)
     timed = np.zeros(count, fetcher.fetch_batch(batch).dtype)
-    measure(f"from_records, {count} a call", count, lambda: fetcher._read(units, 0, timed))
+    measure(f"from_records, {count} a call", count, lambda: fetcher.read(units, 0, timed))
     measure(f"fetch_queue, {count} a call", count, lambda: fetcher.fetch_queue(0, count))
 
 

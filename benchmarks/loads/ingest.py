@@ -26,7 +26,7 @@ def ingest(bench: Bench, *, messages: int, conns: int, depth: int, **kind: objec
 
 
 def make(name: str, what: str, **options: int) -> Load:
-    """Return an ingest load."""
+    """Return an ingest load; those of timers and by TLS are not default."""
     timers = "delay" in options
 
     def run(bench: Bench) -> list[Metric]:
@@ -34,7 +34,9 @@ def make(name: str, what: str, **options: int) -> Load:
             bench.warm_up_timers()
         return ingest(bench, **options)
 
-    return Load(name=name, what=what, run=run, default=not timers, timers=timers)
+    return Load(
+        name=name, what=what, run=run, default=not timers and "tls" not in options, timers=timers
+    )
 
 
 WIDE = {"messages": 400_000, "conns": 4, "depth": 64}
@@ -58,5 +60,6 @@ LOADS = [
     ),
     make("ingest-plain-4x64", "plain messages, 4 connections x 64", **WIDE),
     make("ingest-plain-code10", "plain messages, SEND_MESSAGE instead of V2", code=10, **WIDE),
+    make("ingest-tls-4x64", "plain messages by TLS", tls=True, **WIDE),
     make("ingest-timer-4x64", "timers in an hour", delay=HOUR_MS, **WIDE),
 ]

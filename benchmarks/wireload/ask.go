@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"fmt"
-	"net"
 	"strconv"
 	"time"
 )
@@ -12,7 +11,7 @@ const dialTimeout = 5 * time.Second
 
 // ask sends one request over a connection of its own and returns the header of the answer.
 func ask(addr string, code int, fields []byte) ([]byte, error) {
-	c, err := net.DialTimeout("tcp", addr, dialTimeout)
+	c, err := dial(addr)
 	if err != nil {
 		return nil, err
 	}

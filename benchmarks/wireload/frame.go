@@ -29,7 +29,11 @@ func appendFrame(to []byte, code, opaque int, ext, body []byte) []byte {
 	to = append(to, `{"code":`...)
 	to = strconv.AppendInt(to, int64(code), 10)
 	to = append(to, `,"extFields":{`...)
-	to = append(to, ext...)
+	if credentials != nil {
+		to = credentials.appendSigned(to, ext, body)
+	} else {
+		to = append(to, ext...)
+	}
 	to = append(to, `},"flag":0,"language":"JAVA","opaque":`...)
 	to = strconv.AppendInt(to, int64(opaque), 10)
 	to = append(to, `,"serializeTypeCurrentRPC":"JSON","version":435}`...)

@@ -1,3 +1,3 @@
 module duemq.benchmarks/wireload
 
-go 1.21
+go 1.22

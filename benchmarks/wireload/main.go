@@ -45,6 +45,8 @@ type options struct {
 	counts     bool
 	moments    bool
 	json       bool
+	accessKey  string
+	secretKey  string
 }
 
 // report is what a mode found: it prints itself as text, or as one JSON object.
@@ -119,8 +121,14 @@ func parse(mode string, words []string) options {
 	f.BoolVar(&o.fromEnd, "from-end", false, "recv: only what comes after the start")
 	f.BoolVar(&o.counts, "counts", false, "recv: also tell how many messages were how late")
 	f.BoolVar(&o.moments, "moments", false, "recv: also tell when messages were stored, and how late each was")
+	f.StringVar(&o.accessKey, "access-key", "", "account that signs the requests")
+	f.StringVar(&o.secretKey, "secret-key", "", "its secret")
+	f.BoolVar(&useTLS, "tls", false, "connect by TLS")
 	f.BoolVar(&o.json, "json", false, "print the result as one JSON object")
 	_ = f.Parse(words)
+	if o.accessKey != "" {
+		credentials = newSigner(o.accessKey, o.secretKey)
+	}
 	if o.size < stampBytes || o.n < 1 || o.conns < 1 || o.depth < 1 || o.queues < 1 {
 		fmt.Fprintf(os.Stderr, "wireload: -size at least %d, -n -conns -depth -queues at least 1\n", stampBytes)
 		os.Exit(2)

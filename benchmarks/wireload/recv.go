@@ -125,7 +125,7 @@ func (r *receiver) drain(queue int, offset int64, stop chan struct{}) {
 			return
 		default:
 		}
-		c, err := net.DialTimeout("tcp", r.o.addr, dialTimeout)
+		c, err := dial(r.o.addr)
 		if err == nil {
 			ended := make(chan struct{})
 			go func() { // a pull may be held for long: closing the connection ends it

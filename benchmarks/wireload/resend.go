@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
-	"net"
 	"strconv"
 	"sync"
 	"time"
@@ -73,7 +72,7 @@ func resend(o options) (report, error) {
 
 // readLevel pulls a level's queue from its first message on.
 func readLevel(o options, found chan waiting) (int, error) {
-	c, err := net.DialTimeout("tcp", o.addr, dialTimeout)
+	c, err := dial(o.addr)
 	if err != nil {
 		return 0, err
 	}
@@ -141,7 +140,7 @@ func again(m record, delayMs int64) waiting {
 
 // resendAll sends what comes over one connection, never more than depth without an answer.
 func resendAll(o options, found chan waiting) (sent, bad int, firstBad string, err error) {
-	c, err := net.DialTimeout("tcp", o.addr, dialTimeout)
+	c, err := dial(o.addr)
 	if err != nil {
 		return 0, 0, "", err
 	}

@@ -105,7 +105,7 @@ func summary(senders []*sender, start time.Time) (report, error) {
 }
 
 func (s *sender) run() error {
-	c, err := net.DialTimeout("tcp", s.o.addr, dialTimeout)
+	c, err := dial(s.o.addr)
 	if err != nil {
 		return err
 	}

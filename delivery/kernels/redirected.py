@@ -8,12 +8,22 @@ import numpy as np
 
 from message_store.kernels.bytes import Bytes, crc32, get_i4, get_i8, get_u4, get_u8
 from message_store.kernels.kernel import kernel
+from message_store.kernels.names import has_value, is_topic
+from message_store.kernels.properties import parse_number
+from message_store.kernels.topics import find_topic
 from message_store.layout import RECORD_HEAD, SYS_BORN_IPV6, SYS_STORE_IPV6
+from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
 
-TAGS = np.frombuffer(b"TAGS", np.uint8).copy()
-REAL_TOPIC = np.frombuffer(b"REAL_TOPIC", np.uint8).copy()
-REAL_QID = np.frombuffer(b"REAL_QID", np.uint8).copy()
-CRC32 = np.frombuffer(b"__CRC32#", np.uint8).copy()
+
+def _name(text: bytes) -> Bytes:
+    return np.frombuffer(text, np.uint8).copy()
+
+
+TAGS, CRC32 = _name(b"TAGS"), _name(b"__CRC32#")
+REAL_TOPIC, REAL_QID = _name(b"REAL_TOPIC"), _name(b"REAL_QID")
+DUE_MS = _name(b"DUEMQ_DUE_MS")
+ENQUEUE_MS, DEQUEUE_MS = _name(b"TIMER_ENQUEUE_MS"), _name(b"TIMER_DEQUEUE_MS")
+D, R, T, UNDERSCORE = b"DRT_"  # the bytes that these names begin with
 CRC32_ENTRY_BYTES = 20
 QID_ILLEGAL = -(1 << 40)
 CRC_MASK = 0x7FFFFFFF  # Apache keeps the CRC of a body without its sign
@@ -77,3 +87,37 @@ def set_plain(row: Any) -> None:
     row["uniq_pos"] = row["uniq_len"] = row["status"] = 0
     row["due_delay_ms"] = row["phys_offset"] = -1
     row["out_ms"] = row["due_ms"] = row["enqueue_ms"] = row["dequeue_ms"] = -1
+
+
+@kernel
+def take_target(data: Bytes, pos: int, end: int, text: Any) -> None:
+    """Set the target in `text` from the property entry in data[pos:end], which begins with R.
+
+    Args:
+        text: Gets topic_pos and topic_len of REAL_TOPIC, queue_id of REAL_QID (-1: invalid).
+    """
+    if has_value(data, pos, end, REAL_TOPIC):
+        text["topic_pos"] = pos + REAL_TOPIC.size + 1
+        text["topic_len"] = end - pos - REAL_TOPIC.size - 1
+    elif has_value(data, pos, end, REAL_QID):
+        queue = parse_number(data, pos + REAL_QID.size + 1, end, QID_ILLEGAL)
+        text["queue_id"] = queue if 0 <= queue < QUEUES_MAX else -1
+
+
+@kernel
+def find_target(data: Bytes, pos: int, size: int, arrays: TopicArrays, guess: int) -> int:
+    """Return the index of the topic that is named in data[pos:pos+size], -1 if it is not known.
+
+    Args:
+        guess: Topic index to try first, or -1: messages of one producer follow each other.
+    """
+    if is_topic(data, pos, size, arrays, guess):
+        return guess
+    return find_topic(data, pos, size, arrays) if size > 0 else -1
+
+
+@kernel
+def has_queues(arrays: TopicArrays, topic_index: int) -> bool:
+    """Return whether a topic has queues; one without was deleted."""
+    topic = arrays.topics[topic_index]
+    return topic["write_queues"] != 0 or topic["read_queues"] != 0

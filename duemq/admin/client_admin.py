@@ -92,7 +92,7 @@ class ClientAdminProcessor:
         return await self._relay(channel, Request(request.code, sent, body))
 
     async def consumer_status(self, request: Request) -> Response:
-        """Ask each online client of a group how far it is in a topic; answer what they said."""
+        """Return the progress in a topic that each online client of a group reports."""
         topic, name = fields.text(request, "topic"), fields.text(request, "group")
         only = request.fields.get("clientAddr") or None
         group = self._clients.consumer_group(name)
@@ -141,7 +141,7 @@ class ClientAdminProcessor:
             text = f"consumer <{channel.client_id}> gave no answer in {RELAY_TIMEOUT_S:.0f} s"
             return Response(ResponseCode.CONSUME_MSG_TIMEOUT, text)
         except ConnectionError as fault:
-            text = f"consumer <{channel.client_id}> is gone: {fault}"
+            text = f"consumer <{channel.client_id}> has disconnected: {fault}"
             return Response(ResponseCode.SYSTEM_ERROR, text)
 
     def _message(self, offset_id: str) -> bytes:

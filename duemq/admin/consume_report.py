@@ -55,7 +55,7 @@ class ConsumeReport:
         }
 
     async def all_groups(self, request: Request) -> Response:
-        """Answer the figures of 208 for every group and topic, and the sum of what is behind."""
+        """Return the figures of 208 for every group and topic, and the sum of the lags."""
         ordered = fields.boolean(request, "isOrder")
         reports: list[dict[str, list[msgspec.Raw]]] = []
         behind, left = 0, TOPICS_REPORTED_MAX

@@ -28,7 +28,7 @@ GROUPS_PER_REQUEST_MAX = 4_096
 
 
 class ClientsView(Protocol):
-    """The client table, as far as tools ask it."""
+    """Queries of the client table that tools send."""
 
     def subscription(self, group: str, topic: str) -> Subscription | None: ...
     def topics_of(self, group: str) -> list[str]:
@@ -86,7 +86,7 @@ class GroupAdminProcessor:
         """Create or change several groups; all of them or none."""
         found = _object(request).get("groupConfigList")
         if not isinstance(found, list) or len(found) > GROUPS_PER_REQUEST_MAX:
-            text = f"groupConfigList is no list of at most {GROUPS_PER_REQUEST_MAX} groups"
+            text = f"groupConfigList must be a list of at most {GROUPS_PER_REQUEST_MAX} groups"
             raise RequestError(ResponseCode.INVALID_PARAMETER, text)
         await self._groups.update([_group(each) for each in found])
         return Response()
@@ -124,7 +124,7 @@ class GroupAdminProcessor:
         return Response(body=json_dialect.dumps_compact(table).encode())
 
     async def consume_stats(self, request: Request) -> Response:
-        """Answer how far a group is behind, queue by queue."""
+        """Return the lag of a group, queue by queue."""
         group = fields.text(request, "consumerGroup")
         table: dict[QueueKey, dict[str, int]] = {}
         tps = 0.0
@@ -211,7 +211,7 @@ class GroupAdminProcessor:
         return Response(body=wire_json.encode({"topicList": names}))
 
     async def subscription(self, request: Request) -> Response:
-        """Answer what the members of a group want of a topic."""
+        """Return the subscriptions of a group's members to a topic."""
         group, topic = fields.text(request, "group"), fields.text(request, "topic")
         answer: dict[str, Any] = {"group": group, "topic": topic}
         found = self._clients.subscription(group, topic)

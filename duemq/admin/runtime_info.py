@@ -36,7 +36,7 @@ class RuntimeInfo:
     """Answers 28, 315, 907, 306, 316, 329.
 
     Args:
-        figures: more pairs for 28, asked each time: what plugins add or know better.
+        figures: Returns the pairs for 28 that plugins add or replace.
         started_ms: when this broker started, ms since the epoch.
     """
 

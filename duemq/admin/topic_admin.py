@@ -95,7 +95,7 @@ class TopicAdminProcessor:
             found = wire_json.parse_object(request.body).get("topicConfigList")
             if not isinstance(found, list) or len(found) > TOPICS_PER_REQUEST_MAX:
                 most = TOPICS_PER_REQUEST_MAX
-                raise ValueError(f"topicConfigList is no list of at most {most} topics")
+                raise ValueError(f"topicConfigList must be a list of at most {most} topics")
             topics = [TopicConfig.from_json(each) for each in found]
         except ValueError as error:
             raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from error
@@ -105,7 +105,7 @@ class TopicAdminProcessor:
     async def delete(self, request: Request) -> Response:
         """Delete a topic, the progress of groups in it, and its queues.
 
-        A name without any of them, also one that never was a topic, costs nothing.
+        A name without any of them, or one that never was a topic, changes nothing.
         """
         name = fields.text(request, "topic")
         if self._store.queues.deletions.is_full:

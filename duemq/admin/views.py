@@ -1,10 +1,10 @@
 """Request 9001: views of broker and plugins as JSON.
 
     request 9001, field `view`     "" lists the views      "schedule_service.levels" shows one
-                  other fields     what an `AskedView` is asked for
+                  other fields     arguments of an `AskedView`
     answer  0 + JSON body          17 with a remark: there is no such view
 
-The code lies far above Apache's; Apache's broker answers it with "not supported" (3).
+The code is above all of Apache's; an Apache broker answers "not supported" (3).
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""Access control: accounts, signatures, policies and the rules of each request code.
-
-The dispatcher does not check requests against it yet.
-"""
+"""Access control: accounts, signatures, policies, the rules of each request code, the audit log."""

@@ -1,7 +1,7 @@
 """Accounts of a broker: users and their ACLs, changed by requests 3001 to 3010.
 
-Changes build new values; a table that is handed out never changes. Remarks are those of Apache
-5.3.3's broker.
+A change is stored before it is in force: one that the disk refuses has not happened. Remarks are
+those of Apache 5.3.3's broker.
 
 Source: auth/authentication/manager/AuthenticationMetadataManagerImpl,
 auth/authorization/manager/AuthorizationMetadataManagerImpl of Apache 5.3.3.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from duemq.auth.model import (
     Acl,
@@ -30,6 +30,11 @@ USERS_MAX: Final = 10_000
 ENTRIES_MAX: Final = 10_000  # of one ACL
 NAME_CHARACTERS_MAX: Final = 255
 SUBJECT_PREFIX: Final = "User:"
+T = TypeVar("T")
+
+
+Users = Mapping[str, User]
+Acls = Mapping[str, Acl]
 
 
 class AccountRefused(Exception):
@@ -41,17 +46,24 @@ class Accounts:
 
     Args:
         users, acls: By user name.
-        changed: Called after each change.
+        store: Called with all users and ACLs before a change is in force; may raise.
+
+    Attributes:
+        version: Number of changes so far; what was decided before the last one is out of date.
     """
 
     def __init__(
         self,
-        users: Mapping[str, User] | None = None,
-        acls: Mapping[str, Acl] | None = None,
-        changed: Callable[[], None] = lambda: None,
+        users: Users | None = None,
+        acls: Acls | None = None,
+        store: Callable[[Users, Acls], None] = lambda users, acls: None,
     ) -> None:
         self._users, self._acls = dict(users or {}), dict(acls or {})
-        self._changed = changed
+        self._store = store
+        self.version = 0
+
+    def __len__(self) -> int:
+        return len(self._users)
 
     def user(self, name: str) -> User | None:
         """Return a user, None if there is none with this name."""
@@ -76,15 +88,14 @@ class Accounts:
         Raises:
             AccountRefused: The name or the password is blank or too long, or the user exists.
         """
-        _check_name(user.name)
+        check_name(user.name)
         if not user.password.strip():
             raise AccountRefused("password can not be blank")
         if user.name in self._users:
             raise AccountRefused("The user is existed")
         if len(self._users) >= USERS_MAX:
             raise AccountRefused(f"there are {USERS_MAX} users already; delete unused ones")
-        self._users[user.name] = user
-        self._changed()
+        self._change({**self._users, user.name: user}, self._acls)
 
     def update_user(
         self,
@@ -98,22 +109,20 @@ class Accounts:
         Raises:
             AccountRefused: There is no such user.
         """
-        _check_name(name)
+        check_name(name)
         old = self._existing(name)
-        self._users[name] = replace(
+        new = replace(
             old,
             password=password if password and password.strip() else old.password,
             type=type or old.type,
             status=status or old.status,
         )
-        self._changed()
+        self._change({**self._users, name: new}, self._acls)
 
     def delete_user(self, name: str) -> None:
         """Remove a user and its ACL; a name without a user is no error."""
-        _check_name(name)
-        self._users.pop(name, None)
-        self._acls.pop(name, None)
-        self._changed()
+        check_name(name)
+        self._change(_without(self._users, name), _without(self._acls, name))
 
     def merge_acl(self, name: str, policies: Mapping[PolicyType, Iterable[PolicyEntry]]) -> None:
         """Add entries to the policies of a user; one for a known resource replaces the old entry.
@@ -125,7 +134,7 @@ class Accounts:
             raise AccountRefused("The policies is empty.")
         given = {kind: tuple(entries) for kind, entries in policies.items()}
         for entries in given.values():
-            _check_entries(entries)
+            check_entries(entries)
         if name not in self._users:
             raise AccountRefused(f"The subject of {SUBJECT_PREFIX}{name} is not exist.")
         old = self._acls.get(name, Acl())
@@ -135,8 +144,7 @@ class Accounts:
         )
         if len(acl.custom) + len(acl.default) > ENTRIES_MAX:
             raise AccountRefused(f"an ACL has at most {ENTRIES_MAX} entries; use prefixes")
-        self._acls[name] = acl
-        self._changed()
+        self._change(self._users, {**self._acls, name: acl})
 
     def delete_acl(
         self, name: str, resource: Resource | None = None, kind: PolicyType = PolicyType.CUSTOM
@@ -156,10 +164,14 @@ class Accounts:
         else:
             default = tuple(entry for entry in default if entry.resource != resource)
         if resource is None or not (custom or default):
-            del self._acls[name]
+            self._change(self._users, _without(self._acls, name))
         else:
-            self._acls[name] = Acl(custom, default)
-        self._changed()
+            self._change(self._users, {**self._acls, name: Acl(custom, default)})
+
+    def _change(self, users: Users, acls: Acls) -> None:
+        self._store(users, acls)
+        self._users, self._acls = dict(users), dict(acls)
+        self.version += 1
 
     def _existing(self, name: str) -> User:
         if (user := self._users.get(name)) is None:
@@ -167,14 +179,20 @@ class Accounts:
         return user
 
 
-def _check_name(name: str) -> None:
+def _without(table: Mapping[str, T], name: str) -> dict[str, T]:
+    return {key: value for key, value in table.items() if key != name}
+
+
+def check_name(name: str) -> None:
+    """Raise AccountRefused if no user may have this name."""
     if not name.strip():
         raise AccountRefused("username can not be blank")
     if len(name) > NAME_CHARACTERS_MAX or not name.isprintable():
         raise AccountRefused(f"a username has at most {NAME_CHARACTERS_MAX} printable characters")
 
 
-def _check_entries(entries: tuple[PolicyEntry, ...]) -> None:
+def check_entries(entries: tuple[PolicyEntry, ...]) -> None:
+    """Raise AccountRefused if an entry of a policy is invalid."""
     if not entries:
         raise AccountRefused("The policy entries is empty.")
     for entry in entries:

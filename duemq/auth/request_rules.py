@@ -129,6 +129,10 @@ OWN_RULES: Final[Mapping[int, Rule]] = {
     **_named(Action.PUB, _topic("b"), codes=(325,)),
 }
 """Rules of DueMQ for codes that Apache does not restrict."""
+OPEN: Final = frozenset({46, 400, 401, 402, 200_057, 200_151})
+"""Codes that change and show nothing: a check of a subscription, and codes that are not served."""
+OF_PLUGINS: Final = Rule(Action.UPDATE, cluster=True)
+"""Rule of all other codes, such as those of plugins: what is not known needs an administrator."""
 
 
 def accesses(code: int, fields: Fields, body: bytes, cluster: str) -> list[Access]:
@@ -143,12 +147,19 @@ def accesses(code: int, fields: Fields, body: bytes, cluster: str) -> list[Acces
     Raises:
         ValueError: If a body that names resources is malformed.
     """
+    known = code in RULES or code in _OF_CLIENTS or code in OPEN
+    own = OWN_RULES.get(code) or (None if known else OF_PLUGINS)
     if not fields:
-        return [] if code not in OWN_RULES else OWN_RULES[code].accesses(fields, cluster)
+        return own.accesses(fields, cluster) if own else []
     if (special := _OF_CLIENTS.get(code)) is not None:
         return list(special(fields, body))
-    rule = RULES.get(code) or OWN_RULES.get(code)
+    rule = RULES.get(code) or own
     return rule.accesses(fields, cluster) if rule else []
+
+
+def is_of_clients(code: int) -> bool:
+    """Return whether producers and consumers make this request, other than administrators."""
+    return code in _OF_CLIENTS
 
 
 def _on_topic(name: str | None, *actions: Action) -> Access:
@@ -208,9 +219,9 @@ def _query(fields: Fields, body: bytes) -> Iterator[Access]:
 
 
 def _heartbeat(fields: Fields, body: bytes) -> Iterator[Access]:
-    for consumer in _objects(_decoded(body).get("consumerDataSet")):
+    for consumer in body_objects(body_object(body).get("consumerDataSet")):
         yield _on_group(str(consumer.get("groupName") or ""), Action.SUB)
-        for subscription in _objects(consumer.get("subscriptionDataSet")):
+        for subscription in body_objects(consumer.get("subscriptionDataSet")):
             if not is_retry_topic(topic := str(subscription.get("topic") or "")):
                 yield _on_topic(topic, Action.SUB)
 
@@ -225,9 +236,9 @@ def _members(fields: Fields, body: bytes) -> Iterator[Access]:
 
 
 def _lock(fields: Fields, body: bytes) -> Iterator[Access]:
-    wanted = _decoded(body)
+    wanted = body_object(body)
     yield _on_group(str(wanted.get("consumerGroup") or ""), Action.SUB)
-    for queue in _objects(wanted.get("mqSet")):
+    for queue in body_objects(wanted.get("mqSet")):
         if not is_retry_topic(topic := str(queue.get("topic") or "")):
             yield _on_topic(topic, Action.SUB)
 
@@ -253,13 +264,15 @@ _OF_CLIENTS: Final[Mapping[int, Callable[[Fields, bytes], Iterator[Access]]]] = 
 }
 
 
-def _decoded(body: bytes) -> dict[str, object]:
+def body_object(body: bytes) -> dict[str, object]:
+    """Return the JSON object of a body; ValueError: it is none."""
     decoded: object = json.loads(body or b"{}")
     if not isinstance(decoded, dict):
         raise ValueError("the body is not a JSON object")
     return decoded
 
 
-def _objects(value: object) -> Iterator[dict[str, object]]:
+def body_objects(value: object) -> Iterator[dict[str, object]]:
+    """Yield the objects in a list; nothing else is in other values."""
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, dict))

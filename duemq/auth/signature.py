@@ -12,7 +12,10 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
+
+from delivery.plugin import Request
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
@@ -21,16 +24,44 @@ VERSION_4_9_3: Final = 399
 """Ordinal of V4_9_3 in MQVersion; clients up to it do not sign `_UNIQUE_KEY_QUERY`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Account that signs requests."""
+
+    access_key: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.access_key!r})"  # without the secret: it may be logged
+
+    def sign(self, request: Request) -> Request:
+        """Return the request with access key and signature."""
+        fields = self.fields(request.fields, request.body, request.version)
+        return replace(request, fields=fields)
+
+    def fields(self, fields: Mapping[str, str], body: bytes, version: int) -> dict[str, str]:
+        """Return header fields with access key and signature."""
+        found = {name: text for name, text in fields.items() if name != SIGNATURE}
+        found[ACCESS_KEY] = self.access_key
+        found[SIGNATURE] = sign(signed_bytes(found, body, version), self.secret)
+        return found
+
+
 def signed_bytes(fields: Mapping[str, str], body: bytes, version: int) -> bytes:
     """Return the bytes that a client of this version signs."""
     excluded = {SIGNATURE} | ({UNIQUE_KEY_QUERY} if version <= VERSION_4_9_3 else set())
-    values = (fields[name] for name in sorted(fields, key=_java_order) if name not in excluded)
+    names = sorted(fields)
+    if not "".join(names).isascii():
+        names.sort(key=_java_order)
+    values = [fields[name] for name in names if name not in excluded]
     return "".join(values).encode("utf-8", "replace") + body
 
 
 def sign(content: bytes, secret: str) -> str:
     """Return the signature of these bytes, as Base64 text."""
-    return base64.b64encode(hmac.digest(secret.encode(), content, "sha1")).decode()
+    return base64.b64encode(
+        hmac.digest(secret.encode("utf-8", "replace"), content, "sha1")
+    ).decode()
 
 
 def is_signed(fields: Mapping[str, str], body: bytes, version: int, secret: str) -> bool:

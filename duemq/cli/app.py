@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from duemq.cli.accounts import accounts_app
 from duemq.cli.cache_home import use_writable_cache
 from duemq.cli.command import command
 from duemq.cli.exits import MEANINGS, errors_become_exits
@@ -49,6 +50,7 @@ kernels_app = typer.Typer(no_args_is_help=True, help="Compile kernels.")
 app.add_typer(timers_app, name="timers")
 app.add_typer(reconcile_app, name="reconcile")
 app.add_typer(migrate_app, name="migrate")
+app.add_typer(accounts_app, name="accounts")
 app.add_typer(message_app, name="message")
 app.add_typer(store_app, name="store")
 app.add_typer(config_app, name="config")

@@ -33,7 +33,7 @@ def use_writable_cache() -> str:
     own = _own_directory()
     os.environ[CACHE_VARIABLE] = str(own)
     if directory is None:
-        os.environ[XDG_VARIABLE] = str(own)  # for everything else that asks for a home
+        os.environ[XDG_VARIABLE] = str(own)  # for libraries that need a cache directory
     return (
         f"{fault}; compiled code is kept in {own}. Set {CACHE_VARIABLE} to a directory that stays, "
         "or it is compiled again when that one is gone"
@@ -41,7 +41,7 @@ def use_writable_cache() -> str:
 
 
 def _usual_directory() -> Path | None:
-    """Return what `message_store.kernels` would take; None: there is no home directory."""
+    """Return the default directory of `message_store.kernels`, None without a home directory."""
     if named := os.environ.get(CACHE_VARIABLE):
         return Path(named)
     try:
@@ -52,7 +52,7 @@ def _usual_directory() -> Path | None:
 
 
 def _fault(directory: Path) -> str:
-    """Return why nothing can be kept in a directory; empty: it can."""
+    """Return why a directory cannot be used, empty if it can."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -65,7 +65,7 @@ def _own_directory() -> Path:
     """Return a directory below the temporary one that only this user can write.
 
     Raises:
-        OSError: There is no place at all.
+        OSError: No directory can be used.
     """
     path = Path(tempfile.gettempdir()) / f"duemq-kernels-{os.getuid()}"
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,13 +11,14 @@ import msgspec
 
 from delivery.plugin import Request, Response
 from duemq.admin.views import VIEW_REQUEST
+from duemq.auth.signature import Credentials
 from duemq.cli.exits import Exit, fail
 from duemq.net.client import RemotingClient, split_address
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.errors import RequestError, UsageError
 
 TEMPLATE_TOPIC = "TBW102"
-NEW_TOPIC_QUEUES = 4  # what a topic that does not exist yet is asked for, as Apache's clients do
+NEW_TOPIC_QUEUES = 4  # queues requested for a new topic, as by Apache's clients
 CALL_TIMEOUT_S = 10.0
 WRITE, READ = 2, 4
 CLIENT_VERSION = 479  # 5.3.3
@@ -36,10 +38,20 @@ class Cluster:
 
     Args:
         namesrv: `host:port` of name servers, separated by `;`; the first that answers is used.
-        broker: `host:port` of one broker; then no name server is asked.
+        broker: `host:port` of one broker; then no name server is used.
+        tls: Context of TLS connections; None: plaintext.
+        who: Signs the requests; None: they have no account.
     """
 
-    def __init__(self, namesrv: str, broker: str = "") -> None:
+    def __init__(
+        self,
+        namesrv: str,
+        broker: str = "",
+        *,
+        tls: ssl.SSLContext | None = None,
+        who: Credentials | None = None,
+    ) -> None:
+        self._tls, self._who = tls, who
         self._namesrvs = [word.strip() for word in namesrv.split(";") if word.strip()]
         self._broker = broker
         for address in [*self._namesrvs, *([broker] if broker else [])]:
@@ -65,14 +77,16 @@ class Cluster:
         *,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> Response:
-        """Return the answer of the server at `address`, whatever its code.
+        """Return the response of the server at `address`, whatever its code.
 
         Raises:
             ConnectionError: Nothing answers at the address.
         """
         client = self._clients.get(address)
         if client is None:
-            client = self._clients[address] = RemotingClient(address)
+            sign = self._who.sign if self._who is not None else None
+            client = RemotingClient(address, tls=self._tls, sign=sign)
+            self._clients[address] = client
             self._stack.push_async_callback(client.close)
         text = {name: _text(value) for name, value in (fields or {}).items()}
         request = Request(code, text, body, version=CLIENT_VERSION)
@@ -127,7 +141,7 @@ class Cluster:
         A topic that does not exist yet has as many queues as the first send makes, for writing.
 
         Raises:
-            RequestError: There is no such topic.
+            RequestError: The topic does not exist.
         """
         route, queues_max = await self._route(topic), None
         if route is None and wanted == WRITE:
@@ -166,7 +180,7 @@ class Cluster:
         """Return a view of a DueMQ broker.
 
         Args:
-            fields: what an `AskedView` is asked for.
+            fields: Arguments of an `AskedView`.
 
         Raises:
             RequestError: It is not a DueMQ broker, or has no such view.
@@ -188,7 +202,7 @@ async def brokers_of(cluster: Cluster) -> list[tuple[str, str]]:
 
 
 def no_broker(address: str) -> str:
-    """Return what to do about a server that knows none of DueMQ's requests."""
+    """Return a hint for a server that does not support DueMQ's requests."""
     return (
         f"{address} is not a DueMQ broker; if it is a name server, name it with --namesrv (-n) "
         f"{address}"

@@ -22,7 +22,7 @@ from message_store.errors import RequestError
 from message_store.log.record import Record
 
 PULL_COUNT = 32
-READER_LOOK_S = 1.0  # between two looks whether standard output is still read
+READER_LOOK_S = 1.0  # between two checks whether standard output is still read
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_S = SUSPEND_MS / 1_000 + 10
 BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # it starts or stops
@@ -35,7 +35,7 @@ Show = Callable[[Queue, Record], None]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What `duemq consume` was asked for."""
+    """Arguments of `duemq consume`."""
 
     topic: str
     group: str

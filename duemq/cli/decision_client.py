@@ -4,12 +4,14 @@
         for result in await client.cancel(ids=["7F00..."]):
             print(result.name, result.verdict)
 
-Every broker is asked, as any of them may hold the message; what one of them decided counts.
+Every broker gets the request, as any of them may have the message; the result of the broker that
+decided counts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from duemq.auth.signature import Credentials
 from duemq.cli.client import Cluster, bytes_of, no_broker
 from duemq.cli.options import Target
 from duemq.messages.decide import ACTIONS, NAMES_MAX, TIME_MS_MAX, Answer, DecisionRequest
@@ -40,7 +43,7 @@ class Named:
         keys: any of their KEYS.
         handles: recall handles.
         topic: with ids and keys: only of this topic; alone: all pending messages of it.
-        from_ms, until_ms: only what is due in [from_ms, until_ms).
+        from_ms, until_ms: Only messages due in [from_ms, until_ms).
     """
 
     ids: Sequence[str] = ()
@@ -71,11 +74,20 @@ class DecisionClient:
 
     Args:
         namesrv: `host:port` of name servers, separated by `;`.
-        broker: `host:port` of one broker; then only that is asked.
+        broker: `host:port` of one broker; then only that broker is used.
+        tls: Context of TLS connections; None: plaintext.
+        who: Signs the requests; None: they have no account.
     """
 
-    def __init__(self, namesrv: str = "127.0.0.1:9876", broker: str = "") -> None:
-        self._cluster = Cluster(namesrv, broker)
+    def __init__(
+        self,
+        namesrv: str = "127.0.0.1:9876",
+        broker: str = "",
+        *,
+        tls: ssl.SSLContext | None = None,
+        who: Credentials | None = None,
+    ) -> None:
+        self._cluster = Cluster(namesrv, broker, tls=tls, who=who)
 
     async def __aenter__(self) -> Self:
         await self._cluster.__aenter__()
@@ -111,7 +123,7 @@ class DecisionClient:
         return await self.decide("fire", Named(**named), dry_run=dry_run)
 
     async def decide(self, action: str, named: Named, **more: Any) -> list[Result]:
-        """Ask every broker; return one result for each name, in the order asked."""
+        """Send the request to every broker; return one result for each name, in order."""
         brokers = await self._cluster.brokers()
         if not brokers:
             raise ConnectionError("the name server has no registered broker")
@@ -132,7 +144,7 @@ class DecisionClient:
 
 
 def combined(results: Sequence[Result]) -> Result:
-    """Return what the answers of several brokers about one name come to."""
+    """Return the combined result of several brokers for one name."""
     best = max(results, key=lambda result: RANKS.index(result.verdict))
     due = [result.due_ms for result in results if result.due_ms >= 0]
     return Result(
@@ -171,7 +183,8 @@ def decide_and_show(
         raise UsageError("no messages selected: give --id, --key, --handle or --topic")
 
     async def run(dry_run: bool) -> list[Result]:
-        async with DecisionClient(target.namesrv, target.broker) as client:
+        tls, who = target.tls_context(), target.credentials()
+        async with DecisionClient(target.namesrv, target.broker, tls=tls, who=who) as client:
             return await client.decide(action, named, dry_run=dry_run, **more)
 
     if not (confirmed or dry_run or named.ids or named.keys or named.handles):
@@ -199,8 +212,8 @@ def _confirm(action: str, topic: str, dry_run: Callable[[], list[Result]]) -> No
     """Ask before something is done to all pending messages of a topic.
 
     Raises:
-        UsageError: There is no terminal to ask at.
-        SystemExit: The answer is no.
+        UsageError: There is no terminal for the question.
+        SystemExit: The operator declined.
     """
     from duemq.cli.exits import Exit, fail
     from duemq.cli.output import plural

@@ -24,6 +24,7 @@ from typing import Any
 
 from duemq.cli.decision_client import DecisionClient
 from duemq.cli.exits import Exit, fail
+from duemq.cli.kernels import compile_for_demo
 from duemq.cli.output import console, print_json
 from message_store.log.record import Record, decode_record
 
@@ -38,7 +39,7 @@ TIMER_DELAYS_MS = (1_234, 3_456, 6_789)
 CANCELLED_KEY, CANCELLED_DELAY_MS = "timer-cancelled", 8_000  # before the last level is due
 START_TIMEOUT_S = 300  # a first start compiles kernels
 RUN_TIMEOUT_S = 120
-LINGER_S = 2.0  # for a message that comes twice
+LINGER_S = 2.0  # to notice a duplicate
 STOP_TIMEOUT_S = 30
 SIGNAL_EXIT = 128  # and the number of the signal, as shells do
 BROKER_CONF = """\
@@ -60,11 +61,11 @@ defaultTopicQueueNums = 2
 
 @dataclass(slots=True)
 class Line:
-    """One message of the demo. Times in ms since 1970; 0: not known yet.
+    """One message of the demo. Times in ms since 1970; 0: unknown yet.
 
     Attributes:
         level: 0 for a timer.
-        exact: whether the promise is known to the millisecond.
+        exact: Whether the due time is known to the millisecond.
         cancelled: the broker has promised never to deliver it.
     """
 
@@ -97,7 +98,7 @@ class Line:
 
 
 class Demo:
-    """Collects what the client reports.
+    """Collector of the client's reports.
 
     Args:
         log: Directory of the broker's commit log.
@@ -143,14 +144,14 @@ class Demo:
             line.exact = True
 
     def _record(self, offset: int) -> Record:
-        """Return a record of the log; clients cannot ask for those of a level."""
+        """Return a record of the log; clients cannot read those of a level."""
         base = offset - offset % LOG_FILE_BYTES
         with (self._log / f"{base:020d}").open("rb") as file:
             file.seek(offset - base)
             return decode_record(memoryview(file.read(RECORD_BYTES_MAX)), offset)
 
     def faults(self) -> list[str]:
-        """Return what went wrong, one line each."""
+        """Return the faults, one line each."""
         found = [self.failure] if self.failure else []
         if not self.all_sent:
             found.append("not everything was sent")
@@ -163,6 +164,7 @@ class Demo:
 
 def run_demo(*, as_json: bool) -> None:
     """Run the demo; exit 1 if a message is missing, early or doubled."""
+    compile_for_demo(shown=not as_json)
     own = not _has_cpp_client()
     if own and not as_json:
         print("No C++ client here (pip install rocketmq==0.4.4, x86-64): using DueMQ's own.")
@@ -301,7 +303,7 @@ async def _cancel(demo: Demo, namesrv: str) -> None:
 
 
 async def _follow(demo: Demo, lines: asyncio.StreamReader, namesrv: str) -> None:
-    """Take events until all messages have arrived and no more do, or the time is over."""
+    """Collect events until all messages and no duplicates have arrived, or the time is over."""
     try:
         async with asyncio.timeout(RUN_TIMEOUT_S):
             while not demo.complete and not demo.failure:

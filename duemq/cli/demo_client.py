@@ -2,7 +2,7 @@
 
 It prints what happens to it as JSON lines; `demo` reads them. Nothing of DueMQ's is in the way:
 the C++ library talks to the broker as any application would. The library exists for x86-64 only;
-elsewhere DueMQ's own client takes its place, and says so.
+elsewhere DueMQ's own client replaces it and reports that.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Plan:
 
 
 class Reporter:
-    """Prints events; callbacks of the C++ client come on threads of its own."""
+    """Printer of events; callbacks of the C++ client run on its own threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -127,7 +127,7 @@ def run(namesrv: str, topic: str, plan: Plan) -> None:
         send(producer, topic, f"hello-{index}", report)
     consumer, awake = start_consumer(namesrv, topic, report)
     if not awake.wait(HELLO_WAIT_S):
-        report("failed", why=f"the consumer saw nothing within {HELLO_WAIT_S} s")
+        report("failed", why=f"the consumer received no message within {HELLO_WAIT_S} s")
         return
     for key, level, delay_ms in plan.messages():
         send(producer, topic, key, report, level, delay_ms)
@@ -184,7 +184,7 @@ def main() -> None:
             run(*wanted)
     except Exception as error:
         Reporter()("failed", why=f"{type(error).__name__}: {error}")
-    os._exit(0)  # the C++ library's destructors may wait for its threads for ever
+    os._exit(0)  # the C++ library's destructors may wait for its threads forever
 
 
 if __name__ == "__main__":

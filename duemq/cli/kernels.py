@@ -1,81 +1,95 @@
 """`duemq kernels warm`, and the notice of a first start that compiles kernels.
 
-Kernels are compiled by use, in temporary directories: of the store, the timers, the migration and a
-whole broker, with the argument types of the real ones. Child processes do it, so that the memory of
-the compiler does not stay with the broker. Each starts with another part; a kernel that one of them
-compiles is loaded by the others (`message_store.kernels.kernel`).
+What is compiled is listed (`message_store.kernels.registry`); child processes compile it, one per
+core (`message_store.kernels.compilation`).
+
+A broker on a new store waits for what a send needs, serves, and compiles the rest meanwhile. One
+that has a store waits for everything, as it may find messages that are due.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import subprocess
+import importlib
 import sys
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from duemq.cli.exits import Exit, fail
 from duemq.cli.output import console, print_json
 from message_store.clock import SystemClock
+from message_store.config import StoreConfig
+
+if TYPE_CHECKING:
+    from message_store.kernels.preparation import Preparation
+    from message_store.kernels.registry import Listed
 
 NOTICE = "compiling kernels, once for this version (about a minute) ..."
-WARM_TIMEOUT_S = 1_200
-IN_CHILD = "DUEMQ_WARMING"
-PARTS = 4  # see `main`
+NOTICE_NEW = "compiling kernels of sends, once for this version (about 10 seconds) ..."
+FIRST = "send"
+AFTERWARDS = ("ingest", "levels", "timers", "pending_timers", "broker")
 
 
-def compile_if_needed() -> None:
-    """Compile with a visible notice unless it was done before."""
-    from message_store.warm import is_complete
+def compile_if_needed(store: StoreConfig) -> Preparation:
+    """Compile what a broker on `store` waits for, with a notice; return what prepares the rest."""
+    from message_store.kernels.preparation import Preparation
+    from message_store.kernels.registry import is_complete, kernels_of
 
-    if is_complete() or os.environ.get(IN_CHILD):
+    if is_complete():
+        return Preparation()
+    is_new = not store.commitlog_dir.exists()
+    print(f"duemq: {NOTICE_NEW if is_new else NOTICE}", file=sys.stderr, flush=True)
+    if not is_new:
+        _compile_all()
+        return Preparation()
+    _compile(kernels_of([FIRST]))
+    return Preparation(AFTERWARDS)
+
+
+def compile_for_demo(*, shown: bool) -> None:
+    """Compile what a new broker and its pending messages need; the broker compiles the rest."""
+    from message_store.kernels.registry import is_complete, kernels_of
+
+    if is_complete():
         return
-    print(f"duemq: {NOTICE}", file=sys.stderr, flush=True)
-    _run_children()
+    kernels = kernels_of([FIRST, *AFTERWARDS])
+    with console(stderr=True).status(NOTICE) if shown else nullcontext():
+        _compile(kernels)
 
 
-def _run_children() -> None:
-    """Compile all kernels in child processes; set the mark of a complete cache."""
-    from message_store.warm import set_complete
+def _compile_all() -> None:
+    """Compile all kernels; set the mark of a complete cache."""
+    from message_store.kernels.registry import every_kernel, set_complete
 
-    top = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, (top, os.environ.get("PYTHONPATH", ""))))
-    environment = {**os.environ, IN_CHILD: "1", "PYTHONPATH": path}
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-m", "duemq.cli.kernels", str(first)],
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for first in range(min(PARTS, os.cpu_count() or 1))
-    ]
-    try:
-        for child in children:
-            _, text = child.communicate(timeout=WARM_TIMEOUT_S)
-            if child.returncode:
-                fail(f"kernels cannot be compiled:\n{text[-4_000:]}", Exit.INTERNAL)
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
+    _compile(every_kernel())
     set_complete()
+
+
+def _compile(kernels: Sequence[Listed]) -> None:
+    """Compile kernels; load what a broker consists of meanwhile."""
+    from message_store.kernels.compilation import Compilation, CompilationFailed
+
+    with Compilation(kernels) as compilation:
+        importlib.import_module("duemq.broker")
+        try:
+            compilation.wait()
+        except CompilationFailed as error:
+            fail(f"kernels cannot be compiled:\n{error}", Exit.INTERNAL)
 
 
 def warm(*, force: bool, as_json: bool) -> None:
     """Compile every kernel into the cache."""
     from message_store.kernels import CACHE_DIRECTORY
-    from message_store.warm import is_complete
+    from message_store.kernels.registry import is_complete
 
     clock = SystemClock()
     started = clock.monotonic_s()
     needed = force or not is_complete()
     if needed and as_json:
-        _run_children()
+        _compile_all()
     elif needed:
         with console(stderr=True).status(NOTICE):
-            _run_children()
+            _compile_all()
     took = round(clock.monotonic_s() - started, 1)
     if as_json:
         print_json({"compiled": needed, "seconds": took, "cache": str(CACHE_DIRECTORY)})
@@ -83,20 +97,3 @@ def warm(*, force: bool, as_json: bool) -> None:
         print(f"kernels compiled in {took} s, kept in {CACHE_DIRECTORY}")
     else:
         print(f"kernels are compiled already, kept in {CACHE_DIRECTORY}")
-
-
-def main(first: int) -> None:
-    """Compile in this process, beginning with one of the parts."""
-    from duemq.warm import use_a_broker
-    from message_store.warm import warm_store
-    from migration.warm import warm_migration
-    from timer_store.warm import warm_timers
-
-    parts = (warm_timers, lambda: asyncio.run(use_a_broker()), warm_store, warm_migration)
-    assert len(parts) == PARTS
-    for part in parts[first:] + parts[:first]:
-        part()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -1,6 +1,6 @@
 """`duemq message show`: state and history of a message.
 
-DueMQ's brokers find it and return its history (request 9002). Apache's brokers are asked for the
+DueMQ's brokers find it and return its history (request 9002). Apache's brokers are queried for the
 record only: by offset message id, or by unique key and topic.
 """
 
@@ -36,7 +36,7 @@ def show_message(name: str, topic: str, target: Target) -> None:
     shown, more = asyncio.run(_find(name, topic, target))
     if not shown:
         where = f" of topic {topic}" if topic else ""
-        fail(f"no message {name}{where} in the log of any broker asked", Exit.FOUND_FAULT)
+        fail(f"no message {name}{where} in the log of any broker", Exit.FOUND_FAULT)
     if target.as_json:
         print_json(shown)
         return
@@ -92,7 +92,7 @@ def _print_message(shown: dict[str, Any]) -> None:
 
 
 def _facts(shown: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is known of a message, line by line, without what is empty."""
+    """Return the facts of a message line by line, without empty ones."""
     if shown.get("due_ms") is not None and shown.get("delivered_ms") is not None:
         off_ms = shown["delivered_ms"] - shown["due_ms"]
         off = duration_text(abs(off_ms)) + (" late" if off_ms >= 0 else " early")

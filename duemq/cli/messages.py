@@ -34,7 +34,7 @@ STORED = {
 
 @dataclass(frozen=True, slots=True, kw_only=False)
 class Outgoing:
-    """What `duemq send` was asked to send; `at` is a time as people type it."""
+    """Arguments of `duemq send`; `at` is a time as typed."""
 
     topic: str
     body: str
@@ -51,7 +51,7 @@ class Sent:
     """Where one message was stored, and when it is to be delivered.
 
     Attributes:
-        due_ms: for a message with a time of its own; None: it has none, or comes by level.
+        due_ms: Due time of a timer; None for other messages and for levels.
         delay_ms: of its level; the broker counts from its store time. None: not by level.
     """
 
@@ -107,7 +107,7 @@ def _print_sent(sent: Sent) -> None:
 async def _delay_of(cluster: Cluster, level: int) -> int | None:
     """Return the delay of a level, None if the broker does not show its levels.
 
-    A level above the highest counts as the highest, as for every producer; a notice says so.
+    A level above the highest counts as the highest, as for every producer, with a notice.
     """
     for _, address in await cluster.brokers():
         try:
@@ -172,10 +172,10 @@ async def _send_one(cluster: Cluster, outgoing: Outgoing, body: bytes, queue: Qu
 
 
 def split_records(body: bytes) -> list[Record]:
-    """Return the records of an answer's body; they stand back to back.
+    """Return the records of a response's body, which follow each other without gaps.
 
     Raises:
-        RecordUnreadable: Bytes that are no record.
+        RecordUnreadable: The bytes are not a record.
     """
     found, at = [], 0
     while at + 4 <= len(body):
@@ -219,7 +219,7 @@ def describe(record: Record) -> dict[str, Any]:
 
 
 def time_text(ms: int) -> str:
-    """Return a time in UTC with milliseconds; as a number if no calendar has it."""
+    """Return a time in UTC with milliseconds, as a number if it is out of the calendar's range."""
     try:
         return datetime.fromtimestamp(ms / 1_000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):

@@ -46,10 +46,10 @@ class Migrating:
         await self._cluster.__aexit__(*exc)
 
     async def command(self, action: str, **more: Any) -> dict[str, Any]:
-        """Return what a request for an action came to.
+        """Return the result of an action.
 
         Raises:
-            RequestError: The broker refused it, or knows no migrations.
+            RequestError: The broker refused it, or does not support migrations.
         """
         body = json.dumps({"action": action, **more}).encode()
         answer = await self._cluster.ask(self.address, MIGRATE, body=body, timeout_s=ASK_TIMEOUT_S)
@@ -63,7 +63,7 @@ class Migrating:
         return found
 
     async def status(self) -> Status:
-        """Return where every level stands."""
+        """Return the state of every level."""
         return await self.command("status")
 
     async def configure(self, changes: dict[str, str]) -> None:
@@ -72,9 +72,9 @@ class Migrating:
         await self._cluster.call(self.address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def until_rest(self, levels: list[int], shown: Callable[[Status], None]) -> Status:
-        """Return the status once these levels are done, back or paused; show it on the way.
+        """Return the status once these levels are done, rolled back or paused; show the progress.
 
-        The broker may restart meanwhile: a migration goes on where it was.
+        The broker may restart meanwhile: the migration continues.
         """
         retrying = Retrying(self.address)
         while True:

@@ -18,7 +18,7 @@ COLUMNS = ("run", "started (UTC)", "ended (UTC)", "by", "mode", "plan")
 
 
 def history(*, store: Path | None, url: str, run_id: str, html: Path | None, as_json: bool) -> None:
-    """Read a ledger; no broker is asked.
+    """Read a ledger, without a broker.
 
     Args:
         store: the store's directory, whose own ledger is meant; or `url` of another one.
@@ -54,7 +54,7 @@ def _write_page(ledger: MigrationLedger, run_id: str, html: Path, store: str) ->
 
     known = ledger.migrations()
     if not run_id and not known:
-        raise UsageError("nothing was migrated yet: there is no run to make a page of")
+        raise UsageError("there is no migration yet: run `duemq migrate start` first")
     run = ledger.run(run_id or known[0].migration_id)
     html.write_text(history_page(run, store=store, made_ms=SystemClock().now_ms()))
     console(stderr=True).print(f"wrote {html}: migration {run.migration.migration_id}")

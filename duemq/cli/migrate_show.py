@@ -39,7 +39,7 @@ def show_plan(levels: list[int], target: Target, *, dry_run: bool) -> None:
 
 
 def print_plan(plan: dict[str, Any], *, dry_run: bool) -> None:
-    """Print a plan and what is in its way."""
+    """Print a plan and its obstacles."""
     saved = "not saved" if dry_run else f"saved as {plan['plan_id']}"
     total = sum(level["pending"] for level in plan["levels"])
     title = f"{total:,} {plural(total, 'message')} would become timers; {saved}"
@@ -68,7 +68,7 @@ def _when(time_ms: int | None) -> str:
 
 
 def change(action: str, request: dict[str, Any], target: Target, *, wait: bool) -> None:
-    """Have a broker do something; wait until the levels are at rest. Exit code 1: one is paused."""
+    """Send a command, and wait until no level moves. Exit code 1: a level is paused."""
 
     async def work(migrating: Migrating) -> Any:
         done = await migrating.command(action, who=operator(), **request)
@@ -134,7 +134,7 @@ def progress(*, quiet: bool) -> Iterator[Callable[[Status], None]]:
 
 
 def show_status(target: Target, *, follow: bool) -> None:
-    """Print where the levels of a broker stand; with `follow` until all are at rest."""
+    """Print the state of a broker's levels; with `follow` until no level moves."""
 
     async def work(migrating: Migrating) -> Status:
         status = await migrating.status()
@@ -178,7 +178,7 @@ def _status_row(item: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def verify(levels: list[int], target: Target) -> None:
-    """Count both sides. Exit code 1: they differ."""
+    """Count level messages and timers. Exit code 1: they differ."""
 
     async def work(migrating: Migrating) -> Any:
         return await migrating.command("verify", levels=levels, who=operator())

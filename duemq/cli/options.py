@@ -14,6 +14,9 @@ from message_store.config import Properties, read_properties
 from message_store.errors import UsageError
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from duemq.auth.signature import Credentials
     from duemq.cli.client import Cluster
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -47,9 +50,7 @@ AsOf = Annotated[
 ]
 TrustClock = Annotated[
     bool,
-    typer.Option(
-        "--trust-clock", help="Accept what a clock that was set back explains, without a finding."
-    ),
+    typer.Option("--trust-clock", help="Report no finding that a clock set back explains."),
 ]
 LevelDelays = Annotated[
     str,
@@ -72,7 +73,7 @@ To = Annotated[str, typer.Option("--to", metavar="TIME", help="Only due before t
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The brokers that a command asks, and the form of its output."""
+    """Brokers that a command uses, and the form of its output."""
 
     namesrv: Annotated[
         str,
@@ -87,12 +88,93 @@ class Target:
         ),
     ] = ""
     as_json: AsJson = False
+    tls: Annotated[
+        bool, typer.Option("--tls", envvar="DUEMQ_TLS", help="Connect by TLS.", show_default=False)
+    ] = False
+    tls_ca: Annotated[
+        str,
+        typer.Option(
+            "--tls-ca",
+            metavar="FILE",
+            envvar="DUEMQ_TLS_CA",
+            help="Verify servers by these authorities (PEM); implies --tls.",
+        ),
+    ] = ""
+    tls_cert: Annotated[
+        str,
+        typer.Option(
+            "--tls-cert",
+            metavar="FILE",
+            envvar="DUEMQ_TLS_CERT",
+            help="Certificate to present, with its private key in the same file (PEM).",
+        ),
+    ] = ""
+
+    access_key: Annotated[
+        str,
+        typer.Option(
+            "--access-key",
+            metavar="USER",
+            envvar="DUEMQ_ACCESS_KEY",
+            help="User that signs the requests.",
+        ),
+    ] = ""
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--secret-file",
+            metavar="FILE",
+            envvar="DUEMQ_SECRET_FILE",
+            help="File with the secret of the user.",
+        ),
+    ] = None
 
     def cluster(self) -> Cluster:
         """Return a client of these brokers."""
         from duemq.cli.client import Cluster
 
-        return Cluster(self.namesrv, self.broker)
+        return Cluster(self.namesrv, self.broker, tls=self.tls_context(), who=self.credentials())
+
+    def credentials(self) -> Credentials | None:
+        """Return what signs requests; None: they have no account.
+
+        Raises:
+            UsageError: Only one of user and secret is named, or the file cannot be read.
+        """
+        if not self.access_key and self.secret_file is None:
+            return None
+        if not self.access_key or self.secret_file is None:
+            raise UsageError("an account has two parts: give --access-key and --secret-file")
+        from duemq.auth.signature import Credentials
+
+        try:
+            secret = self.secret_file.read_text().strip()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--secret-file {self.secret_file}: {error}") from None
+        if not secret:
+            raise UsageError(f"--secret-file {self.secret_file} is empty")
+        return Credentials(self.access_key, secret)
+
+    def tls_context(self) -> SSLContext | None:
+        """Return the context of TLS connections; None: plaintext.
+
+        Raises:
+            ConfigError: A file cannot be used.
+        """
+        if not (self.tls or self.tls_ca or self.tls_cert):
+            return None
+        from duemq.net.tls import client_context
+        from duemq.net.tls_config import TlsConfig
+
+        return client_context(
+            TlsConfig(
+                use_tls=True,
+                test_mode=False,
+                auth_server=bool(self.tls_ca),
+                client_trust_path=self.tls_ca,
+                client_cert_path=self.tls_cert,
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +270,9 @@ def collect_properties(
     from_environment = os.environ.get("NAMESRV_ADDR", "")
     if from_environment and "namesrvAddr" not in properties:
         properties = properties.merged({"namesrvAddr": from_environment}, "NAMESRV_ADDR")
+    home = os.environ.get("ROCKETMQ_HOME", "")
+    if home and "rocketmqHome" not in properties:
+        properties = properties.merged({"rocketmqHome": home}, "ROCKETMQ_HOME")
     for text in overrides or ():
         key, equals, value = text.partition("=")
         if not equals or not key.strip():

@@ -62,7 +62,7 @@ def _print_json(value: Any, *, indent: int | None) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a Rich console; what is not a terminal gets wide lines."""
+    """Return a Rich console; output that is not a terminal gets wide lines."""
     from rich.console import Console
 
     class Piped(Console):
@@ -110,10 +110,10 @@ def print_table(
     *,
     optional: Sequence[str] = (),
 ) -> None:
-    """Print a heading and a table; what is too wide for the terminal loses optional columns.
+    """Print a heading and a table; drop optional columns if it is too wide for the terminal.
 
     Args:
-        optional: names of columns that may be left out, the first of them first.
+        optional: names of columns that may be dropped, in this order.
     """
     from rich.console import Group
 
@@ -178,18 +178,18 @@ def refreshing(*, as_json: bool = False) -> Iterator[Callable[[Any], None]]:
 def reader_is_gone() -> bool:
     """Return whether standard output is a pipe whose reader has ended, before anything is written.
 
-    Without it a command that waits for its next message would not notice until that comes.
+    Without it a command that waits for its next message would not notice before that arrives.
     """
     try:
         pipe = select.poll()
-        pipe.register(sys.stdout.fileno(), 0)  # errors are reported whatever is asked for
+        pipe.register(sys.stdout.fileno(), 0)  # errors are always reported
         return any(event & select.POLLERR for _, event in pipe.poll(0))
     except (OSError, ValueError):  # a test's own stream has no descriptor
         return False
 
 
 def plural(count: int, noun: str) -> str:
-    """Return a noun as it stands behind a number."""
+    """Return a noun as it follows a number."""
     return noun if count == 1 else f"{noun}s"
 
 

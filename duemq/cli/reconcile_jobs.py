@@ -135,7 +135,7 @@ def plan(wanted: Wanted, where: Where, *, as_json: bool) -> None:
 
 
 def repair(wanted: Wanted, where: Where, file: Path, *, as_json: bool) -> None:
-    """Write what was lost or quarantined into a file for `duemq send --from`."""
+    """Write lost and quarantined messages into a file for `duemq send --from`."""
     from reconciliation.jobs.jobs import TO_REPAIR
     from reconciliation.jobs.jobs import repair as lost
     from reconciliation.spark.read import read_table
@@ -170,7 +170,7 @@ def _repair_text(file: Path, messages: int, left: int) -> str:
 
 
 def _write(file: Path, wanted: Wanted, rows: Iterator[Any]) -> int:
-    """Write messages, and return how many; a file that did not get all of them is removed."""
+    """Write messages and return their number; remove an incomplete file."""
     with file.open("x", encoding="utf-8") as to:
         try:
             to.write(json.dumps({"format": FORMAT, "stores": wanted.stores}) + "\n")
@@ -214,9 +214,9 @@ def watch(
             query = watching.start(wanted.stores, every_ms=every_ms, tickMs=every_ms)
             progress.say(f"alarms are printed here and kept in {watching.alarms}")
             if once:
-                progress.say("reading what is new in the log; the first time that is all of it")
+                progress.say("reading new records; the first time reads the whole log")
             else:
-                progress.say(f"looking every {every_s} s until Ctrl-C")
+                progress.say(f"auditing every {every_s} s until Ctrl-C")
             wait_for(query, lambda: progress.look(query))
             progress.say(f"{told_count[0]:,} {plural(told_count[0], 'violation')} reported")
         finally:
@@ -224,7 +224,7 @@ def watch(
 
 
 class WatchProgress:
-    """Lines on standard error that say what a watch does, as each batch may take minutes."""
+    """Progress lines of a watch on standard error, as each batch may take minutes."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s

@@ -53,7 +53,7 @@ def reconcile(wanted: Wanted, where: Where, ledger: str, *, as_json: bool) -> No
 
 
 def as_of_ms(text: str) -> int | None:
-    """Return the moment of `--as-of`, None if it was not given."""
+    """Return the time of `--as-of` in ms, None if it was not given."""
     return parse_time(text, SystemClock().now_ms()) if text else None
 
 

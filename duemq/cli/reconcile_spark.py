@@ -47,7 +47,7 @@ def could_not_run(
 
 
 def in_spark(where: Where, what: str, work: Callable[[SparkSession], T], *, shown: bool) -> T:
-    """Return what `work` returns; a line on standard error says how far it is.
+    """Return the result of `work`; a line on standard error shows its progress.
 
     Spark ends with this process, which takes a second; the result is shown before.
     """
@@ -66,7 +66,7 @@ def _stop(spark: SparkSession) -> None:
 
 
 class _Progress:
-    """A line that says what is done; tasks of Spark are counted while they run."""
+    """Progress line with the number of finished Spark tasks."""
 
     def __init__(self, *, shown: bool) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -89,16 +89,16 @@ class _Progress:
         self._threads.shutdown(wait=True)
 
     def run(self, what: str, work: Callable[[], T], spark: Any = None) -> T:
-        """Return what `work` returns; it runs in another thread meanwhile."""
+        """Return the result of `work`, which runs in another thread."""
         line = self._bars.add_task(what, total=None, part="")
         result: Future[T] = self._threads.submit(work)
         while not wait_for([result], LOOK_S).done:
-            self._show(line, *_tasks(spark))
+            self.show(line, *_tasks(spark))
         self._bars.remove_task(line)
         return result.result()
 
-    def _show(self, line: Any, done: int, total: int) -> None:
-        """Show how many tasks are done; until one is, the bar shows only that work goes on."""
+    def show(self, line: Any, done: int, total: int) -> None:
+        """Show the number of finished tasks; before the first, an indeterminate bar."""
         if total:
             known = total if done else None
             part = f"{done} of {total} tasks"
@@ -106,7 +106,7 @@ class _Progress:
 
 
 def _tasks(spark: Any) -> tuple[int, int]:
-    """Return how many tasks of the stages that run are done, and all of them."""
+    """Return the numbers of finished tasks and of all tasks of the running stages."""
     context = getattr(spark, "_sc", None)  # a session of Spark Connect has none
     if context is None:
         return 0, 0

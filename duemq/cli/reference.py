@@ -36,8 +36,9 @@ def configuration_page() -> str:
         "keys take effect while the broker runs (file change, SIGHUP); all others at the next",
         "start.",
         "Requests of the network (`mqadmin updateBrokerConfig`, `updateNamesrvConfig`) may change",
-        "*wire* keys only: requests are not authenticated, so a key that names a path, an address,",
-        "a command or a class, or that takes a restart, is changed in the file on the machine.",
+        "*wire* keys only: requests may come without an account, so a key that names a path, an",
+        "address, a command or a class, or that takes a restart, is changed in the file on the",
+        "machine.",
         "`duemq config show -c FILE` prints every key with its value and where it was set.",
         "",
     ]

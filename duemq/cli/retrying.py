@@ -14,7 +14,7 @@ PAUSE_S_MAX: Final = 5.0
 
 
 class Retrying:
-    """Pauses between attempts, and reports once that a server is gone and once that it is back.
+    """Retries with pauses; report once that a server is away and once that it is back.
 
     Args:
         name: the server, for the reports.
@@ -32,7 +32,7 @@ class Retrying:
         await asyncio.sleep(self._pause_s)
 
     async def attempt(self, ask: Callable[[], Awaitable[Value]]) -> Value | None:
-        """Return what `ask` returns; None after a pause if a server does not answer."""
+        """Return the result of `ask`; None after a pause if the server does not answer."""
         try:
             value = await ask()
         except ConnectionError as error:

@@ -1,7 +1,7 @@
 """`duemq send --from FILE`: resends the output of `duemq reconcile repair`, each message once.
 
-What exists meanwhile is skipped: a message with this unique id in its topic, or one that was put
-again before and still waits. So the same file may be sent twice, or after a stop in the middle.
+Existing messages are skipped: one with this unique id in its topic, or an earlier copy that is
+still pending. So the same file may be sent twice, or again after an interrupted run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Lost:
     """One message of the file.
 
     Attributes:
-        phys_offset: where its record lies in the store that lost it.
+        phys_offset: Log offset of its record in the store that lost it.
         due_ms: when it was promised, None: unknown.
     """
 
@@ -62,7 +62,7 @@ def read_file(path: Path) -> Iterator[Lost]:
     """Yield the messages of a file.
 
     Raises:
-        UsageError: It cannot be read, is no such file, or a line is damaged; says which.
+        UsageError: The file is unreadable or malformed; names the line.
     """
     try:
         file = path.open("rb")
@@ -102,12 +102,12 @@ def send_file(path: Path, target: Target, *, really: bool) -> None:
     if target.as_json:
         print_json_line({"dry_run": not really, **counts})
         return
-    said = {
+    titles = {
         SEND: "sent" if really else "to send",
         EXISTS: "there already",
         NO_ID: "not sent: no id",
     }
-    rows = [(said[name], f"{count:,}") for name, count in counts.items()]
+    rows = [(titles[name], f"{count:,}") for name, count in counts.items()]
     print_table(str(path), ("what", "#messages"), rows)
     if not really:
         console().print("Nothing was sent: this was a dry run. Add --yes to send.")
@@ -130,7 +130,7 @@ async def _standing(cluster: Cluster, lost: Lost) -> str:
     """Return the action for a message; without a unique id a copy cannot be recognized."""
     if not lost.unique_id:
         return NO_ID
-    if await _is_pending(cluster, lost):  # first: what is delivered meanwhile is found behind
+    if await _is_pending(cluster, lost):  # first: the second check finds a delivery in between
         return EXISTS
     found = await _found(cluster, lost.topic, lost.unique_id)
     exists = any(record.properties.get("UNIQ_KEY") == lost.unique_id for record in found)
@@ -153,7 +153,7 @@ async def _is_pending(cluster: Cluster, lost: Lost) -> bool:
 
 
 async def _was_put_again(cluster: Cluster, lost: Lost) -> bool:
-    """Return whether an Apache broker holds this message since an earlier repair."""
+    """Return whether an Apache broker has this message from an earlier repair."""
     for topic in WAITING_TOPICS:
         for record in await _found(cluster, topic, lost.unique_id):
             if record.properties.get(REPAIRED) == str(lost.phys_offset):

@@ -13,20 +13,23 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from duemq.allocator import return_large_blocks
 from duemq.cli.exits import Exit, fail
 from duemq.cli.options import collect_properties
 from duemq.cli.output import print_json_line
 from duemq.log_lines import OneLineFormatter
-from message_store.config import Properties
+from message_store.config import Properties, StoreConfig, from_properties
 from message_store.descriptors import headroom, raise_descriptor_limit
 from message_store.errors import UsageError
 
+if TYPE_CHECKING:
+    from message_store.kernels.preparation import Preparation
+
 log = logging.getLogger("duemq")
 FEW_DESCRIPTORS = 4_096
-SWITCH_S = 0.0005  # how long the loop waits for the interpreter while a thread of ours computes
+SWITCH_S = 0.0005  # longest wait of the loop for the interpreter while our threads compute
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
@@ -78,12 +81,12 @@ def serve_broker(
     _raise_descriptor_limit()
     from duemq.cli.kernels import compile_if_needed
 
-    compile_if_needed()
+    kernels = compile_if_needed(from_properties(StoreConfig, properties))
 
     def read_again() -> Properties:
         return collect_properties(file, overrides)
 
-    why = run_loop(_run_broker(properties, file, read_again, as_json))
+    why = run_loop(_run_broker(properties, file, read_again, kernels, as_json))
     if why:
         fail(f"stopped: {why}", Exit.STORE)
 
@@ -101,15 +104,16 @@ async def _run_broker(
     properties: Properties,
     file: Path | None,
     read_again: Callable[[], Properties],
+    kernels: Preparation,
     as_json: bool,
 ) -> str:
     from duemq.broker import Broker
 
     clock_started = asyncio.get_running_loop().time()
-    broker = Broker(properties, config_file=file, read_again=read_again)
+    broker = Broker(properties, config_file=file, read_again=read_again, kernels=kernels)
     on_signals(broker.stop_for_signal, broker.reload)  # clients are served before the start ends
     async with broker:
-        gc.freeze()  # what is here now stays
+        gc.freeze()  # existing objects stay alive
         gc.enable()
         ready = {
             "event": "ready",
@@ -147,23 +151,29 @@ def serve_namesrv(properties: Properties, logging_file: Path | None, *, as_json:
 
 
 async def _run_namesrv(properties: Properties, as_json: bool) -> None:
+    from duemq.auth.config import AuthConfig
     from duemq.configuration.apache_keys import check_refusals
     from duemq.configuration.settings import key_notices
     from duemq.exposure import warn_if_exposed
+    from duemq.name_servers import name_server
     from duemq.namesrv.config import NamesrvConfig
-    from duemq.namesrv.server import NameServer
+    from duemq.net.tls import load_tls
+    from duemq.net.tls_config import TlsConfig
     from message_store.clock import SystemClock
     from message_store.config import from_properties
 
     check_refusals(properties)
-    for notice in key_notices(properties, [NamesrvConfig]):
+    for notice in key_notices(properties, [NamesrvConfig, AuthConfig, TlsConfig]):
         log.warning("%s", notice)
     config = from_properties(NamesrvConfig, properties)
+    tls = load_tls(from_properties(TlsConfig, properties))
     stop = asyncio.Event()
     on_signals(lambda name: stop.set())
-    async with NameServer(config, SystemClock()) as server:
-        warn_if_exposed("the name server", config.bind_address, server.port)
-        address = f"{config.bind_address}:{server.port}"
+    auth = from_properties(AuthConfig, properties)
+    async with name_server(config, auth, SystemClock(), tls.server) as server:
+        host, port = server.config.bind_address, server.port
+        warn_if_exposed("the name server", host, port, checked=auth.is_on)
+        address = f"{host}:{port}"
         if as_json:
             print_json_line({"event": "ready", "address": address})
         else:

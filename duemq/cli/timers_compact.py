@@ -23,7 +23,7 @@ COLUMNS: Final = ("broker", "#messages", "#bytes to copy", "#log bytes freed", "
 
 
 def compact_and_show(target: Target, *, dry_run: bool) -> None:
-    """Ask every broker, wait until all are done, print what became of it.
+    """Send the request to every broker, wait until all are done, and print the results.
 
     Exit code 4: one of them cannot, for want of room for example.
     """
@@ -61,7 +61,7 @@ async def _ask(cluster: Cluster, address: str, dry_run: bool) -> dict[str, Any]:
 
 
 async def _finished(cluster: Cluster, address: str) -> dict[str, Any]:
-    """Return why something is left, when the broker has done what it began."""
+    """Return why timers are left after the broker has finished."""
     while True:
         view = (await cluster.view(address, SUMMARY_VIEW))["compaction"]
         if not view["running"]:

@@ -19,7 +19,7 @@ ASK_MAX = 1_000  # timers in one answer
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is listed; empty texts narrow nothing."""
+    """Selection of timers; empty texts select all."""
 
     topic: str
     key: str
@@ -29,7 +29,7 @@ class Wanted:
     page: int = 1
 
     def fields(self, now_ms: int) -> dict[str, Any]:
-        """Return what a broker is asked for."""
+        """Return the fields of the request."""
         found: dict[str, Any] = {"topic": self.topic, "key": self.key}
         if self.from_time:
             found["from_ms"] = parse_time(self.from_time, now_ms)
@@ -82,7 +82,7 @@ async def _collect(
 async def _fetch(
     cluster: Cluster, address: str, fields: dict[str, Any], skip: int, count: int
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return `count` timers of one broker behind the first `skip`, asked for piece by piece."""
+    """Return `count` timers of one broker after the first `skip`, in several requests."""
     found: list[dict[str, Any]] = []
     damage: list[str] = []
     cursor = ""

@@ -54,7 +54,7 @@ def follow_timers(target: Target, *, count: int) -> None:
 async def _follow(
     cluster: Cluster, brokers: list[tuple[str, str]], count: int, as_json: bool
 ) -> None:
-    """Show `count` states, over restarts of the brokers, too; 0: go on."""
+    """Show `count` states, even over restarts of the brokers; 0: until interrupted."""
     retrying = Retrying(", ".join(address for _, address in brokers))
     views: list[dict[str, Any]] | None = await _ask(cluster, brokers, following=True)
     done = 0
@@ -128,7 +128,7 @@ def when(time_ms: int | None) -> str:
 
 
 def summary_of(view: dict[str, Any]) -> Any:
-    """Return what a terminal shows of one broker's summary."""
+    """Return the lines for one broker's summary."""
     topics = sorted(view["topics"].items(), key=lambda item: (-item[1], item[0]))
     rows = [(name or "(unknown topic)", f"{count:,}") for name, count in topics[:TOPICS_SHOWN]]
     if len(topics) > TOPICS_SHOWN:
@@ -197,8 +197,8 @@ def _compaction(view: dict[str, Any]) -> str:
 def _troubles(view: dict[str, Any]) -> list[tuple[str, str]]:
     enqueue, dequeue = view["enqueue"], view["dequeue"]
     texts = [
-        ("enqueue is held back", enqueue["holding"]),
-        ("delivery is held back", dequeue["refusal"]),
+        ("enqueue is blocked", enqueue["holding"]),
+        ("delivery is blocked", dequeue["refusal"]),
         ("old log files are kept", view["compaction"]["why"]),
         ("timerStopEnqueue", "no timer is enqueued" if enqueue["stopped"] else ""),
         ("timerStopDequeue", "nothing is delivered" if dequeue["stopped"] else ""),

@@ -1,7 +1,7 @@
 """Keys of Apache 4.9 and 5.3.3 that have no effect in DueMQ, and values that it refuses.
 
 An operator's `broker.conf` loads as it is: a key listed here is neither unknown nor an error; it
-just has no effect, for the reason given. A value that would make the broker promise what it does
+just has no effect, for the given reason. A value that would make the broker promise what it does
 not keep (access control, replicas, another store format) stops the start instead.
 """
 
@@ -36,9 +36,15 @@ _WITHOUT_EFFECT = {
     """,
     "recovery always checks as much as it can": "checkCRCOnRecover messageIndexSafe",
     "the length of a topic's name has one limit": "maxTopicLength",
-    "there is no access control: these values only say that there need not be any": (
-        "aclEnable authenticationEnabled authorizationEnabled"
-    ),
+    "users and permissions are kept in one file, and no class of Java can be loaded": """
+        authConfigPath authenticationMetadataProvider authenticationProvider
+        authenticationStrategy authorizationMetadataProvider authorizationProvider
+        authorizationStrategy aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
+        statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
+        statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
+        userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
+    """,
+    "accounts of plain_acl.yml are not turned into users": "migrateAuthFromV1Enabled",
     "pop consumption is not offered": """
         ackMessageThreadPoolNums ackThreadPoolQueueCapacity appendAckAsync appendCkAsync
         defaultPopShareQueueNum enableNotifyAfterPopOrderLockRelease
@@ -113,7 +119,7 @@ _WITHOUT_EFFECT = {
         printChannelGroupsMinNum putConsumeQueueDataByFileChannel serverLoadBalancerEnable
         serverNettyWorkerGroupEnable serverSocketRcvBufSize serverSocketSndBufSize
         shutdownWaitTimeSeconds transferMsgByHeap updateNameServerAddrPeriod
-        useEpollNativeSelector useTLS writeBufferHighWaterMark writeBufferLowWaterMark
+        useEpollNativeSelector writeBufferHighWaterMark writeBufferLowWaterMark
     """,
     "the log is written with pwritev and read through the page cache": """
         accessMessageInMemoryHotRatio cgColdReadThreshold cleanSwapedMapInterval
@@ -165,7 +171,7 @@ _WITHOUT_EFFECT = {
         maxTransferCountOnMessageInDisk messageStorePlugIn pullBatchMaxMessageCount
         putMsgIndexHightWater readUnCommitted realTimeNotifyConsumerChange
         recheckReputOffsetFromCq redeleteHangedFileInterval rejectPullConsumerEnable
-        rocketmqHome socksProxyConfig splitRegistrationSize storeReplyMessageEnable
+        socksProxyConfig splitRegistrationSize storeReplyMessageEnable
         storeType subscriptionExpiredTimeout transactionOpBatchInterval
         transactionOpMsgMaxSize travelCqFileNumWhenGetMessage
         validateSystemTopicWhenUpdateTopic
@@ -194,29 +200,10 @@ class Refusal:
     why: str
 
 
-TLS_PREFIX = "tls."
 _NO_REPLICAS = "a DueMQ broker has no replicas; remove this key, or keep Apache's broker"
-_OPEN = "access control is not implemented; remove this key and close the port by other means"
+_NO_COPY = "plain_acl.yml is not turned into users; set aclEnable, or create the users by mqadmin"
 REFUSALS = (
-    Refusal("aclEnable", ("false",), _OPEN),
-    Refusal("authenticationEnabled", ("false",), _OPEN),
-    Refusal("authorizationEnabled", ("false",), _OPEN),
-    Refusal(
-        "useTLS",
-        ("false",),
-        "TLS is not implemented; remove this key and put a TLS proxy in front of the port",
-    ),
-    Refusal(
-        "tls.server.mode",
-        ("permissive", "disabled"),
-        "TLS is not implemented, and plaintext would be served where only TLS is allowed; remove "
-        "this key and put a TLS proxy in front of the port",
-    ),
-    Refusal(
-        "tls.enable",
-        ("false",),
-        "TLS is not implemented, and name servers would be asked in plaintext; remove this key",
-    ),
+    Refusal("migrateAuthFromV1Enabled", ("false",), _NO_COPY),
     Refusal(
         "storeType",
         ("default",),
@@ -236,7 +223,7 @@ REFUSALS = (
 
 
 def check_refusals(properties: Mapping[str, str]) -> None:
-    """Raise ConfigError for a value that would make the broker promise what it does not keep."""
+    """Raise ConfigError for a value that requires an unsupported guarantee."""
     for refusal in REFUSALS:
         value = properties.get(refusal.key)
         if value is not None and value.lower() not in map(str.lower, refusal.allowed):
@@ -245,13 +232,8 @@ def check_refusals(properties: Mapping[str, str]) -> None:
 
 
 def notices_of_values(properties: Mapping[str, str]) -> list[str]:
-    """Return one line for each value that is accepted but does not do what it asks for."""
+    """Return one line for each value that is accepted without effect."""
     lines = []
-    tls = sorted(key for key in properties if key.startswith(TLS_PREFIX))
-    if tls:
-        lines.append(
-            f"TLS is not implemented: {', '.join(tls)} have no effect, every port serves plaintext"
-        )
     if properties.get("enablePropertyFilter", "").lower() == "true":
         lines.append(
             "enablePropertyFilter=true has no effect: filters over properties (SQL92) are not "
@@ -267,12 +249,8 @@ def without_effect(properties: Mapping[str, str], known: set[str]) -> list[str]:
 
 
 def not_known(properties: Mapping[str, str], known: set[str]) -> list[UnknownKey]:
-    """Return the keys that neither DueMQ nor Apache knows, with the nearest one we do know."""
-    own = {
-        key: value
-        for key, value in properties.items()
-        if key not in WITHOUT_EFFECT and not key.startswith(TLS_PREFIX)
-    }
+    """Return the keys that neither DueMQ nor Apache defines, with the most similar known key."""
+    own = {key: value for key, value in properties.items() if key not in WITHOUT_EFFECT}
     if isinstance(properties, Properties):
         own_with_source = Properties(own, {key: properties.source(key) for key in own})
         return unknown_keys(own_with_source, known)

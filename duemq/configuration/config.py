@@ -8,8 +8,10 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
-from duemq.namesrv.allowed_networks import parse_sources
+from duemq.net.allowed_networks import parse_sources
+from duemq.net.limits import RemotingLimits
 from message_store.config import LONG_MAX, option
 from message_store.errors import ConfigError
 
@@ -20,10 +22,10 @@ REGION_CHARS_MAX = 127  # every message and every answer to a send carries the r
 # Options of the broker and of the name server.
 bind_address_option = partial(
     option,
-    "0.0.0.0",
+    "",
     "bindAddress",
-    "Address to listen on; any other than a loopback address is open to other machines, "
-    "without authentication.",
+    "Address to listen on; empty: every address with accounts (authenticationEnabled, aclEnable), "
+    "127.0.0.1 without. 0.0.0.0 without accounts opens the port to all users of other machines.",
     unit="IP address",
 )
 channel_idle_option = partial(
@@ -53,6 +55,17 @@ connections_max_option = partial(
 )
 
 
+proxy_protocol_option = partial(
+    option,
+    "loopback",
+    "proxyProtocolFrom",
+    "Networks of proxies (HAProxy and others) whose PROXY protocol header, with the address of the "
+    "client, is believed, separated by `;`, as in `10.0.0.0/8`; loopback is always allowed.",
+    unit="networks",
+    own=True,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
     """Identity, addresses and limits of the broker."""
@@ -78,6 +91,16 @@ class BrokerConfig:
         10_911, "listenPort", "Port for clients; 0: any free port.", minimum=0, maximum=65_535
     )
     bind_address: str = bind_address_option()
+    proxy_protocol_from: str = proxy_protocol_option()
+    administer_from: str = option(
+        "loopback",
+        "administerFrom",
+        "Networks that may administer the broker while there are no accounts (topics, groups, "
+        "offsets, configuration), separated by `;`, as in `10.0.0.0/8`; loopback is always "
+        "allowed.",
+        unit="networks",
+        own=True,
+    )
     vip_channel_enable: bool = option(
         True,
         "vipChannelEnable",
@@ -227,7 +250,7 @@ class BrokerConfig:
     short_polling_ms: int = option(
         1_000,
         "shortPollingTimeMills",
-        "Time that a pull is held when long polling is off.",
+        "Time that a pull is on hold when long polling is off.",
         minimum=1,
         wire=True,
     )
@@ -332,7 +355,10 @@ class BrokerConfig:
         choices=("PROM", "DISABLE", "OTLP_GRPC", "LOG"),
     )
     metrics_host: str = option(
-        "", "metricsPromExporterHost", "Address of /metrics; empty: bindAddress.", unit="IP address"
+        "",
+        "metricsPromExporterHost",
+        "Address of /metrics; empty: bindAddress, with accounts 127.0.0.1.",
+        unit="IP address",
     )
     metrics_port: int = option(
         5_557,
@@ -361,9 +387,11 @@ class BrokerConfig:
             _check_name("brokerName", self.broker_name)
         _check_region(self.region_id)
         check_ip("brokerIP1", self.broker_ip, empty=True)
-        check_ip("bindAddress", self.bind_address)
+        check_ip("bindAddress", self.bind_address, empty=True)
         parse_sources("embeddedNamesrvRegisterFrom", self.embedded_register_from)
         parse_sources("embeddedNamesrvAdministerFrom", self.embedded_administer_from)
+        parse_sources("proxyProtocolFrom", self.proxy_protocol_from)
+        parse_sources("administerFrom", self.administer_from)
         parse_addresses("namesrvAddr", self.namesrv_addresses)
 
     @property
@@ -404,7 +432,7 @@ def _check_name(key: str, name: str) -> None:
     if not 0 < len(name) <= NAME_CHARS_MAX:
         raise ConfigError(key, name, f"must have 1 to {NAME_CHARS_MAX} characters")
     if not all(char.isascii() and (char.isalnum() or char in "%|-_.") for char in name):
-        raise ConfigError(key, name, "may hold only letters, digits, and % | - _ .")
+        raise ConfigError(key, name, "may contain only letters, digits, and % | - _ .")
 
 
 def _check_region(text: str) -> None:
@@ -421,3 +449,23 @@ def check_ip(key: str, text: str, *, empty: bool = False) -> None:
     except ValueError:
         why = "must be an IP address such as 10.0.0.5, not a host name"
         raise ConfigError(key, text, why) from None
+
+
+class _Bounded(Protocol):
+    """A section with the options of a port."""
+
+    @property
+    def connections_max(self) -> int: ...
+    @property
+    def socket_backlog(self) -> int: ...
+    @property
+    def channel_idle_s(self) -> int: ...
+
+
+def limits_of(config: _Bounded) -> RemotingLimits:
+    """Return the limits of the ports of a broker or a name server."""
+    return RemotingLimits(
+        connections_max=config.connections_max,
+        backlog=config.socket_backlog,
+        idle_ms_max=config.channel_idle_s * 1_000,
+    )

@@ -33,7 +33,7 @@ NEW_FILE_MODE: Final = 0o640
 
 
 def edit_text(text: str, changes: Mapping[str, str]) -> str:
-    """Return properties text in which `changes` hold; all else is as it was."""
+    """Return properties text with `changes` applied; the rest is unchanged."""
     lines = physical_lines(text)
     while lines and not lines[-1].strip():
         lines.pop()
@@ -59,13 +59,13 @@ def _entry(key: str, value: str) -> str:
 
 
 def escaped(value: str) -> str:
-    """Return a value as a properties file holds it."""
+    """Return a value in the syntax of a properties file."""
     text = "".join(_ESCAPED.get(char) or _ascii(char) for char in value)
     return "\\" + text if text[:1] == " " else text
 
 
 def escaped_key(key: str) -> str:
-    """Return a key as a properties file holds it: no character of it ends the key or the line."""
+    """Return a key in the syntax of a properties file, with separators and line ends escaped."""
     return "".join(_KEY_ESCAPED.get(char) or _ascii(char) for char in key)
 
 
@@ -81,7 +81,7 @@ class FileEdit:
     """A change of a configuration file that is ready to be made.
 
     Attributes:
-        undo: called when the file cannot be put in place, to take back what was applied.
+        undo: Called when the file cannot be replaced, to revert the applied changes.
 
     A crash leaves the old file or the new one. The new one has the owner and the mode of the old:
     a file that holds a password stays as closed as it was.

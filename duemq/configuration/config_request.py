@@ -28,7 +28,7 @@ def accepted_changes(
     *,
     source: str,
 ) -> dict[str, str]:
-    """Return the changes that a request asks for and may make, without Apache's idle keys.
+    """Return the permitted changes of a request, without Apache's keys that have no effect.
 
     Args:
         sections: configuration classes whose keys are known.
@@ -36,7 +36,7 @@ def accepted_changes(
         source: name of the request, for messages.
     Raises:
         RequestError: A key is closed to requests, or unknown.
-        ConfigError: A value is too long, holds control characters or must be refused.
+        ConfigError: A value is too long, has control characters or must be refused.
     """
     known = {item.key: item for section in sections for item in options(section)}
     _refuse_closed(changes, known, blacklist)
@@ -78,7 +78,7 @@ def _check_text(key: str, value: str, source: str) -> None:
         why = f"has {len(value)} characters; the limit is {VALUE_CHARS_MAX}"
         raise ConfigError(key, value[:KEY_CHARS_MAX], why, source=source)
     if not value.isprintable():
-        why = "holds characters that cannot be printed"
+        why = "has characters that cannot be printed"
         raise ConfigError(key, ascii(value[:KEY_CHARS_MAX]), why, source=source)
 
 

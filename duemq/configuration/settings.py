@@ -2,7 +2,7 @@
 
 file < environment < command line      later sources win; the CLI collects them
             |
-        Properties --> Settings(broker=BrokerConfig, store=StoreConfig, properties for plugins)
+        Properties --> Settings(broker, tls, store, auth: one section each; properties: for plugins)
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from duemq.auth.config import AuthConfig
 from duemq.configuration.apache_keys import (
     check_refusals,
     not_known,
@@ -19,11 +20,13 @@ from duemq.configuration.apache_keys import (
     without_effect,
 )
 from duemq.configuration.config import BrokerConfig
+from duemq.exposure import listening_address
 from duemq.net.own_address import own_address as own_address
+from duemq.net.tls_config import TlsConfig
 from message_store.config import Properties, StoreConfig, from_properties, options
 from message_store.errors import ConfigError
 
-SECTIONS: tuple[type, ...] = (BrokerConfig, StoreConfig)
+SECTIONS: tuple[type, ...] = (BrokerConfig, TlsConfig, StoreConfig, AuthConfig)
 SHOWN_CHARS_MAX = 200
 _NAME_ANOTHER = "name one that the user of this process may write"
 
@@ -34,7 +37,9 @@ class Settings:
 
     properties: Properties
     broker: BrokerConfig
+    tls: TlsConfig
     store: StoreConfig
+    auth: AuthConfig
 
 
 def settings_from(properties: Mapping[str, str]) -> Settings:
@@ -49,7 +54,9 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
     return Settings(
         properties,
         from_properties(BrokerConfig, properties),
+        from_properties(TlsConfig, properties),
         from_properties(StoreConfig, properties),
+        from_properties(AuthConfig, properties),
     )
 
 
@@ -72,13 +79,18 @@ def check_directories(config: StoreConfig) -> None:
             raise ConfigError(key, str(path), f"the directory cannot be written; {_NAME_ANOTHER}")
 
 
-def resolved(config: BrokerConfig) -> BrokerConfig:
-    """Return the section with this machine's name and address where none were given."""
-    return replace(
-        config,
-        broker_name=config.broker_name or socket.gethostname(),
-        broker_ip=config.broker_ip or own_address(config.bind_address),
+def resolved(settings: Settings) -> Settings:
+    """Return the settings with this machine's name and addresses where none were given."""
+    broker = settings.broker
+    has_accounts = settings.auth.is_on
+    bind_address = listening_address(broker.bind_address, has_accounts=has_accounts)
+    broker = replace(
+        broker,
+        broker_name=broker.broker_name or socket.gethostname(),
+        bind_address=bind_address,
+        broker_ip=broker.broker_ip or own_address(bind_address),
     )
+    return replace(settings, broker=broker)
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

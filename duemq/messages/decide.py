@@ -1,13 +1,13 @@
 """Cancel (9011), move (9012), fire (9013): DueMQ's own requests about pending messages.
 
     body      JSON: the messages (ids, keys, handles, topic), when it is to come, dry_run
-    answer    0 + JSON: one result for each name, in the order asked
+    answer    0 + JSON: one result for each name, in the order of the request
 
-Each plugin with pending messages is asked in turn, timers before levels. A name is decided on when
+The plugins with pending messages are called in turn, timers first. A name is decided on when
 it is found, in bounded pieces with other work between; the response is sent when the records of all
 decisions are as durable as the store is configured for.
 
-The codes lie far above Apache's; Apache's broker answers them with "not supported" (3).
+The codes are above all of Apache's; an Apache broker answers "not supported" (3).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DecisionRequest(msgspec.Struct, forbid_unknown_fields=True):
         ids: unique keys (message ids of clients) or offset message ids.
         keys: any of a message's KEYS.
         handles: recall handles, as producers get them in the answer to a send.
-        topic: with ids or keys: where the messages would go; alone: all that wait for it.
+        topic: With ids or keys: topic of the messages; alone: all its pending messages.
         from_ms, until_ms: only messages that are due in [from_ms, until_ms).
         deliver_ms, delay_ms: the new time, of a move: absolute, or from now.
         dry_run: Report only what would be done.
@@ -104,7 +104,7 @@ class DecideProcessor:
         """Decide about every message that the request names.
 
         Raises:
-            RequestError: The request cannot be understood, messages cannot be looked up now, or
+            RequestError: The request is malformed, messages cannot be looked up now, or
                 the disk did not follow in time.
         """
         command = _parse(request)
@@ -131,7 +131,7 @@ class DecideProcessor:
         if command.delay_ms is not None:
             due_ms = self._clock.now_ms() + command.delay_ms
         if not 0 <= due_ms < TIME_MS_MAX:
-            raise _illegal(f"{due_ms} is no time in ms since 1970")
+            raise _illegal(f"{due_ms} is not a time in ms since 1970")
         return due_ms
 
     def run_hooks(self, batch: PutBatch, now_ms: int) -> None:
@@ -205,7 +205,7 @@ class _Job:
         return result
 
     async def _topic(self, topic: str) -> Result:
-        """Decide about everything that waits for a topic."""
+        """Decide about all pending messages of a topic."""
         tally = Tally(topic)
         for port in self._owner.ports():
             for found in port.by_topic(topic, self._command.from_ms, self._command.until_ms):
@@ -271,7 +271,7 @@ async def _by_unique(port: PendingMessages, store: Store, topic: str, names: lis
 
 
 async def _by_id(port: PendingMessages, store: Store, topic: str, names: list[str]) -> Found:
-    """Find by unique key; what is none may be an offset message id, which looks alike."""
+    """Find by unique key, else by offset message id, which looks alike."""
     try:
         found = await _by_unique(port, store, topic, names)
     except StoreError:

@@ -24,12 +24,12 @@ class Result(msgspec.Struct, omit_defaults=True):
     """What became of one name.
 
     Attributes:
-        name: as it was asked.
+        name: Name in the request.
         verdict: `done`, `already delivered`, `unknown` or `refused`.
-        messages: how many messages were decided on.
+        messages: Number of messages decided on.
         due_ms: when the first of them was due.
-        refused: how many were not, because the store refused.
-        remark: the reason, or what is unusual about it.
+        refused: Number of messages that the store refused.
+        remark: Reason, or a special condition.
     """
 
     name: str
@@ -47,7 +47,7 @@ def text_of(verdict: Verdict) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """What is known of one name so far.
+    """Findings for one name so far.
 
     Attributes:
         gone: `Verdict` while nothing was decided; DONE: something was found. With DONE and no
@@ -69,7 +69,7 @@ class Tally:
             self.remark = remark
 
     def result(self, action: str, *, refused_any: bool = False) -> Result:
-        """Return what is answered.
+        """Return the result.
 
         Args:
             refused_any: whether the store refused a decision under any name of the request.

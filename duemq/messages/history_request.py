@@ -3,7 +3,7 @@
     body      JSON: name (unique key, one of the KEYS, or offset message id), topic
     answer    0 + JSON: the messages of that name, each with its state and its records
 
-Records are looked up in the key index, topic by topic: first where messages are held, then the
+Records are looked up in the key index, topic by topic: first the topics of pending messages, then
 topics that those records name; if nothing was found there, every topic. An offset message id
 counts only if it is the id of the record at its offset: other bytes cannot be read by it.
 """
@@ -47,7 +47,7 @@ TOPICS_MAX: Final = 64  # that records of one request name
 STEPS_A_TURN: Final = 16  # topics searched and records read before other work runs
 BODY_BYTES_MAX: Final = 65_536
 NEAR_UNITS: Final = (
-    4_096  # behind the due time, looked at for the delivery of a message without a unique key
+    4_096  # records after the due time, read to find the delivery of a message without a unique key
 )
 
 
@@ -69,7 +69,7 @@ class HistoryProcessor:
     """Answers 9002.
 
     Args:
-        ports: the plugins that hold pending messages now.
+        ports: Plugins with pending messages.
         half_finished: returns whether the half message at a queue offset is finished.
     """
 
@@ -134,7 +134,7 @@ class HistoryProcessor:
         """Add the records with any of the keys.
 
         Raises:
-            StoreError: The key index is switched off, or far behind the log.
+            StoreError: The key index is switched off, or lags far behind the log.
         """
         done: set[str] = set()
         ahead = [*OWN_TOPICS, *([topic] if topic else []), *found.named_topics()]
@@ -152,7 +152,7 @@ class HistoryProcessor:
                 await found.search(topics.name(index), keys)
 
     async def _add_facts(self, seen: Sequence[Seen]) -> None:
-        """Set what is known of pending records and half messages in addition to their bytes."""
+        """Set the facts of pending records and half messages that their bytes do not have."""
         held = [one for one in seen if one.record.topic in HELD_TOPICS]
         offsets = np.array([one.at for one in held], np.int64)
         for port in self._ports():
@@ -198,12 +198,12 @@ class _Records:
         return [self._found[at] for at in sorted(self._found)]
 
     def add(self, record: Record) -> None:
-        """Take in a record; of its body what is shown."""
+        """Add a record with the shown part of its body."""
         cut = replace(record, body=record.body[:BODY_BYTES_MAX])
         self._found[record.phys_offset] = Seen(cut, len(record.body))
 
     async def search(self, topic: str, keys: Sequence[str]) -> None:
-        """Add the newest records of a topic with any of the keys; let other work run between."""
+        """Add the newest records of a topic with any of the keys, in bounded pieces."""
         offsets = (await search(self._store, [topic], keys)).offsets
         self.cut |= offsets.size > RECORDS_MAX
         for offset in np.sort(offsets)[-RECORDS_MAX:].tolist():
@@ -233,11 +233,11 @@ class _Records:
         return list(dict.fromkeys(key for key in keys if key))[:count_max]
 
     def named_topics(self) -> list[str]:
-        """Return the topics that the records lie in or name."""
+        """Return the topics that the records are in or name."""
         return list(dict.fromkeys(_topics_of(one.record for one in self.seen)))
 
     def add_origins(self) -> None:
-        """Add the held records that others name, as far as the log has them."""
+        """Add the pending or settled records that others name as origin, if the log has them."""
         for _ in range(RECORDS_MAX):
             missing = {one.origin for one in self.seen if one.origin is not None}
             missing -= self._found.keys()
@@ -256,7 +256,7 @@ class _Records:
                 self._chase_delivery(one)
 
     def _chase_delivery(self, held: Seen) -> None:
-        """Add the delivery of a held record: look behind its due time."""
+        """Add the delivery of a record, found after its due time."""
         had = held.record.properties
         topic, text = had.get("REAL_TOPIC", ""), had.get("REAL_QID", "")
         is_queue = text.isascii() and text.isdigit() and len(text) <= 9

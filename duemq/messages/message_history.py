@@ -36,14 +36,14 @@ HIDDEN_TOPICS: Final = (HALF_TOPIC, GIVEN_UP_TOPIC)  # never shown: not committe
 
 
 class Event(StrEnum):
-    """What a record of a message stands for."""
+    """Kind of a message's record."""
 
     STORED = "stored"
     HALF = "half message"
     COMMITTED = "committed"
     GIVEN_UP = "given up"
     SCHEDULED = "scheduled"
-    PUT_AGAIN = "put again"  # a copy with the same time: rolled, or out of an old log file
+    PUT_AGAIN = "put again"  # a copy with the same due time: rolled, or compacted
     MOVED = "moved"
     CANCEL_ASKED = "cancel requested"
     CANCELLED = "cancelled"
@@ -53,7 +53,7 @@ class Event(StrEnum):
 
 
 class State(StrEnum):
-    """How a message stands now."""
+    """Current state of a message."""
 
     STORED = "stored"
     PENDING = "pending"
@@ -71,7 +71,7 @@ class Seen:
     """A record of a message.
 
     Attributes:
-        record: its body is cut to what is shown.
+        record: Record with its body cut to the shown part.
         body_bytes: all of the body.
         due_ms: what a held record was promised; None: it holds nothing, or promises no time.
         verdict: of a held record: DONE while it is pending, else what became of it.
@@ -210,7 +210,7 @@ def history_of(chain: Sequence[Seen]) -> History:
 
 
 def event_of(one: Seen, chain: Mapping[int, Seen]) -> Event:
-    """Return what a record of a message stands for.
+    """Return the kind of a message's record.
 
     Args:
         chain: all records of the message, by log offset.

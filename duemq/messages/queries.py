@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 QUERY_COUNT_MAX = 512
 QUERY_BYTES_MAX = 8 << 20
 QUEUE_UNITS_MAX = 4_096
-KEY_FIELDS = ("KEYS", "UNIQ_KEY")
 
 
 class QueryProcessor:
@@ -87,7 +86,7 @@ class QueryProcessor:
         return Response(body=bytes(self._store.record_bytes(offset, record.total_size)))
 
     async def queue_units(self, request: Request) -> Response:
-        """Answer units of a consume queue, and what a group subscribes to."""
+        """Return units of a consume queue, and a group's subscription."""
         topic = fields.text(request, "topic")
         queue_id, index = (
             fields.integer(request, "queueId"),

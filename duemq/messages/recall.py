@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 RECALL_TAG: Final = "_RECALL_TAG_"
 MARKER_BODY: Final = b"0"
 TIME_DIGITS_MAX: Final = 18
-SLOT_MS_MAX: Final = 1_000  # a timer is due within so much behind the time in its handle
+SLOT_MS_MAX: Final = 1_000  # a timer is due at most this long after the time in its handle
 REMARKS: Final = {
     Recalled.DELIVERED: "the message was delivered already",
-    Recalled.UNKNOWN: "no such message waits: it was cancelled or moved, or never was here",
+    Recalled.UNKNOWN: "no such message is pending: it was cancelled or moved, or was never here",
 }
 
 
@@ -126,7 +126,7 @@ class RecallProcessor:
         """Return the time in a handle, still to come; with a port it decides in the last slot."""
         text = handle.time_text
         if not (text.isascii() and text.isdigit() and len(text) <= TIME_DIGITS_MAX):
-            raise _illegal("timestamp invalid: the handle holds no time")
+            raise _illegal("timestamp invalid: the handle has no time")
         time_ms = int(text)
         now_ms, grace_ms = self._clock.now_ms(), 0 if self._recalls is None else SLOT_MS_MAX
         if time_ms + grace_ms <= now_ms:

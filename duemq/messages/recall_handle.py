@@ -15,15 +15,15 @@ TEXT_CHARACTERS_MAX: Final = 4_096
 
 
 class HandleError(ValueError):
-    """A text that is no recall handle."""
+    """Error: a malformed recall handle."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """A timer as its producer knows it.
+    """Timer named by a recall handle.
 
     Attributes:
-        time_text: TIMER_OUT_MS + 1 as it stands in the handle.
+        time_text: TIMER_OUT_MS + 1 as written in the handle.
     """
 
     topic: str

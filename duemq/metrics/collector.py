@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from duemq.metrics.http_server import MetricsServer
 
 if TYPE_CHECKING:
+    from duemq.auth.access import AccessControl
     from duemq.metrics.running_broker import RunningBroker
 
 
@@ -60,8 +61,16 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
         "topics": ("Topics.", lambda: len(parts.topics)),
         "held_pulls": ("Pulls on hold until a message arrives.", lambda: len(parts.held)),
         "connections": ("Open connections.", lambda: len(broker.connections)),
+        "tls_connections": (
+            "Open connections that use TLS.",
+            lambda: sum(each.is_encrypted for each in broker.connections),
+        ),
+        "tls_reload_failed": (
+            "1 while certificates that have changed cannot be used.",
+            lambda: float(broker.tls.server.failed),
+        ),
         "connection_memory_bytes": (
-            "Memory that connections hold: received frames, requests, held pulls, unread answers.",
+            "Memory of connections: received frames, requests, held pulls, unread responses.",
             lambda: parts.memory.used_bytes,
         ),
         "connection_memory_limit_bytes": (
@@ -70,6 +79,10 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
         ),
     }
     counters = {
+        "tls_reloads": (
+            "Certificates loaded again because a file has changed.",
+            lambda: broker.tls.server.reload_count,
+        ),
         "connections_refused": (
             "Connections refused at the limit.",
             lambda: parts.memory.refused_count,
@@ -83,7 +96,23 @@ def broker_collector(broker: RunningBroker) -> BrokerCollector:
         "messages_got": ("Messages read by consumers.", lambda: totals.got_messages),
         "log_files_removed": ("Files removed by retention.", lambda: store.retention.removed_files),
     }
-    return BrokerCollector(gauges, counters)
+    return BrokerCollector(gauges, counters | _access_counters(broker.access))
+
+
+def _access_counters(
+    access: AccessControl | None,
+) -> dict[str, tuple[str, Callable[[], float]]]:
+    """Return the figures of access control; 0 while it is off."""
+    return {
+        "access_refused": (
+            "Requests refused for want of an account or a permission.",
+            lambda: access.audit.refused_count if access else 0,
+        ),
+        "access_reload_failures": (
+            "Changed files of accounts (plain_acl.yml) that cannot be used.",
+            lambda: access.files.failure_count if access and access.files else 0,
+        ),
+    }
 
 
 def metrics_server(broker: RunningBroker, registry: CollectorRegistry) -> MetricsServer:

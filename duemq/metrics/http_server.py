@@ -105,7 +105,7 @@ class MetricsServer:
     """Answers /metrics, /healthz and /ready.
 
     Args:
-        healthy, ready: asked at each probe.
+        healthy, ready: Called at each probe.
     """
 
     def __init__(self, registry: CollectorRegistry, *, healthy: Probe, ready: Probe) -> None:

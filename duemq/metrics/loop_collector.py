@@ -31,7 +31,7 @@ class LoopCollector(Collector):
         self._collector, self._loop = collector, loop
 
     def describe(self) -> Iterable[Metric]:
-        """Return what the other collector announces: nothing, unless it can without reading."""
+        """Return the description of the other collector, if it has one without reading values."""
         describe: Any = getattr(self._collector, "describe", None)
         return describe() if describe is not None else []
 

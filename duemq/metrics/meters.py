@@ -60,7 +60,7 @@ class Observations:
         found[-1] += value * count
 
     def __iter__(self) -> Iterator[tuple[Labels, Buckets, float]]:
-        """Yield label values, cumulative buckets as prometheus-client wants them, and the sum."""
+        """Yield label values, cumulative buckets in prometheus-client's form, and the sum."""
         for labels, counts in list(self._counts.items()):
             yield labels, cumulative(self._bounds, counts[:-1]), counts[-1]
 

@@ -1,6 +1,6 @@
 """Apache's native metrics: series of 5.3.3's Prometheus exporter, same names and labels.
 
-Values are read when /metrics is asked for, on the event loop's thread, in pieces. What the timer
+Values are read when /metrics is requested, on the event loop's thread, in pieces. What the timer
 store and other plugins know under Apache's names, they serve themselves; `NativeRegistry` adds the
 labels that every series has. docs/compat.md names the differences.
 
@@ -98,7 +98,7 @@ class NativeCollector:
         self._loop = asyncio.get_running_loop()
 
     def describe(self) -> list[Metric]:
-        """Return nothing: registering must not read values."""
+        """Return nothing: registration must not read values."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -172,7 +172,7 @@ class NativeCollector:
         yield _counter("throughput_out", "Bytes of messages read by consumers.",
                        [(labels, tally.size) for labels, tally in read], *names)  # fmt: skip
         delays = HistogramMetricFamily(
-            PREFIX + "delay_message_latency_seconds", "Delays that timers ask for.",
+            PREFIX + "delay_message_latency_seconds", "Requested delays of timers.",
             labels=["topic"],
         )  # fmt: skip
         timers = list(_delays(parts))
@@ -265,7 +265,7 @@ def _meters(meters: Meters) -> Iterator[Metric]:
     yield _counted("commit_messages", "Committed half messages.", meters.commits, "topic")
     yield _counted("rollback_messages", "Rolled back half messages.", meters.rollbacks, "topic")
     yield _observed("finish_message_latency_milliseconds",
-                    "Seconds (Apache's unit, whatever the name says) from birth to commit.",
+                    "Seconds (as in Apache, despite the name) from birth to commit.",
                     meters.commit_s, "topic")  # fmt: skip
 
 

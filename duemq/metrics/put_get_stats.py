@@ -1,4 +1,4 @@
-"""How much went in and out: totals, per topic and per group, over a minute, an hour and a day.
+"""Statistics of puts and gets: totals, per topic and per group, over minute, hour and day.
 
 Counters only grow. Every 10 s `sample` copies them; the figures that 315 and 28 answer are
 differences between two copies, as Apache's are. Nothing here reads a clock.
@@ -29,7 +29,7 @@ KEYS_MAX = 100_000
 
 @dataclass(slots=True)
 class Tally:
-    """Messages, bytes, and in how many steps they were counted."""
+    """Messages, bytes, and the number of steps in which they were counted."""
 
     count: int = 0
     size: int = 0
@@ -58,7 +58,6 @@ class Totals:
     put_bytes: int = 0
     put_failures: int = 0
     got_messages: int = 0
-    got_bytes: int = 0
     pulls_found: int = 0
     pulls_missed: int = 0
 
@@ -124,7 +123,6 @@ class BrokerStats:
         """Count what one pull handed out."""
         self._tally("GROUP_GET", topic, group, count, size)
         self.totals.got_messages += count
-        self.totals.got_bytes += size
         self.totals.pulls_found += 1
 
     def got_nothing(self) -> None:
@@ -168,7 +166,7 @@ class BrokerStats:
     def _roll_day(self, day: int) -> None:
         """Keep the totals at local midnight. BrokerStats.record, computeNextMorningTimeMillis
 
-        The first sample of a broker is no midnight, and a clock that is set back begins no day.
+        The first sample of a broker is not a midnight, and a clock set back begins no day.
         """
         if self._calendar_day and day > self._calendar_day:
             self.puts_at_midnight = (self.puts_at_midnight[1], self.totals.puts)
@@ -178,7 +176,7 @@ class BrokerStats:
     # --- answers
 
     def windows(self, name: str, key: str) -> dict[str, Rates] | None:
-        """Return minute, hour and day of a statistic, or None if nothing was ever counted.
+        """Return minute, hour and day of a statistic, or None if it has no samples.
 
         Args:
             name: TOPIC_PUT_NUMS, GROUP_GET_SIZE, ...
@@ -191,7 +189,7 @@ class BrokerStats:
         return {label: _rates(list(samples), read) for label, samples in series.items()}
 
     def pulled(self) -> Iterator[tuple[str, str, Tally]]:
-        """Yield topic, group and what the group pulled from it since the start."""
+        """Yield topic, group and the group's pulled messages and bytes since the start."""
         for (kind, topic, group), tally in list(self._tallies.items()):
             if kind == "GROUP_GET":
                 yield topic, group, tally

@@ -1,4 +1,4 @@
-"""RPC meter: how long requests take, and how many are in flight, by request code.
+"""RPC meter: latency and number in flight of requests, by request code.
 
 The dispatcher reports every request. Sends are not handled one by one: their
 batches are noted by `sends`. NettyRemotingAbstract.processRequestCommand, RemotingMetricsManager

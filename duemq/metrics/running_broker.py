@@ -6,7 +6,10 @@ from collections.abc import Collection
 from typing import Protocol
 
 from duemq.assembly import Parts
+from duemq.auth.access import AccessControl
 from duemq.configuration.config import BrokerConfig
+from duemq.net.connection import Connection
+from duemq.net.tls import Tls
 from message_store.clock import Clock
 from message_store.store import MessageStore
 
@@ -32,4 +35,8 @@ class RunningBroker(Protocol):
     @property
     def clock(self) -> Clock: ...
     @property
-    def connections(self) -> Collection[object]: ...
+    def connections(self) -> Collection[Connection]: ...
+    @property
+    def access(self) -> AccessControl | None: ...
+    @property
+    def tls(self) -> Tls: ...

@@ -8,13 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from duemq.configuration.config import (
+    BrokerConfig,
     bind_address_option,
     channel_idle_option,
     check_ip,
     connections_max_option,
+    proxy_protocol_option,
     socket_backlog_option,
 )
-from duemq.namesrv.allowed_networks import parse_sources
+from duemq.net.allowed_networks import parse_sources
 from message_store.config import option
 
 
@@ -26,6 +28,11 @@ class NamesrvConfig:
         9_876, "listenPort", "Port of the name server; 0: any free port.", minimum=0, maximum=65_535
     )
     bind_address: str = bind_address_option()
+    cluster_name: str = option(
+        "DefaultCluster",
+        "brokerClusterName",
+        "Cluster on which an administrative request needs a permission, with accounts.",
+    )
     kv_config_path: str = option(
         "~/namesrv/kvConfig.json", "kvConfigPath", "File of the key-value table.", unit="path"
     )
@@ -75,13 +82,27 @@ class NamesrvConfig:
     channel_idle_s: int = channel_idle_option()
     socket_backlog: int = socket_backlog_option()
     connections_max: int = connections_max_option()
+    proxy_protocol_from: str = proxy_protocol_option()
     config_blacklist: str = option(
         "configBlackList;configStorePath;kvConfigPath",
         "configBlackList",
         "Keys that a request may not change, separated by `;`.",
     )
 
+    @classmethod
+    def embedded_in(cls, broker: BrokerConfig, kv_config_path: str) -> NamesrvConfig:
+        """Return the configuration of the name server inside a broker."""
+        return cls(
+            listen_port=broker.embedded_namesrv_port,
+            bind_address=broker.bind_address,
+            kv_config_path=kv_config_path,
+            register_from=broker.embedded_register_from,
+            administer_from=broker.embedded_administer_from,
+            proxy_protocol_from=broker.proxy_protocol_from,
+        )
+
     def __post_init__(self) -> None:
-        check_ip("bindAddress", self.bind_address)
+        check_ip("bindAddress", self.bind_address, empty=True)
         parse_sources("registerFrom", self.register_from)
         parse_sources("administerFrom", self.administer_from)
+        parse_sources("proxyProtocolFrom", self.proxy_protocol_from)

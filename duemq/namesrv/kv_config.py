@@ -63,7 +63,7 @@ class KVConfig:
             await self._save(self._tables | {namespace: table})
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Remove a value; nothing if it is not there.
+        """Remove a value; do nothing if it is absent.
 
         Raises:
             RequestError: The file cannot be written.

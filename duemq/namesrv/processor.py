@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from delivery.plugin import Peer, Request, Response
-from duemq.namesrv.allowed_networks import parse_sources
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.kv_config import ORDER_NAMESPACE, KVConfig
 from duemq.namesrv.registration_body import crc_of, decode_body
 from duemq.namesrv.route_table import LiveKey, QueueData, Registration, RouteTable
 from duemq.net import fields, wire_json
+from duemq.net.allowed_networks import parse_sources
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.dispatcher import Handler, Route
 from duemq.registry.data_version import DataVersion, integer
@@ -88,7 +88,7 @@ class NamesrvProcessor:
     # -- clients ------------------------------------------------------------------------------
 
     async def route(self, request: Request) -> Response:
-        """Answer where a topic is; 17, and only 17, when no broker has it."""
+        """Return the route of a topic; 17, and only 17, when no broker has it."""
         topic = request.fields["topic"]
         route = self._table.route(topic)
         if route is None:
@@ -143,7 +143,7 @@ class NamesrvProcessor:
         if registration.channel is None:
             return
         if getattr(registration.channel, "closed", False):
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection is gone")
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection has closed")
         count = self._table.count_of(registration.channel)
         if count >= BROKERS_OF_CHANNEL_MAX and not self._table.is_known(registration):
             text = f"this connection has registered {count} brokers, the limit; open another one"
@@ -157,7 +157,7 @@ class NamesrvProcessor:
             compressed = fields.boolean(request, "compressed")
             if len(request.body) < DECODE_HERE_BYTES_MAX and not compressed:
                 body = decode_body(request.body, compressed=False)
-            else:  # other requests go on while it is read
+            else:  # other requests are handled while it is read
                 body = await asyncio.to_thread(decode_body, request.body, compressed=compressed)
         except ValueError as error:
             raise RequestError(
@@ -190,7 +190,7 @@ class NamesrvProcessor:
     def expire(self) -> None:
         """Drop the brokers that were silent for too long."""
         for gone in self._table.expire(self._clock.now_ms()):
-            log.warning("broker %s of %s was silent: dropped", *map(ascii, gone.key[::-1]))
+            log.warning("broker %s of %s sent no heartbeat: dropped", *map(ascii, gone.key[::-1]))
 
     async def unregister(self, request: Request) -> Response:
         """Drop a broker."""
@@ -231,7 +231,7 @@ class NamesrvProcessor:
         return request.peer is None or self._brokers_from.allows(request.peer.address[0])
 
     async def member_group(self, request: Request) -> Response:
-        """Answer the addresses behind one broker name."""
+        """Return the addresses of one broker name."""
         cluster, name = request.fields["clusterName"], request.fields["brokerName"]
         group = self._table.member_group(cluster, name)
         return Response(body=wire_json.encode({"brokerMemberGroup": group}))
@@ -274,14 +274,14 @@ class NamesrvProcessor:
         """Forget a topic everywhere, or in one cluster."""
         topic = fields.text(request, "topic")
         if self._table.route(topic) is None:
-            return Response()  # as the broker's own deletion left it
+            return Response()  # the broker has deleted it already
         self._tools_from.check(request, "the deletion of a topic")
         self._table.delete_topic(topic, request.fields.get("clusterName", ""))
         log.info("topic %s deleted", ascii(topic))
         return Response()
 
     async def register_topic(self, request: Request) -> Response:
-        """Add a topic to brokers that are known."""
+        """Add a topic to registered brokers."""
         self._tools_from.check(request, "a topic's registration")
         topic = fields.text(request, "topic")
         try:
@@ -292,13 +292,13 @@ class NamesrvProcessor:
         return Response()
 
     async def wipe_write(self, request: Request) -> Response:
-        """Forbid writing to the topics of a broker; answer how many they are."""
+        """Forbid writing to the topics of a broker; return their number."""
         self._tools_from.check(request, "a broker's write permission")
         count = self._table.set_writable(fields.text(request, "brokerName"), False)
         return Response(fields={"wipeTopicCount": str(count)})
 
     async def add_write(self, request: Request) -> Response:
-        """Allow writing to the topics of a broker; answer how many they are."""
+        """Allow writing to the topics of a broker; return their number."""
         self._tools_from.check(request, "a broker's write permission")
         count = self._table.set_writable(fields.text(request, "brokerName"), True)
         return Response(fields={"addTopicCount": str(count)})

@@ -103,7 +103,7 @@ def register_request(
 
 
 class Snapshot:
-    """What a registration says of our topics now, cut to what the broker as a whole permits."""
+    """Return our topics for a registration, with the broker's permission applied."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Link:
     """Our registration with one name server.
 
     Attributes:
-        registered: it knows all our topics.
+        registered: Whether it has all our topics.
         failure: why the last attempt failed; empty if it did not.
         tried: set when the first attempt has ended, well or not.
     """
@@ -190,7 +190,7 @@ class Link:
             await self._client.close()
 
     def stop(self) -> None:
-        """Have `run` end, whatever it waits for."""
+        """Make `run` return."""
         self._stop.set()
         self._wake.set()
         if self._patience is not None:
@@ -260,7 +260,7 @@ class Link:
         why = str(error) or type(error).__name__
         if not self.failure and not self._stop.is_set():
             log.warning(
-                "name server %s: not registered (%s). Clients that ask it do not find this broker. "
+                "name server %s: not registered (%s). Clients that use it do not find this broker. "
                 "Trying again every %d s; check that it runs and that namesrvAddr names it",
                 self.address,
                 why,
@@ -271,7 +271,7 @@ class Link:
     async def _unregister(self) -> None:
         request = Request(RequestCode.UNREGISTER_BROKER, self._snapshot.us.fields())
         try:
-            if self.registered:  # if not, closing the connection says the same
+            if self.registered:  # if not, closing the connection has the same effect
                 await self._client.call(request, timeout_s=UNREGISTER_TIMEOUT_S)
         except OSError as error:
             log.info("name server %s: not informed of the stop: %s", self.address, error)
@@ -283,8 +283,8 @@ class Registrar:
     Args:
         local: the name server in our own process, if there is one.
         interval_ms: pause between two full registrations.
-        timeout_s: longest wait for the answer to one.
-        permission: what the broker as a whole permits (2 write, 4 read), read at each registration.
+        timeout_s: Maximum time for one response.
+        permission: Permission of the broker as a whole (2 write, 4 read), at each registration.
     """
 
     def __init__(
@@ -357,7 +357,7 @@ class Registrar:
     async def changed(self, topics: Sequence[TopicConfig]) -> None:
         """Report created and changed topics to every name server. A `TopicListener`.
 
-        Returns when all that can be reached know, at the latest after 2 s.
+        Returns when all reachable name servers have them, at the latest after 2 s.
         """
         self._register_local(topics)
         if self._tasks is not None and self._links:

@@ -50,7 +50,7 @@ def encode_body(version: DataVersion, topics: Iterable[TopicConfig], now_ms: int
 
 
 def decode_body(body: bytes, *, compressed: bool) -> RegistrationBody:
-    """Read a body; an empty one holds no topics.
+    """Read a body; an empty one has no topics.
 
     Raises:
         ValueError: What is wrong with it.
@@ -109,7 +109,7 @@ def _decode_compressed(body: bytes) -> RegistrationBody:
     try:
         plain = unpacker.decompress(body, bytes_max)
     except zlib.error as error:
-        raise ValueError(f"the compressed body is no zlib stream: {error}") from error
+        raise ValueError(f"the compressed body is not a zlib stream: {error}") from error
     if unpacker.unconsumed_tail:
         raise ValueError(f"the body unpacks to more than {bytes_max} bytes")
     parts = _Parts(plain)
@@ -122,7 +122,7 @@ def _decode_compressed(body: bytes) -> RegistrationBody:
 def _topic_of_text(text: str) -> TopicConfig:
     words = text.split(" ", 5)
     if len(words) < 5:
-        raise ValueError(f"{text[:200]!r} is no topic: name readQueues writeQueues perm filterType")
+        raise ValueError(f"{text[:200]!r} must be name readQueues writeQueues perm filterType")
     name, read_queues, write_queues, perm, filter_type = words[:5]
     data = {
         "readQueueNums": read_queues,

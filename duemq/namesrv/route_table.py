@@ -54,7 +54,7 @@ class Gone(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says of itself with 103.
+    """Registration of a broker (103).
 
     Attributes:
         topics: all its topics, or only those that changed.
@@ -87,7 +87,7 @@ class Registered:
 
 @dataclass(slots=True)
 class BrokerData:
-    """The addresses behind one broker name."""
+    """Addresses of one broker name."""
 
     cluster: str
     addresses: dict[int, str] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class Live:
 
 
 class RouteTable:
-    """All that a name server knows of brokers and topics."""
+    """Brokers and topics of a name server."""
 
     def __init__(self) -> None:
         self._brokers: dict[str, BrokerData] = {}
@@ -122,7 +122,7 @@ class RouteTable:
         """Take in a registration.
 
         Raises:
-            RequestError: It is refused; nothing changed.
+            RequestError: The registration is refused; nothing changed.
         Source: RouteInfoManager.registerBroker
         """
         data = self._brokers.get(registration.broker_name)
@@ -226,7 +226,7 @@ class RouteTable:
         return Registered(live.ha_address, master)
 
     def heard(self, key: LiveKey, now_ms: int) -> bool:
-        """Note a heartbeat of a broker; return whether it is known."""
+        """Record a heartbeat of a broker; return whether it is registered."""
         live = self._live.get(key)
         if live is not None:
             live.last_ms = now_ms
@@ -240,7 +240,7 @@ class RouteTable:
     # -- brokers go ---------------------------------------------------------------------------
 
     def unregister(self, key: LiveKey) -> bool:
-        """Drop a broker process; return whether it was known.
+        """Drop a broker process; return whether it was registered.
 
         Source: RouteInfoManager.unRegisterBroker
         """
@@ -260,7 +260,7 @@ class RouteTable:
         return True
 
     def address_of(self, broker_name: str, broker_id: int) -> str | None:
-        """Return the address behind a broker's name and id, None if there is none."""
+        """Return the address of a broker's name and id, None if there is none."""
         data = self._brokers.get(broker_name)
         return data.addresses.get(broker_id) if data is not None else None
 
@@ -273,7 +273,7 @@ class RouteTable:
         return LiveKey(registration.cluster, registration.address) in self._live
 
     def count_of(self, channel: object) -> int:
-        """Return how many brokers were last heard on a connection."""
+        """Return the number of brokers whose last heartbeat came on a connection."""
         return sum(live.channel is channel for live in self._live.values())
 
     def channel_closed(self, channel: object) -> list[LiveKey]:
@@ -310,14 +310,14 @@ class RouteTable:
     # -- tools change -------------------------------------------------------------------------
 
     def delete_topic(self, topic: str, cluster: str = "") -> None:
-        """Forget a topic, or what the brokers of one cluster have of it. 216"""
+        """Delete a topic, in all clusters or in one. 216"""
         if not cluster:
             self._drop_queues(lambda name: True, topic)
             return
         self._drop_queues(lambda name: self._cluster_of(name) == cluster, topic)
 
     def add_topic(self, topic: str, queues: Mapping[str, QueueData]) -> None:
-        """Add what known brokers have of a topic, where nothing is known yet. 217
+        """Add the queues of a topic on registered brokers that lack it. 217
 
         Raises:
             RequestError: There are too many topics.
@@ -334,7 +334,7 @@ class RouteTable:
             self._brokers[name].topics.add(topic)
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
-        """Allow or forbid writing to all topics of a broker; return how many it has. 205, 327
+        """Allow or forbid writing to all topics of a broker; return their number. 205, 327
 
         Source: RouteInfoManager.operateWritePermOfBroker
         """

@@ -1,4 +1,4 @@
-"""Name server: a process of its own, or embedded in a broker.
+"""Name server: a separate process, or embedded in a broker.
 
     async with NameServer(config, clock) as server:
         server.register_local(...)      # the broker in this process, without a socket
@@ -12,17 +12,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from duemq.configuration.config import limits_of
+from duemq.exposure import LOOPBACK
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.kv_config import KVConfig
 from duemq.namesrv.processor import NamesrvProcessor
 from duemq.namesrv.route_table import LiveKey, Registration, RouteTable
-from duemq.net.dispatcher import Dispatcher, Handler
-from duemq.net.limits import RemotingLimits
+from duemq.net.allowed_networks import parse_sources
+from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
 from duemq.net.own_address import own_address as address_of_this_machine
 from duemq.net.server import RemotingServer
+from duemq.net.tls import ServerTls
 from duemq.registry.config_file import ConfigFile
 from message_store.clock import Clock
 
@@ -30,18 +34,30 @@ log = logging.getLogger(__name__)
 
 
 class NameServer:
-    """Routes, the key-value table, the port, and the search for brokers that have gone.
+    """Routes, the key-value table, the port, and the expiry of silent brokers.
 
     Args:
+        access: Checks every request; None: every peer may do what its network allows.
+        more: Handlers of further request codes.
+        tls: TLS of the port; None: plaintext only.
         own_address: IP address by which this machine's brokers come; empty: looked up.
     Raises (on entering):
         CorruptStore: The key-value file cannot be read.
         UsageError: The port cannot be had.
     """
 
-    def __init__(self, config: NamesrvConfig, clock: Clock, *, own_address: str = "") -> None:
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        clock: Clock,
+        *,
+        tls: ServerTls | None = None,
+        own_address: str = "",
+        access: AccessCheck | None = None,
+        more: Mapping[int, Handler] | None = None,
+    ) -> None:
         self._clock = clock
-        self._listen = (config.bind_address, config.listen_port)
+        self._listen = (config.bind_address or LOOPBACK, config.listen_port)
         self._scan_ms = config.scan_interval_ms
         self.table = RouteTable()
         path = os.path.expanduser(config.kv_config_path)
@@ -51,20 +67,21 @@ class NameServer:
             self.table,
             self.kv,
             clock,
-            own_addresses=(own_address or address_of_this_machine(config.bind_address),),
+            own_addresses=(own_address or address_of_this_machine(self._listen[0]),),
         )
-        limits = RemotingLimits(
-            connections_max=config.connections_max,
-            backlog=config.socket_backlog,
-            idle_ms_max=config.channel_idle_s * 1_000,
+        self._server = RemotingServer(
+            Dispatcher(self.handlers() | dict(more or {}), access=access),
+            limits=limits_of(config),
+            clock=clock,
+            tls=tls,
+            proxies=parse_sources("proxyProtocolFrom", config.proxy_protocol_from),
         )
-        self._server = RemotingServer(Dispatcher(self.handlers()), limits=limits, clock=clock)
         self._stopping = asyncio.Event()
         self._scan: asyncio.Task[None] | None = None
 
     @property
     def config(self) -> NamesrvConfig:
-        """The configuration as 318 left it."""
+        """Configuration as last changed by 318."""
         return self._processor.config
 
     @property
@@ -85,7 +102,7 @@ class NameServer:
         self.table.register(registration, self._clock.now_ms())
 
     def drop_local_topic(self, broker_name: str, topic: str) -> None:
-        """Forget what the broker of this process has of a topic that it deleted."""
+        """Delete the route of a topic that the broker of this process deleted."""
         self.table.drop_topic_of(broker_name, topic)
 
     def unregister_local(self, key: LiveKey) -> None:

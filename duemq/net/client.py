@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+import ssl
+from collections.abc import Callable, Mapping
 from typing import Self
 
 from delivery.plugin import Request, Response
@@ -31,7 +33,9 @@ class RemotingClient:
 
     Args:
         address: `host:port`.
+        tls: Context of a TLS connection; None: plaintext.
         handlers: Handlers of the requests that the server sends (to consumers), by code.
+        sign: Returns a request with credentials; None: requests are sent without.
     Source: NettyRemotingClient
     """
 
@@ -41,13 +45,18 @@ class RemotingClient:
         handlers: Mapping[int, Handler] | None = None,
         *,
         limits: RemotingLimits | None = None,
+        sign: Callable[[Request], Request] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.address = address
         self._host, self._port = split_address(address)
         self._dispatcher = Dispatcher(handlers)
         self._limits = limits or RemotingLimits()
+        self._sign = sign
+        self._tls = tls
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
+        self._lost = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,11 +73,17 @@ class RemotingClient:
         async with self._connecting:
             if self._connection is None or self._connection.closed:
                 loop = asyncio.get_running_loop()
+                self._lost = lost = asyncio.Event()
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     _, self._connection = await loop.create_connection(
-                        lambda: Connection(self._dispatcher, limits=self._limits),
+                        lambda: Connection(
+                            self._dispatcher,
+                            limits=self._limits,
+                            on_lost=lambda connection: lost.set(),
+                        ),
                         self._host,
                         self._port,
+                        ssl=self._tls,
                     )
             return self._connection
 
@@ -80,7 +95,7 @@ class RemotingClient:
             OSError: The server cannot be reached, or closed the connection.
         """
         connection = await self.connect()
-        return await connection.call(request, timeout_s=timeout_s)
+        return await connection.call(self._signed(request), timeout_s=timeout_s)
 
     async def send_oneway(self, request: Request) -> None:
         """Send a request that gets no answer.
@@ -89,10 +104,16 @@ class RemotingClient:
             OSError: The server cannot be reached.
         """
         connection = await self.connect()
-        connection.send_oneway(request)
+        connection.send_oneway(self._signed(request))
+
+    def _signed(self, request: Request) -> Request:
+        return request if self._sign is None else self._sign(request)
 
     async def close(self) -> None:
         """Close the connection after its requests in hand."""
         if self._connection is not None:
             await self._connection.drain(self._limits.close_wait_s)
             self._connection = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.close_wait_s):
+                    await self._lost.wait()  # TLS takes a few turns of the loop to close

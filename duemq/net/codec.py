@@ -34,7 +34,7 @@ REMARK_CHARS_MAX: Final = 1_000  # a remark that names a bad value must not repe
 
 
 class Frame(NamedTuple):
-    """Where the parts of one frame lie in its buffer; the body ends the frame."""
+    """Positions of one frame's parts in its buffer; the body ends the frame."""
 
     serialize_type: int
     header_start: int
@@ -43,7 +43,7 @@ class Frame(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A response as it came: whom it answers, and what."""
+    """A received response: the opaque of its request, and its contents."""
 
     opaque: int
     response: Response
@@ -125,7 +125,7 @@ def decode_frame(buffer: memoryview, frame: Frame) -> Request | Answer:
     elif frame.serialize_type == layout.BINARY_TYPE:
         header = _decode_binary(data)
     else:
-        raise FrameError(f"serialize type {frame.serialize_type}, known are 0 and 1")
+        raise FrameError(f"serialize type {frame.serialize_type}; the valid types are 0 and 1")
     body = bytes(buffer[frame.body_start : frame.end])
     if header.flag & FLAG_RESPONSE:
         response = Response(header.code, header.remark, header.extFields, body)

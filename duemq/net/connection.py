@@ -46,7 +46,7 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         received: Bytes that are not parsed yet.
-        in_turn, waited, born: State of the frame taker.
+        in_turn, waited, born, grant: State of the frame taker.
         born_host: Address bytes (4 or 16) and port of the peer.
         heard: Whether bytes were read or written since the last sweep.
         charged_bytes: Bytes that the memory budget counts for the connection.
@@ -82,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         "born",
         "born_host",
         "charged_bytes",
+        "grant",
         "heard",
         "in_turn",
         "limits",
@@ -100,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         taker: FrameTaker | None = None,
         memory: MemoryBudget | None = None,
         notices: PeerNotices | None = None,
+        address: tuple[str, int] | None = None,
         on_open: Callable[[Connection], None] | None = None,
         on_lost: Callable[[Connection], None] | None = None,
     ) -> None:
@@ -107,10 +109,11 @@ class Connection(asyncio.BufferedProtocol):
         self.limits = limits
         self.in_turn = self.waited = False
         self.born: Any = None
+        self.grant: object = None
         self.heard = True
         self.quiet_since_ms = 0
         self.born_host: tuple[bytes, int] = (b"\0\0\0\0", 0)
-        self._address = ("", 0)
+        self._address = address or ("", 0)
         self._dispatcher = dispatcher
         self._taker = taker
         self._on_open, self._on_lost = on_open, on_lost
@@ -126,14 +129,14 @@ class Connection(asyncio.BufferedProtocol):
         self.notices_dropped = 0
         self._unsent_bytes_max = self.limits.write_buffer_bytes_max
         self._in_hand_bytes = 0  # of requests that tasks handle
-        self._part_since_s = 0.0  # since when an incomplete frame holds more than the floor
+        self._part_since_s = 0.0  # start of the time in which an incomplete frame exceeds the floor
         self._stalled_since_s = 0.0
         self._closed = self._is_shed = False
         self._draining = False
         self.writes_stalled = False
         self._writable = asyncio.Event()  # set when the peer has taken what stalled our writes
         self._paused = False
-        self._written_bytes = 0  # since unread bytes were looked at
+        self._written_bytes = 0  # since unread bytes were last measured
 
     def __repr__(self) -> str:
         return f"{self._address[0]}:{self._address[1]}"
@@ -143,7 +146,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.bound_unsent(self._memory.unsent_bytes_max)
-        name = transport.get_extra_info("peername") or ("0.0.0.0", 0)
+        name = self._address
+        if not name[0]:
+            name = transport.get_extra_info("peername") or ("0.0.0.0", 0)
         address = ipaddress.ip_address(name[0].partition("%")[0])
         if isinstance(address, ipaddress.IPv6Address):
             address = address.ipv4_mapped or address
@@ -194,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
             self.take_frames()
 
     def pause(self) -> None:
-        """Read no more from the socket until `resume`."""
+        """Pause reading from the socket until `resume`."""
         if self._transport is not None and not self.closed:
             self._paused = True
             self._transport.pause_reading()
@@ -233,10 +238,10 @@ class Connection(asyncio.BufferedProtocol):
     # Called by the memory budget.
 
     def recount(self) -> None:
-        """Charge what is held now."""
-        if self._is_shed:
+        """Charge the memory in use; a closing connection keeps its charge until it is lost."""
+        if self._is_shed or (self._closed and self._transport is not None):
             return
-        held_bytes = self.received.touched + self._in_hand_bytes + self._unsent_bytes
+        held_bytes = self.received.touched + self._in_hand_bytes + self.unsent_bytes
         if held_bytes != self.charged_bytes:
             self._memory.charge(self, held_bytes)
 
@@ -247,13 +252,13 @@ class Connection(asyncio.BufferedProtocol):
         return min(part_s, self._stalled_since_s) if self.writes_stalled else part_s
 
     def bound_unsent(self, unsent_bytes_max: int) -> None:
-        """Read no more from the peer while it leaves more than so many bytes unread."""
+        """Pause reading while the peer leaves more than this many bytes unread."""
         self._unsent_bytes_max = min(unsent_bytes_max, self.limits.write_buffer_bytes_max)
-        if self._transport is not None:
+        if self._transport is not None and not self._closed:
             self._transport.set_write_buffer_limits(high=self._unsent_bytes_max)
 
     def shed(self, why: str) -> None:
-        """Close at once; what was not sent yet is dropped."""
+        """Close at once; unsent bytes are dropped."""
         self._notices.shed("%r: %s; connection closed", self, why)
         self._closed = self._is_shed = True
         if self._transport is not None:
@@ -278,10 +283,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._closed
 
     @property
-    def descriptor(self) -> int:
-        """Number of the socket's file descriptor: the lowest that was free when it was opened."""
-        assert self._transport is not None
-        return int(self._transport.get_extra_info("socket").fileno())
+    def is_encrypted(self) -> bool:
+        """Whether the connection uses TLS."""
+        transport = self._transport
+        return transport is not None and transport.get_extra_info("sslcontext") is not None
 
     @property
     def requests_in_flight(self) -> int:
@@ -289,24 +294,24 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._tasks)
 
     def send_oneway(self, request: Request) -> None:
-        """Send a request that gets no answer; dropped for a peer that is gone or does not read."""
-        if self._unsent_bytes > self.limits.notices_bytes_max:
+        """Send a one-way request; drop it if the peer has closed or does not read."""
+        if self._closed or self.unsent_bytes > self.limits.notices_bytes_max:
             self.notices_dropped += 1
             return
         sent = dataclasses.replace(request, opaque=self._next_opaque(), oneway=True)
         self.write(codec.encode_request(sent))
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
-        """Send a request and return its answer, whatever its code.
+        """Send a request and return its response, whatever its code.
 
         Raises:
             TimeoutError: No answer in time.
-            ConnectionError: The connection closed first, or too many calls wait already.
+            ConnectionError: The connection closed first, or too many calls are in flight.
         """
         if self.closed:
             raise ConnectionResetError(f"{self!r} is closed")
         if len(self._calls) >= self.limits.calls_in_flight_max:
-            raise ConnectionError(f"{self!r}: {len(self._calls)} calls wait for answers already")
+            raise ConnectionError(f"{self!r}: {len(self._calls)} calls are in flight already")
         opaque = self._next_opaque()
         future: asyncio.Future[Response] = self._loop.create_future()
         self._calls[opaque] = future
@@ -351,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
             self.lose(error)
 
     def dispatch(self, command: Request | codec.Answer, serialize_type: int) -> None:
-        """Start the handler of a request, or hand an answer to the call that waits for it."""
+        """Start the handler of a request, or pass a response to its waiting call."""
         if isinstance(command, codec.Answer):
             future = self._calls.get(command.opaque)
             if future is not None and not future.done():
@@ -388,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._answers_pile_up:
                 await self._room_to_answer()
                 if self.closed and not request.oneway and begun is None:
-                    return  # no answer would arrive, so nothing is done for it
+                    return  # a response could not be sent, so the request is not handled
             found = begun if begun is not None else self._dispatcher.begin(request)
             response = found if isinstance(found, Response) else await found
         finally:
@@ -398,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
             self.respond(request, response, serialize_type)
 
     async def _room_to_answer(self) -> None:
-        """Return when the peer has read enough of its earlier answers, or is gone.
+        """Wait until the peer has read enough of its earlier responses, or has closed.
 
         One read may hold hundreds of requests: without this their answers would pile up before
         reading from the peer pauses.
@@ -413,10 +418,13 @@ class Connection(asyncio.BufferedProtocol):
     def _answers_pile_up(self) -> bool:
         """Whether the peer has to read before it gets more answers."""
         transport = self._transport
-        return transport is not None and transport.get_write_buffer_size() > self._unsent_bytes_max
+        if transport is None or self._closed:
+            return False
+        return transport.get_write_buffer_size() > self._unsent_bytes_max
 
     @property
-    def _unsent_bytes(self) -> int:
+    def unsent_bytes(self) -> int:
+        """Bytes that wait in memory until the peer reads them."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     # Bytes out.
@@ -446,7 +454,7 @@ class Connection(asyncio.BufferedProtocol):
     def _written(self) -> None:
         """Charge unread bytes to the memory budget above the floor."""
         self._written_bytes = 0
-        if self._unsent_bytes > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
+        if self.unsent_bytes > FLOOR_BYTES or self.charged_bytes > FLOOR_BYTES:
             self.recount()
 
     def lose(self, error: FrameError) -> None:
@@ -456,15 +464,17 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self) -> None:
-        """Close after what was written is flushed."""
+        """Close after the written bytes are flushed."""
+        if self._closed:  # asyncio's TLS transport breaks when it is closed twice
+            return
         self._closed = True
         if self._transport is not None and not self._transport.is_closing():
-            if self._unsent_bytes:  # a peer that does not read would keep it for ever
+            if self.unsent_bytes:  # a peer that does not read would keep it for ever
                 self._loop.call_later(self.limits.close_wait_s, self._transport.abort)
             self._transport.close()
 
     def stop_reading(self) -> None:
-        """Read no more requests."""
+        """Stop reading requests."""
         self._draining = True
         self.pause()
 
@@ -484,6 +494,6 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def bytes_of(request: Request) -> int:
-    """Return about how much memory a decoded request takes."""
+    """Return an estimate of a decoded request's memory in bytes."""
     texts = sum(map(len, request.fields)) + sum(map(len, request.fields.values()))
     return REQUEST_BYTES + len(request.body) + texts

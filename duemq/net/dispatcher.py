@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from delivery.plugin import Request, Response
@@ -116,6 +117,12 @@ class Dispatcher:
             if inspect.iscoroutinefunction(function):
                 self._async.add(code)
 
+    def hold(self, codes: Collection[int], until: Callable[[], Awaitable[None]]) -> None:
+        """Have every request of some codes handled after `until()` has returned."""
+        for code in self._handlers.keys() & codes:
+            self._handlers[code] = partial(_held, self._handlers[code], until)
+            self._async.add(code)
+
     def __iter__(self) -> Iterator[int]:
         """Yield the request codes that have a handler."""
         return iter(self._handlers)
@@ -173,6 +180,14 @@ class Dispatcher:
         found = self.begin(command)
         response = found if isinstance(found, Response) else await found
         return b"".join(encode_answer(command, response, frame.serialize_type))
+
+
+async def _held(
+    handler: Handler, until: Callable[[], Awaitable[None]], request: Request
+) -> Response | None:
+    await until()
+    found = handler(request)
+    return found if isinstance(found, Response) else await found
 
 
 def refusal(

@@ -27,7 +27,7 @@ class RemotingLimits:
 
     frame_bytes_max: int = FRAME_BYTES_MAX
     connections_max: int = 20_000
-    backlog: int = 1_024  # connections that may wait to be accepted
+    backlog: int = 1_024  # connections waiting to be accepted
     requests_in_flight_max: int = 8_192  # per connection; beyond: SYSTEM_BUSY
     calls_in_flight_max: int = 4_096  # our own requests to one peer
     write_buffer_bytes_max: int = 8 << 20  # beyond: reading from this peer pauses

@@ -20,9 +20,9 @@ import math
 from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
-FLOOR_BYTES: Final = 1 << 14  # what any connection may hold
+FLOOR_BYTES: Final = 1 << 14  # that any connection may use
 LIMIT_BYTES: Final = 512 << 20
-HELD_PULL_BYTES: Final = 4_096  # objects of one pull that waits
+HELD_PULL_BYTES: Final = 4_096  # objects of one held pull
 UNSENT_BYTES: Final = (8 << 20, 1 << 20, 1 << 18)  # of one peer, by how scarce memory is
 NOT_STUCK: Final = math.inf
 
@@ -46,7 +46,7 @@ class Holder(Protocol):
         ...
 
     def bound_unsent(self, unsent_bytes_max: int) -> None:
-        """Read no more from a peer that leaves more than so many bytes unread."""
+        """Pause reading from a peer that leaves more than this many bytes unread."""
         ...
 
     def shed(self, why: str) -> None:
@@ -62,7 +62,7 @@ class MemoryBudget:
     Attributes:
         used_bytes: charged now.
         is_scarce: Whether memory that is kept for speed should be given back.
-        shed_count: connections that were closed for want of memory.
+        shed_count: Connections that were closed to free memory.
         refused_count: connections that found no room, counted by the server.
     """
 
@@ -70,7 +70,7 @@ class MemoryBudget:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self.shed_count = self.refused_count = 0
-        self._large: set[Holder] = set()  # hold more than the floor
+        self._large: set[Holder] = set()  # use more than the floor
         self.is_scarce = False
         self._scarcity = 0
         self._relieving = False
@@ -81,7 +81,7 @@ class MemoryBudget:
         return UNSENT_BYTES[self._scarcity]
 
     def charge(self, holder: Holder, held_bytes: int) -> None:
-        """Set what a connection uses; close connections if the total is over the limit."""
+        """Set the memory of a connection; close connections if the total is over the limit."""
         was_bytes = holder.charged_bytes
         holder.charged_bytes = held_bytes
         self.used_bytes += held_bytes - was_bytes

@@ -52,7 +52,7 @@ class PeerNotices:
     Attributes:
         refused: connections that found no room.
         broken: streams that cannot be followed.
-        shed: connections that were closed for want of memory.
+        shed: Connections that were closed to free memory.
     """
 
     def __init__(self, log: logging.Logger) -> None:

@@ -18,7 +18,7 @@ class ReceiveBuffer:
     Attributes:
         data: (capacity,) u1, C-contiguous and writable; replaced when it grows.
         view: the same memory as a memoryview.
-        start, end: what was received and not taken yet.
+        start, end: Received bytes that are not consumed yet.
         touched: bytes of `data` that were ever written, so that memory backs them.
         moved: whether anything was taken since the owner last cleared it.
     """

@@ -6,18 +6,24 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
+from duemq.net.allowed_networks import Sources
 from duemq.net.connection import Connection, FrameTaker
 from duemq.net.dispatcher import Dispatcher
 from duemq.net.limits import RemotingLimits
+from duemq.net.listener import Listener, Opening
 from duemq.net.memory_budget import MemoryBudget
 from duemq.net.notices import PeerNotices
+from duemq.net.tls import ServerTls
 from message_store.clock import Clock
 from message_store.descriptors import connections_end, descriptor_limit, headroom
 from message_store.errors import UsageError
 
 log = logging.getLogger(__name__)
+NO_PROXIES = Sources("proxyProtocolFrom")
+"""Only a proxy on this machine may speak for its clients."""
 
 
 class RemotingServer:
@@ -28,8 +34,10 @@ class RemotingServer:
         ingest: takes the frames of all connections together; None: each on its own.
         limits: bounds of every connection.
         clock: for idle connections.
-        memory: what all connections may hold together; None: a budget of its own.
-        descriptor_limit: how many descriptors the process may have; asked at each connection.
+        memory: Budget of all connections together; None: a separate one.
+        tls: mode and certificates; None: plaintext only.
+        proxies: peers whose PROXY header is believed.
+        descriptor_limit: Returns the process's limit of descriptors; called at each connection.
     Source: NettyRemotingServer
     """
 
@@ -41,6 +49,8 @@ class RemotingServer:
         *,
         clock: Clock,
         memory: MemoryBudget | None = None,
+        tls: ServerTls | None = None,
+        proxies: Sources = NO_PROXIES,
         descriptor_limit: Callable[[], int] = descriptor_limit,
     ) -> None:
         self._dispatcher = dispatcher
@@ -51,7 +61,8 @@ class RemotingServer:
         self.memory = memory or MemoryBudget(self._limits.memory_bytes_max)
         self._clock = clock
         self._connections: set[Connection] = set()
-        self._servers: list[asyncio.Server] = []
+        self._tls, self._proxies = tls, proxies
+        self.listeners: list[Listener] = []
         self._stopped = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -63,7 +74,7 @@ class RemotingServer:
     @property
     def ports(self) -> list[int]:
         """The ports that listen, in the order they were started."""
-        return [server.sockets[0].getsockname()[1] for server in self._servers]
+        return [listener.port for listener in self.listeners]
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,25 +90,32 @@ class RemotingServer:
         Raises:
             UsageError: If the port cannot be had.
         """
-        loop = asyncio.get_running_loop()
-        where = {"sock": bound} if bound else {"host": host, "port": port}
-        backlog = self._limits.backlog
         try:
-            server = await loop.create_server(self._connection, **where, backlog=backlog)
+            listening = bound or _bound_socket(host, port)
+            listening.listen(self._limits.backlog)
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {host or '*'}:{port}: {error.strerror or error}. "
                 "Is another broker running? Set listenPort to a free port"
             ) from error
-        self._servers.append(server)
+        listener = Listener(
+            listening,
+            self,
+            clock=self._clock,
+            tls=self._tls,
+            proxies=self._proxies,
+            notices=self._notices,
+            close_wait_s=self._limits.close_wait_s,
+        )
+        self.listeners.append(listener)
         if self._sweeper is None:
-            self._sweeper = loop.create_task(self._sweep(), name="idle connections")
+            self._sweeper = asyncio.create_task(self._sweep(), name="idle connections")
 
     async def stop(self) -> None:
         """Stop listening, finish requests in hand, close every connection."""
         self._stopped.set()
-        for server in self._servers:
-            server.close()
+        for listener in self.listeners:
+            listener.close()
         for each in self.connections:
             each.stop_reading()
         wait_s = self._limits.close_wait_s
@@ -109,33 +127,41 @@ class RemotingServer:
         await asyncio.gather(*(each.drain(wait_s) for each in self.connections))
         if self._sweeper is not None:
             await self._sweeper
-        self._servers.clear()
+        self.listeners.clear()
 
-    def _connection(self) -> Connection:
+    def new_connection(self, client: tuple[str, int], on_open: Callable[[], None]) -> Connection:
+        """Return the protocol of a connection that begins."""
         return Connection(
             self._dispatcher,
             limits=self._limits,
             taker=self._ingest,
             memory=self.memory,
             notices=self._notices,
-            on_open=self._opened,
+            address=client,
+            on_open=partial(self._opened, begun=on_open),
             on_lost=self._connections.discard,
         )
 
-    def _opened(self, connection: Connection) -> None:
-        connection.quiet_since_ms = self._clock.now_ms()
-        self._connections.add(connection)
+    def has_room(self, opening: Opening) -> bool:
+        """Return whether one more connection may be open; log why not."""
         limit = self._descriptor_limit()
         allowed = min(self._limits.connections_max, limit - headroom(limit))
-        if len(self._connections) > allowed or connection.descriptor >= connections_end(limit):
-            self.memory.refused_count += 1
-            self._notices.refused(
-                "%r: refused, %d connections are open; allowed are %d (connectionsMax, and half of "
-                "the %d file descriptors that this process may have)",
-                connection, len(self._connections), allowed, limit,
-            )  # fmt: skip
-            connection.close()
-        elif self._stopped.is_set():
+        is_open = len(self._connections) + sum(map(len, self.listeners))
+        if is_open < allowed and opening.socket.fileno() < connections_end(limit):
+            return True
+        self.memory.refused_count += 1
+        self._notices.refused(
+            "%r: refused, %d connections are open; allowed are %d (connectionsMax, and half of "
+            "the %d file descriptors that this process may have)",
+            opening, is_open, allowed, limit,
+        )  # fmt: skip
+        return False
+
+    def _opened(self, connection: Connection, begun: Callable[[], None]) -> None:
+        begun()
+        connection.quiet_since_ms = self._clock.now_ms()
+        self._connections.add(connection)
+        if self._stopped.is_set():
             connection.close()
 
     async def _sweep(self) -> None:
@@ -143,9 +169,13 @@ class RemotingServer:
             now_ms = self._clock.now_ms()
             await self._clock.wait(self._stopped, until_ms=now_ms + self._limits.sweep_ms)
             self.close_idle(self._clock.now_ms())
+            if self._tls is not None:
+                self._tls.reload_if_changed()
 
     def close_idle(self, now_ms: int) -> None:
-        """Close connections on which nothing moved for `idle_ms_max`."""
+        """Close connections without traffic for `idle_ms_max`."""
+        for listener in self.listeners:
+            listener.close_idle(now_ms - self._limits.idle_ms_max)
         for connection in self.connections:
             connection.received.shrink()
             connection.recount()
@@ -155,3 +185,9 @@ class RemotingServer:
             elif now_ms - connection.quiet_since_ms >= self._limits.idle_ms_max:
                 log.info("%r: idle, closed", connection)
                 connection.close()
+
+
+def _bound_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that has the port; port 0: any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)

@@ -38,10 +38,10 @@ def queue_table(table: Mapping[QueueKey, Any]) -> msgspec.Raw:
 
 
 def parse(body: bytes) -> Any:
-    """Return what a body holds; an empty body is an empty object.
+    """Return the JSON value of a body; an empty body is an empty object.
 
     Raises:
-        ValueError: It is no JSON, in either dialect.
+        ValueError: It is not JSON, in either dialect.
     """
     if not body:
         return {}
@@ -54,12 +54,12 @@ def parse(body: bytes) -> Any:
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Return the object that a body holds; an empty body is an empty object.
+    """Return the JSON object of a body; an empty body is an empty object.
 
     Raises:
-        ValueError: It is no object.
+        ValueError: It is not an object.
     """
     value = parse(body)
     if not isinstance(value, dict):
-        raise ValueError(f"the body holds {type(value).__name__}, not an object")
+        raise ValueError(f"the body is {type(value).__name__}, not an object")
     return value

@@ -34,17 +34,17 @@ HELD_OF_PEER_MAX = 8_192
 
 
 class Wake(Enum):
-    """Why a held pull goes on."""
+    """Reason why a held pull is resumed."""
 
     ARRIVED = "arrived"
     TIMED_OUT = "timed out"
     STOPPING = "stopping"
-    DROPPED = "dropped"  # its connection is gone
+    DROPPED = "dropped"  # its connection has closed
 
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """One pull that waits."""
+    """One held pull."""
 
     slot: int
     bucket: int
@@ -65,12 +65,12 @@ class ConfirmedLog(Protocol):
 
 
 class HeldPulls:
-    """All pulls that wait. A context manager: its task ends them when their time is over.
+    """All held pulls. A context manager: its task resumes them at their deadline.
 
     Args:
         log: the log whose messages wake pulls, once consumers may read them.
-        held_max: pulls held at one time; one more is refused a place.
-        memory: what held pulls take is taken from it; a pull that finds none is refused a place.
+        held_max: Maximum held pulls; a further one is refused.
+        memory: Budget that held pulls are charged to; a pull without room is refused.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class HeldPulls:
         self._by_slot: dict[int, set[Held]] = {}
         self._by_bucket: dict[int, set[Held]] = {}
         self._by_peer: dict[Peer, set[Held]] = {}
-        self._watched = np.zeros(64, np.uint8)  # by slot: pulls are held
+        self._watched = np.zeros(64, np.uint8)  # by slot: whether it has held pulls
         self._grown = np.zeros(64, np.int32)  # slots of a batch with held pulls
-        self._unconfirmed: deque[tuple[int, set[Held]]] = deque()  # log end, whom it wakes
+        self._unconfirmed: deque[tuple[int, set[Held]]] = deque()  # log end, pulls to wake
         self._changed = asyncio.Event()
         self._stopping = False
 
@@ -124,7 +124,7 @@ class HeldPulls:
         return held
 
     def release(self, held: Held) -> None:
-        """Take a pull out of its place; a second time does nothing."""
+        """Remove a held pull; do nothing if it was removed."""
         holders = self._by_slot.get(held.slot)
         if holders is None or held not in holders:
             return
@@ -163,7 +163,7 @@ class HeldPulls:
             self._watched[slot] = slot in self._by_slot
 
     def wake_when_confirmed(self, holders: Iterable[Held]) -> None:
-        """Wake pulls once consumers may read what is in the log now."""
+        """Wake pulls once consumers may read the current end of the log."""
         end = self._log.max_offset
         if not self._unconfirmed or self._unconfirmed[-1][0] != end:
             self._unconfirmed.append((end, set()))
@@ -176,7 +176,7 @@ class HeldPulls:
                 awaiting.add(held)
 
     def _on_confirmed(self) -> None:
-        """Wake the pulls whose messages can be read now; ask again for the others."""
+        """Wake the pulls whose messages are readable now; check the others again later."""
         confirmed = self._log.confirm_offset
         while self._unconfirmed and self._unconfirmed[0][0] <= confirmed:
             self._wake_all(self._unconfirmed.popleft()[1], Wake.ARRIVED)
@@ -213,7 +213,7 @@ class HeldPulls:
                 self.stop()
 
     def stop(self) -> None:
-        """Hold nothing any more and let every held pull go on."""
+        """Resume and remove every held pull."""
         self._stopping = True
         self._changed.set()
         for holders in list(self._by_slot.values()):
@@ -249,7 +249,7 @@ class HeldPulls:
 
 
 def memory_bytes(subscription: Subscription) -> int:
-    """Return about how much memory a held pull takes: its texts are there once more as tags."""
+    """Return an estimate of a held pull's memory in bytes: its texts exist twice, once as tags."""
     return HELD_PULL_BYTES + 2 * len(subscription.expression) + 96 * len(subscription.tags)
 
 

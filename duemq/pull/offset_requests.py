@@ -63,7 +63,7 @@ class OffsetProcessor:
         return Response(ResponseCode.QUERY_NOT_FOUND, NOT_FOUND, {})
 
     async def update(self, request: Request) -> Response:
-        """Store a group's progress; ignored while a reset waits to be taken over."""
+        """Store a group's progress; ignored while a reset is pending."""
         group = fields.text(request, "consumerGroup")
         topic, queue_id = _queue(request)
         offset = fields.long(request, "commitOffset")

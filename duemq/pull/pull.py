@@ -62,7 +62,7 @@ class PullProcessor:
 
     Args:
         config: gives the configuration in force.
-        held: where pulls wait; its `on_append` must be a dispatcher of the store.
+        held: Held pulls; its `on_append` must be a dispatcher of the store.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class PullProcessor:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def pull(self, request: Request) -> Response | Deferred:
-        """Answer at once, or when a message or the time has come; None if the client went away."""
+        """Respond at once, on a message, or at the deadline; None if the client disconnected."""
         try:
             admitted = self._admit(request)
         except Forbidden as refusal:
@@ -271,7 +271,7 @@ class PullProcessor:
         )
 
     def _bodies(self, outcome: Outcome) -> tuple[bytes, Outcome]:
-        """Return the bytes of the chosen records; records that cannot be read are left out."""
+        """Return the bytes of the chosen records, without unreadable ones."""
         for _ in range(UNREADABLE_MAX):
             units = outcome.units
             if units is None:

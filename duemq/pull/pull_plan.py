@@ -3,7 +3,7 @@
     offset against min, max --outcome_of_offset--> an answer, or "read the queue"
     units --filter, log start, limits--> what to hand out, and where the next pull begins
 
-nextBeginOffset always moves on past units that were looked at and not wanted, so a client with a
+nextBeginOffset always advances past units that were checked and not matched, so a client with a
 narrow filter never spins. DefaultMessageStore.getMessage.
 """
 
@@ -37,11 +37,11 @@ class PullLimits:
     memory_count: int = 32  # maxTransferCountOnMessageInMemory
     disk_bytes: int = 65_536  # maxTransferBytesOnMessageInDisk
     disk_count: int = 8  # maxTransferCountOnMessageInDisk
-    memory_span_bytes: int = 1 << 30  # so much of the log's end counts as memory
+    memory_span_bytes: int = 1 << 30  # bytes at the log's end that count as in memory
 
 
 def limits_from(config: StoreConfig, memory_bytes: int) -> PullLimits:
-    """Return the limits that a configuration sets on a machine with so much memory."""
+    """Return the limits of a configuration for a machine with `memory` bytes."""
     return PullLimits(
         memory_bytes=config.pull_bytes_max,
         memory_count=config.pull_count_max,
@@ -70,7 +70,7 @@ class StoreLimits:
 
 @dataclass(slots=True)  # made for every pull; frozen ones take four times as long to make
 class PullRequest:
-    """What a client asked for; PullMessageRequestHeader."""
+    """Arguments of a pull; PullMessageRequestHeader."""
 
     group: str
     topic: str
@@ -92,7 +92,7 @@ class PullRequest:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a pull comes to. `units` are the messages to hand out: (n,) layout.UNIT."""
+    """Plan of a pull. `units` are the messages to return: (n,) layout.UNIT."""
 
     code: int
     status: str
@@ -110,7 +110,7 @@ def outcome_of_offset(
 
     Args:
         min_offset, max_offset: what consumers may read of the queue.
-        queue_end: offset after its last message. One that lies before it and cannot be read yet
+        queue_end: offset after its last message. One before it that cannot be read yet
             (after a kill, until the disk has synced again) is waited for: moving the consumer
             back would give it messages twice.
     """
@@ -130,7 +130,7 @@ def outcome_of_offset(
 
 
 def units_wanted(request: PullRequest, subscription: Subscription, limits: PullLimits) -> int:
-    """Return how many units this pull looks at: no more than it can use when all pass."""
+    """Return the number of units to check: no more than the pull can return when all match."""
     if subscription.matches_all:
         return min(request.count_max, limits.memory_count)
     return max(UNITS_LOOKED_AT_MAX, request.count_max)
@@ -145,11 +145,11 @@ def choose(
     log_min: int,
     log_max: int,
 ) -> Outcome:
-    """Return what to hand out of `units`, which begin at the request's offset.
+    """Return the plan for `units`, which begin at the request's offset.
 
     Args:
         units: (n,) layout.UNIT, n >= 1.
-        log_min, log_max: bounds of the commit log; units below are gone.
+        log_min, log_max: Bounds of the commit log; units below were removed.
     """
     if subscription.matches_all:
         count = leading_units(
@@ -175,7 +175,7 @@ def choose(
 def _count_within(
     units: npt.NDArray[Any], request: PullRequest, limits: PullLimits, log_max: int
 ) -> int:
-    """Return how many of these units one answer may contain: at least one."""
+    """Return the number of these units that fit into one response: at least one."""
     if log_max - int(units["phys_offset"].min()) <= limits.memory_span_bytes:
         count = min(units.size, request.count_max, limits.memory_count)
         size = int(units["size"][:count].sum())

@@ -1,6 +1,6 @@
 """Queue locks of orderly consumers: 41 and 42. RebalanceLockManager, AdminBrokerProcessor.
 
-A lock belongs to (group, queue, client) and lives 60 s past its last renewal. Locks are in memory.
+A lock belongs to (group, queue, client), expires 60 s after its last renewal, in memory only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LockTable:
         self._groups: dict[str, dict[Queue, Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: Iterable[Queue], now_ms: int) -> list[Queue]:
-        """Give a client every queue that is free, its own or expired; return those it holds."""
+        """Lock every queue that is free, the client's own or expired; return the locked ones."""
         locks = self._groups.setdefault(group, {})
         held = []
         for queue in queues:
@@ -75,7 +75,7 @@ class LockTable:
             del self._groups[group]
 
     def any_alive(self, group: str, now_ms: int) -> bool:
-        """Return whether the group holds any live lock: then it is an orderly consumer."""
+        """Return whether the group has any valid lock: then it is an orderly consumer."""
         return any(lock.alive(now_ms) for lock in self._groups.get(group, {}).values())
 
 
@@ -92,7 +92,7 @@ class LockProcessor:
         }
 
     async def lock(self, request: Request) -> Response:
-        """Answer the queues of the request that the client holds now."""
+        """Return the queues of the request that the client has locked now."""
         group, client_id, queues = parse_lock_body(request.body)
         held = self._locks.lock(group, client_id, queues, self._clock.now_ms())
         body = msgspec.json.encode({"lockOKMQSet": [queue.to_json() for queue in held]})

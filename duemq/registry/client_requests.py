@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 RETRY_PREFIX = "%RETRY%"
 SCAN_MS = 10_000
 READ_HERE_BYTES_MAX = 65_536
-PIECE_MAX = 512  # groups and subscriptions that are taken in within one turn of the loop
+PIECE_MAX = 512  # groups and subscriptions that are applied in one turn of the loop
 
 
 class ClientProcessor:
@@ -69,7 +69,7 @@ class ClientProcessor:
         changed = heartbeat.fingerprint == 0
         pieces = list(_pieces(heartbeat))
         for number, piece in enumerate(pieces, start=1):
-            peer = _peer(request)  # it may have gone while others had their turn
+            peer = _peer(request)  # it may have closed while other tasks ran
             self._watch(peer)
             changes = self._clients.heartbeat(
                 piece,
@@ -222,5 +222,5 @@ def _pieces(heartbeat: Heartbeat) -> Iterator[Heartbeat]:
 
 def _peer(request: Request) -> Peer:
     if request.peer is None or request.peer.closed:
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection is gone")
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "the connection has closed")
     return request.peer

@@ -6,7 +6,7 @@
 
 The table reads no clock and sends nothing. The key of a member is (group, connection); the client
 id is an attribute, because one process may use one id for a producer and a consumer, and a
-reconnecting client is there twice for a moment. ConsumerManager, ProducerManager.
+reconnecting client is there twice for a short time. ConsumerManager, ProducerManager.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ClientTable:
 
     Args:
         expires_ms: a client silent for so long is forgotten.
-        groups_max: groups of one connection; more are not taken in.
+        groups_max: Maximum groups of one connection; further ones are ignored.
     """
 
     def __init__(

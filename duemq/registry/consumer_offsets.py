@@ -86,7 +86,7 @@ class OffsetManager(Saved):
             self.version = version or self.version
 
     def fit(self, bounds: Callable[[str, int], tuple[int, int]]) -> int:
-        """Set offsets after the end of their queue to that end; return how many there were.
+        """Set offsets after the end of their queue to that end; return their number.
 
         Args:
             bounds: gives the first offset of a queue and the one after its last message.
@@ -100,7 +100,7 @@ class OffsetManager(Saved):
                     if count <= NOTICES_MAX:
                         log.warning(
                             "group %s had consumed queue %d of %s up to %d, but the queue ends at "
-                            "%d: the group goes on there",
+                            "%d: the group continues there",
                             group, queue_id, topic, offset, end,
                         )  # fmt: skip
                     queues[queue_id] = end
@@ -166,7 +166,7 @@ class OffsetManager(Saved):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that consumerOffset.json holds; nothing in it changes any more."""
+        """Return an immutable snapshot of the object in consumerOffset.json."""
         topics_of: dict[str, list[str]] = {}
         for topic, group in self._table:
             topics_of.setdefault(group, []).append(topic)
@@ -251,7 +251,7 @@ class OffsetManager(Saved):
     # -- resets -------------------------------------------------------------------------------
 
     def set_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Have the group go on at `offset`, whatever its members commit until their next pull.
+        """Reset the group to `offset`, whatever its members commit until their next pull.
 
         Raises:
             RequestError: There is no such queue, or no room for another topic of a group.
@@ -261,7 +261,7 @@ class OffsetManager(Saved):
         self._put(self._resets, group, topic, queue_id, offset)
 
     def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the offset of a reset that waits to be taken over, or None."""
+        """Return the offset of a pending reset, or None."""
         if not self._resets:
             return None
         return self._resets.get((topic, group), {}).get(queue_id)
@@ -282,7 +282,7 @@ class OffsetManager(Saved):
     # -- cleaning -----------------------------------------------------------------------------
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Give a group the progress of another in one topic; nothing if that has none.
+        """Copy the progress of another group in one topic; do nothing if that has none.
 
         Raises:
             RequestError: There is no room for another topic of a group.
@@ -331,4 +331,4 @@ def _number(key: Any, value: Any) -> int:
     try:
         return int(value)
     except ValueError:
-        raise ValueError(f"offsetTable entry {key!r} holds {value!r}, not a number") from None
+        raise ValueError(f"offsetTable entry {key!r} has {value!r}, not a number") from None

@@ -77,7 +77,7 @@ def tag_hashes(tags: Iterable[str]) -> npt.NDArray[np.int64]:
 def parse_expression(
     topic: str, expression: str | None, kind: str | None = None, version: int = 0
 ) -> Subscription:
-    """Return the subscription that an expression in a pull or a heartbeat stands for.
+    """Return the subscription of an expression in a pull or a heartbeat.
 
     Raises:
         ExpressionError: If a tag expression names no tag, or more than TAGS_MAX; if any

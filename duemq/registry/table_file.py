@@ -128,7 +128,7 @@ class TableFile:
                 Change(self._stored, version, {name: row.to_json() for name, row in rows.items()})
             )
             try:
-                self._write_line(line)
+                self.write_line(line)
             except OSError:
                 self._stored = None
                 self._cut()
@@ -136,7 +136,7 @@ class TableFile:
             self._changes_bytes += len(line)
             self._stored = version
 
-    def _write_line(self, line: bytes) -> None:
+    def write_line(self, line: bytes) -> None:
         if self._descriptor < 0:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self.changes_path, flags, 0o644)

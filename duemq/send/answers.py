@@ -3,7 +3,7 @@
 rows that the kernel took     answered by the kernel, one write per connection
 rows that were refused        their code and remark, from here
 sends that Python filled      one answer for all rows of a client's batch, from here
-SYNC_FLUSH                    written now, held until the disk has the batch
+SYNC_FLUSH                    written now, sent when the batch is on the disk
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from message_store.queues.topic_table import TopicTable
 from message_store.text import encode_offset_id
 
 log = logging.getLogger(__name__)
-HELD_TURNS_MAX: Final = 8  # turns whose answers wait for the disk
+HELD_TURNS_MAX: Final = 8  # turns whose responses wait for the disk
 _PLACEHOLDER = "@"
 
 
@@ -57,7 +57,7 @@ class SendSettings:
         suffix: encoded properties that the broker adds to every message.
         store_host: address bytes and port that records and message ids name.
         broker_name: what recall handles name.
-        sync_flush: answers wait for the disk.
+        sync_flush: Whether responses wait for the disk.
     """
 
     suffix: bytes
@@ -104,7 +104,7 @@ Written = list[tuple[Connection, bytes]]
 
 
 class SendMeter(Protocol):
-    """Notes how long sends take."""
+    """Meter of the latency of sends."""
 
     @property
     def clock(self) -> Clock:
@@ -120,8 +120,9 @@ class Answering:
     """Answers the batches of one `Ingest`.
 
     Args:
-        on_release: called when answers that were held went out.
-        meter: Notes how long sends take.
+        on_release: Called when waiting responses were sent.
+        meter: Meter of the latency of sends.
+        is_ready: Whether the kernel is compiled; until then Python answers each row.
     Attributes:
         plain: sends of the batch in hand that Python filled.
     """
@@ -133,7 +134,10 @@ class Answering:
         settings: SendSettings,
         on_release: Callable[[], None],
         meter: SendMeter | None = None,
+        *,
+        is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._is_ready = is_ready
         self.plain: list[PlainAnswer] = []
         self._store, self._topics, self._settings = store, topics, settings
         self._refused_count = 0  # of the batch in hand, or more
@@ -147,7 +151,7 @@ class Answering:
 
     @property
     def is_behind(self) -> bool:
-        """Whether so many answers wait for the disk that the next turn should wait too."""
+        """Whether too many responses wait for the disk, so that the next turn should wait too."""
         return len(self._held) >= HELD_TURNS_MAX
 
     async def drain(self) -> None:
@@ -161,7 +165,7 @@ class Answering:
             self._since_ms = self._now_ms()
 
     def use(self, rows_max: int) -> None:
-        """Make room for the answers of so many rows."""
+        """Make room for the responses of `count` rows."""
         settings = self._settings
         self._text = answer_text(
             rows_max, region=settings.region, trace_on=settings.trace_on,
@@ -200,6 +204,9 @@ class Answering:
     ) -> Written:
         text, arrays = self._text, self._topics.arrays
         put = self._put_answers
+        if put is None and not self._is_ready():
+            self._refused_count = batch.count
+            return self._stored_slowly(batch, wire, connections, wait)
         if put is None:  # arrays are always of these types: a turn's batch is not a log's view
             find: Callable[..., Any] = entry
             put = self._put_answers = find(
@@ -291,7 +298,7 @@ class Answering:
         return Response(ResponseCode.SUCCESS, None, fields)
 
     def _recall_handle(self, row: Any, send: PlainSend) -> str | None:
-        """Return by what a timer is cancelled. SendMessageProcessor.attachRecallHandle"""
+        """Return the recall handle of a timer. SendMessageProcessor.attachRecallHandle"""
         is_timer = row["out_ms"] >= 0 and row["real_topic_index"] >= 0
         if not is_timer or not send.recallable or send.transaction_id is None:
             return None

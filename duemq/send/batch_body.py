@@ -27,7 +27,7 @@ def batch_entries(body: bytes) -> Iterator[BatchEntry]:
     """Yield the messages of a batch body.
 
     Raises:
-        RequestError: The body is not a batch, or holds too many messages.
+        RequestError: The body is not a batch, or has too many messages.
     """
     view, pos, count = memoryview(body), 0, 0
     while pos < len(body):
@@ -36,7 +36,7 @@ def batch_entries(body: bytes) -> Iterator[BatchEntry]:
         count += 1
         if count > ENTRIES_MAX:
             raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL, f"the batch holds over {ENTRIES_MAX} messages"
+                ResponseCode.MESSAGE_ILLEGAL, f"the batch has over {ENTRIES_MAX} messages"
             )
 
 

@@ -6,7 +6,7 @@
                   put hooks, append                                (once)
                   kernel: rows --> answers                         (once), one write per connection
 
-A turn's rows stand in the order of their frames, connection after connection: messages of a
+A turn's rows are in the order of their frames, connection after connection: messages of a
 connection are appended in the order they were sent, whichever way they went. While too many answers
 wait for the disk, turns wait as well, which makes the next batch bigger.
 """
@@ -25,17 +25,19 @@ from delivery.plugin import Request
 from duemq.net import codec
 from duemq.net.codes import RequestCode
 from duemq.net.connection import Connection
-from duemq.net.dispatcher import AccessCheck
 from duemq.net.fair_queue import FairQueue
 from duemq.net.layout import PREFIX_BYTES
 from duemq.net.notices import Notices
 from duemq.send import layout
 from duemq.send.answers import Answering, PlainAnswer, PlainSend, SendMeter, SendSettings
+from duemq.send.grants import Grants, SendAccess
 from duemq.send.kernels.ingest import Into, take_sends
 from duemq.send.put_path import PutPath
 from message_store.clock import SystemClock
 from message_store.errors import FrameError
+from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import entry
+from message_store.kernels.preparation import Preparation
 from message_store.kernels.topics import TopicNames
 from message_store.log.batch import PutBatch
 from message_store.log.properties import PROPERTIES_BYTES_MAX
@@ -45,9 +47,10 @@ log = logging.getLogger(__name__)
 SEND_CODES: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
+KERNELS: Final = "ingest"
 ROWS_MAX: Final = 1_024  # of one batch; a client's own batch may be bigger
 PLAIN_FRAMES_MAX: Final = 64  # of one connection in one turn
-TAKEN_UNTIMED: Final = 4  # connections taken between two looks at the time
+TAKEN_UNTIMED: Final = 4  # connections handled between two readings of the time
 TURN_S: Final = 0.005  # of taking frames, and of handling requests
 STAGING_BYTES: Final = 1 << 20
 STAGING_BYTES_KEPT: Final = 8 << 20
@@ -63,7 +66,7 @@ class NotYet(Exception):
 
 
 class PlainSender(Protocol):
-    """Puts into a batch what the kernel left."""
+    """Ingest of frames that the kernel leaves to Python."""
 
     def accepts(self) -> bool:
         """Return whether sends are accepted now; if not, `fill` raises the reason."""
@@ -90,12 +93,18 @@ class Ingest:
         settings: SendSettings,
         meter: SendMeter | None = None,
         *,
-        access: AccessCheck | None = None,
+        access: SendAccess | None = None,
         time_s: Callable[[], float] | None = None,
+        kernels: Preparation | None = None,
     ) -> None:
+        self._kernels = kernels or Preparation()
         self._path, self._topics, self._sender = path, topics, sender
         self._settings, self._access = settings, access
-        self._answering = Answering(path.store, topics, settings, self._schedule, meter)
+        self._grants = Grants(access, topics)
+        self._signing = np.zeros(1, layout.SIGNING)
+        self._answering = Answering(
+            path.store, topics, settings, self._schedule, meter, is_ready=self._is_ready
+        )
         self._no_topics = TopicTable()
         self._arrays: TopicArrays | None = None  # those in `_names`
         self._ready: list[Connection] = []
@@ -141,7 +150,7 @@ class Ingest:
     def run_turn(self) -> None:
         """Handle the frames of the connections that are ready.
 
-        After `TURN_S` the rest is left to the next turn: the loop reads and writes between.
+        After `TURN_S` the rest is left to the next turn: the loop reads and writes in between.
         """
         self._scheduled = False
         if not self._answering.is_behind:
@@ -171,7 +180,7 @@ class Ingest:
         self._overran = False
         asked = set(self._asked.queues) if self._asked.queues else None
         for index, connection in enumerate(ready, 1):
-            if asked and connection in asked:  # what it asked before comes first
+            if asked and connection in asked:  # its earlier requests come first
                 self._ready.append(connection)
                 continue
             connection.in_turn = False
@@ -221,8 +230,8 @@ class Ingest:
         plain_left = PLAIN_FRAMES_MAX
         while not connection.closed and not connection.in_turn:
             stop, pos = take(
-                received.data, received.start, received.end, connection.born, *self._into,
-                *self._names,
+                received.data, received.start, received.end, connection.born,
+                self._grants.record(connection.grant), *self._into, *self._names,
             )  # fmt: skip
             received.take(pos)
             if stop == layout.STOP_INCOMPLETE:
@@ -246,29 +255,46 @@ class Ingest:
             self._ready.append(connection)
 
     def _find_take_sends(self, connection: Connection) -> Callable[..., tuple[int, int]]:
-        """Find the kernel for arrays as they always are here and in `ReceiveBuffer`."""
+        """Find the kernel for arrays as they always are here and in `ReceiveBuffer`.
+
+        While it is compiled, every frame is decoded here.
+        """
+        if not self._is_ready():
+            return self._take_none
         data, born = connection.received.data, connection.born
         find: Callable[..., Any] = entry
         found: Callable[..., tuple[int, int]] = find(
-            take_sends, data, 0, 0, born, *self._into, *self._names
+            take_sends, data, 0, 0, born, self._grants.record(None), *self._into, *self._names
         )
         self._take_sends = found
         return found
 
+    def _is_ready(self) -> bool:
+        return self._kernels.is_ready(KERNELS)
+
+    def _take_none(self, data: Bytes, pos: int, end: int, *others: object) -> tuple[int, int]:
+        """Take no frame, as `take_sends` if all were for the plain way."""
+        try:
+            frame = codec.next_frame(data.data, pos, end, bytes_max=self._settings.frame_bytes_max)
+        except FrameError:
+            return layout.STOP_BROKEN, pos
+        if frame is None:
+            return layout.STOP_INCOMPLETE, pos
+        self._state[layout.STATE_FRAME_END] = frame.end
+        return layout.STOP_PLAIN, pos
+
     def _use_topics(self) -> None:
         """Have the kernel see the topics as they are now.
 
-        It sees none, so that every send is decoded, while sends are not accepted, or if each of
-        them is checked for access.
+        It sees none, so that every send is decoded, while sends are not accepted.
         """
-        by_kernel = self._access is None and self._sender.accepts()
-        arrays = (self._topics if by_kernel else self._no_topics).arrays
+        arrays = (self._topics if self._sender.accepts() else self._no_topics).arrays
         if arrays is not self._arrays:  # they are replaced when the table grows
             self._arrays = arrays
             self._names = TopicNames(arrays.topics, arrays.names, arrays.table)
 
     def _take_waited(self, connection: Connection) -> None:
-        """Take the frame that a connection waited with: also its answer may have to wait."""
+        """Handle the frame at which a connection waited: its response may have to wait, too."""
         received = connection.received
         frame = codec.next_frame(received.view, received.start, received.end)
         connection.waited = False
@@ -284,13 +310,13 @@ class Ingest:
         self._in_turn.append(connection)
 
     def _broken(self, connection: Connection) -> None:
-        """Raise what is wrong with a frame: the codec finds what the kernel found."""
+        """Raise the error of a malformed frame, by decoding it with the codec."""
         received, bytes_max = connection.received, self._settings.frame_bytes_max
         codec.next_frame(received.view, received.start, received.end, bytes_max=bytes_max)
         raise AssertionError("the kernel and the codec disagree about a frame")
 
     def _make_room(self, connection: Connection) -> None:
-        """Put what the batch holds; if it is empty, make it big enough for this frame."""
+        """Put the rows of the batch; if it is empty, grow it for this frame."""
         state = self._state
         if state[layout.STATE_ROWS]:
             self._finish()
@@ -341,6 +367,8 @@ class Ingest:
             connection.respond(request, refusal, serialize_type)
             return
         self._use_batch()
+        if self._access is not None and self._is_ready():
+            connection.grant = self._grants.extended(connection.grant, request)
         lines = self._wire[send.first : send.first + send.count]
         lines["connection"] = self._state[layout.STATE_CONNECTION]
         lines["flags"] = layout.WIRE_PLAIN
@@ -349,7 +377,7 @@ class Ingest:
     async def _prepare(
         self, connection: Connection, request: Request, frame: codec.Frame, wait: NotYet
     ) -> None:
-        """Await what a connection's next send waits for; if that fails, refuse the send."""
+        """Await the preparation of a connection's next send; if that fails, refuse the send."""
         try:
             await wait.prepare()
             connection.waited = True
@@ -382,7 +410,7 @@ class Ingest:
         self._state[layout.STATE_STAGED] = batch.staging_len
         self._into = Into(
             batch.rows, self._wire, batch.staging, self._suffix, self._home, self._spans,
-            self._state,
+            self._state, self._signing,
         )  # fmt: skip
 
     def _to_batch(self) -> None:

@@ -61,7 +61,39 @@ SEND_LETTERS: Final = "abcdefghijklmn"
 SEND_REQUIRED: Final = 8  # the first so many must be there
 SLOT_LONG: Final = 16  # slots of long names follow those of letters
 SLOT_CODE, SLOT_FLAG, SLOT_OPAQUE = 32, 33, 34
-SLOT_COUNT: Final = 35
+SLOT_ACCESS_KEY, SLOT_SIGNATURE = 35, 36
+SLOT_OTHER: Final = 37  # a header field that is none of these; it has no span
+SLOT_COUNT: Final = 38
+ACCESS_KEY_FIELD: Final = "AccessKey"
+SIGNATURE_FIELD: Final = "Signature"
+
+# Account whose sends the kernel takes on one connection; native byte order.
+ACCESS_KEY_BYTES_MAX: Final = 128
+GRANT_TOPICS: Final = 64  # a power of 2: topic i may be at place i mod 64
+GRANT = np.dtype(
+    [
+        ("check", "i4"),  # 0: accounts are off, the rest is not read
+        ("key_len", "i4"),  # -1: no account
+        ("key", "u1", (ACCESS_KEY_BYTES_MAX,)),
+        ("inner", "u4", (5,)),  # SHA-1 after the block of the secret xor 0x36
+        ("outer", "u4", (5,)),  # the same, xor 0x5c
+        ("topics", "i4", (GRANT_TOPICS,)),  # indexes to which it may publish; -1: none
+    ],
+    align=True,
+)
+
+# Scratch of the signature check.
+HEADER_BYTES_MAX: Final = 1 << 17  # a longer header is checked in Python
+SIGNING = np.dtype(
+    [
+        ("values", "u1", (HEADER_BYTES_MAX + 64,)),
+        ("last", "u1", (128,)),
+        ("digest", "u1", (20,)),
+        ("state", "u4", (5,)),
+        ("words", "u4", (80,)),
+    ],
+    align=True,
+)
 
 
 def host_column(address: bytes, port: int) -> npt.NDArray[Any]:

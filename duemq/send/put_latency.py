@@ -33,7 +33,7 @@ class PutLatency:
         self._max_ms = max(self._max_ms, took_ms)
 
     def percentile_ms(self, share: float) -> int:
-        """Return within how many ms this share of all puts was done; 0 without puts."""
+        """Return the latency in ms of this share of all puts; 0 without puts."""
         below = np.cumsum(self._counts)
         return int(np.searchsorted(below, share * int(below[-1]))) if below[-1] else 0
 

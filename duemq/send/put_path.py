@@ -52,7 +52,7 @@ class PutPath:
     """Runs the put hooks on a batch and appends it.
 
     Args:
-        hooks: called in order; looked up at each put, so they may be filled in later.
+        hooks: Called in order; read at each put, so they may be added later.
     """
 
     def __init__(self, store: LogStore, hooks: Sequence[PutHook], clock: Clock) -> None:
@@ -78,7 +78,7 @@ class PutPath:
             self._refuse_rest(batch, f"{type(error).__name__}: {error}")
 
     def run_hooks(self, batch: PutBatch) -> None:
-        """Run the put hooks on a batch; what they refuse has a status then."""
+        """Run the put hooks on a batch; refused rows get a status."""
         now_ms = self._clock.now_ms()
         for hook in self._hooks:
             hook(batch, now_ms)

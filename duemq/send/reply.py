@@ -92,7 +92,7 @@ class ReplyProcessor:
     async def _push(
         self, header: SendHeader, request: Request, born_host: tuple[str, int]
     ) -> str | None:
-        """Send 326 to the client that waits; return why it did not arrive."""
+        """Send 326 to the waiting client; return why it could not be sent."""
         entries = dict(client_entries(header.properties))
         client_id = entries.get("REPLY_TO_CLIENT")
         if not client_id:

@@ -2,7 +2,7 @@
 
     fill       checks, then rows of the batch, at once: messages of a connection keep their order
     NotYet     a topic must be created first: the connection waits for it, then `fill` again
-    answer     waits until the name servers know of the new topic
+    answer     waits until the name servers have the new topic
 
 SendMessageProcessor, AbstractSendMessageProcessor.
 """
@@ -63,7 +63,7 @@ class SendTopics(Protocol):
         ...
 
     async def announce(self, topics: Sequence[TopicConfig]) -> None:
-        """Return when the name servers know of these topics."""
+        """Wait until the name servers have these topics."""
         ...
 
 
@@ -85,7 +85,7 @@ class SendRules:
 
 @dataclass(frozen=True, slots=True)
 class _Send:
-    """A checked send on its way into rows."""
+    """A checked send before it becomes rows."""
 
     header: SendHeader
     request: Request
@@ -100,9 +100,9 @@ class SendProcessor:
     Args:
         table: the store's topics; `topics` keeps its routing columns right.
         half: makes a half message of a row; see duemq.transactions.half_messages.as_half.
-        run_hooks: runs the put hooks on a batch: what they refuse, no commit can store.
-        group_locked: whether a consumer group holds a queue lock: it consumes in order.
-        rules: asked at each send, so they may change.
+        run_hooks: Runs the put hooks on a batch; a commit cannot store what they refuse.
+        group_locked: Whether a consumer group has a queue lock: it consumes in order.
+        rules: Read at each send, so they may change.
     """
 
     def __init__(
@@ -396,7 +396,7 @@ def _check_batch_row(batch: PutBatch, index: int) -> None:
     if row["delay_level"] > 0 or row["prop_flags"] & layout.PROP_TRAN_MSG:
         raise RequestError(
             ResponseCode.MESSAGE_ILLEGAL,
-            "a batch cannot hold messages delayed by a level, nor transactional ones",
+            "a batch cannot contain messages delayed by a level, nor transactional ones",
         )
 
 

@@ -45,7 +45,7 @@ def plan_retry(group: str, reconsume_times: int, times_max: int, level: int) -> 
 
     Args:
         reconsume_times: how often it was sent back before.
-        level: what the consumer asked for: 0 the broker decides, below 0 give up.
+        level: Level requested by the consumer: 0 the broker decides, below 0 give up.
     """
     if level < 0 or reconsume_times >= times_max:
         return Retry(DLQ_PREFIX + group, 0, dead=True)
@@ -122,7 +122,7 @@ class SendBackProcessor:
         fault = refusal(batch)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
-        # WAIT=false stands in the copy as Apache writes it, but the consumer forgets the message
+        # WAIT=false is in the copy as Apache writes it, but the consumer forgets the message
         # once this is answered: with SYNC_FLUSH the copy must be on the disk by then.
         if not await self._store.wait_durable(self._store.max_offset):
             raise not_synced("the message was sent back")

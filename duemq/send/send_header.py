@@ -37,7 +37,7 @@ def parse_send(request: Request) -> SendHeader:
     """Read the header of codes 10, 310 and 320.
 
     Raises:
-        RequestError: A mandatory field is missing, or one is no number.
+        RequestError: A mandatory field is missing, or one is not a number.
     """
     long = request.code == RequestCode.SEND_MESSAGE
     names = layout.SEND_FIELDS if long else tuple(layout.SEND_LETTERS)

@@ -22,7 +22,7 @@ def check_request(
     phys_offset: int,
     identity: Identity,
 ) -> Request:
-    """Return the one-way request about `half`, whose newest copy lies at these offsets.
+    """Return the one-way request about `half`, whose newest copy is at these offsets.
 
     The body is the message as its consumers would get it: real topic and queue, the half
     message's times, the copy's offsets.

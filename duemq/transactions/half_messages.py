@@ -91,7 +91,7 @@ def add_op(
 
 
 def parse_op(body: bytes) -> list[int]:
-    """Return the half offsets an op record names; what is no number is left out."""
+    """Return the half offsets of an op record, without invalid ones."""
     words = body[: OFFSETS_OF_OP_MAX * 20].split(b",")[:OFFSETS_OF_OP_MAX]
     return [int(word) for word in map(bytes.strip, words) if word.isdigit() and len(word) < 19]
 
@@ -108,7 +108,7 @@ def same_half(record: Record) -> Same | None:
 
 
 def times_asked(record: Record) -> int:
-    """Return how often the producer was asked about this half message."""
+    """Return the number of check-backs of this half message."""
     text = record.properties.get(CHECK_TIMES, "0")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
@@ -142,7 +142,7 @@ class HalfMessages:
             del self.copies[same]
 
     def replace(self, elder: int, newest: int, same: Same | None) -> None:
-        """Note that a half message was put again; the old offset then stands for the newest."""
+        """Record that a half message was put again; the old offset then maps to the newest."""
         if elder >= self.half_next:
             self.finished.add(elder)
         if same is not None:
@@ -152,7 +152,7 @@ class HalfMessages:
         return half_offset < self.half_next or half_offset in self.finished
 
     def advance(self, limit: int) -> None:
-        """Move `half_next` over all that is finished, up to `limit`; forget what lies before."""
+        """Advance `half_next` past finished messages, up to `limit`; drop state before it."""
         while self.half_next < limit and self.half_next in self.finished:
             self.finished.discard(self.half_next)
             self.half_next += 1
@@ -174,10 +174,10 @@ class HalfMessages:
 class Step(Enum):
     """What a round does with one half message that is not finished."""
 
-    WAIT = "it is young: nothing behind it is older"
-    LEAVE = "its immunity lasts: look at the next"
-    ASK = "put it again and ask its producer"
-    GIVE_UP = "it was asked often enough"
+    WAIT = "it is too young, and so are all after it"
+    LEAVE = "its immunity time has not passed: check the next"
+    ASK = "put it again and check back with its producer"
+    GIVE_UP = "it reached the maximum number of check-backs"
 
 
 def plan_step(record: Record, *, now_ms: int, timeout_ms: int, checks_max: int) -> Step:
@@ -194,7 +194,7 @@ def plan_step(record: Record, *, now_ms: int, timeout_ms: int, checks_max: int) 
 
 
 def immunity(record: Record, timeout_ms: int) -> int | None:
-    """Return for how long after its birth a half message asks to be left alone, None: as usual."""
+    """Return the immunity time that a half message requests, None for the default."""
     text = record.properties.get(IMMUNITY)
     if text is None:
         return None

@@ -1,7 +1,7 @@
 """Commits without an op record: found after a crash or a full disk.
 
     log   ... half ... half | commit(prepared_offset: half) ... commit | <-- op torn off here
-              ^ open halves are looked for in everything that lies after the first of them
+              ^ open halves are searched in all records after the first of them
 
 A commit names the half message it was made from, so the log itself shows which open half messages
 are finished. The search runs once, before plugins deliver and before the port listens.

@@ -6,7 +6,7 @@
         [newer copy with its count + 1, op for the elder] in one batch, then 39 to the producer
         or, asked transactionCheckMax times: [TRANS_CHECK_MAX_TIME_TOPIC, op]
 
-Everything that finishes a half message stands in one batch with its op record. A crash, or a disk
+Everything that finishes a half message is in one batch with its op record. A crash, or a disk
 that fills up in between, may leave the first alone: `recover` searches the log for such commits,
 and an op record that is owed is written as soon as the store takes it.
 EndTransactionProcessor, TransactionalMessageServiceImpl, TransactionalMessageCheckService.
@@ -62,7 +62,7 @@ COMMIT, ROLLBACK = layout.SYS_COMMIT, layout.SYS_ROLLBACK
 
 
 class Transactions:
-    """Answers 37 and asks producers back. A context manager: its task asks."""
+    """Handler of 37, and check-backs. A context manager: its task checks back."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Transactions:
         }
 
     def put_hook(self, batch: PutBatch, now_ms: int) -> None:
-        """Refuse an op record when a hook refused what it would finish. The last of all hooks."""
+        """Refuse an op record if a hook refused the message it finishes. The last of all hooks."""
         if id(batch) in self._bound:
             last = batch.count - 1
             if batch.filled["status"][:last].any():
@@ -237,7 +237,7 @@ class Transactions:
     # --- the op queue
 
     def recover(self) -> None:
-        """Rebuild what is known from the two topics and the stored progress.
+        """Rebuild the state from the two topics and the stored progress.
 
         Call it once, before anything is appended to the log: it writes the op records that a
         crash tore off.
@@ -316,7 +316,7 @@ class Transactions:
     # --- asking back
 
     async def resume(self, request: Request) -> Response:
-        """Answer 323: a message that was given up is put back and asked about again."""
+        """Answer 323: put a message that was given up back, and check back again."""
         phys_offset = _offset_of_id(request)
         record = self._read(phys_offset)
         if record.topic != GIVEN_UP_TOPIC:  # others are asked about without it, or are finished
@@ -438,7 +438,7 @@ class Transactions:
             log.warning("half message %d cannot be set aside: %s", half.queue_offset, fault)
             return
         self.halves.finish(half.queue_offset, half_messages.same_half(half))
-        log.warning("half message %d was asked about too often: given up", half.queue_offset)
+        log.warning("half message %d: too many check-backs, given up", half.queue_offset)
 
     def _add_half(self, batch: PutBatch, half: Record, properties: dict[str, str]) -> int:
         row = add_copy(

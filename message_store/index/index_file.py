@@ -1,57 +1,27 @@
-"""Key index: `topic#key` to log offsets, in Apache's IndexFile layout.
+"""Index file: `topic#key` to log offsets, in Apache's IndexFile layout.
 
     header 40 B | slots: newest item of each hash | items: hash, offset, seconds, previous item
 
-The index is a projection of the log. A thread of its own reads the log a few tens of ms after the
-appends, so that no send waits for it. Queries catch up first if little is missing. After a restart
-the newest file's header names the log offset to continue at.
-
-The lock is held for one step, a few ms, so that the event loop can query while a large index is
-rebuilt. Files are read without it (see `kernels.index`). Invalid files are removed and rebuilt from
-the log.
-
 Files are sparse and written through their mapping, but never into a hole: space is allocated first.
-On a full disk the index pauses, and continues by itself when there is room.
 """
 
 from __future__ import annotations
 
-import datetime
-import logging
 import os
-import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from message_store import layout
-from message_store.clock import Clock
-from message_store.config import StoreConfig
-from message_store.descriptors import DescriptorReserve
-from message_store.errors import CorruptStore, StoreError
+from message_store.errors import CorruptStore
 from message_store.kernels import index as kernels
-from message_store.kernels import scan
-from message_store.kernels.verify import find_record
-from message_store.layout import INDEX_HEADER, INDEX_ITEM, Rows, packer
-from message_store.log.commit_log import CommitLog, LogFile
-from message_store.log.frames import frame_at
+from message_store.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Rows, packer
 from message_store.log.page_guard import GuardedMap
-from message_store.recovery.checkpoint import Checkpoint
-from message_store.text import index_hash
 
-logger = logging.getLogger(__name__)
 HEADER = packer(INDEX_HEADER)
-NAME_FORMAT = "%Y%m%d%H%M%S"
-NAME_DIGITS = 17  # and three of milliseconds
-PAUSE_S = 0.03  # between two steps of the thread: small enough to query, large enough to batch
-BATCH_KEYS = kernels.KEYS_PER_RECORD_MAX + 8_192  # indexed in one step
 ALLOCATE_BYTES = 1 << 20  # of items, at once
-CATCH_UP_BYTES_MAX = 4 << 20  # of the log, while a query waits
-STOP_BYTES_MAX = 256 << 20  # of the log, while the store closes; the next start indexes the rest
 
 
 class IndexFile:
@@ -142,7 +112,7 @@ class IndexFile:
         return self._pages.why
 
     def keys_of_last(self, phys_offset: int) -> int:
-        """Return how many items at the end are of the record at `phys_offset`."""
+        """Return the number of items at the end that belong to the record at `phys_offset`."""
         start = INDEX_HEADER.itemsize + self.slots * 4
         items = np.frombuffer(self._map, INDEX_ITEM, self.items, start)
         number = self.header[5] - 1
@@ -150,13 +120,33 @@ class IndexFile:
             number -= 1
         return self.header[5] - 1 - number
 
+    def cut(self, log_end: int) -> int:
+        """Remove the items of records at or after a log offset; return their number.
+
+        Items are in the order of the log, so they are the last ones. Each names the item that its
+        slot named before. The header keeps the store time of the last record that was removed.
+        """
+        begin_ms, end_ms, begin_phys, _, used, count = self.header
+        items = np.frombuffer(self._map, INDEX_ITEM, self.items, self._items_pos)
+        slots = np.frombuffer(self._map, INDEX_SLOT, self.slots, INDEX_HEADER.itemsize)
+        number = count - 1
+        while number > 0 and items[number]["phys_offset"] >= log_end:
+            slot = int(items[number]["key_hash"]) % self.slots
+            slots[slot] = items[number]["prev_index"]
+            used -= int(slots[slot] == 0)
+            number -= 1
+        if number < count - 1:
+            end_phys = int(items[number]["phys_offset"]) if number > 0 else begin_phys
+            HEADER.pack_into(self._map, 0, begin_ms, end_ms, begin_phys, end_phys, used, number + 1)
+        return count - 1 - number
+
     def inherit(self, previous: IndexFile) -> None:
         """Set the header to the end of the file before, as Apache does."""
         _, end_ms, _, end_phys, _, _ = previous.header
         HEADER.pack_into(self._map, 0, end_ms, end_ms, end_phys, end_phys, 0, 1)
 
     def put(self, keys: Rows) -> int:
-        """Add (n,) `layout.KEYED` until the file is full; return how many were added."""
+        """Add (n,) `layout.KEYED` until the file is full; return the number added."""
         self._allocate(max(self.header[5], 1) + keys.size)
         return int(kernels.put_keys(self.words, self.slots, self.items, keys))
 
@@ -187,310 +177,3 @@ class IndexFile:
         """Close the descriptor; the file can still be searched."""
         self._pages.forget_file()
         self._close()
-
-
-class IndexService:
-    """All index files of a store, and the thread that keeps them up with the log.
-
-    Attributes:
-        safe_ms: store time up to which the index is on the disk, for the checkpoint.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        config: StoreConfig,
-        log: CommitLog,
-        clock: Clock,
-        reserve: DescriptorReserve | None = None,
-    ) -> None:
-        self._directory, self._config, self._log, self._clock = directory, config, log, clock
-        self._reserve = DescriptorReserve() if reserve is None else reserve
-        self._files: list[IndexFile] = []
-        self._unsynced: list[IndexFile] = []  # full, to be synced by the thread
-        self._position = 0  # log offset of the first record not indexed wholly
-        self._indexed = (0, 0)  # a record and how many of its keys are indexed already
-        self._lock = threading.Lock()
-        self._work = threading.Event()
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._keys = np.zeros(BATCH_KEYS, layout.KEYED)
-        self._scratch = np.zeros(1, layout.SCANNED)
-        self._sync_failed = False
-        self._paused = False  # the disk is full; logged once
-        self.safe_ms = 0
-
-    @property
-    def enabled(self) -> bool:
-        """messageIndexEnable."""
-        return self._config.index_enable
-
-    @property
-    def behind_bytes(self) -> int:
-        """Bytes of the log that are not indexed yet."""
-        return max(self._log.end - self._position, 0) if self.enabled else 0
-
-    # -- life ---------------------------------------------------------------------------------
-
-    def start(self, *, checkpoint: Checkpoint, trusted: bool) -> Self:
-        """Open the files and start the thread.
-
-        Args:
-            trusted: All that was written is there; False after a power cut: only files up to the
-                checkpoint's time are used.
-        Raises:
-            CorruptStore: A file of another size or with a stray name.
-        """
-        if not self.enabled:
-            return self
-        self._directory.mkdir(exist_ok=True)
-        self.safe_ms = checkpoint.index_ms
-        self._load(None if trusted else checkpoint.index_ms)
-        if self._files:
-            self._position = self._end_of(self._files[-1])
-        self._position = min(max(self._position, self._log.min_offset), self._log.end)
-        self._thread = threading.Thread(target=self._run, name="index", daemon=True)
-        self._thread.start()
-        self.notify()
-        return self
-
-    def _load(self, safe_ms: int | None) -> None:
-        """Open the files up to the first invalid one; remove it and all later ones."""
-        slots, items = self._config.index_slots_max, self._config.index_entries_max
-        broken = ""
-        for path in sorted(self._directory.iterdir()):
-            if not (path.name.isascii() and path.name.isdigit() and len(path.name) == NAME_DIGITS):
-                raise CorruptStore(
-                    path, 0, "its name is not a time", "Move it out of this directory."
-                )
-            if not broken and path.stat().st_size == 0:
-                broken = "it is empty"
-            if not broken:
-                file = IndexFile(path, slots, items, create=False)
-                if not file.is_sound:
-                    broken = f"its header {file.header} is invalid"
-                elif safe_ms is not None and file.end_ms > safe_ms:
-                    broken = "it was not on the disk when the machine stopped"
-                else:
-                    self._files.append(file)
-            if broken:
-                logger.warning("%s is removed and rebuilt from the log: %s", path, broken)
-                path.unlink()
-
-    def _end_of(self, newest: IndexFile) -> int:
-        """Return the log offset to continue at, after the last completely indexed record."""
-        record = newest.end_phys
-        if newest.is_full or newest.is_empty:  # some of the record's keys may have found no room
-            self._indexed = (record, self._keys_indexed(record))
-            return record
-        row = frame_at(self._log, record)
-        return record + (int(row["record_size"]) if row is not None else 0)
-
-    def _keys_indexed(self, record: int) -> int:
-        count = 0
-        for file in reversed(self._files):
-            keys = file.keys_of_last(record)
-            count += keys
-            if keys == 0 and not file.is_empty:
-                break
-        return count
-
-    def stop(self) -> None:
-        """Index up to STOP_BYTES_MAX of what is left, sync, end the thread."""
-        if self._thread is None:
-            return
-        self._stopping.set()
-        self._work.set()
-        self._thread.join()
-        self.catch_up(bytes_max=STOP_BYTES_MAX)
-        self._unsynced += self._files[-1:]
-        self._sync()
-        for file in self._files:
-            file.close()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(PAUSE_S):
-            self._work.wait()
-            self._work.clear()
-            while self._step(self._log.end) and not self._stopping.is_set():
-                self._sync()
-
-    def _sync(self) -> None:
-        while self._unsynced:
-            file = self._unsynced.pop(0)
-            if self._sync_failed:
-                continue
-            try:
-                if file.path.exists():
-                    file.sync()
-            except OSError as error:  # a later sync could succeed without the lost pages
-                self._sync_failed = True
-                text = "%s cannot be synced: %s. A power cut costs the index from here on"
-                logger.warning(text, file.path, error)
-                continue
-            self.safe_ms = file.end_ms
-
-    # -- indexing -----------------------------------------------------------------------------
-
-    def notify(self) -> None:
-        """Wake the thread: the log has grown."""
-        if not self._work.is_set():
-            self._work.set()
-
-    def catch_up(self, *, bytes_max: int = CATCH_UP_BYTES_MAX) -> None:
-        """Index the log up to its end, at most `bytes_max` of it. Any thread may call it."""
-        if self.enabled:
-            target = min(self._log.end, self._position + bytes_max)
-            while self._step(target):
-                pass
-
-    def _step(self, target: int) -> bool:
-        """Index a few thousand records before `target`; return whether there were any."""
-        with self._lock:
-            if self._position >= target:
-                return False
-            try:
-                found = self._index_piece()
-            except OSError as error:
-                self._pause(error)
-                return False
-            self._paused = False
-            return found and not self._drop_damaged()
-
-    def _pause(self, error: OSError) -> None:
-        if not self._paused:
-            logger.warning(
-                "%s: no room for more keys: %s. Log offset %d and later are not indexed; make "
-                "room, the index goes on by itself", self._directory, error, self._position,
-            )  # fmt: skip
-        self._paused = True
-
-    def _drop_damaged(self) -> bool:
-        """Remove the first file with an unreadable page and all later ones; index again from there.
-
-        The caller holds the lock. Returns whether there was such a file.
-        """
-        at = next((i for i, file in enumerate(self._files) if file.damage), None)
-        if at is None:
-            return False
-        logger.warning(
-            "%s has pages that cannot be read (%s): it is removed and made again from the log",
-            self._files[at].path, self._files[at].damage,
-        )  # fmt: skip
-        for file in self._files[at:]:
-            file.path.unlink(missing_ok=True)
-        del self._files[at:]
-        self._indexed = (0, 0)
-        found = self._end_of(self._files[-1]) if self._files else 0
-        self._position = min(max(found, self._log.min_offset), self._log.end)
-        self._work.set()
-        return True
-
-    def check(self) -> None:
-        """Drop files that cannot be read: results from them are incomplete.
-
-        Raises:
-            StoreError: There was such a file.
-        """
-        with self._lock:
-            if self._drop_damaged():
-                raise StoreError(
-                    f"{self._directory}: a file cannot be read and is made again: try again"
-                )
-
-    def _index_piece(self) -> bool:
-        end = self._log.end
-        file = next((f for f in list(self._log.files) if f.base + f.size > self._position), None)
-        if file is None:
-            return False
-        start, stop_at = max(self._position - file.base, 0), min(end - file.base, file.size)
-        reading = self._log.unreadable.reading()
-        while True:
-            count, pos, stop = kernels.collect_keys(
-                file.data, start, stop_at, file.base + start, self._scratch, self._keys
-            )
-            if not reading.again(int(pos)):
-                break
-        self._put(self._keys[:count])
-        if stop == scan.STOP_BLANK:
-            pos = file.size
-        elif stop == scan.STOP_INVALID:
-            pos = self._after_damage(file, int(pos), stop_at)
-        self._position = file.base + int(pos)
-        return True
-
-    def _after_damage(self, file: LogFile, pos: int, end: int) -> int:
-        """Return where the records continue, so that damage never stops the index."""
-        found = int(find_record(file.data, pos + 1, end, file.base, self._scratch[0]))
-        logger.warning(
-            "%s at byte %d: not a record; the index continues at %s",
-            file.path, pos, found if found >= 0 else "its end",
-        )  # fmt: skip
-        return found if found >= 0 else end
-
-    def _put(self, keys: Rows) -> None:
-        """Add keys; after an error the next piece begins after the last key that was added."""
-        if not keys.size:
-            return
-        record, indexed = self._indexed
-        done = int(np.count_nonzero(keys["phys_offset"][:indexed] == record))
-        first = done
-        try:
-            while done < keys.size:
-                if not self._files or self._files[-1].is_full:
-                    self._roll()
-                done += self._files[-1].put(keys[done:])
-        except OSError:
-            if done > first:
-                self._position = last = int(keys[done - 1]["phys_offset"])
-                self._indexed = (last, self._keys_indexed(last))
-            raise
-        self._indexed = (0, 0)
-
-    def _roll(self) -> None:
-        slots, items = self._config.index_slots_max, self._config.index_entries_max
-        file = self._reserve.run(lambda: IndexFile(self._new_path(), slots, items, create=True))
-        if self._files:
-            self._unsynced.append(self._files[-1])
-            file.inherit(self._files[-1])
-        self._files.append(file)
-
-    def _new_path(self) -> Path:
-        """Return a name from the local time that sorts after all others."""
-        now = self._clock.now_ms()
-        time = datetime.datetime.fromtimestamp(now / 1_000).astimezone()
-        name = f"{time.strftime(NAME_FORMAT)}{now % 1_000:03d}"
-        if self._files and name <= self._files[-1].path.name:
-            name = str(int(self._files[-1].path.name) + 1)
-        return self._directory / name.zfill(NAME_DIGITS)
-
-    # -- the readers --------------------------------------------------------------------------
-
-    def indexed(self) -> tuple[list[IndexFile], int]:
-        """Return the files, oldest first, and the log offset up to which they are complete."""
-        with self._lock:
-            return list(self._files), self._position
-
-    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Return log offsets whose key has this hash, newest first. The caller compares keys.
-
-        Raises:
-            StoreError: An index file could not be read: ask again.
-        """
-        key_hash = index_hash(f"{topic}#{key}")
-        found: list[int] = []
-        for file in reversed(self.indexed()[0]):
-            if len(found) >= count_max:
-                break
-            found += file.find(key_hash, (begin_ms, end_ms), count_max - len(found))
-        self.check()
-        return list(dict.fromkeys(found))
-
-    def remove_before(self, log_min: int) -> None:
-        """Remove files whose records are all removed; the newest always stays."""
-        gone = []
-        with self._lock:
-            while len(self._files) > 1 and self._files[0].end_phys < log_min:
-                gone.append(self._files.pop(0))
-        for file in gone:  # outside the lock: it takes long
-            file.path.unlink(missing_ok=True)

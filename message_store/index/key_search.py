@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from message_store import layout
 from message_store.errors import StoreError
-from message_store.index.index_file import BATCH_KEYS, IndexFile, IndexService
+from message_store.index.index_file import IndexFile
+from message_store.index.index_service import BATCH_KEYS, IndexService
 from message_store.kernels import index as index_kernels
 from message_store.kernels import keys as kernels
 from message_store.layout import Rows

@@ -20,6 +20,7 @@ import numba
 CACHE_VARIABLE = "DUEMQ_KERNEL_CACHE"
 PACKAGES = ("message_store", "delivery", "schedule_service", "timer_store", "migration", "duemq")
 TOP = Path(__file__).resolve().parents[2]
+SIGNATURES = Path(__file__).with_name("signatures.txt")  # see registry.py
 IMPORT = re.compile(r"^\s*(?:from ([\w.]+) import (\([^)]*\)|[^\n]*)|import ([\w.]+))", re.M)
 MACHINE = f"{numba.__version__} {platform.python_version()}"
 
@@ -35,7 +36,11 @@ CACHE_DIRECTORY = _cache_directory()
 def kernel_sources() -> list[Path]:
     """Return the modules that kernels stand in, in a fixed order."""
     found = [path for name in PACKAGES for path in (TOP / name).rglob("*.py")]
-    return sorted(p for p in found if "kernels" in p.as_posix() and p.parent.name != "cli")
+    return sorted(
+        path
+        for path in found
+        if "kernels" in path.relative_to(TOP).as_posix() and path.parent.name != "cli"
+    )
 
 
 @cache
@@ -75,7 +80,8 @@ def digest_of(path: Path) -> str:
 
 def digest_of_all() -> str:
     """Return one digest of everything that is compiled."""
-    return _digest(sorted({file for path in kernel_sources() for file in sources_of(path)}))
+    sources = {file for path in kernel_sources() for file in sources_of(path)}
+    return _digest(sorted({*sources, SIGNATURES}))
 
 
 def _digest(paths: list[Path]) -> str:

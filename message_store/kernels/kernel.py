@@ -88,6 +88,15 @@ class LoadingCache(FunctionCache):
                 self._release()
         return found
 
+    def has(self, sig: Any, target_context: Any) -> bool:
+        """Return whether there is machine code of a signature for this processor."""
+        cache: Any = self
+        try:
+            kept = cache._cache_file._load_index()
+        except Exception:  # as damaged as `_load_or_miss` finds it
+            return False
+        return cache._index_key(sig, target_context.codegen()) in kept
+
     def _load_or_miss(self, sig: Any, target_context: Any) -> Any:
         load: Any = self._load_overload
         try:

@@ -22,11 +22,11 @@ from message_store.kernels.index import (
     positive_hash,
 )
 from message_store.kernels.kernel import kernel
-from message_store.kernels.names import entry_end, is_named
+from message_store.kernels.names import entry_end, has_name
 from message_store.kernels.properties import equals, find_byte, java_hash_on
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
-from message_store.layout import KEY_END, NAME_END
+from message_store.layout import KEY_END
 from message_store.queues.topic_table import TopicArrays
 
 Rows = npt.NDArray[Any]
@@ -83,23 +83,16 @@ def same(data: Bytes, pos: int, size: int, other: Bytes, start: int, end: int) -
 
 
 @kernel
-def is_entry_of(data: Bytes, pos: int, end: int, name: Bytes) -> bool:
-    """Return whether the property entry in data[pos:end] has this name."""
-    value = pos + name.size
-    return value < end and data[value] == NAME_END and is_named(data, pos, name)
-
-
-@kernel
 def hit_of(data: Bytes, pos: int, end: int, keys: Bytes, start: int, stop: int) -> int:
     """Return how the property text in data[pos:end] has the key keys[start:stop]: HIT_*."""
     hit = NO_HIT
     while pos < end:
         until = entry_end(data, pos, end)
-        if is_entry_of(data, pos, until, UNIQ_NAME):
+        if has_name(data, pos, until, UNIQ_NAME):
             at = pos + UNIQ_BYTES + 1
             if same(data, at, until - at, keys, start, stop):
                 return HIT_UNIQUE
-        elif is_entry_of(data, pos, until, KEYS_NAME):
+        elif has_name(data, pos, until, KEYS_NAME):
             at = pos + KEYS_BYTES + 1
             while at < until:
                 word_end = find_byte(data, at, until, KEY_END)

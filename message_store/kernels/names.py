@@ -7,7 +7,7 @@ import numpy as np
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.memory import load_u8, trailing_zeros
-from message_store.layout import ENTRY_END
+from message_store.layout import ENTRY_END, NAME_END
 from message_store.queues.topic_table import TopicArrays
 
 
@@ -59,3 +59,19 @@ def entry_end(data: Bytes, pos: int, end: int) -> int:
     while pos < end and data[pos] != ENTRY_END:
         pos += 1
     return pos
+
+
+@kernel
+def has_name(data: Bytes, pos: int, end: int, name: Bytes) -> bool:
+    """Return whether the property entry in data[pos:end] has this name; its value may be empty."""
+    if end - pos < name.size + 1 or data[pos + name.size] != NAME_END:
+        return False
+    return is_named(data, pos, name)
+
+
+@kernel
+def has_value(data: Bytes, pos: int, end: int, name: Bytes) -> bool:
+    """Return whether the property entry in data[pos:end] has this name and a value."""
+    if end - pos < name.size + 2 or data[pos + name.size] != NAME_END:
+        return False
+    return is_named(data, pos, name)

@@ -5,7 +5,7 @@ DueMQError
     ├── LedgerUnavailable     gone, locked, full, or its server is away: a retry may succeed
     ├── LedgerOfAnotherStore  it belongs to another store
     ├── LedgerNewer           a later DueMQ wrote it
-    ├── LedgerOnlyForward     Alembic was asked for an older schema
+    ├── LedgerOnlyForward     a downgrade to an older schema was requested
     └── UnknownRun            it has no migration of that id
 """
 
@@ -58,7 +58,7 @@ class LedgerOnlyForward(LedgerError):
 
 
 class LedgerNewer(LedgerError):
-    """Its schema is one that this version does not know."""
+    """Its schema is newer than this version supports."""
 
     def __init__(self, where: str, *, found: Iterable[str], newest: str) -> None:
         self.found, self.newest = sorted(found), newest

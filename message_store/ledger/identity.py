@@ -45,5 +45,5 @@ def known_store_id(config_directory: Path) -> str | None:
 def _decode(value: Any) -> str:
     name = value["storeId"]
     if not isinstance(name, str) or not _ID.fullmatch(name):
-        raise ValueError(f"storeId {name!r} is no name of a store")
+        raise ValueError(f"storeId {name!r} is not a valid store name")
     return name

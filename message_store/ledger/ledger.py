@@ -110,7 +110,7 @@ class Ledger:
             _write(connection, records)
 
     def rebuild(self, snapshot: LogSnapshot) -> None:
-        """Bring the ledger to the state of the log; what only the ledger knows stays.
+        """Bring the ledger to the state of the log; keep rows that only the ledger has.
 
         Raises:
             LedgerUnavailable: It is gone, locked or full; the same call may succeed later.
@@ -118,7 +118,7 @@ class Ledger:
         """
         with self._transaction() as connection:
             # A power cut took the ownership records of these events.
-            connection.execute(delete(EVENTS).where(EVENTS.c.mark_offset >= snapshot.next_mark))
+            connection.execute(delete(EVENTS).where(EVENTS.c.mark_offset >= snapshot.next_record))
             _write(connection, snapshot.records())
 
     @contextmanager
@@ -137,7 +137,7 @@ class Ledger:
             if found != self._file or (self._path and found is None):
                 raise lost
             with self.engine.begin() as connection:
-                # The number of a deleted file may be that of a new one: ask its content, too.
+                # A new file may reuse the inode of a deleted one: compare the content, too.
                 if connection.execute(select(IDENTITY.c.store_id)).scalar() != self._store_id:
                     raise lost
                 yield connection

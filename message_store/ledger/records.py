@@ -47,10 +47,10 @@ class Record:
 
 
 class LogSnapshot(Protocol):
-    """Everything that the log knows: a ledger is rebuilt from it."""
+    """All records in the log: a ledger is rebuilt from them."""
 
     @property
-    def next_mark(self) -> int:
+    def next_record(self) -> int:
         """Queue offset after the last ownership record that was applied."""
 
     def records(self) -> Sequence[Record]:

@@ -113,7 +113,7 @@ class LedgerProcess:
         self._pipe.close()
         try:
             process.wait(END_S)
-        except subprocess.TimeoutExpired:  # the log has what it did not write
+        except subprocess.TimeoutExpired:  # the log has the records that it did not write
             process.kill()
             process.wait()
 
@@ -131,6 +131,11 @@ class LedgerProcess:
                     shown_url(self.place.url), why, "The broker tries again"
                 ) from error
         self._call("place", self.place)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, None while there is no process."""
+        return None if self._process is None else self._process.pid
 
     def _call(self, name: str, *arguments: object) -> None:
         process, pipe = self._process, self._pipe

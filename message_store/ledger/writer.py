@@ -7,7 +7,7 @@
 The ledger is opened with the first record. Each time it is opened, at the start and after trouble,
 it is first rebuilt from the log: so it does not matter what was dropped, or whether the file is a
 new one. A ledger of another store or of a later version is refused and left alone: `opened` raises,
-so nothing new starts; what is under way goes on.
+so nothing new starts; running migrations continue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 PENDING_MAX: Final = 10_000
 BATCH_RECORDS_MAX: Final = 1_000
 LINGER_MS: Final = 1_000
-"""How long a record waits for others before it is written."""
+"""Time in which records are collected before they are written."""
 RETRY_MS: Final = 5_000
 _Arguments = TypeVarTuple("_Arguments")
 
@@ -39,7 +39,7 @@ class Health:
     """State of the ledger.
 
     Attributes:
-        trouble: What is wrong, "" if nothing is.
+        trouble: Current error, "" without one.
         since_ms: Time of the last change of `trouble`, in ms since the epoch.
         pending: Records not yet written.
         dropped: Records that found no room; those of the log come again with the next rebuild.
@@ -55,7 +55,7 @@ class LedgerWriter:
     """Queue of records and the task that writes them. Belongs to the event loop's thread.
 
     Args:
-        snapshot: Returns what the log knows; called before the ledger is opened.
+        snapshot: Returns the records in the log; called before the ledger is opened.
         refusal: Why the ledger cannot be used at all, "" if it can.
     Attributes:
         where: Its URL for messages, without the password.
@@ -76,7 +76,7 @@ class LedgerWriter:
         self._pending_max = pending_max
         self._refused = LedgerError(self.where, refusal, "") if refusal else None
         self._is_open = False
-        self._incomplete = False  # a record was dropped that the log knows
+        self._incomplete = False  # a record that the log has was dropped
         self._needed, self._tried = asyncio.Event(), asyncio.Event()
         self._stop = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ledger")
@@ -119,7 +119,7 @@ class LedgerWriter:
             raise LedgerError(self.where, why, next_step) from self._refused
 
     def stop(self) -> None:
-        """Ask `run` to write what is queued, once, and to return."""
+        """Make `run` write the queued records once and return."""
         self._stop.set()
         self._needed.set()
 
@@ -158,7 +158,7 @@ class LedgerWriter:
         await self._clock.wait(self._stop, until_ms=self._clock.now_ms() + pause_ms)
 
     async def flush(self) -> bool:
-        """Write what is queued; return whether the ledger took all of it."""
+        """Write the queued records; return whether the ledger accepted all of them."""
         try:
             if not self._is_open or self._incomplete:
                 await self._open()

@@ -22,7 +22,7 @@ from message_store.queues.topic_table import TopicTable
 OUT_BYTES_MIN = 1 << 20
 OUT_BYTES_MAX = 32 << 20
 RECORD_EXTRA_BYTES_MAX = 65_536  # a record may be maxMessageSize + this
-CLOCK_STEP_MS_MAX = 1_000  # store times stand still when the clock is set back by less
+CLOCK_STEP_MS_MAX = 1_000  # store times do not advance while the clock is set back by less
 Encoders = tuple[Callable[..., tuple[int, int, int]], Callable[..., tuple[int, int, int]]]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 import os
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -133,14 +134,77 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-class CommitLog:
+File = TypeVar("File", bound=LogFile)
+
+
+class NumberedLog(Generic[File]):
+    """Files of one size in order, each named after the offset of its first byte.
+
+    Attributes:
+        files: In order; only the last one grows.
+        end: Offset of the next byte to be written.
+    """
+
+    def __init__(self, directory: Path, file_bytes: int, file_type: type[File]) -> None:
+        self.directory, self.file_bytes, self.file_type = directory, file_bytes, file_type
+        self.files: list[File] = []
+        self.end = 0
+
+    @property
+    def file_at_end(self) -> File | None:
+        """The file that contains `end`, None if it does not exist yet."""
+        if self.files and self.end < self.files[-1].base + self.file_bytes:
+            return self.files[-1]
+        return None
+
+    def open_file(self, path: Path, *, create: bool = False) -> File:
+        """Open the file that comes next, and add it."""
+        self.files.append(self.file_type(path, int(path.name), self.file_bytes, create=create))
+        return self.files[-1]
+
+    def writable_file(self) -> File:
+        """Return the file that contains `end`; create it if it does not exist."""
+        file = self.file_at_end
+        if file is not None:
+            return file
+        base = self.end - self.end % self.file_bytes
+        assert not self.files or base == self.files[-1].base + self.file_bytes
+        return self.open_file(self.directory / f"{base:0{NAME_DIGITS}d}", create=True)
+
+    def truncate(self, end: int, *, files_min: int = 0) -> None:
+        """Drop everything from `end` on; later bytes read as zeros, later files are removed.
+
+        Args:
+            files_min: So many files stay, even if they are empty.
+        """
+        while len(self.files) > files_min and self.files[-1].base >= end:
+            self.files.pop().erase()
+        self.end = end
+        if self.files and end < self.files[-1].base + self.file_bytes:
+            self.files[-1].zero_from(end - self.files[-1].base)
+
+    def detach_first(self) -> File:
+        """Take the oldest file out of the log; the caller erases it. The last file stays."""
+        assert len(self.files) > 1
+        return self.files.pop(0)
+
+    def remove_first(self) -> None:
+        """Remove the oldest file (never the one that is written)."""
+        self.detach_first().erase()
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self.files:
+            file.close()
+        self.files.clear()
+
+
+class CommitLog(NumberedLog[LogFile]):
     """The files in order, the write position, and views of what was written."""
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
-        self.directory, self.file_bytes = directory, file_bytes
-        self.files: list[LogFile] = []
+        super().__init__(directory, file_bytes, LogFile)
         self.unreadable = UnreadablePlaces(self)
-        self.end = 0  # the next byte to be written
 
     def load(self, *, synced: int = 0) -> None:
         """Open every file; set `end` to the end of the last one.
@@ -154,7 +218,7 @@ class CommitLog:
         paths = numbered_files(self.directory)
         for path in paths:
             self._check(path, last=path == paths[-1], synced=synced)
-            self.files.append(LogFile(path, int(path.name), self.file_bytes, create=False))
+            self.open_file(path)
         if self.files:
             self.end = self.files[-1].base + self.file_bytes
 
@@ -200,7 +264,7 @@ class CommitLog:
         return self.files[at]
 
     def view(self, offset: int, size: int) -> npt.NDArray[np.uint8]:
-        """Return `size` bytes at `offset`, without a copy. They must lie in one file.
+        """Return `size` bytes at `offset`, without a copy. They must be in one file.
 
         Raises:
             RecordUnreadable: Part of it is outside of the log.
@@ -211,26 +275,6 @@ class CommitLog:
             raise RecordUnreadable(offset, f"{size} bytes from here reach past the log's end")
         return file.data[pos : pos + size]
 
-    @property
-    def file_at_end(self) -> LogFile | None:
-        """The file that contains `end`, None if it does not exist yet."""
-        if self.files:
-            last = self.files[-1]
-            if self.end < last.base + self.file_bytes:
-                return last
-        return None
-
-    def writable_file(self) -> LogFile:
-        """Return the file that contains `end`; create it if it does not exist."""
-        file = self.file_at_end
-        if file is not None:
-            return file
-        base = self.end - self.end % self.file_bytes
-        assert not self.files or base == self.files[-1].base + self.file_bytes
-        path = self.directory / f"{base:0{NAME_DIGITS}d}"
-        self.files.append(LogFile(path, base, self.file_bytes, create=True))
-        return self.files[-1]
-
     def close_file(self) -> None:
         """Write the blank record that ends the current file; the next append opens a new one."""
         file = self.writable_file()
@@ -238,31 +282,9 @@ class CommitLog:
         file.write(pos, BLANK.pack(file.size - pos, MAGIC_BLANK))
         self.end = file.base + file.size
 
-    def truncate(self, end: int) -> None:
-        """Drop everything from `end` on; later bytes read as zeros, later files are removed.
-
-        One file always stays, even if it is empty: its name is the offset to continue at.
-        """
-        while len(self.files) > 1 and self.files[-1].base >= end:
-            self.files.pop().erase()
-        self.end = end
-        if self.files and end < self.files[-1].base + self.file_bytes:
-            self.files[-1].zero_from(end - self.files[-1].base)
-
-    def detach_first(self) -> LogFile:
-        """Take the oldest file out of the log; the caller erases it. The last file stays."""
-        assert len(self.files) > 1
-        return self.files.pop(0)
-
-    def remove_first(self) -> None:
-        """Remove the oldest file (never the one that is written)."""
-        self.detach_first().erase()
-
-    def close(self) -> None:
-        """Close all files."""
-        for file in self.files:
-            file.close()
-        self.files.clear()
+    def truncate(self, end: int, *, files_min: int = 1) -> None:
+        """Drop everything from `end` on; one file stays: its name is the offset to continue at."""
+        super().truncate(end, files_min=files_min)
 
 
 def numbered_files(directory: Path) -> list[Path]:

@@ -117,7 +117,7 @@ class Flusher:
                 starved = False
             except OSError as error:
                 if self.failure is None and not stopping:
-                    starved = True  # not a fault of the disk: nothing is lost, retry
+                    starved = True  # not a fault of the disk: retry
                     continue
                 self._end(error)
                 return

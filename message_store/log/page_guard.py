@@ -140,7 +140,7 @@ class PageGuard:
     def __init__(self) -> None:
         self._handler = bus_error.Installed()
         self.words: memoryview[int] = self._handler.table.data
-        self._mappings: dict[int, Mapping] = {}
+        self.mappings: dict[int, Mapping] = {}
         self._free: list[int] = []
         self._lock = threading.RLock()  # a finalizer may run while it is held
         self._seen = 0
@@ -168,17 +168,17 @@ class PageGuard:
             self.words[at + 1] = mapping.first + mapping.size
             self.words[at] = mapping.first
             self.words[bus_error.IN_USE] = max(in_use, row + 1)
-            self._mappings[row] = mapping
+            self.mappings[row] = mapping
             return row
 
     def remove(self, row: int) -> None:
         """Stop guarding a mapping that is being unmapped."""
         with self._lock:
-            self._mappings[row].gone = True
+            self.mappings[row].gone = True
             self.look()
             at = bus_error.ROWS + row * bus_error.ROW_WORDS
             self.words[at] = self.words[at + 1] = 0
-            del self._mappings[row]
+            del self.mappings[row]
             self._free.append(row)
 
     def look(self) -> int:
@@ -197,7 +197,7 @@ class PageGuard:
             return self._seen
 
     def _classify(self, page: int) -> None:
-        for mapping in reversed(list(self._mappings.values())):  # the newest has the address
+        for mapping in reversed(list(self.mappings.values())):  # the newest has the address
             if mapping.first <= page < mapping.first + mapping.size:
                 place = mapping.classify(page - mapping.first)
                 if place is not None and len(self.found) < FOUND_MAX:
@@ -227,10 +227,10 @@ class GuardedMap:
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self.map = mmap.mmap(fd, size, prot=protection, flags=mmap.MAP_SHARED)
         self.data: npt.NDArray[np.uint8] = np.frombuffer(self.map, np.uint8)
-        self._mapping = Mapping(path, fd, int(self.data.ctypes.data), size, protection)
+        self.mapping = Mapping(path, fd, int(self.data.ctypes.data), size, protection)
         self._guard = page_guard()
         self._words = self._guard.words
-        row = self._guard.add(self._mapping)
+        row = self._guard.add(self.mapping)
         self._unguard = weakref.finalize(self.map, self._guard.remove, row)
         self._unguard.atexit = False
 
@@ -242,12 +242,12 @@ class GuardedMap:
     @property
     def unreadable(self) -> list[Range]:
         """File positions of unreadable pages, ascending, as of the last `look`."""
-        return self._mapping.unreadable
+        return self.mapping.unreadable
 
     @property
     def why(self) -> str:
         """Why the last of them cannot be read."""
-        return self._mapping.why
+        return self.mapping.why
 
     def look(self) -> int:
         """Update `unreadable`; return the part of `replaced` that it covers."""
@@ -258,10 +258,10 @@ class GuardedMap:
 
         Args:
             pos: file position of the bytes that were written.
-            size: how many.
+            size: Number of bytes.
         """
         self.look()
-        mapping = self._mapping
+        mapping = self.mapping
         low, high = pos - pos % PAGE_BYTES, pos + size
         for first, end in list(mapping.unreadable):
             for page in range(max(first, low), min(end, high), PAGE_BYTES):
@@ -276,4 +276,4 @@ class GuardedMap:
 
     def forget_file(self) -> None:
         """Note that the descriptor is closed; the mapping stays as long as a view of it."""
-        self._mapping.fd = -1
+        self.mapping.fd = -1

@@ -24,7 +24,7 @@ class ReadAhead:
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        self._reached = 0  # log offset up to which pages are there
+        self.reached = 0  # log offset up to which pages are there
         self._wake_at = 0  # log end at which there is work again
         self._expected = 0  # announced log end
         self._buffer = bytearray(STEP_BYTES)
@@ -56,10 +56,17 @@ class ReadAhead:
     def _run(self) -> None:
         while True:
             self._work.wait()
-            self._work.clear()
             if self._stopping:
                 return
-            self._touch()
+            self.work()
+
+    def work(self) -> bool:
+        """Read ahead if the log has come near the end of what was read; return whether it has."""
+        if not self._work.is_set():
+            return False
+        self._work.clear()
+        self._touch()
+        return True
 
     def _touch(self) -> None:
         """Read from the log's end, or from where the last call ended, in the file of the end."""
@@ -71,7 +78,7 @@ class ReadAhead:
         file_end = file.base + file.size
         limit = min(max(end + AHEAD_BYTES, self._expected), file_end)
         self._wake_at = file_end if limit == file_end else end + REFILL_BYTES
-        at = max(end, self._reached)
+        at = max(end, self.reached)
         while at < limit and not self._stopping:
             size = min(STEP_BYTES, limit - at)
             try:
@@ -79,4 +86,4 @@ class ReadAhead:
             except OSError:
                 return  # only speed is lost; the append reports the error
             at += size
-        self._reached = max(at, self._reached)
+        self.reached = max(at, self.reached)

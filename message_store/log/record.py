@@ -81,7 +81,7 @@ def decode_record(view: memoryview, phys_offset: int, *, check_crc: bool = True)
     Args:
         phys_offset: Its log offset, for the error only; not compared with the record's own field.
     Raises:
-        RecordUnreadable: Its bytes are damaged or cut off; the text says which field.
+        RecordUnreadable: Its bytes are damaged or cut off; the text names the field.
     Source: MessageDecoder.decode
     """
     total_size = int.from_bytes(view[:4], "big", signed=True)

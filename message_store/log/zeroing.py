@@ -5,7 +5,7 @@ or a disk that refuses the second, leaves a short file that no broker opens. Ear
 so; therefore the last file of a log or queue is extended when it is opened, if it is short.
 
     punch_hole    one system call; blocks are freed, the size stays     ext4, xfs, btrfs, tmpfs
-    write_zeros   where the file system has no holes, or refuses it     only what is not zero
+    write_zeros   where the file system has no holes, or refuses it     only bytes that are not zero
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def punch_hole(fd: int, start: int, end: int) -> None:
     try:
         fallocate = ctypes.CDLL(None, use_errno=True).fallocate
     except (AttributeError, OSError) as error:
-        raise OSError("there is no fallocate here") from error
+        raise OSError("this system has no fallocate") from error
     fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     if fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start):
         number = ctypes.get_errno()

@@ -351,7 +351,7 @@ class ConsumeQueue:
             self._remove(self._bases.pop(0))
 
     def blank(self, log_start: int, log_end: int) -> int:
-        """Replace the units that point into log_start..log_end by pre-blanks; return how many."""
+        """Replace units that point into log_start..log_end by pre-blanks; return their number."""
         count = 0
         at = self._first_at(log_start)
         while at < self.max_offset and self._message_from(at)[1] < log_end:
@@ -407,7 +407,7 @@ class ConsumeQueue:
 
 
 def is_blank(units: Rows) -> npt.NDArray[np.bool_]:
-    """Return which units are pre-blanks, which stand for no message."""
+    """Return which units are pre-blanks, units without a message."""
     return np.asarray(
         (units["phys_offset"] == 0) & (units["size"] == PRE_BLANK_SIZE) & (units["tags_code"] == 0)
     )

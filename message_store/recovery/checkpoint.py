@@ -88,21 +88,21 @@ class Point(NamedTuple):
 
 
 NO_MARKS = Marks()
-_BODY = struct.Struct(f"=7q{BOOT_ID_BYTES}s")
+BODY = struct.Struct(f"=7q{BOOT_ID_BYTES}s")
 _CRC_BYTES = 4
-_SLOT_BYTES = 128
+SLOT_BYTES = 128
 _FILE_BYTES = 4_096
 
 
 def newest_marks(data: bytes) -> tuple[int, Marks | None, bytes]:
     """Return (sequence, marks, boot id) from the bytes of a `duemq.mark`; marks None: invalid."""
     best: tuple[int, Marks | None, bytes] = (0, None, b"")
-    for at in (0, _SLOT_BYTES):
-        body = data[at : at + _BODY.size]
-        crc = data[at + _BODY.size : at + _BODY.size + _CRC_BYTES]
-        if len(body) < _BODY.size or zlib.crc32(body).to_bytes(_CRC_BYTES, "little") != crc:
+    for at in (0, SLOT_BYTES):
+        body = data[at : at + BODY.size]
+        crc = data[at + BODY.size : at + BODY.size + _CRC_BYTES]
+        if len(body) < BODY.size or zlib.crc32(body).to_bytes(_CRC_BYTES, "little") != crc:
             continue
-        sequence, *marks, boot_id = _BODY.unpack(body)
+        sequence, *marks, boot_id = BODY.unpack(body)
         if sequence > best[0]:
             best = (sequence, Marks(*marks), boot_id)
     return best
@@ -163,8 +163,8 @@ class RecoveryMark:
 
     def _write(self, marks: Marks) -> None:
         self._sequence += 1
-        body = _BODY.pack(self._sequence, *marks, self._boot_id)
-        at = (self._sequence & 1) * _SLOT_BYTES
+        body = BODY.pack(self._sequence, *marks, self._boot_id)
+        at = (self._sequence & 1) * SLOT_BYTES
         data = body + zlib.crc32(body).to_bytes(_CRC_BYTES, "little")
         self._map[at : at + len(data)] = data
 

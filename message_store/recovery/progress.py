@@ -1,4 +1,4 @@
-"""Progress of queues behind the log, as recovery reads it: in the mark and in the checkpoint."""
+"""Progress of the queues that recovery reads: in the mark and in the checkpoint."""
 
 from __future__ import annotations
 

@@ -62,7 +62,6 @@ class Recovered:
     damaged: list[int] = field(default_factory=list)  # the body does not match its CRC
     homeless: list[int] = field(default_factory=list)  # the header names an impossible queue
     bridged: list[int] = field(default_factory=list)  # damage that records follow
-    cut_bytes: int = 0
     gaps: int = 0  # queues that ended before the first of their records in the walk
 
     def advance(self, row: Row) -> None:
@@ -236,7 +235,7 @@ def recover(
     _report_offsets(
         found.homeless, "topic, queue or queue offset cannot be; it is in no queue", notice
     )
-    found.cut_bytes = _save_tail(log, found.end, notice)
+    _save_tail(log, found.end, notice)
     log.truncate(found.end)
     queues.truncate(found.end)
     if found.records:
@@ -304,8 +303,8 @@ def _bridge_gaps(
             queue.blank(gap.start, gap.end)
         found.bridged.append(gap.start)
         notice(
-            f"commit log offset {gap.start}: {gap.size} bytes are no record and were moved to "
-            f"{log.directory.parent / 'truncated'}; the records behind them were kept"
+            f"commit log offset {gap.start}: {gap.size} bytes are not a record and were moved to "
+            f"{log.directory.parent / 'truncated'}; the records after them were kept"
         )
         _replay(log, queues, rules, found)
 
@@ -337,7 +336,7 @@ def _replay(
 
 
 def _whole(rows: Rows, torn_from: int | None) -> int:
-    """Return how many leading records are whole."""
+    """Return the number of complete leading records."""
     if torn_from is None:
         return int(rows.size)
     torn = np.flatnonzero((rows["damage"] != 0) & (rows["phys_offset"] >= torn_from))
@@ -371,7 +370,7 @@ def _ends_torn(log: CommitLog, row: Row) -> bool:
 
 
 def _skip_blank(log: CommitLog, end: int) -> int:
-    """Return the end of the file if a blank record lies at `end`."""
+    """Return the end of the file if there is a blank record at `end`."""
     for file in log.files:
         if file.base <= end < file.base + file.size:
             row = np.zeros(1, layout.SCANNED)
@@ -381,22 +380,21 @@ def _skip_blank(log: CommitLog, end: int) -> int:
     return end
 
 
-def _save_tail(log: CommitLog, end: int, notice: Callable[[str], None]) -> int:
-    """Copy the bytes after `end` that are not zero to a file; return how many."""
+def _save_tail(log: CommitLog, end: int, notice: Callable[[str], None]) -> None:
+    """Copy the bytes after `end` that are not zero to a file."""
     pieces = [
         _used(file, max(end - file.base, 0)) for file in log.files if file.base + file.size > end
     ]
     tail = b"".join(pieces)
     if not tail:
-        return 0
+        return
     path = log.directory.parent / "truncated" / f"{end:020d}"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(tail)
     notice(
-        f"the log ends at {end}; {len(tail)} bytes behind it are no valid record and were moved "
+        f"the log ends at {end}; {len(tail)} bytes after it are not a valid record and were moved "
         f"to {path}"
     )
-    return len(tail)
 
 
 def _used(file: LogFile, pos: int) -> bytes:
@@ -408,7 +406,7 @@ def _used(file: LogFile, pos: int) -> bytes:
 
 
 def dispatch(rows: Rows, queues: QueueSet, rules: Sequence[TagsCodeRule], log: CommitLog) -> int:
-    """Write the units of scanned records; return how many blocks left a gap in their queue."""
+    """Write the units of scanned records; return the number of blocks with a gap in their queue."""
     kind = rows["sys_flag"] & layout.SYS_TRANSACTION_MASK
     plain = (kind == 0) | (kind == layout.SYS_COMMIT)
     rows = rows[plain & has_place(rows) & queues.deletions.kept(rows, queues.topics)]

@@ -20,7 +20,7 @@ from typing import Protocol
 from message_store.clock import Clock
 from message_store.config import StoreConfig
 from message_store.errors import CorruptStore
-from message_store.index.index_file import IndexService
+from message_store.index.index_service import IndexService
 from message_store.log.commit_log import CommitLog, LogFile, erase_files
 from message_store.queues.consume_queue import ConsumeQueue
 from message_store.queues.consume_queues import QueueSet
@@ -193,7 +193,7 @@ class Retention:
         used, free = store.disk_bytes
         lowest = min(config.disk_used_percent_max, config.disk_forcible_percent)
         if used * 100 <= lowest * (used + free):
-            return Wanted()  # the common case needs no look at the files
+            return Wanted()  # the common case does not read the files
         now_ms = store.clock.now_ms()
         return plan_wanted(self._facts(), config, now_ms=now_ms, used=used, free=free)
 

@@ -12,7 +12,7 @@ from typing import Final
 
 
 class Unknown(Enum):
-    """The answer of a pin whose owner does not know what it needs."""
+    """Result of a pin whose owner cannot determine its needs."""
 
     UNKNOWN = "unknown"
 
@@ -34,7 +34,7 @@ def first_pending(answers: Iterable[FirstPending]) -> FirstPending:
 
 
 def is_pinned(end: int, pinned_from: FirstPending) -> bool:
-    """Return whether a file that ends at log offset `end` holds something that is needed."""
+    """Return whether a file that ends at log offset `end` is needed."""
     if isinstance(pinned_from, Unknown):
         return True
     return pinned_from is not None and end > pinned_from

@@ -54,7 +54,7 @@ def _check_table(path: Path, report: Report) -> Any:
 
 
 def _read(path: Path) -> tuple[Any, str]:
-    """Return (value, what is wrong)."""
+    """Return (value, fault)."""
     try:
         if path.stat().st_size > CONFIG_BYTES_MAX:
             return None, f"longer than {CONFIG_BYTES_MAX} bytes"
@@ -134,7 +134,7 @@ def check_surroundings(root: Path, report: Report, checked: Collection[str] = ()
         checked: Names below `root` that other checks cover.
     """
     if is_in_use(root):
-        text = "a broker uses this store now; what it writes meanwhile may look like a fault"
+        text = "a broker uses this store now; its writes may appear as faults"
         report.add("warning", "in-use", root / "lock", 0, text)
     elif (root / "abort").exists():
         text = "its broker did not stop cleanly; the next start recovers it"

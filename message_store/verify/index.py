@@ -226,7 +226,7 @@ def _check_items(piece: IndexPiece, facts: LogFacts, report: Report) -> None:
             report.add("error", kind, piece.path, at, f"index item {first + index}: {why}")
     report.count("index_items_behind_log", behind)
     if behind:
-        text = f"{behind} items point behind the log's end, {facts.end}; queries skip them"
+        text = f"{behind} items point after the log's end, {facts.end}; queries skip them"
         report.add("warning", "item-behind-log", piece.path, 0, text, count=behind)
 
 

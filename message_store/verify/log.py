@@ -29,13 +29,13 @@ from message_store.verify.report import Progress, Report
 
 CHUNK_RECORDS = 32_768
 TOPICS_MAX = 100_000
-INNER_BATCH = 0x80  # one record that stands for many queue offsets: BatchConsumeQueue
+INNER_BATCH = 0x80  # one record for many queue offsets: BatchConsumeQueue
 PHASE = "commit log"
 
 
 @dataclass(slots=True)
 class QueueCount:
-    """The records of one queue that the log holds.
+    """Records of one queue in the log.
 
     Attributes:
         records: Records since the numbers last restarted (the topic was deleted).
@@ -170,7 +170,7 @@ class _Walk:
         left = int(piece.data.size) - pos
         size = layout.packer(layout.BLANK_RECORD).unpack_from(piece.data.data, pos)[0]
         if size != left:
-            text = f"the blank record says {size} bytes, {left} are left"
+            text = f"the blank record has size {size}, {left} bytes are left"
             self.report.add("warning", "blank-size", piece.path, pos, text)
         self.facts.end = piece.end
 

@@ -57,7 +57,7 @@ class Report:
     def add(
         self, severity: Severity, kind: str, path: Path, offset: int, text: str, *, count: int = 1
     ) -> None:
-        """Add a finding that stands for `count` things; past the limit only count it."""
+        """Add a finding for `count` items; past the limit only count it."""
         self.counts[kind] += count
         self.severities[severity] += count
         if self.listed[kind] < FINDINGS_PER_KIND_MAX:
@@ -73,7 +73,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is lost and nothing is wrong."""
+        """Whether the store has no faults."""
         return not self.severities["error"]
 
     def to_json(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ D = 68
 TIMER, SCHEDULE, HALF, NOW_MS, PRECISION_MS = range(5)
 NUMBERS = 5
 
-# What `route` reports of a row: the levels have it; it is a timer; Python must look at it.
+# Reports of `route` on a row: left to the levels, made a timer, or to be handled in Python.
 LEFT, ROUTED, UNHANDLED = range(3)
 NOT_ROUTED = -1
 STALE_FLAGS = PROP_TIMER_OUT | PROP_REAL_TOPIC | PROP_TIMER_STALE
@@ -40,7 +40,8 @@ GROWTH_BYTES = 120  # as of any timer: see `timer_store.kernels.put`
 
 @kernel
 def is_left(row: Any, numbers: Any) -> bool:
-    """Return whether a row with a level is none that is redirected, or not by us."""
+    """Return whether a row with a level is not routed: invalid, internal, or redirected already."""
+    # A transaction's delay counts from its commit: half and rollback records stay.
     kind = row["sys_flag"] & SYS_TRANSACTION_MASK
     if row["status"] != 0 or (kind != 0 and kind != SYS_COMMIT):
         return True
@@ -54,7 +55,7 @@ def is_left(row: Any, numbers: Any) -> bool:
 
 @kernel
 def delay_of(row: Any, level: int, delays_ms: Any, rules: Any) -> int:
-    """Return how long a row waits, NOT_ROUTED if its level is the level service's."""
+    """Return the delay of a row in ms, NOT_ROUTED if the level service delivers its level."""
     delay_ms = delays_ms[level]
     if delay_ms != NOT_ROUTED:
         for i in range(rules.shape[0]):
@@ -65,7 +66,10 @@ def delay_of(row: Any, level: int, delays_ms: Any, rules: Any) -> int:
 
 @kernel
 def find_name(staging: Bytes, pos: int, end: int) -> int:
-    """Return where the Y of DELAY lies in a property text; -1: not once, or there is a DELAy."""
+    """Return the position of the Y of DELAY in a property text, -1 unless it is there once.
+
+    -1 also if the text has a DELAy.
+    """
     found, names = np.int64(-1), 0
     while pos < end:
         until = entry_end(staging, pos, end)
@@ -78,22 +82,25 @@ def find_name(staging: Bytes, pos: int, end: int) -> int:
 
 @kernel
 def route_row(row: Any, staging: Bytes, topics: Any, delay_ms: int, numbers: Any) -> int:
-    """Make a timer of a row; LEFT if it cannot be one that is like the level's message."""
+    """Make a timer of a row; return LEFT if the timer would differ from the level's message."""
     pos = np.int64(row["prop_pos"])
     name_pos = find_name(staging, pos, pos + row["prop_len"])
     due_ms = numbers[NOW_MS] + delay_ms
     if name_pos < 0 or due_ms > DUE_MS_MAX:
         return LEFT
+    # The slot before the due time; the exact millisecond is in due_ms.
     row["out_ms"] = (due_ms - 1) // numbers[PRECISION_MS] * numbers[PRECISION_MS]
     row["real_topic_index"], row["real_queue_id"] = row["topic_index"], row["queue_id"]
     row["due_ms"] = due_ms
+    # The encoder adds properties: without room for them the row stays a level message.
     if property_bytes(row, staging, topics) + GROWTH_BYTES > PROPERTY_BYTES_MAX:
         row["out_ms"] = row["due_ms"] = row["real_topic_index"] = -1
         row["real_queue_id"] = 0
         return LEFT
-    row["due_delay_ms"] = delay_ms  # from the moment of storing on: the encoder adds them
+    row["due_delay_ms"] = delay_ms  # counts from the store time, which the encoder adds
     row["topic_index"], row["queue_id"] = numbers[TIMER], 0
     row["delay_level"] = 0
+    # DELAY becomes DELAy in place, so that no broker delays the delivered message again.
     staging[name_pos] = LOWER_Y
     return ROUTED
 
@@ -112,13 +119,13 @@ def route(
     """Send rows with a routed level to the timer topic.
 
     Args:
-        delays_ms: (levels + 1,) i8: what a routed level promises, NOT_ROUTED for others.
-        rules: (n, 3) i8: level, topic index, another delay in ms.
+        delays_ms: (levels + 1,) i8: delays of routed levels, NOT_ROUTED for others.
+        rules: (n, 3) i8: level, topic index, delay in ms that replaces the level's.
         numbers: (NUMBERS,) i8: topic indexes of timer, schedule and half topic; now and the
             precision in ms.
         report: (n,) u1 out, n >= count: LEFT, ROUTED, UNHANDLED.
 
-    Returns (rows routed, rows that Python must look at).
+    Returns (rows routed, rows that Python must handle).
     """
     routed, unhandled = 0, 0
     for i in range(count):
@@ -130,6 +137,7 @@ def route(
         delay_ms = delay_of(row, level, delays_ms, rules)
         if delay_ms == NOT_ROUTED:
             continue
+        # Python removes timer properties and rewrites a level above the highest.
         stale = row["timer_kind"] != TIMER_NONE or row["prop_flags"] & STALE_FLAGS != 0
         if stale or level != row["delay_level"]:
             report[i] = UNHANDLED

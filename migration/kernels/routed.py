@@ -20,12 +20,12 @@ Rows = npt.NDArray[Any]
 
 @kernel
 def levels_of(data: Bytes, span: Any, rows: Rows, scratch: Scratch, out: Any) -> None:
-    """Set out (n,) i8 to the level that timers were born with, 0: with none.
+    """Set out (n,) i8 to the level that timers were sent with, 0 if none.
 
     Args:
-        data: the bytes of one log file.
+        data: Bytes of one log file.
         span: (log offset of data[0], bytes of data that are written).
-        rows: (n,) TIMED; those whose record lies elsewhere are left alone.
+        rows: (n,) TIMED; rows whose record is in another file are skipped.
     """
     frame, text = scratch.frames[0], scratch.text[0]
     for i in range(rows.size):
@@ -38,6 +38,7 @@ def levels_of(data: Bytes, span: Any, rows: Rows, scratch: Scratch, out: Any) ->
             continue
         start, size = pos + frame["prop_pos"], np.int64(frame["prop_len"])
         read_text(data, start, start + size, text)
+        # A routed message has our exact due time, and no timer property of its producer.
         if text["exact_ms"] == NO_NUMBER or text["kind"] != TIMER_NONE:
             continue
         found = find_value(data, start, size, MOVED_NAME)

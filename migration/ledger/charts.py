@@ -19,7 +19,7 @@ TIME_STEPS_S: Final = (
     *(86_400, 172_800, 604_800, 2_592_000),
 )
 Point = tuple[int, float | None]
-"""A moment in ms and a value; None: nothing was measured."""
+"""A time in ms and a value; None: nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Series:
     """One line.
 
     Attributes:
-        name: for the legend, and of the CSS class `line-<style>`.
-        filled: with an area down to zero.
+        name: Name in the legend.
+        filled: Whether the area down to zero is filled.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values to pixels."""
+    """Linear scale from values to pixels."""
 
     first: float
     last: float
@@ -47,7 +47,7 @@ class Scale:
     end_px: float
 
     def px(self, value: float) -> float:
-        """Return where a value lies."""
+        """Return the pixel of a value."""
         share = (value - self.first) / (self.last - self.first)
         return round(self.start_px + share * (self.end_px - self.start_px), 1)
 
@@ -58,19 +58,19 @@ def chart(
     *,
     shown: Callable[[float], str],
     run: tuple[int, int],
-    marks: Sequence[tuple[int, str]] = (),
+    annotations: Sequence[tuple[int, str]] = (),
 ) -> str:
     """Return a chart of values over time, with its legend.
 
     Args:
-        shown: a value as text, with its unit.
-        run: first and last moment of the run; shaded, as what lies before and after is shown, too.
-        marks: moments to be marked, each with what happened.
+        shown: Formats a value with its unit.
+        run: Start and end of the run in ms; shaded, because the chart begins before and ends after.
+        annotations: Times in ms to be annotated, each with its text.
     """
-    moments = [at for line in series for at, _ in line.points]
-    if not moments:
+    times = [at for line in series for at, _ in line.points]
+    if not times:
         return f'<p class="empty">{escape(title)}: nothing was measured.</p>'
-    across = Scale(min(moments), max(*moments, min(moments) + 1), LEFT, WIDTH - RIGHT)
+    across = Scale(min(times), max(*times, min(times) + 1), LEFT, WIDTH - RIGHT)
     values = [value for line in series for _, value in line.points if value is not None]
     ticks = value_ticks(max(values, default=0))
     up = Scale(0, ticks[-1], HEIGHT - BOTTOM, TOP)
@@ -81,7 +81,11 @@ def chart(
         _run(across, run),
         *(_value_tick(up, tick, shown) for tick in ticks),
         *(_time_tick(across, at, text) for at, text in time_ticks(across.first, across.last)),
-        *(_mark(across, at, text) for at, text in marks if across.first <= at <= across.last),
+        *(
+            _annotation(across, at, text)
+            for at, text in annotations
+            if across.first <= at <= across.last
+        ),
         *(_line(line, across, up) for line in series),
         *_hits(series, across, shown),
         "</svg>",
@@ -90,7 +94,7 @@ def chart(
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Return what the colours mean."""
+    """Return the legend: a name for each colour."""
     items = (
         f'<span class="key"><i class="swatch swatch-{style}"></i>{escape(name)}</span>'
         for name, style in [*((line.name, line.style) for line in series), ("the run", "run")]
@@ -99,7 +103,7 @@ def legend(series: Sequence[Series]) -> str:
 
 
 def value_ticks(largest: float) -> list[float]:
-    """Return round values from zero to one that is not below the largest."""
+    """Return round values from zero up to the first that is not below the largest."""
     step = 1.0
     while largest / step > TICKS_MAX:
         for factor in (2.0, 2.5, 2.0):
@@ -111,7 +115,7 @@ def value_ticks(largest: float) -> list[float]:
 
 
 def time_ticks(first_ms: float, last_ms: float) -> list[tuple[int, str]]:
-    """Return round moments with their labels, in UTC."""
+    """Return round times with their labels, in UTC."""
     span_s = (last_ms - first_ms) / 1_000
     step_s = next((s for s in TIME_STEPS_S if span_s / s <= 7), TIME_STEPS_S[-1])
     form = "%H:%M:%S" if step_s < 60 else "%H:%M" if step_s < 86_400 else "%d %b"
@@ -123,8 +127,8 @@ def time_ticks(first_ms: float, last_ms: float) -> list[tuple[int, str]]:
     return ticks
 
 
-def moment(at_ms: int) -> str:
-    """Return a moment to the second."""
+def format_time(at_ms: int) -> str:
+    """Return a time as text, to the second."""
     return f"{datetime.fromtimestamp(at_ms / 1_000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
@@ -153,11 +157,11 @@ def _time_tick(across: Scale, at_ms: int, text: str) -> str:
     )
 
 
-def _mark(across: Scale, at_ms: int, text: str) -> str:
+def _annotation(across: Scale, at_ms: int, text: str) -> str:
     x = across.px(at_ms)
     return (
         f'<line class="mark" x1="{x}" x2="{x}" y1="{TOP}" y2="{HEIGHT - BOTTOM}">'
-        f"<title>{escape(moment(at_ms))}  {escape(text)}</title></line>"
+        f"<title>{escape(format_time(at_ms))}  {escape(text)}</title></line>"
     )
 
 
@@ -180,7 +184,7 @@ def _line(line: Series, across: Scale, up: Scale) -> str:
 
 
 def stretches(points: Sequence[Point]) -> list[list[tuple[int, float]]]:
-    """Return the measured points, parted where nothing was measured."""
+    """Return the measured points, split where nothing was measured."""
     found: list[list[tuple[int, float]]] = [[]]
     for at, value in points:
         if value is not None:
@@ -192,17 +196,17 @@ def stretches(points: Sequence[Point]) -> list[list[tuple[int, float]]]:
 
 def _hits(series: Sequence[Series], across: Scale, shown: Callable[[float], str]) -> list[str]:
     """Return a column for each time that shows its values at the pointer."""
-    told: dict[int, list[str]] = {}
+    values_at: dict[int, list[str]] = {}
     for line in series:
         for at, value in line.points:
             text = "nothing" if value is None else shown(value)
-            told.setdefault(at, []).append(f"{line.name}: {text}")
-    moments = sorted(told)
-    edges = [across.px((a + b) / 2) for a, b in pairwise(moments)]
+            values_at.setdefault(at, []).append(f"{line.name}: {text}")
+    times = sorted(values_at)
+    edges = [across.px((a + b) / 2) for a, b in pairwise(times)]
     starts, ends = [float(LEFT), *edges], [*edges, float(WIDTH - RIGHT)]
     return [
         f'<rect class="hit" x="{start}" y="{TOP}" width="{round(end - start, 1)}" '
-        f'height="{HEIGHT - TOP - BOTTOM}"><title>{escape(moment(at))}\n'
-        f"{escape(chr(10).join(told[at]))}</title></rect>"
-        for at, start, end in zip(moments, starts, ends, strict=True)
+        f'height="{HEIGHT - TOP - BOTTOM}"><title>{escape(format_time(at))}\n'
+        f"{escape(chr(10).join(values_at[at]))}</title></rect>"
+        for at, start, end in zip(times, starts, ends, strict=True)
     ]

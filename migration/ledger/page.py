@@ -1,7 +1,7 @@
 """History page of one migration: volume, speed, lateness, operators.
 
-A page is one file without scripts and without anything from elsewhere, so that it can be attached
-to a ticket and opened years later. Whatever comes from a ledger is escaped. Times are in UTC.
+A page is one file without scripts and external resources, so that it can be attached to a ticket
+and opened years later. All text from the ledger is escaped. Times are in UTC.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from message_store.page_style import STYLE
-from migration.ledger.charts import Series, chart, moment
+from migration.ledger.charts import Series, chart, format_time
 from migration.ledger.records import EventRecord, LevelRecord, Run, SampleRecord
 from migration.ownership.states import State
 
@@ -25,11 +25,11 @@ _NOT_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\
 
 
 def history_page(run: Run, *, store: str, made_ms: int) -> str:
-    """Return the page of one run as HTML, which is well-formed XML, too.
+    """Return the page of one run as HTML that is also well-formed XML.
 
     Args:
-        store: the store's path, for the heading.
-        made_ms: now.
+        store: Path of the store, for the heading.
+        made_ms: Current time, in ms since the epoch.
     """
     sections = (
         _head(run, store),
@@ -40,7 +40,7 @@ def history_page(run: Run, *, store: str, made_ms: int) -> str:
         _verifications(run),
         _plan(run),
         _events(run),
-        f'<p class="soft">Made {moment(made_ms)} UTC.</p>',
+        f'<p class="soft">Made {format_time(made_ms)} UTC.</p>',
     )
     return (
         '<!DOCTYPE html>\n<html lang="en" xmlns="http://www.w3.org/1999/xhtml">\n<head>\n'
@@ -52,7 +52,7 @@ def history_page(run: Run, *, store: str, made_ms: int) -> str:
 
 
 def span_of(run: Run) -> tuple[int, int]:
-    """Return the first and the last moment of a run; of one under way, what is known last."""
+    """Return start and end of a run in ms; the end of a run at work is its newest record."""
     last = [level.updated_ms for level in run.levels] + [event.at_ms for event in run.events]
     end = run.migration.ended_ms
     first = run.migration.started_ms
@@ -74,11 +74,11 @@ def _head(run: Run, store: str) -> str:
     it = run.migration
     by = f" by {_text(it.started_by)}" if it.started_by else ""
     plan = f", plan <code>{_text(it.plan_id)}</code>" if it.plan_id else ""
-    end = NOTHING if it.ended_ms is None else f"{moment(it.ended_ms)} UTC"
+    end = NOTHING if it.ended_ms is None else f"{format_time(it.ended_ms)} UTC"
     return (
         f"<h1>{_text(it.migration_id)}</h1>\n"
         f'<p class="soft">Store <code>{_text(store)}</code>, {_text(it.mode)}{plan}</p>\n'
-        f'<p class="soft">Started {moment(it.started_ms)} UTC{by}; ended {end}</p>'
+        f'<p class="soft">Started {format_time(it.started_ms)} UTC{by}; ended {end}</p>'
     )
 
 
@@ -87,13 +87,13 @@ def _tiles(run: Run) -> str:
     rates = [sample.rate_per_s for sample in run.samples if sample.rate_per_s > 0]
     during = [s.late_p99_ms for s in phases(run)["during"] if s.late_p99_ms is not None]
     tiles = [
-        (_count(sum(level.moved for level in run.levels)), "messages handed over"),
-        (_count(sum(level.routed for level in run.levels)), "new ones stored as timers"),
-        (_count(sum(level.given_back for level in run.levels)), "given back to levels"),
+        (_count(sum(level.moved for level in run.levels)), "messages transferred"),
+        (_count(sum(level.routed for level in run.levels)), "new messages stored as timers"),
+        (_count(sum(level.given_back for level in run.levels)), "returned to levels"),
         (_bytes(sum(level.moved_bytes for level in run.levels)), "of timer units written"),
         (_duration(last - first), "from start to end"),
         (_rate_text(max(rates)) if rates else NOTHING, "fastest"),
-        (_ms(max(during)) if during else NOTHING, "highest p99 lateness meanwhile"),
+        (_ms(max(during)) if during else NOTHING, "highest p99 lateness during the run"),
     ]
     shown = (f'<div class="card tile"><b>{a}</b><span>{b}</span></div>' for a, b in tiles)
     return f'<div class="tiles">{"".join(shown)}</div>'
@@ -114,7 +114,7 @@ def _levels(run: Run) -> str:
         ]
         for level in run.levels
     ]
-    names = "Level|State|#Handed over|#Settled ahead|#New as timers|#Given back|#Fence|#Cursor"
+    names = "Level|State|#Transferred|#Settled before|#New timers|#Returned|#Fence|#Cursor"
     return _section("Levels", _table(names, rows))
 
 
@@ -139,7 +139,7 @@ def _progress(moved: int, planned: int | None) -> str:
 def _rate(run: Run) -> str:
     points = [(sample.at_ms, sample.rate_per_s) for sample in run.samples]
     series = [Series("messages a second", "main", points, filled=True)]
-    drawn = chart("Rate", series, shown=_rate_text, run=span_of(run), marks=_marks(run))
+    drawn = chart("Rate", series, shown=_rate_text, run=span_of(run), annotations=_annotations(run))
     return _section("Rate", drawn)
 
 
@@ -148,7 +148,7 @@ def _lateness(run: Run) -> str:
         Series("p99", "main", [(sample.at_ms, sample.late_p99_ms) for sample in run.samples]),
         Series("p50", "second", [(sample.at_ms, sample.late_p50_ms) for sample in run.samples]),
     ]
-    drawn = chart("Lateness", series, shown=_ms, run=span_of(run), marks=_marks(run))
+    drawn = chart("Lateness", series, shown=_ms, run=span_of(run), annotations=_annotations(run))
     rows = [[name, *_late_row(samples)] for name, samples in phases(run).items()]
     names = "|#Deliveries|#p50, typical|#p99, typical|#p99, highest|#Latest"
     return _section("Lateness of deliveries", drawn + _table(names, rows))
@@ -168,9 +168,9 @@ def _late_row(samples: Sequence[SampleRecord]) -> list[str]:
     ]
 
 
-def _marks(run: Run) -> list[tuple[int, str]]:
+def _annotations(run: Run) -> list[tuple[int, str]]:
     return [
-        (event.at_ms, _told(f"{event.kind} {event.text}"))
+        (event.at_ms, _clean(f"{event.kind} {event.text}"))
         for event in run.events
         if event.kind not in STEP_KINDS
     ]
@@ -190,7 +190,7 @@ def _verifications(run: Run) -> str:
         ]
         for item in run.verifications
     ]
-    names = "When|Level|Result|#Left the level|#Came to the timers|Remark"
+    names = "Time|Level|Result|#Level messages|#Timers|Remark"
     return _section("Verifications", _table(names, rows, empty="Nothing was verified."))
 
 
@@ -203,15 +203,16 @@ def _plan(run: Run) -> str:
             _duration(level.delay_ms),
             _count(level.pending),
             _bytes(level.pending_bytes),
-            NOTHING if level.first_due_ms is None else moment(level.first_due_ms),
-            NOTHING if level.last_due_ms is None else moment(level.last_due_ms),
+            NOTHING if level.first_due_ms is None else format_time(level.first_due_ms),
+            NOTHING if level.last_due_ms is None else format_time(level.last_due_ms),
             _count(level.overdue),
             _duration(level.estimate_ms),
         ]
         for level in run.plan.levels
     ]
     names = "Level|#Delay|#Pending|#Bytes|#First due|#Last due|#Overdue|#Estimate"
-    text = f'<p class="soft">Made {moment(run.plan.made_ms)} UTC by {_text(run.plan.made_by)}</p>'
+    made_by = _text(run.plan.made_by)
+    text = f'<p class="soft">Made {format_time(run.plan.made_ms)} UTC by {made_by}</p>'
     for item in run.plan.obstacles:
         where = "" if item.level is None else f"level {item.level}: "
         text += f'<p class="words">{where}{_text(item.text)} ({_count(item.count)})</p>'
@@ -238,7 +239,7 @@ def _event_table(events: Iterable[EventRecord]) -> str:
         ]
         for event in events
     ]
-    return _table("When|Level|What|Who|Remark", rows, empty="Nothing is known.")
+    return _table("Time|Level|Event|Operator|Remark", rows, empty="No events.")
 
 
 def _section(title: str, body: str) -> str:
@@ -246,7 +247,7 @@ def _section(title: str, body: str) -> str:
 
 
 def _table(names: str, rows: Sequence[Sequence[str]], *, empty: str = "None.") -> str:
-    """Return a table; `#` before a column's name: numbers. Cells are HTML."""
+    """Return a table of HTML cells; `#` before a column's name right-aligns its numbers."""
     if not rows:
         return f'<p class="empty">{empty}</p>'
     heads = names.split("|")
@@ -263,16 +264,16 @@ def _table(names: str, rows: Sequence[Sequence[str]], *, empty: str = "None.") -
     return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
 
 
-def _told(text: str) -> str:
+def _clean(text: str) -> str:
     return _NOT_TEXT.sub("\ufffd", text)
 
 
 def _text(text: str) -> str:
-    return escape(_told(text))
+    return escape(_clean(text))
 
 
 def _when(at_ms: int) -> str:
-    return f'<span class="when">{moment(at_ms)}</span>'
+    return f'<span class="when">{format_time(at_ms)}</span>'
 
 
 def _count(number: float) -> str:

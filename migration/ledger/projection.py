@@ -1,13 +1,14 @@
 """Projection of the ownership journal to ledger records: one per step, and level states.
 
-    log --marks.read--> Told.take(marked) --records--> LedgerWriter.note
+    ownership.read --> LedgerProjection.take(entry) --records--> LedgerWriter.write
                               |
                               +-- snapshot() --> what a ledger is rebuilt of
 
-Steps that follow each other are one event for STEPS_MS: a migration takes hundreds a second.
+State, route and counts of a level are those of `delivery.ownership_projection`. Steps that follow
+each other are one event for STEPS_MS: a migration takes hundreds a second.
 
-A level that is paused says so by a state mark from its state to the same state, with the cause as
-`why`; the same without a cause: it was resumed.
+A pause of a level is a state record from its state to the same state, with the cause as `why`; the
+same without a cause: it was resumed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from delivery.ownership import JournalEntry, OwnershipRecord, Return, Route, StateRecord, Transfer
+from delivery.ownership_projection import JournalProjection, LevelProjection
 from message_store.ledger.records import Record
 from message_store.ranges import Range
 from migration.ledger.records import (
@@ -26,7 +28,7 @@ from migration.ledger.records import (
     LevelRecord,
     MigrationRecord,
     Snapshot,
-    mark_key,
+    record_key,
 )
 from migration.ownership.states import State
 
@@ -37,42 +39,48 @@ FINAL: Final = frozenset({State.DONE, State.ROLLED_BACK})
 
 
 class LedgerProjection:
-    """Folds marks, in their order.
+    """Ledger records of the ownership journal, applied in its order.
 
     Args:
-        before: what marks came to that are no longer in the log; its events are not needed.
+        before: Projection of the records that retention removed; their events are not needed.
     """
 
-    def __init__(self, before: Snapshot | None = None) -> None:
-        known = before or Snapshot(next_mark=0)
-        self._migrations = {item.migration_id: item for item in known.migrations}
-        self._levels = {(item.migration_id, item.level): item for item in known.levels}
-        self._events: list[EventRecord] = list(known.events)
+    def __init__(self, before: JournalProjection | None = None) -> None:
+        self._runs: dict[str, MigrationRecord] = {}
+        self._projected: dict[tuple[str, int], LevelProjection] = {}
+        self._levels: dict[tuple[str, int], LevelRecord] = {}
+        self._events: list[EventRecord] = []
         self._steps: dict[tuple[str, int], _Steps] = {}  # the last ones of a level
-        self.next_mark = known.next_mark
+        self.next_record = before.next_offset if before is not None else 0
+        for level in before.levels.values() if before is not None else ():
+            if level.state:
+                key, at_ms = (level.migration, level.level), level.changed_ms
+                self._projected[key] = level
+                self._levels[key] = record_of(level, at_ms, cause=level.why)
+                self._runs[level.migration] = MigrationRecord(
+                    migration_id=level.migration, started_ms=at_ms
+                )
 
     def take(self, entry: JournalEntry) -> list[Record]:
         """Apply the next record; return the changes of the ledger, none for a known record."""
-        if entry.queue_offset < self.next_mark:
+        if entry.queue_offset < self.next_record:
             return []
-        record, self.next_mark = entry.record, entry.queue_offset + 1
+        record, self.next_record = entry.record, entry.queue_offset + 1
         key = record.migration, record.level
         event = self._event(key, entry)
-        level = self._levels.get(key) or LevelRecord(
-            migration_id=record.migration,
-            level=record.level,
-            state=State.PLANNED,
-            updated_ms=entry.store_ms,
+        before = self._projected.get(key) or LevelProjection(
+            level=record.level, migration=record.migration
         )
-        self._levels[key] = level = _after(replace(level, updated_ms=entry.store_ms), record)
-        run = self._migrations[record.migration] = self._run_after(entry)
+        self._projected[key] = projected = before.after(entry)
+        self._levels[key] = level = _after(self._levels.get(key), projected, entry)
+        run = self._runs[record.migration] = self._run_after(entry)
         return [run, level, event]
 
     def snapshot(self) -> Snapshot:
-        """Return all of it."""
+        """Return all records."""
         return Snapshot(
-            next_mark=self.next_mark,
-            migrations=list(self._migrations.values()),
+            next_record=self.next_record,
+            migrations=list(self._runs.values()),
             levels=list(self._levels.values()),
             events=list(self._events),
         )
@@ -92,7 +100,7 @@ class LedgerProjection:
 
     def _run_after(self, entry: JournalEntry) -> MigrationRecord:
         record, at_ms = entry.record, entry.store_ms
-        run = self._migrations.get(record.migration)
+        run = self._runs.get(record.migration)
         if run is None:
             run = MigrationRecord(
                 migration_id=record.migration, mode=mode_of(record.migration), started_ms=at_ms
@@ -109,7 +117,7 @@ class LedgerProjection:
 
 @dataclass(slots=True)
 class _Steps:
-    """Steps of a level that follow each other; `mark`: all of them as if they were one."""
+    """Steps of a level that follow each other; `record`: all of them as if they were one."""
 
     place: int
     event: EventRecord
@@ -117,7 +125,7 @@ class _Steps:
     count: int = 1
 
     def take(self, entry: JournalEntry) -> bool:
-        """Take another mark in; return whether it goes on with these."""
+        """Add another record; return whether it continues these."""
         record, before = entry.record, self.record
         if not 0 <= entry.store_ms - self.event.at_ms < STEPS_MS:
             return False
@@ -139,24 +147,44 @@ class _Steps:
         return True
 
 
-def _after(level: LevelRecord, record: OwnershipRecord) -> LevelRecord:
-    match record:
-        case Route():
-            return replace(level, fence=record.fence) if record.on else level
-        case Transfer():
-            return replace(
-                level,
-                cursor=max(level.cursor, record.end),
-                moved=level.moved + record.count,
-                moved_bytes=level.moved_bytes + record.count * UNIT_BYTES,
-                excluded=level.excluded + _length(record.excluded),
-            )
-        case Return():
-            return replace(level, given_back=level.given_back + record.count)
-        case StateRecord():
-            paused = record.source == record.target and bool(record.why)
-            cause = record.why if paused else ""
-            return replace(level, state=State(record.target), paused=paused, cause=cause)
+def record_of(
+    level: LevelProjection, updated_ms: int, *, excluded: int = 0, cause: str = ""
+) -> LevelRecord:
+    """Return the ledger's record of a level.
+
+    Args:
+        cause: Why it is paused, "" if it is not.
+    """
+    return LevelRecord(
+        migration_id=level.migration,
+        level=level.level,
+        state=State(level.state or State.PLANNED),
+        updated_ms=updated_ms,
+        fence=level.fence,
+        cursor=level.end,
+        moved=level.handed,
+        moved_bytes=level.handed * UNIT_BYTES,
+        excluded=excluded,
+        given_back=level.returned,
+        paused=bool(cause),
+        cause=cause,
+    )
+
+
+def _after(
+    before: LevelRecord | None, projected: LevelProjection, entry: JournalEntry
+) -> LevelRecord:
+    """Return the ledger's record after one more record, which `projected` contains."""
+    record = entry.record
+    excluded, cause = (before.excluded, before.cause) if before is not None else (0, "")
+    if isinstance(record, Transfer):
+        excluded += _length(record.excluded)
+    if isinstance(record, StateRecord):
+        cause = record.why if record.source == record.target else ""
+    level = record_of(projected, entry.store_ms, excluded=excluded, cause=cause)
+    if before is not None and not projected.routed:
+        return replace(level, fence=before.fence)  # where the timers began, also after a rollback
+    return level
 
 
 def mode_of(migration_id: str) -> str:
@@ -169,7 +197,7 @@ def event_of(entry: JournalEntry) -> EventRecord:
     record = entry.record
     kind, who, text = _words(record)
     return EventRecord(
-        key=mark_key(entry.queue_offset),
+        key=record_key(entry.queue_offset),
         migration_id=record.migration,
         at_ms=entry.store_ms,
         kind=kind,

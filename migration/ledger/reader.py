@@ -41,13 +41,14 @@ class MigrationLedger(Ledger):
             return read_rows(connection, query.limit(RUNS_READ_MAX), MigrationRecord)
 
     def run(self, migration_id: str, *, samples_max: int = SAMPLES_READ_MAX) -> Run:
-        """Return one run with everything that is known of it.
+        """Return one run with all its records.
 
         Args:
-            samples_max: More samples than these are merged: the mean rate, the largest lateness.
+            samples_max: Maximum number of samples; more are merged into mean rate and largest
+                lateness.
 
         Raises:
-            UnknownRun: There is no such migration.
+            UnknownRun: The ledger has no migration of this id.
         """
         event, check = tables.EVENTS.c, tables.VERIFICATIONS.c
         with self.reading() as connection:

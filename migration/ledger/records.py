@@ -17,7 +17,7 @@ class MigrationRecord(Record):
     """One run.
 
     Attributes:
-        plan_id: Plan that it follows, "" if that is not known.
+        plan_id: Plan that it follows, "" if unknown.
         mode: `live` or `offline`.
         ended_ms: Time when its last level was done or rolled back, None while one is at work.
     """
@@ -44,11 +44,11 @@ class LevelRecord(Record):
         cursor: Offset in the level's queue up to which all messages were transferred.
         moved: Messages transferred to the timers, including those returned later.
         moved_bytes: Bytes of their timer units.
-        excluded: Messages of the range that were settled before: cancelled, moved.
+        excluded: Messages of the range that were cancelled or moved before.
         routed: New messages stored as timers.
         given_back: Messages returned to the level.
-        rate_per_s: Messages transferred or returned per second, lately.
-        cause: Why it is paused, "" if it is not.
+        rate_per_s: Recent messages transferred or returned per second.
+        cause: Cause of the pause, "" if it is not paused.
     """
 
     TABLE = "duemq_levels"
@@ -76,7 +76,7 @@ class EventRecord(Record):
     """An event, and the operator that caused it.
 
     Attributes:
-        key: Unique key; `mark_key(offset)` for an ownership record of the log.
+        key: Unique key; `record_key(offset)` for an ownership record of the log.
         level: None for all levels.
         kind: `route`, `handover`, `giveback`, `state`; or `throttle`, `window`, `note`, ...
         mark_offset: Queue offset of its ownership record, None if it has none.
@@ -97,12 +97,12 @@ class EventRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationRecord(Record):
-    """One comparison of both sides of a level.
+    """One comparison of a level's messages with the timers made of them.
 
     Attributes:
-        levels_count: Messages that left the level.
+        levels_count: Messages that the level transferred.
         levels_checksum: Their checksum, 64 bits without sign, independent of the order.
-        timers_count: Messages that the timers received.
+        timers_count: Messages that the timers own or settled.
         timers_checksum: Their checksum.
         text: The difference, "" if there is none.
     """
@@ -125,7 +125,7 @@ class VerificationRecord(Record):
 
     @property
     def agrees(self) -> bool:
-        """Whether both sides have the same messages."""
+        """Whether counts and checksums are equal."""
         return (self.levels_count, self.levels_checksum) == (
             self.timers_count,
             self.timers_checksum,
@@ -138,7 +138,7 @@ class SampleRecord(Record):
 
     Attributes:
         rate_per_s: Messages transferred or returned per second.
-        delivered: Delayed messages delivered in that time.
+        delivered: Delayed messages delivered in those seconds.
         late_p50_ms: Median of their lateness, in ms; None if none was delivered.
         batch_units: Units that the throttle allowed per step.
         pause_ms: Pause between two steps, in ms.
@@ -161,30 +161,30 @@ class SampleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All that the log and its projection (`config/duemq.migration.json`) know of migrations.
+    """All records of migrations in the log and its projection (`config/duemq.migration.json`).
 
     Events of ownership records that retention removed are missing; `levels` contain their effect.
 
     Attributes:
-        next_mark: Queue offset after the last ownership record. The ledger deletes events of later
-            ones: a power cut took their records.
+        next_record: Queue offset after the last ownership record. The ledger deletes events of
+            later ones: a power cut took their records.
         events: One for each ownership record in the log, or for consecutive ones.
     """
 
-    next_mark: int
+    next_record: int
 
     migrations: list[MigrationRecord] = field(default_factory=list)
     levels: list[LevelRecord] = field(default_factory=list)
     events: list[EventRecord] = field(default_factory=list)
 
     def records(self) -> list[Record]:
-        """Return everything, in the order in which it is written."""
+        """Return all records in the order in which they are written."""
         return [*self.migrations, *self.levels, *self.events]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One migration in the ledger, each list in the order of time or of levels."""
+    """One migration in the ledger; lists are sorted by time or by level."""
 
     migration: MigrationRecord
     plan: Plan | None = None
@@ -194,6 +194,6 @@ class Run:
     samples: list[SampleRecord] = field(default_factory=list)
 
 
-def mark_key(mark_offset: int) -> str:
+def record_key(mark_offset: int) -> str:
     """Return the key of the event of an ownership record."""
     return f"mark {mark_offset}"

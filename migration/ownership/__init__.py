@@ -1,1 +1,1 @@
-"""Which side owns which messages: states, moves, and the projection of the journal."""
+"""Ownership of messages during a migration: level states, transitions, checksums."""

@@ -19,7 +19,7 @@ def checksum(phys_offset: Offsets, due_ms: Offsets) -> int:
     """Return the checksum of messages.
 
     Args:
-        phys_offset, due_ms: (n,) i8; times that timers do not know count as the nearest they do.
+        phys_offset, due_ms: (n,) i8; due times outside of the timers' range are clamped to it.
     """
     due_ms = np.clip(due_ms, 1, DUE_MS_MAX)
     mixed = phys_offset.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)

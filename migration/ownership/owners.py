@@ -1,7 +1,7 @@
 """Both owners of a level's messages: the level service and the timer store of one broker.
 
-They are plugins of their own and start after this one, so each step looks them up. A step is one
-turn of the event loop: neither of them ends in the middle of one.
+They are separate plugins that start after this one, so each step looks them up. A step is one turn
+of the event loop: neither plugin stops during a step.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEVELS, TIMERS = "schedule_service", "timer_store"
 
 
 class NoOwners(UsageError):
-    """The level service or the timer store does not run."""
+    """Error: the level service or the timer store does not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Owners:
     """Level service and timer store of one broker.
 
     Attributes:
-        pacer: the timers' service, woken when they have something new; None: no loop sleeps.
+        pacer: Service of the timers, woken for new units; None if no loop runs.
     """
 
     store: MessageStore
@@ -53,7 +53,7 @@ class Owners:
 
     @property
     def delays_ms(self) -> dict[int, int]:
-        """Level to its delay now."""
+        """Level to its current delay in ms."""
         delays = self.history.delays_ms
         return {level: int(delays[level]) for level in range(1, delays.size)}
 
@@ -68,7 +68,7 @@ def plugins_of(host: PluginHost) -> tuple[SchedulePlugin, TimerPlugin]:
     """Return the two plugins of a broker.
 
     Raises:
-        NoOwners: One is not there, is another one, or holds no timers.
+        NoOwners: One is missing, is not DueMQ's, or has timers disabled.
     """
     levels, timers = host.plugin(LEVELS), host.plugin(TIMERS)
     if not isinstance(levels, SchedulePlugin):
@@ -77,7 +77,7 @@ def plugins_of(host: PluginHost) -> tuple[SchedulePlugin, TimerPlugin]:
         raise NoOwners(_missing("timer store", TIMERS))
     if not timers.config.enabled:
         raise NoOwners(
-            "this broker holds no timers (timerWheelEnable=false): set it to true and start the "
+            "this broker has no timer store (timerWheelEnable=false): set it to true and start the "
             "broker again"
         )
     return levels, timers
@@ -85,7 +85,7 @@ def plugins_of(host: PluginHost) -> tuple[SchedulePlugin, TimerPlugin]:
 
 def _missing(what: str, name: str) -> str:
     return (
-        f"this broker runs without DueMQ's {what}: install the plugin {name}, or take it out of "
+        f"this broker runs without DueMQ's {what}: install the plugin {name}, or remove it from "
         "brokerPluginDisabled, and start the broker again"
     )
 
@@ -94,7 +94,7 @@ def find_owners(host: PluginHost, store: MessageStore) -> Owners | None:
     """Return both owners, None while one of them does not run.
 
     Raises:
-        NoOwners: One will not run.
+        NoOwners: One cannot run.
     """
     levels, timers = plugins_of(host)
     if levels.parts is None or timers.parts is None:

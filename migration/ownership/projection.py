@@ -46,7 +46,7 @@ def decode(value: Any) -> JournalProjection:
 def fitted(store: MessageStore, found: JournalProjection) -> JournalProjection:
     """Return a projection from a file if it belongs to this log, else an empty one.
 
-    It belongs to the log if its last record is where the projection says. If retention removed
+    It belongs to the log if its last record is at the projection's offset. If retention removed
     that record, later ones follow it; their queue may have begun at 0 again if its files were lost.
     """
     first, end = ownership.bounds(store)

@@ -6,9 +6,9 @@
                                                                                          v
                                             ROLLED_BACK <--GIVEN_BACK--           ROLLING_BACK
 
-Levels move independently. Pausing is no state of its own: a paused level keeps the state it is in,
-and `resume` goes on there. New messages of a level follow its route, paused or not, so a client
-never notices a pause.
+Levels move independently. A pause is not a state: a paused level keeps its state, and `resume`
+continues there. New messages of a level follow its route, paused or not, so clients never notice a
+pause.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ State = MigrationState
 
 
 class Event(StrEnum):
-    """What makes a level move."""
+    """Event that moves a level to another state."""
 
     START = "start"  # an operator starts it
-    FENCED = "fenced"  # the route is in the log: what comes now is stored as timers
+    FENCED = "fenced"  # the route is in the log: new messages are stored as timers
     EMPTIED = "emptied"  # nothing before the fence is left with the level
     PROVED = "proved"  # counts and checksums of both sides agree
-    ROLL_BACK = "roll_back"  # an operator wants the level back as it was
+    ROLL_BACK = "roll_back"  # an operator requests the return to the level
     GIVEN_BACK = "given_back"  # the level owns everything again, and its new messages
 
 
@@ -49,58 +49,44 @@ MOVES: Final[dict[tuple[State, Event], State]] = {
 WORKING: Final = frozenset({State.ROUTING, State.DRAINING, State.VERIFYING, State.ROLLING_BACK})
 """States in which steps are taken; these can be paused."""
 
-PAUSE_MEANS: Final[dict[State, str]] = {
-    State.ROUTING: "the fence is set if it was not, and nothing is drained",
-    State.DRAINING: "draining stops behind the batch in hand; new messages are stored as timers",
-    State.VERIFYING: "counting stops and begins again on resume",
-    State.ROLLING_BACK: (
-        "giving back stops behind the batch in hand; new messages are stored as timers until "
-        "the last batch"
-    ),
-}
-"""What a pause does in each state that has steps."""
-
 ROLL_BACK_MEANS: Final[dict[State, str]] = {
     State.PLANNED: "nothing was moved; the level is as it was",
-    State.ROUTING: "timers made of new messages go back into the level's queue",
-    State.DRAINING: "drained messages go back to the level where they lie, new ones by a copy",
-    State.VERIFYING: "drained messages go back to the level where they lie, new ones by a copy",
-    State.DONE: "timers that came from the level and still wait go back; due times stay",
+    State.ROUTING: "timers made of new messages return to the level's queue",
+    State.DRAINING: "drained messages return to the level in place, new ones as copies",
+    State.VERIFYING: "drained messages return to the level in place, new ones as copies",
+    State.DONE: "pending timers that came from the level return to it; due times do not change",
 }
-"""What a rollback does from each state that allows it."""
+"""Effect of a rollback in each state that allows it."""
 
 _WHAT_TO_DO: Final[dict[State, str]] = {
     State.PLANNED: "Start it with `duemq migrate start`, or make a new plan",
     State.ROUTING: "Wait, pause it, or roll it back",
     State.DRAINING: "Wait, pause it, or roll it back",
     State.VERIFYING: "Wait, pause it, or roll it back",
-    State.DONE: "Nothing is left to do; `duemq migrate rollback` takes it back",
-    State.ROLLING_BACK: "Wait until it is back, or pause it",
-    State.ROLLED_BACK: "It is over; make a new plan with `duemq migrate plan`",
+    State.DONE: "It is complete; `duemq migrate rollback` returns the messages to the level",
+    State.ROLLING_BACK: "Wait until it is rolled back, or pause it",
+    State.ROLLED_BACK: "It has ended; make a new plan with `duemq migrate plan`",
 }
 
 
 class IllegalMove(UsageError):
-    """A level cannot do this in the state it is in."""
+    """Error: an event or a command that the state of a level does not allow."""
 
-    def __init__(self, level: int, state: State, wanted: str) -> None:
-        self.level, self.state, self.wanted = level, state, wanted
+    def __init__(self, level: int, state: State, requested: str) -> None:
+        self.level, self.state, self.requested = level, state, requested
         name = state.replace("_", " ")
-        super().__init__(f"level {level} is {name}: {wanted} does not apply. {_WHAT_TO_DO[state]}")
-
-
-def is_legal(before: State, after: State) -> bool:
-    """Return whether some event leads from one state to the other."""
-    return any(a == before and b == after for (a, _), b in MOVES.items())
+        super().__init__(
+            f"level {level} is {name}: {requested} does not apply. {_WHAT_TO_DO[state]}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LevelState:
-    """Where one level stands.
+    """State of one level.
 
     Attributes:
-        paused: no steps are taken until it is resumed.
-        cause: why it is paused: the operator, or the condition that stopped it; "" when it is not.
+        paused: Whether steps are suspended until it is resumed.
+        cause: Operator or condition that paused it; "" if it is not paused.
     """
 
     level: int
@@ -110,7 +96,7 @@ class LevelState:
 
     @property
     def works(self) -> bool:
-        """Whether steps are to be taken now."""
+        """Whether the level takes steps now."""
         return self.state in WORKING and not self.paused
 
     @property
@@ -119,10 +105,10 @@ class LevelState:
         return self.state is State.ROLLED_BACK
 
     def after(self, event: Event) -> LevelState:
-        """Return where the level stands after an event; a rollback also ends a pause.
+        """Return the state after an event; a rollback also ends a pause.
 
         Raises:
-            IllegalMove: The event does not happen in this state.
+            IllegalMove: The state does not allow the event.
         """
         state = MOVES.get((self.state, event))
         if state is None:
@@ -132,20 +118,20 @@ class LevelState:
         return replace(self, state=state)
 
     def pause(self, cause: str) -> LevelState:
-        """Return the current of a paused level; the cause of a second pause is the newer one.
+        """Return the paused state; a second pause replaces the cause.
 
         Raises:
-            IllegalMove: Nothing runs that could be paused.
+            IllegalMove: The state has no steps.
         """
         if self.state not in WORKING:
             raise IllegalMove(self.level, self.state, "pause")
         return replace(self, paused=True, cause=cause)
 
     def resume(self) -> LevelState:
-        """Return the current of a level that works on; nothing changes if it was not paused.
+        """Return the state without a pause; unchanged if it is not paused.
 
         Raises:
-            IllegalMove: Nothing is left to go on with.
+            IllegalMove: The state has no steps.
         """
         if self.state not in WORKING:
             raise IllegalMove(self.level, self.state, "resume")

@@ -1,1 +1,1 @@
-"""Plans: what a migration would do, counted before it starts."""
+"""Plans of migrations: counts, obstacles and estimates before the start."""

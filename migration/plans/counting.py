@@ -1,9 +1,9 @@
 """Exact counts of a plan, in bounded pieces, read-only.
 
     level's queue --units, due times--> count, bytes, first and last due, overdue
-    commit log    --records----------->  those that cannot be read
+    commit log    --records----------->  unreadable records
 
-Other work is done between two pieces; what is delivered or sent meanwhile is the next plan's.
+Other work runs between two pieces. Messages delivered or sent meanwhile belong to the next plan.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from migration.plans.plan import Obstacle, ObstacleKind, Plan, PlannedLevel
 
 PIECE_UNITS: Final = 4_096
 RATE_PER_S: Final = 1_000_000
-"""What draining does without throttle; an estimate."""
+"""Estimated rate of draining without throttle."""
 
 
 @dataclass(slots=True)
 class Counted:
-    """What is known of one level so far."""
+    """Counts of one level so far."""
 
     level: int
     pending: int = 0
@@ -43,7 +43,7 @@ class Counted:
     def add(
         self, units: Any, due_ms: Any, *, now_ms: int, soon_ms: int, far_ms: int, expired: int
     ) -> None:
-        """Take (n,) units that wait in."""
+        """Count (n,) pending units."""
         if not units.size:
             return
         self.pending += int(units.size)
@@ -57,7 +57,7 @@ class Counted:
         self.near_retention += int(np.count_nonzero(units["phys_offset"] < expired))
 
     def planned(self, delay_ms: int, rate_per_s: int) -> PlannedLevel:
-        """Return what the plan says of it."""
+        """Return the level's part of the plan."""
         return PlannedLevel(
             level=self.level, delay_ms=delay_ms, pending=self.pending,
             pending_bytes=self.pending_bytes, first_due_ms=self.first_due_ms,
@@ -69,12 +69,12 @@ class Counted:
 
 @dataclass(slots=True)
 class Count:
-    """Counts some levels of a store.
+    """Count of some levels of a store.
 
     Args:
-        rate_per_s: what the throttle allows, 0: anything.
+        rate_per_s: Rate that the throttle allows, 0: no limit.
     Attributes:
-        found: by level, what was counted.
+        found: Counts by level.
     """
 
     owners: Owners
@@ -88,26 +88,26 @@ class Count:
         return min(self.rate_per_s or RATE_PER_S, RATE_PER_S)
 
     def pieces(self, units_max: Callable[[], int] = lambda: PIECE_UNITS) -> Iterator[int]:
-        """Do the work; yield how many units each piece had, at most `units_max()`."""
+        """Count piece by piece; yield the number of units of each, at most `units_max()`."""
         expired = int(self.owners.store.retention.expired().until)
         timers = self.owners.timers
         far_ms = timers.position.staged_ms + timers.config.window_ms
         for level in self.levels:
             counted = self.found[level] = Counted(level)
-            held = self.owners.levels.levels.get(level)
-            if held is None:
+            found = self.owners.levels.levels.get(level)
+            if found is None:
                 continue
-            soon_ms = self.now_ms + held.cursor.pending * 1_000 // self._rate
-            settled = np.array(sorted(held.cursor.settled), np.int64)
-            for first, end in [(s.appended, s.end) for s in held.cursor.segments if s.pending]:
+            soon_ms = self.now_ms + found.cursor.pending * 1_000 // self._rate
+            settled = np.array(sorted(found.cursor.settled), np.int64)
+            for first, end in [(s.appended, s.end) for s in found.cursor.segments if s.pending]:
                 while first < end:
                     units = self.owners.queues.units(level, first, min(units_max(), end - first))
                     if not units.size:
                         break
-                    waits = ~is_among(np.arange(first, first + units.size), settled)
+                    pending = ~is_among(np.arange(first, first + units.size), settled)
                     due_ms = self.owners.queues.due_ms(level, units)
                     counted.add(
-                        units[waits], due_ms[waits], now_ms=self.now_ms, soon_ms=soon_ms,
+                        units[pending], due_ms[pending], now_ms=self.now_ms, soon_ms=soon_ms,
                         far_ms=far_ms, expired=expired,
                     )  # fmt: skip
                     self._read(counted, first, first + int(units.size))
@@ -123,7 +123,7 @@ class Count:
         counted.fixed += records.fixed - before
 
     def plan(self, *, plan_id: str, store_id: str, made_by: str) -> Plan:
-        """Return the plan of what was counted."""
+        """Return the plan made of the counts."""
         delays = self.owners.delays_ms
         levels = [item.planned(delays[n], self._rate) for n, item in self.found.items()]
         needed = sum(level.unit_bytes for level in levels)
@@ -139,13 +139,13 @@ class Count:
 
 
 def _obstacles(item: Counted) -> Iterator[Obstacle]:
-    told = (
+    counted_obstacles = (
         (ObstacleKind.DUE_WHILE_RUNNING, item.soon, "fall due while it runs: their level delivers"),
         (ObstacleKind.UNREADABLE, item.unreadable, "cannot be read: they go to quarantine"),
         (
             ObstacleKind.BEYOND_WINDOW,
             item.far,
-            "are due beyond the roll window (timerRollWindowSlot): they wait with their level "
+            "are due beyond the roll window (timerRollWindowSlot): they stay with their level "
             "until they are within it, and it drains until then",
         ),
         (
@@ -158,9 +158,9 @@ def _obstacles(item: Counted) -> Iterator[Obstacle]:
         (
             ObstacleKind.NEAR_RETENTION,
             item.near_retention,
-            "lie in commit log files that have expired: the timers keep these until they are due",
+            "are in commit log files that have expired: these are kept until the timers are due",
         ),
     )
-    for kind, count, text in told:
+    for kind, count, text in counted_obstacles:
         if count:
             yield Obstacle(kind=kind, level=item.level, count=count, text=f"{count:,} {text}")

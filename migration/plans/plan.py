@@ -1,8 +1,8 @@
 """Plan of a migration: volume, obstacles and estimates.
 
-A plan is made by counting and changes nothing. It belongs to one store and to the delays that the
-levels had when it was made; `check` refuses it elsewhere and afterwards. As text it is JSON, so it
-can be mailed, reviewed and kept.
+A plan is made by counting and changes nothing. It is valid for one store and for the delays that
+the levels had when it was made; `check` refuses it for others. Its text is JSON, so it can be
+mailed, reviewed and archived.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from message_store.ledger.records import Record, Row
 
 PLAN_BYTES_MAX: Final = 1 << 20
 AGE_MS_MAX: Final = 7 * 86_400_000
-"""A plan older than this is outdated: what it counted has been delivered or is overdue."""
+"""Maximum age of a plan; the messages of an older one are delivered or overdue."""
 
 
 class ObstacleKind(StrEnum):
-    """What may be in the way."""
+    """Kind of an obstacle."""
 
-    DUE_WHILE_RUNNING = "due_while_running"  # delivered by the level before its turn comes
+    DUE_WHILE_RUNNING = "due_while_running"  # delivered by the level before it is drained
     UNREADABLE = "unreadable"  # stays with the level, which sends it to quarantine
     NEAR_RETENTION = "near_retention"  # in a file that retention would remove next
     HAS_CRC = "has_crc"  # carries a checksum of its properties; the record is left as it is
-    BEYOND_WINDOW = "beyond_window"  # due so late that it drains when its time is nearer
+    BEYOND_WINDOW = "beyond_window"  # due so late that it is drained later
     NO_ROOM = "no_room"  # the disk has no room for the timer units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Obstacle:
-    """Something in the way of a plan.
+    """Obstacle of a plan.
 
     Attributes:
-        level: of one level, None: of all.
-        count: messages concerned; 0 where that is no question of messages.
-        text: what it means and what to do.
-        blocks: the migration cannot start before it is gone.
+        level: Level concerned, None for all levels.
+        count: Messages concerned; 0 if it does not concern messages.
+        text: Meaning, and what to do.
+        blocks: Whether the migration cannot start before it is removed.
     """
 
     kind: ObstacleKind
@@ -54,16 +54,16 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedLevel:
-    """What one level holds.
+    """Counts of one level.
 
     Attributes:
-        delay_ms: the level's delay when the plan was made.
-        pending: messages that wait, exactly.
-        pending_bytes: bytes of their records in the commit log; they stay where they are.
-        first_due_ms: when the first is due, None if none waits.
-        overdue: messages due before the plan was made.
-        unit_bytes: what their timer units take on the disk.
-        estimate_ms: how long draining takes without throttle.
+        delay_ms: Delay of the level when the plan was made.
+        pending: Exact number of pending messages.
+        pending_bytes: Bytes of their records in the commit log; these are not copied.
+        first_due_ms: Due time of the first, None if none is pending.
+        overdue: Messages due before the plan was made.
+        unit_bytes: Bytes of their timer units on the disk.
+        estimate_ms: Estimated duration of draining without throttle.
     """
 
     level: int
@@ -79,11 +79,11 @@ class PlannedLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Record):
-    """A dry run, saved.
+    """Saved result of a dry run.
 
     Attributes:
-        store_id: the store it was made for.
-        log_end: end of the commit log at that moment.
+        store_id: Store that it was made for.
+        log_end: End of the commit log when it was made.
     """
 
     TABLE = "duemq_plans"
@@ -99,22 +99,22 @@ class Plan(Record):
 
     @property
     def pending(self) -> int:
-        """Messages of all levels."""
+        """Pending messages of all levels."""
         return sum(level.pending for level in self.levels)
 
     @property
     def unit_bytes(self) -> int:
-        """Disk it will take."""
+        """Bytes of all timer units on the disk."""
         return sum(level.unit_bytes for level in self.levels)
 
     @property
     def estimate_ms(self) -> int:
-        """How long it takes without throttle, one level after the other."""
+        """Estimated duration without throttle, one level after the other."""
         return sum(level.estimate_ms for level in self.levels)
 
     @property
     def blocked(self) -> list[Obstacle]:
-        """What must be gone before it can start."""
+        """Obstacles that prevent the start."""
         return [obstacle for obstacle in self.obstacles if obstacle.blocks]
 
     def parts(self) -> dict[str, list[Row]]:
@@ -125,7 +125,7 @@ class Plan(Record):
 
 
 class PlanError(UsageError):
-    """A plan cannot be used: says which, why, and what next."""
+    """Error: a plan that cannot be used; names the plan, the reason and the remedy."""
 
     def __init__(self, plan_id: str, why: str) -> None:
         self.plan_id, self.why = plan_id, why
@@ -133,18 +133,18 @@ class PlanError(UsageError):
 
 
 def new_id(kind: str, now_ms: int, salt: bytes) -> str:
-    """Return an id that sorts by time and is easy to say: `plan-20261121-163000-1f2e`.
+    """Return a short id that sorts by time: `plan-20261121-163000-1f2e`.
 
     Args:
         kind: `plan`, `run` or `offline`.
-        salt: two random bytes.
+        salt: Two random bytes.
     """
-    moment = datetime.fromtimestamp(now_ms / 1_000, UTC)
-    return f"{kind}-{moment:%Y%m%d-%H%M%S}-{salt[:2].hex()}"
+    now = datetime.fromtimestamp(now_ms / 1_000, UTC)
+    return f"{kind}-{now:%Y%m%d-%H%M%S}-{salt[:2].hex()}"
 
 
 def to_json(plan: Plan) -> str:
-    """Return a plan as JSON, one field a line."""
+    """Return a plan as JSON, one field per line."""
     return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode() + "\n"
 
 
@@ -152,7 +152,7 @@ def from_json(text: str | bytes, *, source: str = "the text") -> Plan:
     """Return the plan that `to_json` wrote.
 
     Raises:
-        PlanError: It is no plan, or one of another version.
+        PlanError: The text is not a plan, or a plan of another version.
     """
     if len(text) > PLAN_BYTES_MAX:
         raise PlanError("?", f"{source} is longer than {PLAN_BYTES_MAX} bytes")
@@ -170,14 +170,14 @@ def check(
     now_ms: int,
     levels: Iterable[int] | None = None,
 ) -> None:
-    """Refuse a plan that does not belong to this store, these delays and this time.
+    """Raise unless a plan is valid for this store, these delays and this time.
 
     Args:
         delays_ms: level -> its delay now.
-        levels: those to be started, None: all of the plan.
+        levels: Levels to be started, None for all of the plan.
 
     Raises:
-        PlanError: It cannot be used.
+        PlanError: The plan cannot be used.
     """
     known = {level.level: level for level in plan.levels}
     if plan.store_id != store_id:

@@ -1,4 +1,4 @@
-"""Saved plans: one JSON file each in `config/duemq.plans`; only the newest are kept."""
+"""Saved plans: one JSON file per plan in `config/duemq.plans`; only the newest are kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ID: Final = re.compile(r"plan-[0-9a-z-]{1,40}")
 
 
 class PlanFiles:
-    """The plans of one store.
+    """Directory of one store's plans.
 
     Args:
         config_directory: `<store>/config`.
@@ -25,7 +25,7 @@ class PlanFiles:
         self._directory = config_directory / DIRECTORY
 
     def save(self, plan: Plan) -> None:
-        """Keep a plan; those before the newest few go.
+        """Save a plan, and delete all but the newest.
 
         Raises:
             OSError: The disk refused it.
@@ -44,7 +44,7 @@ class PlanFiles:
         """Return a plan.
 
         Raises:
-            PlanError: There is none of that id, or its file cannot be read.
+            PlanError: No plan has this id, or its file cannot be read.
         """
         path = self._directory / f"{plan_id}.json"
         if not _ID.fullmatch(plan_id) or not path.exists():

@@ -1,1 +1,1 @@
-"""The steps of a migration, and what bounds their pace."""
+"""Steps of a migration, their throttle and their time window."""

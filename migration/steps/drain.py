@@ -1,9 +1,9 @@
 """Drain: pending messages of a level become timers, in bounded steps, without a copy.
 
-    offer        the front of the level: units and due times               (schedule_service)
-    append       one record in the log: from now on the timers own them    (delivery.ownership)
-    hand_over    the level's cursor advances past them                     (schedule_service)
-    catch_up     the timers enqueue them without a copy, 52 bytes each     (timer_store)
+    offer        return the front of the level: units and due times        (schedule_service)
+    append       append one record: from now on the timers own the units   (delivery.ownership)
+    hand_over    advance the level's cursor past the units                 (schedule_service)
+    catch_up     enqueue the units as timers, 52 bytes each, no copy       (timer_store)
 
 All in one turn of the event loop. After a crash between the record and the rest both recoveries
 apply the journal; a crash before the record has changed nothing.
@@ -33,13 +33,13 @@ class Step:
     """Result of one step.
 
     Attributes:
-        moved: messages that changed their owner; taken: units of the level's queue passed.
-        waits: why nothing moved though something is there, or empty.
+        moved: Messages that changed their owner; taken: units of the level's queue passed.
+        blocked_by: Reason why no message moved although some are left, or empty.
     """
 
     moved: int = 0
     taken: int = 0
-    waits: str = ""
+    blocked_by: str = ""
 
 
 class Drain:
@@ -66,12 +66,15 @@ class Drain:
         if timers.transfers.behind:
             timers.transfers.catch_up(units_max, now_ms)
             if timers.transfers.behind:
-                return Step(waits=timers.enqueue.holding or "the timers take in what they have")
+                return Step(
+                    blocked_by=timers.enqueue.blocked_by or "the timers enqueue earlier transfers"
+                )
         if timers.claims.returning:
-            return Step(waits="what went back to its level waits for a checkpoint of the timers")
+            return Step(blocked_by="returned messages need a checkpoint of the timers")
         offer = self._levels.transfers.offer(level, units_max, RANGES_MAX)
         if offer is None:
-            return Step(waits="" if self.is_empty(level) else "deliveries of the level are retried")
+            is_empty = self.is_empty(level)
+            return Step(blocked_by="" if is_empty else "deliveries of the level are retried")
         limit_ms = timers.position.staged_ms + timers.config.window_ms
         near = offer.due_ms < limit_ms
         if not near.all():  # Apache's broker would copy them, without a time (decision 0019)
@@ -79,8 +82,8 @@ class Drain:
             offer = self._levels.transfers.offer(level, count, RANGES_MAX) if count else None
         if offer is None:
             return Step(
-                waits=f"what is left is due beyond the roll window of "
-                f"{timers.config.window_ms // 1_000} s (timerRollWindowSlot): it waits with its "
+                blocked_by=f"the rest is due beyond the roll window of "
+                f"{timers.config.window_ms // 1_000} s (timerRollWindowSlot): it stays with its "
                 "level until it is within"
             )
         kept = ~mask_of(offer.excluded, offer.first, offer.end)
@@ -103,9 +106,9 @@ class Drain:
         return Step(record.count, record.end - record.first)
 
     def is_empty(self, level: int) -> bool:
-        """Return whether nothing is left with the level."""
+        """Return whether the level has no undelivered units."""
         found = self._levels.levels.get(level)
-        return found is None or found.cursor.held == 0
+        return found is None or found.cursor.undelivered == 0
 
     def cover(self, keeper: CheckpointWriter) -> None:
         """Advance the levels' saved offsets to the timers' last checkpoint."""

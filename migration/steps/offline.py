@@ -3,10 +3,10 @@
     open the store (locked, recovered)  -->  levels and timers as they were, without deliveries
     start, drain, verify: as in a broker, at full speed  -->  checkpoints, files on the disk
 
-The clock of levels and timers stands at the last record's store time, or an hour ago if that is
-later. So what was due since then is not overdue here: it gets its slot, and the broker that opens
-the store next, Apache's or ours, delivers it at once. Apache's walks through one lap of its wheel
-at most: hence the hour. Records, plan, run and ledger have the time that it is.
+The clock of levels and timers stands still at the last record's store time, or one hour ago if that
+is later. So messages due since then are not overdue here: they get their own slots, and the broker
+that opens the store next, Apache's or ours, delivers them at once. Apache's broker walks through at
+most one lap of its wheel, hence the hour. Records, plan, run and ledger have the real time.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from message_store.clock import Clock, FakeClock
 from message_store.config import StoreConfig, from_properties
 from message_store.errors import CorruptStore, StoreError, UsageError
 from message_store.json_dialect import load_config
+from message_store.kernels.preparation import Preparation
 from message_store.ledger.identity import store_id
 from message_store.ledger.place import FILE_NAME, LedgerPlace
 from message_store.ledger.worker import LedgerWorker
@@ -50,21 +51,21 @@ from timer_store.names import TIMER_TOPIC
 from timer_store.store import TimerStore
 
 TURNS_MAX: Final = 1_000_000
-LOOK_BACK_MS: Final = 3_600_000
+OVERDUE_MAX_MS: Final = 3_600_000
 TOPICS_FILE: Final = "topics.json"
 NOT_COPIED: Final = ("lock", "duemq.store.json*", f"{FILE_NAME}*", PLANS)
-"""A copy is a store of its own: it gets its own name, and the ledger of that name."""
+"""Files that a copy does not get: it is another store, with its own name and ledger."""
 PAUSE_S: Final = 0.01
 
 
 class OfflineStopped(StoreError):
-    """An offline migration could not go on; the store is whole, and the same command goes on."""
+    """Error: an offline migration stopped; the store is intact, and the same command continues."""
 
     def __init__(self, level: int, why: str) -> None:
         self.level, self.why = level, why
         super().__init__(
-            f"level {level}: {why}. The store is as it was left; once the cause is gone the same "
-            "command goes on"
+            f"level {level}: {why}. The store is intact; remove the cause and run the same command "
+            "again to continue"
         )
 
 
@@ -77,22 +78,23 @@ class StoppedHost:
     store_root: str
     scheduler: Any = None
     metrics: Any = None
+    kernels: Preparation = field(default_factory=Preparation)
 
     def plugin(self, name: str) -> BrokerPlugin | None:
-        """Return nothing: there are no other plugins."""
+        """Return None: there are no other plugins."""
         return None
 
     def stop(self, why: str) -> None:
-        """Fail: nothing runs that could be stopped."""
+        """Raise: there is no broker to stop."""
         raise AssertionError(why)
 
 
 @dataclass(slots=True)
 class Moved:
-    """What an offline migration did.
+    """Result of an offline migration.
 
     Attributes:
-        moved: by level.
+        moved: Messages moved, by level.
     """
 
     plan: Plan
@@ -104,11 +106,11 @@ def copy_store(source: Path, target: Path) -> None:
     """Copy a stopped store.
 
     Raises:
-        UsageError: The target is there, or within the source.
+        UsageError: The target exists, or is within the source.
         OSError: The disk refused it.
     """
     if not (source / "commitlog").is_dir():
-        raise UsageError(f"{source} is no store: it has no directory commitlog")
+        raise UsageError(f"{source} is not a store: it has no directory commitlog")
     if target.exists() and any(target.iterdir()):
         raise UsageError(f"{target} is not empty: name a new directory")
     if source.resolve() in (target.resolve(), *target.resolve().parents):
@@ -129,16 +131,16 @@ def migrate_offline(
     """Drain levels of a stopped store; all of them if none are named.
 
     Args:
-        now_ms: the time now.
-        shown: called with (level, moved, left) during the work.
+        now_ms: Current time, in ms since the epoch.
+        shown: Called with (level, moved, left) during the work.
 
     Raises:
-        UsageError: It is no store, or a level does not exist.
-        StoreLocked: A broker uses it.
-        OfflineStopped: The disk is full, or both sides differ.
+        UsageError: `root` is not a store, or a level does not exist.
+        StoreLocked: A broker uses the store.
+        OfflineStopped: The disk is full, or counts or checksums differ.
     """
     if not (root / "commitlog").is_dir():
-        raise UsageError(f"{root} is no store: it has no directory commitlog")
+        raise UsageError(f"{root} is not a store: it has no directory commitlog")
     wall = FakeClock(now_ms)
     with _opened(root, properties, wall) as (store, clock, owners, level_keeper):
         wanted = sorted(set(levels)) or sorted(owners.delays_ms)
@@ -173,7 +175,7 @@ def _opened(
     with store:
         last_ms = _last_store_ms(store)
         wall.set_ms(max(last_ms, wall.now_ms()))
-        clock.set_ms(max(last_ms, wall.now_ms() - LOOK_BACK_MS))
+        clock.set_ms(max(last_ms, wall.now_ms() - OVERDUE_MAX_MS))
         topics = (
             *plugin.system_topics(),
             SystemTopic(TIMER_TOPIC, 1),
@@ -205,11 +207,11 @@ def _note(timers: TimerStore, batch: Any, clock: Clock) -> None:
 
 
 def _know_topics(store: Any) -> None:
-    """Know the topics of the store: the target of a message is found faster then."""
+    """Add the store's topics to the topic table: targets are then found without reading records."""
     try:
         names = load_config(store.config_path(TOPICS_FILE), lambda v: list(v["topicConfigTable"]))
     except CorruptStore:
-        return  # a target is read off its message
+        return  # targets are read from the records
     for name in names or ():
         if isinstance(name, str) and is_topic_name(name):
             store.topics.add(name)
@@ -228,7 +230,7 @@ class _Work:
     """One offline run.
 
     Attributes:
-        clock: of levels and timers; wall: the time that it is.
+        clock: Clock of levels and timers; wall: the real time.
     """
 
     root: Path
@@ -241,7 +243,7 @@ class _Work:
     shown: Callable[[int, int, int], None]
 
     async def run(self, levels: list[int], level_keeper: Any) -> Moved:
-        """Migrate levels one after the other; everything is on the disk afterwards."""
+        """Migrate levels one after the other, and sync everything to the disk."""
         await self.owners.keeper.persist(last=True)
         service = self._service()
         run = new_id(OFFLINE, self.wall.now_ms(), secrets.token_bytes(2))
@@ -284,7 +286,7 @@ class _Work:
             clock=self.wall,
             snapshot=lambda: migrations.ledger.snapshot(),  # noqa: PLW0108  (made below)
         )
-        migrations = Migrations(store, self.clock, router, tell=ledger.write)
+        migrations = Migrations(store, self.clock, router, on_change=ledger.write)
         config = MigrationConfig(target_p99_ms=0)
         return MigrationService(migrations, ledger, self.clock, config, lambda: self.owners)
 
@@ -314,14 +316,14 @@ class _Work:
         return self._handed(service, level) - before
 
     async def _unblock(self, service: MigrationService, level: int) -> None:
-        """Have a checkpoint written where a step waits for one, and stop where that is no help."""
-        why = service.migrations.waits.get(level, "")
+        """Write a checkpoint for a blocked step; raise if the step is still blocked."""
+        why = service.migrations.blocked_by.get(level, "")
         if not why:
             return
         await self.owners.keeper.persist(last=True)
         service.migrations.step(level, service.throttle.batch_max)
-        if service.migrations.waits.get(level, ""):
-            raise OfflineStopped(level, service.migrations.waits[level])
+        if service.migrations.blocked_by.get(level, ""):
+            raise OfflineStopped(level, service.migrations.blocked_by[level])
 
     def _handed(self, service: MigrationService, level: int) -> int:
         found = service.migrations.journal.levels.get(level)

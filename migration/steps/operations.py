@@ -28,7 +28,7 @@ STEPPING = ("plan", "start", "verify", "rollback")
 
 
 class Operations:
-    """Answers request 9015. Belongs to the event loop's thread.
+    """Handler of request 9015. Belongs to the event loop's thread.
 
     Args:
         config_directory: `<store>/config`.
@@ -46,10 +46,10 @@ class Operations:
         self._one_at_a_time = asyncio.Lock()
 
     async def answer(self, request: Request) -> Response:
-        """Do what a request asks for.
+        """Execute the command of a request.
 
         Raises:
-            RequestError: It cannot be understood, or cannot be done now.
+            RequestError: The command is malformed, or cannot be executed now.
         """
         command = command_of(request)
         try:
@@ -58,7 +58,7 @@ class Operations:
             self._service.need()
             if command.action in STEPPING:
                 await self._service.preload_kernels()
-            # A level rests while it is counted, so a pause need not wait for that.
+            # A level that is being counted takes no steps, so a pause need not wait for the count.
             counts = command.action == "verify"
             async with nullcontext() if counts else self._one_at_a_time:
                 done = await getattr(self, f"_{command.action}")(command)
@@ -101,7 +101,7 @@ class Operations:
             now_ms=now_ms, levels=levels,
         )  # fmt: skip
         migrations = self._service.migrations
-        if not command.levels:  # of a whole plan, those that are on their way or done stay
+        if not command.levels:  # a whole plan leaves out the levels that are migrated already
             levels = [n for n in levels if self._can(n, Event.START)]
         for level in levels:
             current = migrations.state_of(level)
@@ -135,7 +135,7 @@ class Operations:
             return from_json(bytes(command.plan), source="the plan that was sent")
         return await self._count(command)
 
-    # -- what runs ------------------------------------------------------------------------------
+    # -- running migrations ----------------------------------------------------------------------
 
     async def _pause(self, command: MigrationRequest) -> Done:
         levels = self._chosen(command, lambda level: self._state_of(level).works)
@@ -181,7 +181,7 @@ class Operations:
         )  # fmt: skip
 
     def _chosen(self, command: MigrationRequest, fits: Callable[[int], bool]) -> list[int]:
-        """Return the levels of a command; without names, all that fit."""
+        """Return the levels of a command; all that fit if it names none."""
         known = self._service.migrations.journal.levels
         if not command.levels:
             return [level for level in sorted(known) if fits(level)]
@@ -201,7 +201,7 @@ def _known(levels: Iterable[int], known: Iterable[int]) -> list[int]:
     """Return levels in order, each once.
 
     Raises:
-        UsageError: One is not among those known.
+        UsageError: A level is not among the known ones.
     """
     found, there = sorted(set(levels)), set(known)
     unknown = [str(level) for level in found if level not in there]

@@ -1,9 +1,9 @@
 """Return of transferred messages to their level, with unchanged due times.
 
-    ReturnUnits  transferred messages: a record returns them without a copy, the latest first, so
-                 that the level always has the end of its queue
-    Unroute      timers that were sent with the level: a copy into the level's queue, with its due
-                 time, whose origin is the timer; the earliest first
+    ReturnUnits  transferred messages: a record returns them without a copy, the last ones first,
+                 so that the level always owns the end of its queue
+    Unroute      timers that were sent with the level: a copy with their due time goes into the
+                 level's queue and names the timer as its origin; the earliest first
 
 New messages of the level become timers until the last batch of `Unroute`: that batch and the record
 that ends the route are appended in one turn of the event loop.
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delivery import ownership
+from delivery.kernels.outcome import SKIPPED
 from delivery.ownership import RANGES_MAX, Return, Route
 from delivery.ownership_projection import LevelProjection
 from message_store import layout as store_layout
@@ -34,7 +35,6 @@ from migration.steps.router import Router
 from schedule_service.delivery import LevelService
 from timer_store import layout
 from timer_store.dequeue.gather import Gatherer
-from timer_store.kernels import gather as kernels
 from timer_store.kernels.fetch import Scratch
 from timer_store.names import SCHEDULE_TOPIC
 from timer_store.pending.lookup import PendingTimers
@@ -49,7 +49,7 @@ NO_TIMERS = np.empty(0, layout.TIMED)
 
 
 class ReturnUnits:
-    """Returns transferred messages to their level. Belongs to the event loop's thread.
+    """Return of transferred messages to their level. Belongs to the event loop's thread.
 
     Args: see `migration.steps.drain.Drain`.
     """
@@ -60,11 +60,11 @@ class ReturnUnits:
         self._levels, self._timers, self._store, self._clock = levels, timers, store, clock
 
     def left(self, level: int) -> list[Range]:
-        """Return the ranges of a level that belong to the timers, settled messages with them."""
+        """Return the ranges of a level that the timers own, settled messages included."""
         return self._timers.transfers.owned.ranges(level)
 
     def is_over(self, level: int) -> bool:
-        """Return whether nothing of a level belongs to the timers."""
+        """Return whether the timers own no messages of a level's queue."""
         return self._timers.transfers.owned.bounds(level) is None
 
     def step(self, level: int, units_max: int, *, migration: str = "") -> Step:
@@ -73,21 +73,22 @@ class ReturnUnits:
         Raises:
             OwnershipRefused: The store takes no writes now; nothing has changed.
         """
-        handovers, now_ms = self._timers.transfers, self._clock.now_ms()
-        left = handovers.owned.bounds(level)
+        transfers, now_ms = self._timers.transfers, self._clock.now_ms()
+        left = transfers.owned.bounds(level)
         if left is None:
             return Step()
-        if handovers.behind:
-            handovers.catch_up(units_max, now_ms)
-            if handovers.behind:
+        if transfers.behind:
+            transfers.catch_up(units_max, now_ms)
+            if transfers.behind:
                 return Step(
-                    waits=self._timers.enqueue.holding or "the timers take in what they have"
+                    blocked_by=self._timers.enqueue.blocked_by
+                    or "the timers enqueue earlier transfers"
                 )
         if not self._levels.transfers.is_ready(level):
-            return Step(waits="deliveries of the level are retried")
+            return Step(blocked_by="deliveries of the level are retried")
         first, end = max(left[0], left[1] - units_max), left[1]
         names: list[Offsets] = [NO_OFFSETS]
-        rows, numbers = handovers.owned_rows(level, first, end, names)
+        rows, numbers = transfers.owned_rows(level, first, end, names)
         name_at = np.concatenate(names)
         places = self._timers.decisions.places(rows)
         ranges = _ranges(numbers[places != NOWHERE])
@@ -130,10 +131,10 @@ def _ranges(numbers: Offsets) -> list[Range]:
 
 
 class Unroute:
-    """Copies timers that were born with a level back into its queue, and ends the route.
+    """Return of timers that were sent with a level: copies into its queue; ends the route.
 
     Args:
-        wake: called when the levels have something new to look at.
+        wake: Called after copies were added to a level.
     """
 
     def __init__(
@@ -153,14 +154,14 @@ class Unroute:
         """Copy up to `count_max` timers of a level back; the last step ends the route.
 
         Raises:
-            OwnershipRefused: Everything is back, but the end of the route is not noted: call again.
+            OwnershipRefused: All timers are returned, but the route has not ended: call again.
         """
-        rows = self._look(level)
+        rows = self._pending_timers(level)
         now, self._found[level] = rows[:count_max], rows[count_max:]
         moved, refusal = self._copy(level, now)
         if refusal:
-            self._found[level] = rows  # those copied do not wait any more
-            return Step(moved, waits=refusal)
+            self._found[level] = rows  # the copied ones are not pending any more
+            return Step(moved, blocked_by=refusal)
         if not self._found[level].size and not self._unread(level):
             self._end(level, migration)
         return Step(moved, int(now.size))
@@ -170,7 +171,7 @@ class Unroute:
         return level not in self._router.levels and level in self._over
 
     def forget(self, level: int) -> None:
-        """Have the next rollback of a level look again."""
+        """Make the next rollback of a level search again."""
         self._over.discard(level)
 
     def _unread(self, level: int) -> bool:
@@ -188,8 +189,8 @@ class Unroute:
             self._router.set_route(LevelProjection(level=level).after(entry))
         self._over.add(level)
 
-    def _look(self, level: int) -> Rows:
-        """Return what is left of a level, those due first in front."""
+    def _pending_timers(self, level: int) -> Rows:
+        """Return the pending timers of a level, sorted by due time."""
         found = [self._found.get(level, NO_TIMERS)]
         at = self._read_to.get(level, -1)
         if at < 0:
@@ -215,7 +216,7 @@ class Unroute:
         return out
 
     def _copy(self, level: int, rows: Rows) -> tuple[int, str]:
-        """Put copies into the level's queue; return (how many, why the store took no more)."""
+        """Append copies to the level's queue; return (their number, the refusal or empty)."""
         if not rows.size:
             return 0, ""
         places = self._timers.decisions.places(rows)
@@ -227,12 +228,12 @@ class Unroute:
         made["topic_index"], made["queue_id"] = self._schedule, level - 1
         made["due_delay_ms"], made["due_ms"] = TAGS_DUE, rows["due_ms"]
         made["enqueue_ms"] = made["dequeue_ms"] = -1
-        for at in (*load.parked, *load.lost):  # at their time they go to quarantine, as timers
-            made[at]["status"] = kernels.SKIPPED
+        for at in (*load.parked, *load.lost):  # when due they go to quarantine, as timers
+            made[at]["status"] = SKIPPED
         self._store.put(batch)
         stored = made["status"] == 0
         self._timers.decisions.settle(rows[stored], places[stored], log_end)
-        refused = np.flatnonzero(made["status"] > kernels.SKIPPED)
+        refused = np.flatnonzero(made["status"] > SKIPPED)
         self._wake()
         why = (
             batch.remarks.get(int(refused[0]), "the store is not writable") if refused.size else ""
@@ -241,7 +242,7 @@ class Unroute:
 
 
 def _staged(rows: Rows, now_ms: int) -> Rows:
-    """Return (n,) `layout.STAGED` of timers that leave before their time."""
+    """Return (n,) `layout.STAGED` of timers that are delivered before their due time."""
     staged = np.zeros(rows.size, layout.STAGED)
     for column in ("due_ms", "phys_offset", "record_size", "topic_hash"):
         staged[column] = rows[column]

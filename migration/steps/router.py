@@ -4,16 +4,15 @@
     due                  ->  T: DELAY=3, REAL_TOPIC=T, REAL_QID, as the level service delivers it
 
 It runs before the hook of the levels, which redirects the rest: levels that are not routed,
-property texts that are too long or have both names, markers. No limit of timers applies: a client
-that sends a level sees no difference. If a message has a level and a time, the level counts, as
-everywhere. Timer properties of a message that is sent again are removed.
+property texts that are too long or have both names, markers. The limits of timers do not apply, so
+clients that send levels see no difference. If a message has a level and a time, the level applies,
+as everywhere. Timer properties of a message that is sent back are removed.
 Source: HookUtils.handleScheduleMessage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,25 +33,11 @@ from timer_store.store import TimerStore
 Delays = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """One routed level.
-
-    Attributes:
-        timer_fence: queue offset of the timer queue behind which its timers lie.
-        rules: other delays for single topics, topic to ms.
-    """
-
-    level: int
-    timer_fence: int
-    rules: Mapping[str, int] = field(default_factory=dict)
-
-
 class Router:
-    """Redirects rows with a routed level. A `PutHook`, to run before that of the levels.
+    """Put hook that redirects rows with a routed level; runs before the hook of the levels.
 
     Args:
-        history: gives the delays in force, `delays_ms` (levels + 1,) i8.
+        history: Level tables; `delays_ms` (levels + 1,) i8 are the delays in force.
     """
 
     def __init__(self, topics: TopicTable, history: LevelHistory, *, precision_ms: int) -> None:
@@ -64,21 +49,21 @@ class Router:
         self._numbers[kernels.PRECISION_MS] = precision_ms
         self._report: npt.NDArray[np.uint8] = np.zeros(1_024, np.uint8)
         self._one: npt.NDArray[np.uint8] = np.zeros(1, np.uint8)
-        self._levels: dict[int, Routing] = {}
+        self._levels: dict[int, LevelProjection] = {}
         self._delays: Delays = np.zeros(0, np.int64)
         self._rules: Delays = np.zeros((0, 3), np.int64)
-        self._known: Delays | None = None  # the delays that `_delays` was made of
+        self._known: Delays | None = None  # delays that `_delays` was computed from
         self.routed = 0
 
     @property
-    def levels(self) -> Mapping[int, Routing]:
-        """The routed levels."""
+    def levels(self) -> Mapping[int, LevelProjection]:
+        """Routed levels."""
         return self._levels
 
     def set_route(self, level: LevelProjection) -> None:
-        """Route new messages of a level as the journal says."""
+        """Start or end the routing of a level's new messages, by the journal."""
         if level.routed:
-            self._levels[level.level] = Routing(level.level, level.timer_fence, level.rules)
+            self._levels[level.level] = level
         else:
             self._levels.pop(level.level, None)
         self._known = None
@@ -137,18 +122,18 @@ class Router:
         return found
 
     def _note(self, delays: Delays) -> None:
-        """Work out what each level promises; a level beyond the highest counts as the highest."""
+        """Compute the delay of each level; a level above the highest gets the highest's."""
         self._known = delays
         self._delays = np.full(delays.size, kernels.NOT_ROUTED, np.int64)
         rules = []
-        for level, routing in self._levels.items():
+        for level, projected in self._levels.items():
             if level < delays.size:
                 self._delays[level] = delays[level]
-                rules += [(level, self._topics.add(t), ms) for t, ms in routing.rules.items()]
+                rules += [(level, self._topics.add(t), ms) for t, ms in projected.rules.items()]
         self._rules = np.array(rules, np.int64).reshape(-1, 3)
 
     def _rewrite(self, batch: PutBatch, at: int) -> None:
-        """Take out what goes with a time of its own; write a level above the highest as that."""
+        """Remove timer properties; replace a level above the highest by the highest."""
         level = min(int(batch.rows[at]["delay_level"]), self._delays.size - 1)
         properties = batch.properties(at)
         for name in (*DUE_NAMES, *STALE_NAMES):

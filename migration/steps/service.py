@@ -4,9 +4,9 @@
     every 100 ms           lateness of all deliveries since --> throttle
     every 5 s, at work     a sample for the ledger; the projection of the ownership journal is saved
 
-A level in VERIFYING is counted in pieces between other work; nothing of it moves meanwhile. What a
-step waits for (a store that takes no writes, a checkpoint) is shown and tried again; only sides
-that differ stop a level, with the cause in the log, until it is resumed.
+A level in VERIFYING is counted in pieces between other work; none of its messages moves meanwhile.
+A blocked step (full disk, missing checkpoint) is reported and tried again. Only a verification that
+finds a difference pauses a level, with the cause in the log, until it is resumed.
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from typing import Any, Final
 
 from message_store.clock import Clock, Signal
 from message_store.errors import OwnershipRefused
+from message_store.kernels import registry
 from message_store.ledger.writer import LedgerWriter
 from migration.config import MigrationConfig
 from migration.ledger.records import SampleRecord, VerificationRecord
 from migration.ownership.moves import Migrations
 from migration.ownership.owners import NoOwners, Owners
 from migration.ownership.states import State
-from migration.preload import preload_kernels
 from migration.steps.drain import Step
 from migration.steps.throttle import Interval, LatenessSince, Throttle
 from migration.steps.verification import Verification, Verified
 
 log = logging.getLogger(__name__)
 OBSERVE_MS: Final = 100
-RETURNED_MAX: Final = 524_288  # timers given back that wait for a checkpoint, in memory
+RETURNED_MAX: Final = 524_288  # returned timers in memory until the next checkpoint
 SAMPLE_MS: Final = 5_000
 AGAIN_MS: Final = 200
-"""When a step that had to wait is tried again."""
+"""Pause before a blocked step is tried again."""
 IDLE_MS: Final = 1_000
 COUNT_UNITS: Final = 2_048
-"""At most so many in one piece of a count: about 2 ms."""
+"""Maximum units in one piece of a count: about 2 ms."""
+KERNELS = "migration"  # group of a first step
 YIELDS: Final = 4
-"""How often others come to their turn between two steps: what is read now is answered later."""
+"""Turns of the event loop between two steps, so that requests are answered in between."""
 
 
 @dataclass(slots=True)
 class Pace:
-    """What happened since the last sample."""
+    """Counters since the last sample."""
 
     since_ms: int
     moved: int = 0
@@ -55,7 +56,7 @@ class Pace:
 
 
 class MigrationService:
-    """The task of one broker that migrates. Belongs to the event loop's thread."""
+    """Service that runs the migrations of one broker. Belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -77,20 +78,20 @@ class MigrationService:
         self._interval: Interval | None = None
         self._sampling: Interval | None = None
         self._turn, self._preloaded = 0, False
-        self._last: dict[int, State] = {}  # what levels at work are in, as it was seen last
-        self._counted: Counter[int] = Counter()  # levels that rest while they are counted
+        self._last: dict[int, State] = {}  # states of the levels at work at the last turn
+        self._counted: Counter[int] = Counter()  # levels that take no steps while they are counted
 
     def reconfigure(self, config: MigrationConfig) -> None:
-        """Take new limits and another window; they hold from the next turn on."""
+        """Apply new limits and another window from the next turn on."""
         self.config, self.window = config, config.parsed_window()
         self.throttle.change(config.limits)
         self._wake.set()
 
     def need(self) -> Owners:
-        """Return both sides, which run.
+        """Return both owners.
 
         Raises:
-            NoOwners: They do not run, or not yet, or no more.
+            NoOwners: They do not run now.
         """
         found = self._find()
         if found is None:
@@ -111,21 +112,21 @@ class MigrationService:
         return self.window is None or self.window.is_open(self._clock.now_ms())
 
     def window_changes_ms(self) -> int | None:
-        """Return when the window opens or closes next, None: it does not, or there is none."""
+        """Return when the window opens or closes next, None if it never does."""
         return None if self.window is None else self.window.next_change_ms(self._clock.now_ms())
 
     def wake(self) -> None:
-        """Have the loop look again."""
+        """Wake the loop after a change."""
         self._wake.set()
 
     def stop(self) -> None:
-        """Have `run` end behind the step in hand."""
+        """Make `run` return after the current step."""
         self._stopping = True
         self._stop.set()
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until stopped."""
+        """Run migrations until stopped."""
         if self.migrations.journal.levels:
             await self.preload_kernels()
         while not self._stopping:
@@ -136,16 +137,16 @@ class MigrationService:
             await self._rest(at_ms, self._wake)
 
     async def preload_kernels(self) -> None:
-        """Have the kernels of a first step loaded; without them it only takes longer."""
+        """Load the kernels of a first step; without them it only takes longer."""
         if not self._preloaded:
             self._preloaded = True
             try:
-                await asyncio.to_thread(preload_kernels)
+                await asyncio.to_thread(registry.load, KERNELS)
             except Exception:
-                log.exception("the kernels of migration are not loaded ahead")
+                log.exception("the kernels of migration are not preloaded")
 
     async def _rest(self, at_ms: int, signal: asyncio.Event) -> None:
-        """Let others work until a moment, or until something is signalled."""
+        """Yield to other tasks until a time, or until an event is set."""
         if at_ms <= self._clock.now_ms():
             for _ in range(YIELDS):
                 await asyncio.sleep(0)
@@ -185,11 +186,11 @@ class MigrationService:
         step = self._step(level, allowed.units)
         self.throttle.took(step.taken, now_ms, self._clock.now_ms())
         self.pace.moved += step.moved
-        waiting = all(self.migrations.waits.get(n) for n in levels)
-        return now_ms + AGAIN_MS if step.waits and waiting else now_ms
+        all_blocked = all(self.migrations.blocked_by.get(n) for n in levels)
+        return now_ms + AGAIN_MS if step.blocked_by and all_blocked else now_ms
 
     def _is_full(self) -> bool:
-        """Whether too many timers that went back wait for a checkpoint, in memory."""
+        """Whether too many returned timers are in memory until the next checkpoint."""
         return self.need().timers.claims.returned_count >= RETURNED_MAX
 
     def _heal(self) -> None:
@@ -202,14 +203,14 @@ class MigrationService:
         try:
             return self.migrations.step(level, units)
         except OwnershipRefused as error:
-            step = Step(waits=f"the store takes no writes: {error}")
-            self.migrations.waits[level] = step.waits
+            step = Step(blocked_by=f"the store takes no writes: {error}")
+            self.migrations.blocked_by[level] = step.blocked_by
             return step
 
     # -- verification -------------------------------------------------------------------------
 
     def piece(self) -> int:
-        """Return how many units a piece of a count may have now."""
+        """Return the maximum units of the next piece of a count."""
         return min(self.throttle.batch, COUNT_UNITS)
 
     async def at_leisure(self, pieces: Iterable[int]) -> None:
@@ -225,7 +226,7 @@ class MigrationService:
             self.throttle.took(0, began_ms, now_ms)
             at_ms = self.throttle.pace(now_ms).at_ms
             if any(not self._counted[level] for level in self.migrations.at_work):
-                at_ms += at_ms - now_ms  # a step of another level is first
+                at_ms += at_ms - now_ms  # a step of another level comes first
             while True:
                 await self._rest(at_ms, self._stop)
                 if self._stopping:
@@ -238,7 +239,7 @@ class MigrationService:
                 at_ms = allowed.at_ms
 
     async def verify(self, level: int) -> Verified:
-        """Count both sides of a level, a piece at a time between other work; it rests meanwhile."""
+        """Count both owners' messages of a level in pieces; the level takes no steps meanwhile."""
         owners, journal = self.need(), self.migrations.journal.levels[level]
         work = Verification(owners.levels, owners.timers, owners.store, level, journal)
         self._counted[level] += 1
@@ -266,7 +267,7 @@ class MigrationService:
             else:
                 self.migrations.pause(level, difference(found), who="verification")
         except OwnershipRefused as error:
-            self.migrations.waits[level] = f"the store takes no writes: {error}"
+            self.migrations.blocked_by[level] = f"the store takes no writes: {error}"
 
     # -- figures ------------------------------------------------------------------------------
 
@@ -315,13 +316,13 @@ class MigrationService:
 
 
 def difference(found: Verified) -> str:
-    """Return what differs between both sides, or an empty text."""
+    """Return the difference that a verification found, or an empty text."""
     if found.is_right:
         return ""
     rest, there = found.expected, found.found
     return (
-        f"both sides differ: {rest.count} messages went over by the marks, {there.count} are with "
-        f"the timers or settled; checksums {rest.sum:016x} and {there.sum:016x}"
+        f"both sides differ: the ownership journal has {rest.count} transferred messages, the "
+        f"timers own or settled {there.count}; checksums {rest.sum:016x} and {there.sum:016x}"
     )
 
 
@@ -336,7 +337,7 @@ def record_of(found: Verified, migration: str, at_ms: int) -> VerificationRecord
 
 
 def plain(found: Verified) -> dict[str, Any]:
-    """Return a verification as plain data."""
+    """Return a verification as a dictionary of numbers."""
     names = ("level_pending", "timers_pending", "settled", "expected", "handed", "returned", "gone")
     return {
         "level": found.level,

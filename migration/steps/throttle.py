@@ -1,38 +1,37 @@
 """Throttle of a migration: lateness first, rate second. Pure; times are arguments.
 
-Lateness. Every interval reports the lateness of its deliveries to the throttle. Those of intervals
-without a step say how late deliveries are by themselves; while something is delivered there is one
-every LISTEN_EVERY_MS, for LISTEN_MS no step is taken. The target is what an operator set, or less:
-`factor` times what deliveries are late by themselves. Both are p99s of many intervals together: at
-work of WINDOW_INTERVALS in a row, which is longer than a checkpoint's turn, without a step of the
-last USUAL_INTERVALS. So what a machine does now and then weighs the same in both.
+Lateness. Every interval reports the lateness of its deliveries to the throttle. Intervals without a
+step give the usual lateness; during deliveries there is one every QUIET_EVERY_MS: no step is taken
+for QUIET_MS. The target is the configured lateness, or less: `factor` times the usual lateness.
+Both are p99s over many intervals: WINDOW_INTERVALS consecutive ones with steps, which is longer
+than a checkpoint takes, and the last USUAL_INTERVALS without. So occasional delays of the machine
+have the same weight in both.
 
-    above LATE_SHARE of it, and later than by themselves
-                            steps that take longer than it are halved (behind a long pause: than the
-                            room up to it), else the pause is doubled: a step costs much that does
-                            not depend on its size
-    up to CALM_SHARE of it  steps that take at most so much of that grow by an eighth; else the
-                            pause shrinks, by a quarter, near where it was late by an eighth
-    between the two         it stays
+    above LATE_SHARE of it, and above the usual lateness
+                            steps that take longer than it are halved (after a long pause: longer
+                            than target minus usual), else the pause is doubled: much of a step's
+                            cost does not depend on its size
+    up to CALM_SHARE of it  steps that take at most this share of it grow by an eighth; else the
+                            pause shrinks by a quarter, or by an eighth near the last late pause
+    between the two         nothing changes
 
-Far above the target (SEVERE times, SEVERE_INTERVALS in a row) it gives way at once. It never stops
-altogether: after the longest pause a step goes on, for what is late for another reason must not
-hold it for ever.
+Far above the target (SEVERE times, SEVERE_INTERVALS in a row) it slows down at once. It never stops
+completely: after the longest pause a step is taken, because lateness with another cause must not
+stop the migration.
 
-While something is delivered a step takes at most BATCH_BUSY: about a ms, which few notice; and at
-least PAUSE_BUSY_MS pass behind it: a process that never sleeps is scheduled last. Each
-kind of work begins with PAUSE_FIRST_MS: a broker that is mostly busy is overloaded by a little.
-Where nothing was delivered for IDLE_INTERVALS, steps delay no delivery: they grow by IDLE_GROWTH at
-a time, to the largest.
+During deliveries a step takes at most BATCH_BUSY units, about 1 ms, and is followed by a pause of
+at least PAUSE_BUSY_MS: the kernel schedules a process that never sleeps last. Each kind of work
+begins with PAUSE_FIRST_MS: little more load is too much for a busy broker. If nothing was delivered
+for IDLE_INTERVALS, steps delay no delivery: each grows by IDLE_GROWTH, up to the largest.
 
-Rate. A bucket that holds a quarter of a second of the rate, filled by the clock.
+Rate. A token bucket of a quarter of a second of the rate, filled by the clock.
 
     begin()                                        another kind of work
-    next(now) --> Turn(units_max, wait until)      a step takes at most units_max, not before then
-    pace(now) --> the same for work that moves nothing (counting): the rate is not asked
+    next(now) --> Turn(units_max, earliest time)   a step takes at most units_max, not before then
+    pace(now) --> the same for work that moves nothing (counting): the rate does not apply
     took(units, began, now)                        after the step
     observe(lateness)                              after each interval
-    change(limits)                                 whenever an operator says so
+    change(limits)                                 after a command of an operator
 """
 
 from __future__ import annotations
@@ -56,31 +55,31 @@ IDLE_GROWTH: Final = 8
 IDLE_INTERVALS: Final = 50  # well above a tick of timers of whole seconds
 PAUSE_BUSY_MS: Final = 2
 PAUSE_FIRST_MS: Final = 20
-PAUSE_LEAST_MS: Final = 4  # the shortest above none
+PAUSE_LEAST_MS: Final = 4  # the shortest pause above 0
 PAUSE_LONG_MS: Final = 40
 PAUSE_MS_MAX: Final = 100
 WINDOW_INTERVALS: Final = 16
 SEVERE: Final = 4
 SEVERE_INTERVALS: Final = 2
-LATE_SHARE: Final = 0.9  # so that all deliveries stay below the target, not every other window
+LATE_SHARE: Final = 0.9  # of the target; 1.0 would exceed the target in every other window
 CALM_SHARE: Final = 0.75
 GROWTH_PART: Final = 8
 BURST_MS: Final = 250
-LISTEN_EVERY_MS: Final = 2_500
-LISTEN_MS: Final = 250  # an interval of observation fits in, whenever it begins
-LISTEN_STEP_MS: Final = 50
+QUIET_EVERY_MS: Final = 2_500
+QUIET_MS: Final = 250  # a whole interval fits in, whenever it begins
+QUIET_STEP_MS: Final = 50
 USUAL_INTERVALS: Final = 32
 USUAL_MS_MIN: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What an operator asks for; both may be changed while it runs.
+    """Limits set by the operator; they may be changed while a migration runs.
 
     Attributes:
-        target_p99_ms: lateness of deliveries that is still good; 0: do not look at it.
-        factor: how many times later than without a migration is still good; 0: do not ask.
-        rate_per_s: messages a second, 0: as fast as lateness allows.
+        target_p99_ms: Maximum lateness of deliveries (p99); 0: no limit.
+        factor: Maximum multiple of the lateness without a migration; 0: no limit.
+        rate_per_s: Maximum messages per second; 0: as fast as lateness allows.
     """
 
     target_p99_ms: int = 20
@@ -96,11 +95,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What is allowed next.
+    """Permission for the next step.
 
     Attributes:
-        units: at most so many in one step; 0: nothing yet, ask again at `at_ms`.
-        at_ms: not before this moment.
+        units: Maximum units of the step; 0: none yet, call again at `at_ms`.
+        at_ms: Earliest time of the step.
     """
 
     units: int
@@ -108,10 +107,10 @@ class Turn:
 
 
 class Throttle:
-    """Paces one migration.
+    """Throttle of one migration.
 
     Args:
-        batch_max: the largest step.
+        batch_max: Units of the largest step.
     """
 
     def __init__(self, limits: Limits, *, now_ms: int, batch_max: int = BATCH_MAX) -> None:
@@ -126,25 +125,25 @@ class Throttle:
         self._usual: deque[LatenessSince] = deque(maxlen=USUAL_INTERVALS)  # without a step
         self._window: list[LatenessSince] = []
         self._steps, self._stepped_ms = 0, 0  # of the window
-        self._worked, self._listen_ms = False, now_ms + LISTEN_EVERY_MS
+        self._worked, self._quiet_ms = False, now_ms + QUIET_EVERY_MS
         self._step_end_ms = now_ms
         self._allowance, self._filled_ms = 0.0, now_ms
 
     @property
     def usual_ms(self) -> int | None:
-        """The p99 of deliveries while nothing is migrated; None: not known."""
+        """Lateness (p99) of deliveries without a migration; None if unknown."""
         return together(self._usual)
 
     @property
     def target_ms(self) -> int:
-        """The p99 that is still good now; 0: any is."""
-        wanted, factor, usual = self.limits.target_p99_ms, self.limits.factor, self.usual_ms
+        """Current maximum of the lateness (p99); 0: no limit."""
+        units, factor, usual = self.limits.target_p99_ms, self.limits.factor, self.usual_ms
         if not factor or usual is None:
-            return wanted
-        return min(wanted, round(factor * max(usual, USUAL_MS_MIN)))
+            return units
+        return min(units, round(factor * max(usual, USUAL_MS_MIN)))
 
     def change(self, limits: Limits) -> None:
-        """Take new limits; they hold from the next turn on."""
+        """Apply new limits from the next turn on."""
         self.limits = limits
         self._allowance = min(self._allowance, self._burst)
         if limits.target_p99_ms == 0:
@@ -153,7 +152,7 @@ class Throttle:
             self._forget()
 
     def begin(self) -> None:
-        """Take another kind of work up gently, if something is delivered meanwhile."""
+        """Begin another kind of work with a pause, if messages are being delivered."""
         if self._busy and (self.batch > self.batch_busy or self.pause_ms < PAUSE_FIRST_MS):
             self.batch = min(self.batch, self.batch_busy)
             self.pause_ms = max(self.pause_ms, PAUSE_FIRST_MS)
@@ -161,33 +160,33 @@ class Throttle:
             self._forget()
 
     def next(self, now_ms: int) -> Turn:
-        """Return how much may be done, and when."""
+        """Return the permission for the next step that moves messages."""
         turn = self.pace(now_ms)
         if not (turn.units and self.limits.rate_per_s):
             return turn
         self._fill(now_ms)
-        wanted = max(min(self.batch, int(self._burst)), 1)
-        if self._allowance >= wanted:
-            return Turn(wanted, now_ms)
-        lack_ms = (wanted - self._allowance) * 1_000 / self.limits.rate_per_s
+        units = max(min(self.batch, int(self._burst)), 1)
+        if self._allowance >= units:
+            return Turn(units, now_ms)
+        lack_ms = (units - self._allowance) * 1_000 / self.limits.rate_per_s
         return Turn(0, now_ms + max(int(lack_ms) + 1, 1))
 
     def pace(self, now_ms: int) -> Turn:
-        """Return how much work that moves nothing may do, and when."""
+        """Return the permission for the next step of work that moves no messages."""
         self._step_end_ms = min(self._step_end_ms, now_ms)  # a clock may be set back
-        if self._listens(now_ms):
-            return Turn(0, now_ms + LISTEN_STEP_MS)
+        if self._is_quiet(now_ms):
+            return Turn(0, now_ms + QUIET_STEP_MS)
         at_ms = self._step_end_ms + max(self.pause_ms, PAUSE_BUSY_MS if self._busy else 0)
         return Turn(self.batch, now_ms) if now_ms >= at_ms else Turn(0, at_ms)
 
-    def _listens(self, now_ms: int) -> bool:
-        """Whether no step is taken now, to hear how late deliveries are by themselves."""
+    def _is_quiet(self, now_ms: int) -> bool:
+        """Whether no step is taken now, to measure the usual lateness."""
         if not (self._busy and self.limits.factor and self.limits.target_p99_ms):
-            self._listen_ms = now_ms + LISTEN_EVERY_MS
+            self._quiet_ms = now_ms + QUIET_EVERY_MS
             return False
-        if not self._listen_ms - LISTEN_EVERY_MS <= now_ms < self._listen_ms + LISTEN_MS:
-            self._listen_ms = now_ms + LISTEN_EVERY_MS
-        return now_ms >= self._listen_ms
+        if not self._quiet_ms - QUIET_EVERY_MS <= now_ms < self._quiet_ms + QUIET_MS:
+            self._quiet_ms = now_ms + QUIET_EVERY_MS
+        return now_ms >= self._quiet_ms
 
     def took(self, units: int, began_ms: int, now_ms: int) -> None:
         """Count a step that ended now."""
@@ -195,16 +194,16 @@ class Throttle:
         self._steps += 1
         self._stepped_ms += max(now_ms - began_ms, 0)
         if self.limits.rate_per_s:
-            self._allowance -= units  # of what there was before the step
+            self._allowance -= units  # before filling: the step began with the old allowance
             self._fill(now_ms)
 
     def observe(self, since: LatenessSince) -> None:
-        """Learn how late deliveries were since the observation before."""
+        """Add the lateness of the deliveries since the last observation."""
         worked, self._worked = self._worked, False
         if not self.limits.target_p99_ms:
             return
         if not since.delivered:
-            self._hear_nothing()
+            self._note_silence()
             return
         self._silent = 0
         if not self._busy:
@@ -214,32 +213,32 @@ class Throttle:
             self._usual.append(since)
             return
         self._window.append(since)
-        self._judge()
+        self._adjust()
 
-    def _hear_nothing(self) -> None:
+    def _note_silence(self) -> None:
         self._silent += 1
         if self._silent >= IDLE_INTERVALS:
             self._busy, self.pause_ms = False, 0
             self.batch = min(self.batch * IDLE_GROWTH, self.batch_max)
             self._forget()
 
-    def _judge(self) -> None:
+    def _adjust(self) -> None:
         target_ms, late = self.target_ms, self._window
         if all(_p99_ms(each) > SEVERE * target_ms for each in late[-SEVERE_INTERVALS:]):
             if len(late) >= SEVERE_INTERVALS:
-                self._give_way(target_ms, severe=True)
+                self._slow_down(target_ms, severe=True)
         elif len(late) >= WINDOW_INTERVALS:
             p99_ms = together(late) or 0
             if p99_ms > max(target_ms * LATE_SHARE, self.usual_ms or 0):
-                self._give_way(target_ms, severe=False)
+                self._slow_down(target_ms, severe=False)
             elif p99_ms <= target_ms * CALM_SHARE:
-                self._come_back(target_ms)
+                self._speed_up(target_ms)
             self._forget()
 
     def _forget(self) -> None:
         self._window, self._steps, self._stepped_ms = [], 0, 0
 
-    def _give_way(self, target_ms: int, *, severe: bool) -> None:
+    def _slow_down(self, target_ms: int, *, severe: bool) -> None:
         if self._is_long(target_ms) and self.batch > self.batch_min:
             self.batch = max(self.batch // 2, self.batch_min)
         else:
@@ -248,7 +247,7 @@ class Throttle:
             self.pause_ms = min(max(self.pause_ms * 2, least_ms), PAUSE_MS_MAX)
         self._forget()
 
-    def _come_back(self, target_ms: int) -> None:
+    def _speed_up(self, target_ms: int) -> None:
         if self.batch < self.batch_busy and not self._is_long(target_ms, share=CALM_SHARE):
             self.batch = min(self.batch + max(self.batch // GROWTH_PART, 1), self.batch_busy)
         elif self.pause_ms:
@@ -256,7 +255,7 @@ class Throttle:
             self.pause_ms -= max(self.pause_ms // part, 1)
 
     def _is_long(self, target_ms: int, *, share: float = 1.0) -> bool:
-        """Return whether steps take long; behind a long pause nothing else can be what is late."""
+        """Return whether steps take long; after a long pause only a step can cause lateness."""
         allowed_ms: float = target_ms
         if self.pause_ms >= PAUSE_LONG_MS:
             allowed_ms = max(target_ms - (self.usual_ms or 0), target_ms / 2)
@@ -274,20 +273,20 @@ class Throttle:
 
 
 class Interval:
-    """Lateness since the last look at a histogram that only grows (delivery/lateness.py).
+    """Difference between two readings of a growing histogram (delivery/lateness.py).
 
     Args:
-        buckets: (len(BOUNDS_MS) + 1,) i8: what was counted before the first interval.
+        buckets: (len(BOUNDS_MS) + 1,) i8: counts before the first interval.
     """
 
     def __init__(self, buckets: npt.NDArray[np.int64]) -> None:
         self._before = buckets.copy()
 
     def look(self, buckets: npt.NDArray[np.int64]) -> LatenessSince:
-        """Return what was delivered since the look before.
+        """Return the deliveries since the last call.
 
         Args:
-            buckets: all deliveries so far; those of several services are added up before.
+            buckets: All deliveries so far, summed over the services.
         """
         since = buckets - self._before
         self._before = buckets.copy()
@@ -302,7 +301,7 @@ class LatenessSince:
 
     @property
     def delivered(self) -> int:
-        """How many."""
+        """Number of deliveries."""
         return int(self.buckets.sum())
 
     def quantile_ms(self, share: float) -> int | None:

@@ -1,22 +1,22 @@
 """Verification of a level: counts and checksums of both owners must agree.
 
-    went over (marks)  -  came back, or was settled when its range came back (marks)
-        =  waits with the timers  +  was settled since (origins in the log)
+    transferred (journal)  -  returned, or settled when its range was returned (journal)
+        =  pending timers  +  settled since (origins in the log)
 
 Counts and checksums (`migration.ownership.checksum`) of each; the sums do not depend on any order.
 
-Retention removes settled messages from the front of the level's queue, and marks long after them.
-So what is compared begins behind the last mark that speaks of removed messages, too; of what is
-left before that, each message must wait or be settled. No total of earlier times is asked for:
+Retention removes settled messages from the front of the level's queue, and ownership records long
+after them. So the comparison begins after the last record whose range contains removed messages;
+before that, each remaining message must be pending or settled. No earlier totals are needed:
 
-    queue   [ removed ][ each waits or is settled ][ as the marks say ................. ]
-                     low        the last mark across `low` ends here: border
+    queue   [ removed ][ each pending or settled ][ as in the journal ................. ]
+                     low      the last record across `low` ends here: border
 
 It reads the level's queue once and the commit log from the first settled message on, in bounded
-pieces, and changes nothing. Between two pieces other work may be done: a message is asked for once
-whether it waits, and the log is read behind that, so one that is delivered meanwhile is counted
-once. Nothing of the level may be handed over or given back while it runs; where retention removes
-files meanwhile, it begins again.
+pieces, and changes nothing. Other work may run between two pieces: each message is looked up once
+among the pending ones, and the log is read after that, so a message delivered meanwhile is counted
+once. No message of the level may be transferred or returned during the count; if retention removes
+files meanwhile, the count starts again.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ NOWHERE = -1
 Offsets = npt.NDArray[np.int64]
 Gone = list[tuple[Offsets, Offsets]]
 _R = TypeVar("_R")
-Counting = Generator[int, None, _R]  # yields how many each piece had
+Counting = Generator[int, None, _R]  # yields the number of units of each piece
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """One level.
+    """Result of the verification of one level.
 
     Attributes:
-        level_pending: with the level service; timers_pending: with the timers, where they lie.
-        settled: handed over and delivered, cancelled, moved or in quarantine since; their records
-            are still there.
-        expected: what must wait with the timers or be settled.
-        handed, returned, gone: what all marks of this migration came to.
+        level_pending: Pending messages of the level.
+        timers_pending: Pending timers transferred from the level.
+        settled: Transferred messages delivered, cancelled, moved or quarantined since, whose
+            records are still in the log.
+        expected: Messages that must be pending timers or settled, by the journal.
+        handed, returned, gone: Totals of all ownership records of this migration.
     """
 
     level: int
@@ -71,23 +72,23 @@ class Verified:
 
     @property
     def found(self) -> Tally:
-        """What waits with the timers or is settled."""
+        """Messages that are pending timers or settled."""
         return self.timers_pending.plus(self.settled)
 
     @property
     def is_right(self) -> bool:
-        """Whether it adds up."""
+        """Whether both sides are equal."""
         return self.expected == self.found
 
     @property
     def removed(self) -> int:
-        """Settled messages whose records retention has removed, as far as that is known."""
+        """Lower bound of the settled messages whose records retention has removed."""
         rest = self.handed.minus(self.returned).minus(self.gone)
         return max(rest.count - self.expected.count, 0)
 
 
 class Verification:
-    """Counts one level, a bounded piece at a time.
+    """Count of one level in bounded pieces.
 
     Args: see `migration.steps.drain.Drain`.
     """
@@ -102,9 +103,9 @@ class Verification:
         self.found: Verified | None = None
 
     def pieces(self, units_max: Callable[[], int] = lambda: PIECE_UNITS) -> Iterator[int]:
-        """Do the work; yield how many units each piece had, at most `units_max()`.
+        """Count piece by piece; yield the number of units of each, at most `units_max()`.
 
-        `found` says the result at the end.
+        `found` is the result at the end.
         """
         self._units_max, low = units_max, -1
         while low != self._low():
@@ -122,19 +123,19 @@ class Verification:
         for change in changes:
             if change.first >= border:
                 expected = expected.plus(change.over).minus(change.back).minus(change.gone)
-        waiting, before, gone = yield from self._with_the_timers(border)
+        pending, before, gone = yield from self._with_the_timers(border)
         settled = yield from self._settled(gone)
         journal = self._journal
         self.found = Verified(
-            self._level, mine, waiting, settled, expected.plus(before),
+            self._level, mine, pending, settled, expected.plus(before),
             journal.over, journal.back, journal.settled,
         )  # fmt: skip
 
     def _with_the_level(self) -> Counting[Tally]:
         mine = Tally()
-        held = self._levels.levels.get(self._level, Level.empty(self._level)).cursor
-        ranges = [(s.appended, s.end) for s in held.segments if s.pending]
-        settled = np.array(sorted(held.settled), np.int64)
+        cursor = self._levels.levels.get(self._level, Level.empty(self._level)).cursor
+        ranges = [(s.appended, s.end) for s in cursor.segments if s.pending]
+        settled = np.array(sorted(cursor.settled), np.int64)
         for numbers, units, due_ms in self._units(ranges):
             kept = ~is_among(numbers, settled)
             mine = mine.plus(tally_of(units["phys_offset"][kept], due_ms[kept]))
@@ -151,17 +152,17 @@ class Verification:
         return found
 
     def _with_the_timers(self, border: int) -> Counting[tuple[Tally, Tally, Gone]]:
-        """Return (what waits, all before the border, what does not wait: log offsets, due)."""
-        waiting, before = Tally(), Tally()
+        """Return (pending timers, all before `border`, others: log offsets and due times)."""
+        pending, before = Tally(), Tally()
         gone: Gone = []
-        handovers = self._timers.transfers
-        for low, high in handovers.owned.ranges(self._level):
+        transfers = self._timers.transfers
+        for low, high in transfers.owned.ranges(self._level):
             first = max(low, self._low())
             while first < high:
                 end = min(first + self._units_max(), high)
-                rows, _ = handovers.owned_rows(self._level, first, end)
+                rows, _ = transfers.owned_rows(self._level, first, end)
                 rows = rows[self._timers.decisions.places(rows) != NOWHERE]
-                waiting = waiting.plus(tally_of(rows["phys_offset"], rows["due_ms"]))
+                pending = pending.plus(tally_of(rows["phys_offset"], rows["due_ms"]))
                 for numbers, units, due_ms in self._units([(first, end)]):
                     phys_offset = units["phys_offset"].copy()
                     old = numbers < border
@@ -170,10 +171,10 @@ class Verification:
                     gone.append((phys_offset[left], due_ms[left]))
                 yield end - first
                 first = end
-        return waiting, before, gone
+        return pending, before, gone
 
     def _settled(self, gone: Gone) -> Counting[Tally]:
-        """Return those of the messages that records behind them name as their origin."""
+        """Return the messages that later records name as their origin."""
         phys_offset = np.concatenate([np.empty(0, np.int64), *(part for part, _ in gone)])
         due_ms = np.concatenate([np.empty(0, np.int64), *(part for _, part in gone)])
         if not phys_offset.size:
@@ -219,7 +220,7 @@ class Verification:
 
 
 def border_of(low: int, changes: list[Change]) -> int:
-    """Return the first queue offset from `low` on that no mark reaches across."""
+    """Return the first queue offset from `low` on that is inside no record's range."""
     border, following = low, -1
     while border != following:
         following = border

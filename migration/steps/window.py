@@ -2,11 +2,11 @@
 
     01:00-05:00 Europe/Berlin
     Mon-Fri 22:00-06:00, Sat,Sun 00:00-24:00 America/New_York        several, each with its days
-    23:30-00:30                                                      without a zone: UTC
+    23:30-00:30                                                      UTC if no zone is given
 
-A window is open exactly while the clock on the wall of its zone shows a time in it. So one of four
-hours is open for three or five of them when that clock is changed, and one inside a skipped hour
-does not open that day. One over midnight belongs to the day on which it opens.
+A window is open exactly while the local time of its zone is in it. So a window of four hours is
+open for three or five hours when the clocks change, and a window inside the skipped hour does not
+open that day. A window over midnight belongs to the day on which it opens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DAY_MINUTES: Final = 24 * 60
 PARTS_MAX: Final = 32
 TEXT_CHARS_MAX: Final = 500
 HORIZON_DAYS: Final = 22
-"""So far ahead a change is looked for: a weekly window may be swallowed by a changed clock."""
+"""Search range for the next change: a clock change may skip a weekly window."""
 _PART = re.compile(
     r"(?:(?P<days>[A-Za-z][A-Za-z,\- ]*?) +)?(?P<h>\d\d?):(?P<m>\d\d) *- *(?P<H>\d\d?):(?P<M>\d\d)"
 )
@@ -41,21 +41,21 @@ _SPAN = re.compile(r"\d\d?:\d\d *- *\d\d?:\d\d")
 
 
 class WindowError(UsageError):
-    """A window that cannot be understood."""
+    """Error: a malformed window."""
 
     def __init__(self, text: str, why: str) -> None:
         self.text, self.why = text, why
         example = "Mon-Fri 22:00-06:00, Sat 00:00-24:00 Europe/Berlin"
-        super().__init__(f"window {text!r}: {why}. An example: {example}")
+        super().__init__(f"window {text!r}: {why}. Example: {example}")
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Open every week on these days, from one minute of the day to another one.
+    """Weekly opening on some days, from one minute of the day to another.
 
     Attributes:
-        days: 0 Monday ... 6 Sunday: the days on which it opens.
-        close_minute: not above `open_minute`: of the next day.
+        days: Days on which it opens, 0 Monday ... 6 Sunday.
+        close_minute: Minute at which it closes; on the next day if not above `open_minute`.
     """
 
     days: frozenset[int]
@@ -63,7 +63,7 @@ class Opening:
     close_minute: int
 
     def shows(self, day: int, minute: int) -> bool:
-        """Return whether a time of a weekday is in it."""
+        """Return whether a minute of a weekday is in the opening."""
         if self.open_minute < self.close_minute:
             return day in self.days and self.open_minute <= minute < self.close_minute
         if minute >= self.open_minute:
@@ -73,10 +73,10 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """When work is allowed.
+    """Times at which migrations may work.
 
     Attributes:
-        text: as it was written.
+        text: Text that it was parsed from.
     """
 
     text: str
@@ -84,22 +84,22 @@ class Window:
     openings: tuple[Opening, ...]
 
     def is_open(self, now_ms: int) -> bool:
-        """Return whether work is allowed at a moment."""
-        wall = _moment(now_ms, self.zone)
+        """Return whether the window is open at a time."""
+        wall = _local_time(now_ms, self.zone)
         minute = wall.hour * 60 + wall.minute
         return any(opening.shows(wall.weekday(), minute) for opening in self.openings)
 
     def next_change_ms(self, now_ms: int) -> int | None:
-        """Return when it opens, or closes if it is open; None: it stays as it is."""
-        is_open, today = self.is_open(now_ms), _moment(now_ms, self.zone).date()
+        """Return when the window opens or closes next; None if it never does."""
+        is_open, today = self.is_open(now_ms), _local_time(now_ms, self.zone).date()
         for step in range(-1, HORIZON_DAYS):
-            for moment_ms in sorted(self._moments_ms(today + timedelta(days=step))):
-                if moment_ms > now_ms and self.is_open(moment_ms) != is_open:
-                    return moment_ms
+            for time_ms in sorted(self._candidates_ms(today + timedelta(days=step))):
+                if time_ms > now_ms and self.is_open(time_ms) != is_open:
+                    return time_ms
         return None
 
-    def _moments_ms(self, day: date) -> Iterator[int]:
-        """Yield the moments of a day at which it may open or close, in no order."""
+    def _candidates_ms(self, day: date) -> Iterator[int]:
+        """Yield the times of a day at which the window may open or close, unordered."""
         midnight = datetime.combine(day, time(), self.zone)
         for opening in self.openings:
             for minute in (opening.open_minute, opening.close_minute):
@@ -111,7 +111,7 @@ class Window:
             yield self._jump_ms(first_ms, end_ms)
 
     def _jump_ms(self, first_ms: int, end_ms: int) -> int:
-        """Return when the clock on the wall is changed."""
+        """Return when the local clock changes."""
         before = self._offset(first_ms)
         while end_ms - first_ms > 1:
             middle_ms = (first_ms + end_ms) // 2
@@ -121,15 +121,15 @@ class Window:
                 end_ms = middle_ms
         return end_ms
 
-    def _offset(self, moment_ms: int) -> timedelta | None:
-        return _moment(moment_ms, self.zone).utcoffset()
+    def _offset(self, time_ms: int) -> timedelta | None:
+        return _local_time(time_ms, self.zone).utcoffset()
 
 
 def parse_window(text: str) -> Window:
     """Return the window that a text describes.
 
     Raises:
-        WindowError: It cannot be understood; says what is wrong.
+        WindowError: The text is malformed.
     """
     if len(text) > TEXT_CHARS_MAX:
         raise WindowError(text[:40] + "...", f"it is longer than {TEXT_CHARS_MAX} characters")
@@ -162,7 +162,7 @@ def _opening(text: str, part: str) -> Opening:
 def _minute(text: str, hour: str, minute: str) -> int:
     value = int(hour) * 60 + int(minute)
     if int(minute) > 59 or value > DAY_MINUTES:
-        raise WindowError(text, f"{hour}:{minute} is no time of day")
+        raise WindowError(text, f"{hour}:{minute} is not a time of day")
     return value
 
 
@@ -180,19 +180,19 @@ def _day(text: str, name: str) -> int:
     for day, full in enumerate(DAY_NAMES):
         if len(name) >= 3 and full.lower().startswith(name.lower()):
             return day
-    raise WindowError(text, f"{name!r} is no day; days are {', '.join(DAY_NAMES)}")
+    raise WindowError(text, f"{name!r} is not a day; days are {', '.join(DAY_NAMES)}")
 
 
 def _zone(text: str, name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name or "UTC")
     except (KeyError, ValueError, OSError) as error:
-        raise WindowError(text, f"{name!r} is no time zone such as Europe/Berlin") from error
+        raise WindowError(text, f"{name!r} is not a time zone such as Europe/Berlin") from error
 
 
-def _moment(moment_ms: int, zone: ZoneInfo) -> datetime:
-    return datetime.fromtimestamp(moment_ms / 1_000, zone)
+def _local_time(time_ms: int, zone: ZoneInfo) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1_000, zone)
 
 
-def _ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1_000)
+def _ms(local_time: datetime) -> int:
+    return round(local_time.timestamp() * 1_000)

@@ -10,9 +10,9 @@ from migration.steps.window import Window
 
 
 class WindowTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler 3 has no types
-    """Fires at every change of a window; never for one that is always open.
+    """Trigger that fires at every change of a window; never for one that is always open.
 
-    The job asks `window.is_open`: after a sleep of the machine several changes may have become one.
+    The job reads `window.is_open`: after a sleep of the machine one run may follow several changes.
     """
 
     def __init__(self, window: Window) -> None:
@@ -21,7 +21,7 @@ class WindowTrigger(BaseTrigger):  # type: ignore[misc]  # APScheduler 3 has no 
     def get_next_fire_time(
         self, previous_fire_time: datetime | None, now: datetime
     ) -> datetime | None:
-        """Return the next change behind both moments, in UTC; None: there is none."""
+        """Return the next change after both times, in UTC; None if there is none."""
         at = now if previous_fire_time is None else max(previous_fire_time, now)
         change_ms = self.window.next_change_ms(int(at.timestamp() * 1_000))
         return None if change_ms is None else datetime.fromtimestamp(change_ms / 1_000, UTC)

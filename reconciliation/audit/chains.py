@@ -24,18 +24,18 @@ ROUNDS_MAX: Final = 40
 @dataclass(frozen=True, slots=True)
 class Roots:
     """Attributes:
-    frame: key (of a copy or of what was copied), root (its key), copies made of it, and where
-        the first of those lies.
+    frame: key (of a copy or of a copied record), root (its key), number of copies made of it, and
+        the position of the first of those.
     """
 
     frame: DataFrame
 
 
 def find_roots(rows: DataFrame) -> Roots | None:
-    """Return the roots of all copies among records; None: there are no copies.
+    """Return the roots of all copies among records, None without copies.
 
     Args:
-        rows: of `verdicts._keyed`; a copy lies after its origin, else it has another role.
+        rows: of `verdicts._keyed`; a copy comes after its origin, else it has another role.
     """
     copies = rows.where(
         F.col("role").isin(Role.LEVEL_COPY, Role.TIMER_COPY) & F.col("origin").isNotNull()

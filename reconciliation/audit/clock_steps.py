@@ -1,9 +1,9 @@
 """Clock steps: places in the log where the broker's clock was set back.
 
     store_ms   10:00:07  10:00:08 | 09:00:09  09:00:09  09:00:10  09:00:11
-                                  ^ set back by an hour: what follows goes on from there
+                                  ^ set back by an hour: later records continue from there
 
-A few records with an earlier time among others are no step: the clock went on. Set forward looks
+A few records with an earlier time among others are not a step. A clock set forward looks
 like an hour without messages, and cannot be distinguished from one.
 
 A step is corroborated if several records before it have the later clock, the records after it
@@ -24,7 +24,7 @@ from reconciliation.scan.tables import CLOCK_SET_BACK
 
 STEP_MS: Final = 10  # of less an audit takes no notice
 LOOK_AHEAD: Final = 4  # records that must be behind the clock of before
-WITNESSES: Final = 16  # records after a step that say whether the clock was set back
+WITNESSES: Final = 16  # records after a step that show whether the clock was set back
 BEFORE: Final = 3  # records before it that must have the later clock
 NEXT_BYTES: Final = 1 << 16  # of the next file, to see its first records
 STEPS_MAX: Final = 1_000  # of one segment
@@ -52,7 +52,7 @@ class ClockSteps:
         self._offsets = np.zeros(0, np.int64)
         self._times = np.zeros(0, np.int64)
         self._puts = np.zeros(0, np.bool_)  # records that name no origin
-        self._looked = 0  # so many of them were compared with their followers
+        self._looked = 0  # number of them that were compared with their followers
 
     def take(self, rows: Rows) -> None:
         """Look at (n,) SCANNED rows, those that have followers enough."""

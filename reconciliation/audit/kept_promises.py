@@ -49,7 +49,7 @@ class Tallies:
 class KeptPromises:
     """Attributes:
     kept: verdict, late (see `late_bucket`), count, max; of messages that are fine.
-    rest: the verdicts about all others, see `verdicts.audit`; None: there are no others.
+    rest: the verdicts about all others, see `verdicts.audit`; None without others.
     """
 
     kept: list[Any]
@@ -65,7 +65,7 @@ def late_bucket(late: Column) -> Column:
 
 
 def by_lateness(verdicts: DataFrame, *more: Column) -> DataFrame:
-    """Return how many messages have each verdict and lateness, and the largest of each."""
+    """Return the number of messages by verdict and lateness, and the largest of each."""
     late = F.col("late_ms")
     weight = F.col("weight") if "weight" in verdicts.columns else F.lit(1)
     return verdicts.groupBy("verdict", late_bucket(late).alias("late"), *more).agg(

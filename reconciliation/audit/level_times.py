@@ -47,7 +47,7 @@ def read_delays(root: Root, plan: LogPlan) -> Delays:
 def delays_of(
     sampled: Mapping[int, Sequence[int]], tables: Sequence[Sequence[int]], *, certain: bool
 ) -> Delays:
-    """Return the delays of levels, of what samples show and of what tables say.
+    """Return the delays of levels, derived from samples and tables.
 
     Args:
         sampled: level to the delays of some of its messages.

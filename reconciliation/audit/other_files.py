@@ -1,13 +1,13 @@
 """Checks of files that the audit does not need but a broker reads at its start.
 
-    timerlog/*            units up to where the checkpoint says that they were written
+    timerlog/*            units up to the end in the checkpoint
     timerwheel            slots that are of their place, and point into the timer log; whose chains
                           have all units that are pending (`pointers`)
     index/*               a header that fits its items, items one after the other
     config/*.json         JSON, or a backup that is
 
-What is damaged is a finding with its file and place. Behind the checkpoint nothing is looked at,
-and what a kill leaves is no damage: files without a byte, a wheel that was being rebuilt.
+Damage is a finding with its file and position. Units after the checkpoint are not read, and files
+that a kill leaves are not damaged: empty files, a wheel that was being rebuilt.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ HELD: Final = (unit_tables.SCHEDULE_TOPIC, "rmq_sys_wheel_timer")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A piece of a file to look at.
+    """Piece of a file to check.
 
     Attributes:
         limit: where the written units of the timer log end.
         end: where its files end; read_ms: the slot that the timers had come to.
-        about: what is known of pending units; None: there are none to look at.
+        about: Facts for the check of pending units; None if there are none.
     """
 
     kind: str
@@ -78,7 +78,7 @@ class Look:
 def plan_looks(
     root: Root, plan: LogPlan, bytes_max: int, progress: Progress, precision_ms: int
 ) -> tuple[list[Look], list[Finding]]:
-    """Return what to look at, and findings about directories and small files."""
+    """Return the pieces to check, and findings about directories and small files."""
     attempt = Attempts(root)
     findings = attempt.findings
     try:
@@ -131,7 +131,7 @@ def _list_queues(root: Root, below: str) -> None:
 
 
 def look_at(look: Look) -> Iterator[Finding]:
-    """Yield what is wrong with a piece of a file."""
+    """Yield the faults of a piece of a file."""
     part = look.segment
     try:
         data = part.root.read(part.path, part.start, part.end)
@@ -148,7 +148,7 @@ def look_at(look: Look) -> Iterator[Finding]:
 
 
 def _pointers(look: Look, about: Pending, data: Bytes) -> Iterator[Finding]:
-    """Yield what is wrong with where pending units and slots of timers point."""
+    """Yield the faulty pointers of pending units and slots of timers."""
     part = look.segment
     if look.kind == "timerlog":
         count = min(data.size, look.limit - part.base - part.start) // UNIT_BYTES

@@ -56,7 +56,7 @@ WORDS: Final = 5  # of a packed record
 ROWS: Final = 1 << 18  # of one batch
 SCHEMA: Final = pa.schema([("bucket", pa.int32()), ("packed", pa.binary())])
 SUMS: Final = "key bigint, tally bigint, content bigint, rest bigint, time_ms bigint, weight bigint"
-"""What `add_up` returns; weight: how many messages a row stands for, the last of which is key."""
+"""Result of `add_up`; weight: number of messages of a row, the last of which is key."""
 NAMES: Final = [word.split()[0] for word in SUMS.split(",")]
 PAIR: Final = (1 << SENT) + 1
 PAST_ONLY: Final = ~(PAST_MASK << PAST)
@@ -109,7 +109,7 @@ class Buckets:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield a batch of what was added since the last one."""
+        """Yield a batch of the rows added since the last one."""
         if self._rows:
             yield by_bucket(np.concatenate(self._packed), self._count)
         self._packed, self._rows = [], 0

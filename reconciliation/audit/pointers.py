@@ -4,7 +4,7 @@
                                       |       |
     timerlog     ... unit <--prev-- unit <--prev-- unit     each unit: the one before it of its slot
                        |              |              |
-    commitlog        record         record         record   due when the unit says it
+    commitlog        record         record         record   due at the time in the unit
 
 A unit that points before the log has lost its record. A broker walks a chain from its newest unit,
 so one that is left out is not delivered; a unit with another time is delivered then.
@@ -46,7 +46,7 @@ COLUMNS: Final = ("due_ms", "out_ms", "unit_ms")
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """What a look at pending units takes for granted.
+    """Facts for the check of pending units.
 
     Attributes:
         plan: the log; written: where the units of the timer log end that the checkpoint knows.
@@ -77,10 +77,10 @@ def pending_units(rows: Rows, read_ms: int) -> Mask:
 
 
 def look_at_units(about: Pending, part: Segment, rows: Rows, pos: Numbers) -> Iterator[Finding]:
-    """Yield what is wrong with where units of the timer log point.
+    """Yield the faulty pointers of units in the timer log.
 
     Args:
-        part: the file that they lie in; rows: (n,) TIMER_UNIT as they lie there.
+        part: their file; rows: (n,) TIMER_UNIT as in the file.
         pos: (n,) of the units in the timer log.
     """
     read_ms = about.progress.read_ms

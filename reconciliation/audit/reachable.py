@@ -107,7 +107,7 @@ class Reached:
 
 
 def reached(look: Reached, names: list[str], rows: Any, asked: Mask) -> tuple[Mask, Mask]:
-    """Return which of (n,) SCANNED rows were looked at, and which of them can be reached.
+    """Return which of (n,) SCANNED rows were checked, and which of them are reachable.
 
     Args:
         names: of topics by `topic_index`; asked: the rows that are deliveries.

@@ -22,7 +22,7 @@ EXCUSED: Final = (EARLY_BY_CLOCK, LOST_BY_CLOCK, LATE_BY_CLOCK)
 
 
 def _clocks(stores: DataFrame) -> DataFrame:
-    """Return the facts about stores; `behind`: the clock is earlier than it was once.
+    """Return the facts about stores; `behind`: the clock is earlier than before.
 
     `last_ms` is the newest time of a store, `now_ms` the newest one by its present clock. With a
     clock that is behind, the slot of the timers does not apply to messages that were put since.

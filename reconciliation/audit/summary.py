@@ -24,7 +24,7 @@ PERCENTILES: Final = (0.5, 0.99)
 @dataclass(frozen=True, slots=True)
 class Summary:
     """Attributes:
-    verdicts: how many messages have each; lateness_ms: of deliveries, percentiles and maximum.
+    verdicts: number of messages by verdict; lateness_ms: of deliveries, percentiles and maximum.
     offenders: some messages whose promise was not kept; unread: places that are no records, or
         files that are not what they should be.
     clock: places from which on the store's clock was set back.
@@ -69,7 +69,7 @@ def summarize(
     """Compute a summary; runs the audit, once if `verdicts` is persisted.
 
     Args:
-        verdicts, unread: what `read.audit_stores` returns; None: there are no rows.
+        verdicts, unread: Results of `read.audit_stores`; None without rows.
         kept: what of others was counted, see `kept_promises.KeptPromises`.
     """
     rows = [*kept, *(by_lateness(verdicts).collect() if verdicts is not None else ())]

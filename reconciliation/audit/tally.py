@@ -27,7 +27,7 @@ NO_UNIT, PAST, SENT, SENT_HURT, SENT_AWAY = 16, 17, 32, 48, 56
 COUNT_MASK, PAST_MASK, SENT_MASK = 0xFF, 0x7FFF, 0xFFFF
 STORE_BITS: Final = 48
 """The key of a message is its store's number << 48 | the log offset of its pending record."""
-PLACE_MAX: Final = (1 << STORE_BITS) - 1  # no record lies at or behind this log offset
+PLACE_MAX: Final = (1 << STORE_BITS) - 1  # no record is at or after this log offset
 
 V = TypeVar("V")
 

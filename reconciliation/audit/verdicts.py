@@ -66,7 +66,7 @@ PLACES: Final = frozenset({Role.GAP, Role.CLOCK, Role.UNIT})
 """Roles of what `Survey.unread` has."""
 TOUCHING: Final = frozenset({*range(RARE, Role.GAP), Role.UNIT, Role.GONE}) - {Role.TOPIC}
 """Roles of records that make the audit judge a message by its complete history."""
-BROADCAST_MAX: Final = 1_000_000  # keys that every task may hold
+BROADCAST_MAX: Final = 1_000_000  # keys that every task may have in memory
 NAMES_MAX: Final = 8  # topics that are distinguished without a join
 MS_MAX: Final = 10**18
 Reader = Callable[[Sequence[str], Sequence[int]], "DataFrame"]
@@ -172,7 +172,7 @@ def audit(
         store, root, leaf (log offsets), topic, queue_id, unique_id, level, store_ms, due_ms,
         delivered_phys, delivered_ms, late_ms, hops, deliveries, verdict, why;
         and store, phys_offset, damage, file, offset (in that file), note; a damage of
-        CLOCK_SET_BACK is no damage: from there on the clock was set back.
+        CLOCK_SET_BACK is not damage: from there on the clock was set back.
     """
     found = look(messages, queues, stores, config)
     return found.verdicts(found.histories(found.plain), ids=ids), found.unread
@@ -304,7 +304,7 @@ def _with_origin(rows: DataFrame) -> DataFrame:
 
 
 def _delay(config: AuditConfig) -> Column:
-    """Return the delay of `level` at the store that a record lies in."""
+    """Return the delay of `level` in a record's store."""
 
     def among(levels_ms: Sequence[int]) -> Column:
         level = F.least(F.col("level"), F.lit(len(levels_ms)))
@@ -346,7 +346,7 @@ def _touched(found: DataFrame) -> DataFrame | None:
     """Return the keys of messages with a rare record, with the roots that they belong to.
 
     Returns:
-        key, root, copies made of the record, and where the first of those lies; None: no keys.
+        key, root, copies made of the record, and the position of the first of those; None: no keys.
     """
     roots = find_roots(found)
     named = found.select("key").distinct()

@@ -36,7 +36,7 @@ class Result:
 
     Attributes:
         exit_code: 0 clean, 1 findings, 2 could not run; `why` has the cause.
-        verdicts: how many messages have each; lateness_ms: p50, p99, max.
+        verdicts: number of messages by verdict; lateness_ms: p50, p99, max.
     """
 
     exit_code: int
@@ -67,7 +67,7 @@ def command_of(config: ReconcileConfig, store: str, levels: str) -> list[str]:
 
 
 def without_password(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return a command without the ledger's password, and the environment that holds it instead.
+    """Return a command without the ledger's password, and the environment with it.
 
     Every user of the machine can read a command line; libpq takes the password from PGPASSWORD.
     """
@@ -112,7 +112,7 @@ async def run(command: Sequence[str], *, seconds_max: float) -> Result:
 
 
 async def _all(stream: Any) -> bytes:
-    """Return what is read from a stream up to its end, the last of it if it is much."""
+    """Read a stream up to its end and return the last part of it, bounded."""
     kept = b""
     while piece := await stream.read(1 << 16):
         kept = (kept + piece)[-ANSWER_BYTES_MAX:]

@@ -42,7 +42,7 @@ PLAN_COLUMNS: Final = (
 
 
 def forecast(verdicts: DataFrame, *, bucket_ms: int = MINUTE_MS) -> DataFrame:
-    """Return how many pending messages fall due in each piece of time, in order.
+    """Return the number of pending messages that fall due in each interval, in order.
 
     Args:
         verdicts: of `verdicts.audit`.
@@ -197,7 +197,7 @@ def repair(verdicts: DataFrame, messages: DataFrame | None = None) -> DataFrame:
         store, phys_offset (of the newest record of each), topic, queue_id, unique_id, due_ms, why,
         and of `messages`: property_text, body.
     """
-    # what is lost only by a clock that was set back is delivered if that is so
+    # messages that are lost only because the clock was set back will be delivered
     excused = F.coalesce("why", F.lit("")).isin(*EXCUSED)
     wanted = verdicts.where(F.col("verdict").isin(*TO_REPAIR) & F.col("leaf").isNotNull())
     wanted = wanted.where(~excused)
@@ -221,7 +221,7 @@ def backfill_plan(
     Args:
         schedule, cursors: those tables.
         messages: store, phys_offset, topic, queue_offset, sys_flag, prepared_offset, damage, body.
-        as_of_ms: what is due until then is overdue.
+        as_of_ms: Messages due until then are overdue.
     Returns:
         store, level, pending, pending_bytes, first_due_ms, last_due_ms, overdue, unit_bytes: of
         levels with pending units.
@@ -249,7 +249,7 @@ def backfill_plan(
 
 
 def bucket_of(verdicts: DataFrame, points: int = CURVE_POINTS) -> int:
-    """Return the length of the pieces in which a curve over all deliveries has so many points."""
+    """Return the interval in ms that divides all deliveries into the given number of points."""
     ends = _sent(verdicts).agg(
         F.min("delivered_ms").alias("first"), F.max("delivered_ms").alias("last")
     )
@@ -272,7 +272,7 @@ def _times() -> list[Column]:
 
 
 def _plain() -> Column:
-    """Return what holds for records that count: sound, and no half or rolled back transaction."""
+    """Return the condition for valid records: sound, not half and not rolled back."""
     sound = F.col("damage").isNull() | (F.col("damage") == "body-crc")
     kind = F.col("sys_flag").bitwiseAND(TRANSACTION)
     return sound & kind.isin(0, COMMITTED)

@@ -36,8 +36,8 @@ class Wanted:
         stores: directories or URLs.
         late_ms: so late is still ok.
         as_of_ms: due by then; None: the newest record.
-        levels_ms: delays of levels 1, 2, ...; empty: what the stores say, else Apache's.
-        trust_clock: what a clock that was set back explains is no finding.
+        levels_ms: delays of levels 1, 2, ...; empty: those of the stores, else Apache's.
+        trust_clock: Whether a clock set back explains findings away.
         out: where verdicts go as Parquet, "" nowhere; report: where the page goes.
         capacity_per_s: what a broker delivers at most, for the forecast.
         made_by: Name of the user or of the job that runs the audit.
@@ -198,7 +198,7 @@ class Account:
             except LedgerError as error:
                 if url:
                     raise
-                warn(f"{error}. The audit goes on without a row there.")
+                warn(f"{error}. The audit continues without a row there.")
         return cls(ledger, new_audit_id(now_ms, salt), now_ms, wanted, clock, warn)
 
     def done(self, summary: Summary) -> int:

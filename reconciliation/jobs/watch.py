@@ -82,10 +82,10 @@ class Watch:
     def start(
         self, stores: Sequence[str], *, every_ms: int = 0, **options: str | int
     ) -> StreamingQuery:
-        """Start to watch stores; a watch of the same `home` goes on where it was.
+        """Start to watch stores; a watch of the same `home` continues from its checkpoint.
 
         Args:
-            every_ms: between two batches; 0: look at what is there now, and end.
+            every_ms: Interval between batches; 0: audit the current records, and end.
             options: of the source, as `tickMs`.
         """
         kinds = dict(TABLES["messages"])
@@ -107,7 +107,7 @@ class Watch:
         as_of_ms = self._as_of_ms(rows)
         verdicts = self._audited(rows, as_of_ms).persist()
         found = verdicts.where(~F.col("verdict").isin(*CLEAN))
-        new = found if known is None else found.join(known["told"], list(REPORTED), "left_anti")
+        new = found if known is None else found.join(known["reported"], list(REPORTED), "left_anti")
         path = f"{self.alarms}/batch={number}"
         new.withColumn("alarm_ms", F.lit(self._clock.now_ms())).write.mode("overwrite").parquet(
             path
@@ -115,7 +115,7 @@ class Watch:
         self._keep(number, rows, verdicts, found, as_of_ms)
         alarms = [row.asDict() for row in self._spark.read.parquet(path).collect()]
         self._report(sorted(alarms, key=lambda row: (row["store"], row["root"])))
-        self._looked_ms = self._clock.now_ms()  # the next batch's end is looked for later
+        self._looked_ms = self._clock.now_ms()  # the next batch's end is read later
         for frame in (verdicts, rows):
             frame.unpersist()
         self._forget(number - BATCHES_KEPT)
@@ -147,16 +147,16 @@ class Watch:
         folder = self._folder(number)
         _records_of(rows, still).write.mode("overwrite").parquet(f"{folder}/rows")
         open_ones = still.select("store", "root")
-        told = found.select(*REPORTED).join(open_ones, ["store", "root"], "left_semi")
-        told.write.mode("overwrite").parquet(f"{folder}/told")
+        reported = found.select(*REPORTED).join(open_ones, ["store", "root"], "left_semi")
+        reported.write.mode("overwrite").parquet(f"{folder}/told")
 
     def _state(self, number: int) -> dict[str, DataFrame] | None:
         if number < 0:
             return None
         folder, read = self._folder(number), self._spark.read
-        told = ", ".join(f"{n} {'bigint' if n == 'root' else 'string'}" for n in REPORTED)
+        reported = ", ".join(f"{n} {'bigint' if n == 'root' else 'string'}" for n in REPORTED)
         rows = read.schema(_schema("messages", COLUMNS)).parquet(f"{folder}/rows")
-        return {"rows": rows, "told": read.schema(told).parquet(f"{folder}/told")}
+        return {"rows": rows, "reported": read.schema(reported).parquet(f"{folder}/told")}
 
     def _folder(self, number: int) -> str:
         return str(self._home / "state" / f"{number:010d}")

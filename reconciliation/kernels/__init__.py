@@ -1,1 +1,1 @@
-"""Compiled loops of the audit: where records begin, and what their properties say."""
+"""Compiled loops of the audit: starts of records, and their properties."""

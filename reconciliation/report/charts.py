@@ -16,7 +16,7 @@ COLOURS: Final = (
 )  # fmt: skip
 WIDTH, HEIGHT = 960, 240
 LEFT, RIGHT, TOP, BOTTOM = 70, 12, 12, 26
-MS_MAX: Final = 253_402_300_799_999  # the last moment that a calendar date can be written of
+MS_MAX: Final = 253_402_300_799_999  # the end of the calendar's range
 TICKS: Final = 4
 DAY_MS: Final = 86_400_000
 Points = Mapping[int, float]
@@ -38,7 +38,7 @@ def lines(series: Mapping[str, Points], *, unit: str, limit: float | None = None
     Args:
         series: name -> value by time in ms; the first ones are drawn.
         unit: of the values.
-        limit: a value with a dashed line of its own.
+        limit: Value with a separate dashed line.
     """
     shown = {name: points for name, points in list(series.items())[:SERIES_MAX] if points}
     if not shown:
@@ -59,7 +59,7 @@ def bars(values: Points, *, unit: str, piece_ms: int = 1, limit: float | None = 
 
     Args:
         values: value by the time in ms at which its piece begins.
-        piece_ms: how long a piece lasts: as wide is its bar.
+        piece_ms: Length of an interval in ms: the width of its bar.
     """
     if not values:
         return ""
@@ -74,7 +74,7 @@ def bars(values: Points, *, unit: str, piece_ms: int = 1, limit: float | None = 
 
 
 class _Frame:
-    """Where values lie on the sheet."""
+    """Positions of values on the chart."""
 
     def __init__(self, first: int, last: int, top: float, unit: str) -> None:
         self.first, self.last, self.top, self.unit = first, last, top, unit
@@ -158,7 +158,7 @@ def _thinned(points: Points) -> dict[int, float]:
 
 
 def _rounded(top: float) -> float:
-    """Return the next number that is easy to read; 1 for what is nothing."""
+    """Return the next round number; 1 for zero."""
     if top <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(top))

@@ -160,7 +160,7 @@ def _title_of(name: str) -> str:
 
 
 def _is_number(name: str, rows: Rows) -> bool:
-    """Return whether the heading of a column stands right, above numbers."""
+    """Return whether the heading of a column is right-aligned, above numbers."""
     values = (row.get(name) for row in rows[:ROWS_MAX])
     return name == "messages" or any(_kind_of(name, value) == "number" for value in values)
 

@@ -22,7 +22,7 @@ from reconciliation.scan.roles import PENDING_ROLES, PLAIN, Role
 from reconciliation.scan.store_state import UNKNOWN, Progress
 from reconciliation.scan.tables import TIME_MIN, arrow_schema, batch_of_rows
 
-# What brokers write and rewrite comes first: those are no part of a message's own properties.
+# Properties that brokers write come first: they are not the message's own.
 BROKERS: Final = (
     *("DELAY", "DELAy", "REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "TIMER_DELIVER_MS"),
     *("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DUEMQ_DUE_MS", "TIMER_ROLL_TIMES"),
@@ -66,7 +66,7 @@ class MessageColumns:
         columns: the names wanted, in order.
         precision_ms: timerPrecisionMs of the store.
         roles: only records of these; empty: all.
-        progress: how far levels and timers have come.
+        progress: Positions of levels and timers.
         check: whether bodies are compared with their CRC, if `damage` is wanted.
     """
 
@@ -257,7 +257,7 @@ class _Chunk:
 
     @cached_property
     def redirected(self) -> Mask:
-        """Whether the record lies in a level's queue or in the timers'."""
+        """Whether the record is in a level's queue or in the timers'."""
         return np.asarray((self.kinds == kernels.KIND_LEVEL) | (self.kinds == kernels.KIND_TIMER))
 
     @cached_property

@@ -59,7 +59,7 @@ class Root:
         return "://" not in self.url or self.url.startswith("file://")
 
     def _at(self, path: str) -> Path:
-        """Return where a path below the root lies; undoes the escapes of `printable`."""
+        """Return the path of a name below the root, with the escapes of `printable` undone."""
         found = Path(self.url.removeprefix("file://")) / path
         if "\\x" in path and not found.exists():
             return Path(os.fsdecode(ESCAPED.sub(_byte, os.fsencode(found))))
@@ -159,7 +159,7 @@ class Root:
 
 @contextmanager
 def _as_os_errors(url: str) -> Iterator[None]:
-    """Have what a file system's client raises be an OSError: each has errors of its own."""
+    """Convert the errors of a file system's client to OSError."""
     try:
         yield
     except OSError:

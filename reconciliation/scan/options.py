@@ -56,7 +56,7 @@ class ScanOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> ScanOptions:
-    """Return what options ask for.
+    """Return the parsed options.
 
     Raises:
         UsageError: An option is missing, unknown or no number.

@@ -104,7 +104,7 @@ def routes_of(schedule: DataFrame, journals: Journals) -> DataFrame:
 
 
 def _units_in(schedule: DataFrame, ranges: list[Range]) -> DataFrame:
-    """Return units with each range that they lie in."""
+    """Return units with each range that contains them."""
     known = F.broadcast(schedule.sparkSession.createDataFrame(ranges, RANGES))
     unit, one = schedule.alias("unit"), known.alias("one")
     within = (

@@ -1,4 +1,4 @@
-"""Rows of `messages` that are no records: unreadable places, clock steps, removed records."""
+"""Rows of `messages` that are not records: unreadable places, clock steps, removed records."""
 
 from __future__ import annotations
 

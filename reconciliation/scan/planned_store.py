@@ -15,10 +15,10 @@ from reconciliation.scan.store_state import Progress, read_progress
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A store as it was at one moment.
+    """Snapshot of a store.
 
     Attributes:
-        unread: files that say how far it has come and could not be read.
+        unread: Files with its positions that could not be read.
     """
 
     root: Root

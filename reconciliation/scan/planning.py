@@ -79,11 +79,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A place that could not be read as what it should be.
+    """Place that could not be read as expected.
 
     Attributes:
-        file, offset: where; size: how many bytes.
-        base: the log offset of the file's first byte, -1: it is no log file.
+        file, offset: Position; size: bytes.
+        base: Log offset of the file's first byte, -1 if it is not a log file.
     """
 
     store: str
@@ -165,9 +165,9 @@ def _durable(root: Root) -> int:
 
 
 def row_of_files(store: str, entries: Sequence[Entry]) -> tuple[list[Entry], list[Finding]]:
-    """Return the files that belong to a row, in order, and what is wrong with the others.
+    """Return the files that belong to a row, in order, and findings about the others.
 
-    A last file without a byte was being made when a broker died; it is no finding.
+    An empty last file was being created when a broker died; it is not a finding.
     """
     kept = [e for e in entries if is_offset(e.name) and e.size]
     last = max((entry.name for entry in kept), default="~")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def narrowed(wanted: ScanOptions, one: Any) -> ScanOptions | None:
-    """Return what is to be read with a filter taken over, None if it cannot be."""
+    """Return the scan with a filter applied, None if it cannot be applied."""
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     value: Any = getattr(one, "value", None)
     if wanted.table != "messages" or len(attribute) != 1:

@@ -32,8 +32,8 @@ from reconciliation.kernels.columns import follow, name_rows, walk
 from reconciliation.scan.planning import BLANK, RECORD_BYTES_MAX, Finding, Segment
 
 BLANK_HEAD = packer(BLANK_RECORD)
-CHUNK_RECORDS = 8_192  # so many that their columns stay near the processor
-TRIES_MAX = 256  # broken chains from neighbouring bytes, before going on behind the break
+CHUNK_RECORDS = 8_192  # their columns fit into the processor's cache
+TRIES_MAX = 256  # broken chains from neighbouring bytes before the scan continues after the break
 
 
 class Walk:
@@ -41,8 +41,8 @@ class Walk:
 
     Attributes:
         topics: names met so far; `topic_index` of rows counts in it.
-        findings: what was no record.
-        data, base: the bytes that rows lie in; data[0] is log offset `base`.
+        findings: Bytes that are not records.
+        data, base: the bytes with the rows; data[0] is log offset `base`.
         steps: where the clock was set back, once all chunks were read, if `clock`.
     """
 
@@ -83,7 +83,7 @@ class Walk:
             self.steps = self._clock.steps
 
     def _ahead(self) -> Rows:
-        """Return the first records behind the segment, as far as they are near."""
+        """Return the first records after the segment, if they are near."""
         part, out = self.segment, np.zeros(WITNESSES, SCANNED)
         data, base, pos = self.data, self.base, part.base + part.end - self.base
         if part.end >= part.size:
@@ -121,7 +121,7 @@ class Walk:
         self._check_seam(pos, end)
 
     def _first(self, at: int) -> int:
-        """Return where the first record begins at or behind data[at]; its end if none does."""
+        """Return the start of the first record at or after data[at], the end if there is none."""
         if at == 0 and self.base == self.segment.base:
             return 0
         row = np.zeros(1, SCANNED)
@@ -139,12 +139,12 @@ class Walk:
             low = low + 1 if tries < TRIES_MAX else int(stop) + 1
 
     def _fills_file(self, pos: int) -> bool:
-        """Return whether a blank record says that it goes on to the end of its file."""
+        """Return whether a blank record fills the rest of its file."""
         (size, _) = BLANK_HEAD.unpack_from(self.data.data, pos)
         return bool(self.base - self.segment.base + pos + size == self.segment.size)
 
     def _skip_gap(self, pos: int, end: int) -> int:
-        """Report bytes that are no record; return where records go on, `end` if not before that."""
+        """Report bytes that are not a record; return the next record's start, at most `end`."""
         row = np.zeros(1, SCANNED)
         after = int(find_record(self.data, pos + 1, self.data.size, self.base, row[0]))
         until = after if after >= 0 else self.data.size

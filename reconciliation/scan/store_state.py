@@ -43,7 +43,7 @@ UNIT_BYTES: Final = CQ_UNIT.itemsize
 OFFSETS_FILE, TIMER_FILE = "config/delayOffset.json", "config/duemq.timers.json"
 CHECK_FILE: Final = "config/timercheck"
 BAD_INPUT: Final = (OSError, ValueError, TypeError, AttributeError, LookupError)
-"""What reading a file raises that is not what it should be."""
+"""Errors of reading a malformed file."""
 TIME_MAX: Final = 10**18
 
 
@@ -52,7 +52,7 @@ class Owned:
     """A piece of a level's queue that the timers own.
 
     Attributes:
-        taken: the timers' checkpoint knows it.
+        taken: Whether the timers' checkpoint covers it.
     """
 
     first: int
@@ -165,7 +165,7 @@ def read_progress(number: int, root: Root, plan: LogPlan) -> tuple[Progress, lis
 
 
 def read_json(root: Root, path: str) -> Any:
-    """Return a config file, or its backup where that is no JSON; {} if there is none.
+    """Return a config file, or its backup if that is not JSON; {} without either.
 
     Raises:
         OSError: It cannot be read. ValueError: neither of them is JSON.

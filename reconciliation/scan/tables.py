@@ -27,7 +27,7 @@ MESSAGES: Final[Columns] = (
     ("sys_flag", "int"),
     ("reconsume_times", "int"),
     ("prepared_offset", "bigint"),  # -(offset + 1) of the origin: docs/decisions/0002
-    ("body_crc", "int"),  # as the record says it
+    ("body_crc", "int"),  # in the record
     ("body_len", "int"),
     ("damage", "string"),  # null; body-crc; gap, unreadable, seam: no record, a place in the log
     ("unique_id", "string"),  # UNIQ_KEY; the others below: properties, too
@@ -40,7 +40,10 @@ MESSAGES: Final[Columns] = (
     ("out_ms", "bigint"),
     ("rolls", "bigint"),
     ("cancels", "string"),  # TIMER_DEL_UNIQKEY
-    ("properties_hash", "bigint"),  # of all that brokers leave alone, whatever their order
+    (
+        "properties_hash",
+        "bigint",
+    ),  # of all properties that brokers do not change, independent of their order
     ("property_text", "binary"),
     ("body", "binary"),
     # what the audit joins on: numbers instead of texts; hashes have 64 bits
@@ -49,12 +52,12 @@ MESSAGES: Final[Columns] = (
     ("topic_hash", "bigint"),  # of real_topic for a pending message, of topic elsewhere
     ("target", "bigint"),  # the same with the queue; null: it names none
     ("identity", "bigint"),  # what brokers copy from record to record
-    ("name_hash", "bigint"),  # of real_topic+unique_id; of a marker: of what it names so
+    ("name_hash", "bigint"),  # of real_topic+unique_id; of a marker: of its target's
     ("unit_ms", "bigint"),  # of a level's message: the due time in its queue's unit
     ("passed", "int"),  # 1: its owner has passed its due time; 0: not yet; null: unknown
     ("other_time", "boolean"),  # of a level's message: its unit has another time than its level
     ("queued", "boolean"),  # a unit of its queue names it; null: not looked at
-    ("file", "string"),  # where the record lies, or what is no record
+    ("file", "string"),  # of the record, or of bytes that are not a record
     ("file_offset", "bigint"),
     ("note", "string"),  # of what could not be read: why
 )
@@ -67,8 +70,8 @@ CONSUME_QUEUE: Final[Columns] = (
     ("record_size", "int"),
     ("tags_code", "bigint"),
     ("store_id", "int"),
-    ("found", "boolean"),  # whether a record lies there; also where that is unknown
-    ("damage", "string"),  # unreadable: this row stands for a file, from queue_offset on
+    ("found", "boolean"),  # whether a record is there, or that is unknown
+    ("damage", "string"),  # unreadable: this row is for a file, from queue_offset on
 )
 SCHEDULE: Final[Columns] = (
     ("store", "string"),
@@ -117,7 +120,7 @@ FINDINGS: Final[Columns] = (
     ("store", "string"),
     ("file", "string"),
     ("offset", "bigint"),  # in that file
-    ("size", "bigint"),  # bytes that could not be read as what they should be
+    ("size", "bigint"),  # bytes that could not be read as expected
     ("kind", "string"),  # gap, unreadable, seam, cut, missing-file, stray-file, file-size, clock
     ("text", "string"),
 )

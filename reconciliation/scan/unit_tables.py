@@ -46,7 +46,7 @@ Values = dict[str, Any]
 def queue_segments(
     root: Root, limit: int, *, topics: frozenset[str] = frozenset()
 ) -> tuple[list[Segment], list[Finding]]:
-    """Return a segment for each file of the consume queues, and what is wrong with the files."""
+    """Return a segment for each file of the consume queues, and findings about the files."""
     segments: list[Segment] = []
     findings: list[Finding] = []
     for topic, queue_id, entries in queues_of(root, "consumequeue"):
@@ -87,7 +87,7 @@ def read_units(
     have that column and where it is asked for. Elsewhere it has no rows; it is a row of `findings`.
 
     Args:
-        columns: what is asked for: `found` takes a look at the log.
+        columns: Requested columns: `found` needs a read of the log.
         lost: only units without a record, and files that cannot be read.
     """
     try:

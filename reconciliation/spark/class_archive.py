@@ -37,7 +37,7 @@ LOOPBACK: Final = (b"\x7f\x00\x00\x01", 1)
 
 
 def make_later(archive: ClassArchive | None) -> bool:
-    """Have a process of its own make an archive, unless it is there; return whether it does.
+    """Start a process that makes the archive, unless it exists; return whether one was started.
 
     It outlives this one, and takes only what others leave of the processor.
     """

@@ -16,7 +16,7 @@
     roles             only messages of these roles (numbers, see `tables`)        all
     lost              of consume_queue only units without a record, and files     false
                       that cannot be read
-    buckets           of tallies: how many                                        64
+    buckets           number of tallies                                           64
     tickMs            of a stream: see `stream`                                   0
 
 The schema is that of `tables`; a schema of your own with fewer columns decodes fewer columns. The

@@ -39,7 +39,7 @@ def session_at(where: Where, *, with_format: bool = False) -> SparkSession:
     Args:
         with_format: it has to know the format; one of Spark Connect does in any case.
     Raises:
-        UsageError: A package or Java is missing; says how to get it.
+        UsageError: A package or Java is missing; the text has the remedy.
     """
     require_packages()
     if not where.connect and not where.submitted:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PIECES_PER_CORE: Final = 8
 PIECE_BYTES_MAX: Final = 512 << 20
 BUCKET_BYTES: Final = 128 << 20  # of the log; its tallies have a sixth of that
-BUCKETS_REMOTE: Final = 200  # where the server alone knows how much there is
+BUCKETS_REMOTE: Final = 200  # if only the server knows the size of the store
 QUEUE_COLUMNS = ("topic", "phys_offset", "queue_offset", "store_id", "found", "damage")
 
 
@@ -63,9 +63,9 @@ def read_table(
 
 
 def _piece_bytes(spark: SparkSession, stores: Sequence[Planned]) -> int:
-    """Return what one task reads: as much that its start counts little, and no more.
+    """Return the bytes that one task reads: many enough that its start costs little.
 
-    What is not local is held in memory whole.
+    Files that are not local are read into memory as a whole.
     """
     if not all(store.root.is_local for store in stores):
         return PARTITION_BYTES
@@ -86,19 +86,19 @@ def _read_parts(
 def survey_stores(
     spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
 ) -> tuple[Survey, Tallies]:
-    """Return the rare records of stores, and their tallies; all tables are of one moment.
+    """Return the rare records of stores, and their tallies, of one snapshot.
 
     Raises:
         UsageError: A path has no store.
     """
-    config, moment = config or AuditConfig(), None
+    config, planned = config or AuditConfig(), None
     if not is_remote():
-        moment = [plan_store(number, path) for number, path in enumerate(paths)]
+        planned = [plan_store(number, path) for number, path in enumerate(paths)]
         if config.levels_ms == DEFAULT_LEVELS_MS and not config.levels_of:
             config = replace(config, levels_of=stored_levels_ms(paths))
 
     def table(name: str, columns: Sequence[str] = (), **options: str) -> DataFrame:
-        return read_table(spark, paths, name, columns, stores=moment, **options)
+        return read_table(spark, paths, name, columns, stores=planned, **options)
 
     def messages(columns: Sequence[str], roles: Sequence[int]) -> DataFrame:
         return table("messages", columns, roles=",".join(str(role) for role in roles))
@@ -106,8 +106,8 @@ def survey_stores(
     held = f"{SCHEDULE_TOPIC},{TIMER_TOPIC}"
     queues = table("consume_queue", QUEUE_COLUMNS, topics=held, lost="true")
     survey = look(messages, queues, table("stores"), config)
-    sizes = [0] if moment is None else [store.plan.end - store.plan.min for store in moment]
-    least = BUCKETS_REMOTE if moment is None else 2 * spark.sparkContext.defaultParallelism
+    sizes = [0] if planned is None else [store.plan.end - store.plan.min for store in planned]
+    least = BUCKETS_REMOTE if planned is None else 2 * spark.sparkContext.defaultParallelism
     count = min(max(sum(sizes) // BUCKET_BYTES, least), BUCKETS_MAX)
     return survey, Tallies(table("tallies", buckets=str(count)), count)
 
@@ -131,7 +131,7 @@ def audit_stores(
 def count_stores(
     spark: SparkSession, paths: Sequence[str], config: AuditConfig | None = None
 ) -> tuple[KeptPromises, DataFrame | None]:
-    """Return the verdicts about stores, those that are fine counted only, and what is unread.
+    """Return the verdicts about stores (good ones only as counts), and unread places.
 
     Several times as fast as `audit_stores` where most is fine; an action. None: all was read.
     """

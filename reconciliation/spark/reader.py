@@ -225,7 +225,7 @@ class StoreReader(DataSourceReader):
 
 @cache
 def _settle_worker() -> None:
-    """Spare a worker the garbage of what it imported: Spark collects it after each task."""
+    """Exclude imported objects from garbage collection, which Spark runs after each task."""
     if "pyspark.worker" in sys.modules:
         gc.collect()
         gc.freeze()

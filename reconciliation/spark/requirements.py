@@ -35,7 +35,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the `java` that Spark would start.
 
     Raises:
-        UsageError: There is none; says how to get one.
+        UsageError: There is none; the text has the remedy.
     """
     home = environment.get("JAVA_HOME", "")
     if home and (Path(home) / "bin" / "java").is_file():

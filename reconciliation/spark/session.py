@@ -50,16 +50,16 @@ def local_session(
     """Start Spark inside this process, or return the session that runs already.
 
     Args:
-        cores: how many tasks run at once; 0: one for each core.
+        cores: Maximum tasks at once; 0: one for each core.
         memory: of the Java process.
-        log_level: of Spark's own log, on standard error; empty: Java says nothing at all.
+        log_level: Level of Spark's log on standard error; empty: Java logs nothing.
         with_format: make `format("rocketmq-store")` known, which takes some seconds; our own jobs
             read stores without it.
         light: for jobs whose work is done in Python (`kept_promises`): Java compiles quickly, with
             less optimization.
         archive_to: Java writes the classes that it loaded there when it ends (`class_archive`).
     Raises:
-        UsageError: pyspark, pyarrow or Java is missing; says how to get it.
+        UsageError: pyspark, pyarrow or Java is missing; the text has the remedy.
     """
     require_packages()
     archive = ClassArchive.of(find_java())
@@ -103,7 +103,7 @@ def _silence_errors() -> None:
 
 @contextmanager
 def _silent_children() -> Iterator[None]:
-    """Have processes that are started in here write their errors nowhere, as long as they live."""
+    """Discard the standard error of processes that are started in this block."""
     kept = os.dup(STDERR)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:

@@ -100,7 +100,8 @@ def codes_told(server: str) -> set[int]:
 
 def test_the_request_codes_are_those_served(tmp_path: Path) -> None:
     async def served() -> tuple[set[int], set[int]]:
-        properties = small(tmp_path, embeddedNamesrvEnable="true", embeddedNamesrvPort="0")
+        keys = {"embeddedNamesrvPort": "0", "authenticationEnabled": "true"}
+        properties = small(tmp_path, embeddedNamesrvEnable="true", **keys)
         async with Broker(properties, plugins=PLUGINS) as broker:
             assert broker.namesrv is not None
             return set(broker.parts.dispatcher) | SEND_CODES, set(broker.namesrv.handlers())

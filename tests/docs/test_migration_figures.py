@@ -29,7 +29,7 @@ def test_every_goal_is_a_figure_that_was_measured() -> None:
     ("value", "word"), [(3.0, "aim reached"), (2.9, "reached"), (0.99, "**missed**")]
 )
 def test_more_is_better_for_a_rate(value: float, word: str) -> None:
-    assert migration._word(migration.GOALS[0], value) == word
+    assert migration.verdict_of(migration.GOALS[0], value) == word
 
 
 @pytest.mark.parametrize(
@@ -37,4 +37,4 @@ def test_more_is_better_for_a_rate(value: float, word: str) -> None:
 )
 def test_less_is_better_for_lateness(value: float, word: str) -> None:
     [goal] = [goal for goal in migration.GOALS if goal.load == migration.TRAFFIC]
-    assert migration._word(goal, value) == word
+    assert migration.verdict_of(goal, value) == word

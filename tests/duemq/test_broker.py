@@ -116,7 +116,7 @@ def test_a_port_in_use_is_found_before_the_store_is_touched(tmp_path: Path) -> N
     [
         ({"flushDiskType": "x"}, "flushDiskType=x"),
         ({"messageDelayLevel": "1s 5x"}, "messageDelayLevel"),
-        ({"aclEnable": "true"}, "access control"),
+        ({"aclEnable": "true"}, "rocketmqHome"),
     ],
 )
 def test_a_bad_value_stops_the_start(tmp_path: Path, properties: dict[str, str], what: str) -> None:

@@ -104,7 +104,7 @@ def test_a_request_that_cannot_be_understood_is_refused_with_why(tmp_path):
                 (CANCEL_WAITING, b"{}", "no messages selected"),
                 (FIRE_WAITING, b'{"id":["a"]}', "unknown field"),
                 (MOVE_WAITING, b'{"ids":["a"]}', "deliver_ms or delay_ms"),
-                (MOVE_WAITING, b'{"ids":["a"],"deliver_ms":-1}', "no time"),
+                (MOVE_WAITING, b'{"ids":["a"],"deliver_ms":-1}', "not a time"),
                 (CANCEL_WAITING, msgspec.json.encode({"ids": ["a"] * (NAMES_MAX + 1)}), "at most"),
             ):
                 answer = await asker.ask(code, body=body)

@@ -14,7 +14,7 @@ import pytest
 from duemq.broker import Broker
 from duemq.messages.decide import CANCEL_WAITING, FIRE_WAITING, MOVE_WAITING
 from message_store.clock import FakeClock
-from message_store.index.index_file import IndexService
+from message_store.index.index_service import IndexService
 from message_store.log.batch import PutBatch
 from message_store.text import encode_offset_id
 from tests.support.running_broker import Asker, running, small

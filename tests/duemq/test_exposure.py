@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from duemq.broker import Broker
+from duemq.configuration.settings import resolved, settings_from
 from duemq.exposure import Listener, exposure_warning, is_loopback
+from tests.support.loopback_broker import LEVELS, properties_of
 from tests.support.running_broker import running, small
 
 
@@ -60,3 +63,32 @@ def test_a_broker_on_loopback_is_silent(tmp_path: Path, caplog: pytest.LogCaptur
 
     asyncio.run(main())
     assert not [text for text in caplog.messages if "without authentication" in text]
+
+
+@pytest.mark.parametrize(
+    ("keys", "address"),
+    [
+        ({}, "127.0.0.1"),
+        ({"authenticationEnabled": "true"}, "0.0.0.0"),
+        ({"aclEnable": "true", "rocketmqHome": "/x"}, "0.0.0.0"),
+        ({"bindAddress": "0.0.0.0"}, "0.0.0.0"),
+        ({"bindAddress": "192.0.2.1", "authenticationEnabled": "true"}, "192.0.2.1"),
+    ],
+)
+def test_without_a_word_other_machines_need_accounts(keys: dict[str, str], address: str) -> None:
+    assert resolved(settings_from(keys)).broker.bind_address == address
+
+
+def test_a_configuration_of_apaches_gets_a_notice_of_what_to_add(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        properties = properties_of(tmp_path)
+        del properties["bindAddress"]
+        async with Broker(properties, plugins=[LEVELS]) as broker:
+            assert broker.config.bind_address == "127.0.0.1"
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+    assert "listens on 127.0.0.1 only" in caplog.text
+    assert "bindAddress=0.0.0.0" in caplog.text

@@ -212,8 +212,7 @@ async def until(condition: object) -> None:
 
 def buffered_bytes(broker: Broker) -> int:
     """Return how many bytes wait in the broker's memory for peers to read them."""
-    transports = [connection._transport for connection in broker.connections]
-    return sum(transport.get_write_buffer_size() for transport in transports if transport)
+    return sum(connection.unsent_bytes for connection in broker.connections)
 
 
 @pytest.mark.parametrize("what", ["pulls", "sends", "shows"])

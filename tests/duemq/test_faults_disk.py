@@ -104,7 +104,7 @@ def run(main: Any) -> None:
 
 async def rest(broker: Broker) -> None:
     """Let the level service do what it can."""
-    service = broker.plugins.plugins["schedule_service"]._running.service  # type: ignore[attr-defined]
+    service = broker.plugins.plugins["schedule_service"].parts.service  # type: ignore[attr-defined]
     for _ in range(10):
         await asyncio.sleep(0)
     for _ in range(TURNS_MAX):
@@ -154,7 +154,7 @@ def test_a_full_disk_refuses_sends_and_keeps_deliveries(disk: Disk) -> None:
                 assert delayed.code == 14
                 # Tables cannot be written: nothing dies of it.
                 plugin: Any = broker.plugins.plugins["schedule_service"]
-                assert await plugin._running.keeper.persist() in (True, False)
+                assert await plugin.parts.keeper.persist() in (True, False)
                 response = await ask(peer, Request(215, {"topic": "Nowhere"}, opaque=3))
                 assert response.code in (0, 1, 14)
                 heartbeat = b'{"clientID":"c","producerDataSet":[{"groupName":"p"}]}'
@@ -162,7 +162,7 @@ def test_a_full_disk_refuses_sends_and_keeps_deliveries(disk: Disk) -> None:
                 clock.advance(100_000)
                 await rest(broker)
                 disk.free()
-                await broker._look_at_disk()
+                broker.store.check_disk()
                 assert broker.store.writable
                 clock.advance(100_000)
                 await rest(broker)

@@ -53,7 +53,7 @@ async def administrate(broker: Broker, asker: Asker) -> None:
         broker.clock.now_ms(),
     )
     migration: Any = broker.plugins.plugins["migration"]
-    migration._running.service.migrations.catch_up()
+    migration.parts.service.migrations.catch_up()
     assert await broker.store.wait_durable(broker.store.max_offset, always=True)
     offset = {"consumerGroup": "g", "topic": "New", "queueId": 0, "commitOffset": 1}
     assert (await asker.ask(RequestCode.UPDATE_CONSUMER_OFFSET, offset)).code == 0

@@ -100,7 +100,7 @@ class Apache(Server):
         self.has_timers = version.startswith("5.")
         self._heap = [f"-Xmx{heap}", "-XX:MaxDirectMemorySize=4g", "-XX:+UseG1GC"]
         self._heap += [f"-Xms{heap}"] if fixed_heap else []
-        self._namesrv: Child | None = None
+        self.namesrv: Child | None = None
         conf = home / "rmq" / "conf"
         conf.mkdir(parents=True, exist_ok=True)
         for part in ("broker", "namesrv", "tools"):
@@ -109,29 +109,29 @@ class Apache(Server):
     def stop(self) -> None:
         """End the broker, then the name server."""
         super().stop()
-        if self._namesrv is not None:
-            self._namesrv.stop()
+        if self.namesrv is not None:
+            self.namesrv.stop()
 
     def admin(self, *arguments: str) -> str:
         """Run `mqadmin` of this version against this server's name server; return its output."""
         return mqadmin(self.version, self.home, *arguments, "-n", self.namesrv_address)
 
-    def _start_namesrv(self) -> None:
-        if self._namesrv is not None and self._namesrv.running:
+    def start_namesrv(self) -> None:
+        if self.namesrv is not None and self.namesrv.running:
             return
         conf = write_properties(
             self.home / "namesrv.conf",
             {"listenPort": str(self.namesrv_port), "bindAddress": LOOPBACK},
         )
-        self._namesrv = self._java("namesrv", "namesrv.NamesrvStartup", conf, ["-Xmx256m"])
+        self.namesrv = self._java("namesrv", "namesrv.NamesrvStartup", conf, ["-Xmx256m"])
         wait_for_child(
-            self._namesrv,
+            self.namesrv,
             lambda: listening(self.namesrv_port),
             seconds=READY_S,
             what=f"name server {self.version} on {self.namesrv_port}",
         )
 
-    def _start_broker(self) -> Child:
+    def start_broker(self) -> Child:
         keys = self._common_keys() | {
             "namesrvAddr": self.namesrv_address,
             "haListenPort": str(self.ha_port),

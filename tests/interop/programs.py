@@ -42,16 +42,18 @@ def java_classes(version: str) -> Path:
     return folder
 
 
-def go_program(source: Path) -> Path:
-    """Return the binary of the Go module in folder `source`."""
+def go_program(source: Path, *, tls: bool = False) -> Path:
+    """Return the binary of the Go module in folder `source`; with `tls` by its `go_tls.mod`."""
     need_commands("go")
     sources = sorted(p for p in source.iterdir() if p.suffix in {".go", ".mod", ".sum"})
-    folder = cache_dir() / f"go-{source.name}-{_digest(sources)}"
+    options = ["-tags", "tls", "-modfile", "go_tls.mod"] if tls else []
+    folder = cache_dir() / f"go-{source.name}{'-tls' if tls else ''}-{_digest(sources)}"
     binary = folder / source.name
     if not folder.is_dir():
         part = _part(folder)
         part.mkdir(parents=True)
-        _build(["go", "build", "-C", str(source), "-o", str(part / source.name), "."])
+        output = ["-o", str(part / source.name), "."]
+        _build(["go", "build", "-C", str(source), *options, *output])
         _publish(part, folder)
     return binary
 

@@ -76,17 +76,17 @@ def test_we_register_with_apaches_name_server(version: str, tmp_path: Path) -> N
                     [TopicConfig(name="New", read_queues=3, write_queues=3, perm=4)]
                 )
                 assert (await queues(client, "New") or {})["perm"] == 4
-            namesrv = apache._namesrv
+            namesrv = apache.namesrv
             assert namesrv is not None
             await asyncio.to_thread(namesrv.stop)
-            await asyncio.to_thread(apache._start_namesrv)
+            await asyncio.to_thread(apache.start_namesrv)
             await wait_for(lambda: has_route(apache.namesrv_port, "New"), "registered again")
         # 5.3.3 unregisters brokers in batches, after its answer.
         await wait_for(lambda: not has_route(apache.namesrv_port, "New"), "unregistered")
 
     apache = Apache(version, tmp_path / "apache")
     try:
-        apache._start_namesrv()
+        apache.start_namesrv()
         asyncio.run(main(apache))
     finally:
         apache.stop()
@@ -106,7 +106,7 @@ def test_apaches_broker_and_tools_use_our_name_server(version: str, tmp_path: Pa
             return await asyncio.to_thread(mqadmin, version, apache.home, *arguments, "-n", address)
 
         async with NameServer(config, SystemClock()) as server:
-            broker = apache._start_broker()
+            broker = apache.start_broker()
             try:
                 await wait_for(lambda: "TBW102" in server.table.topics(), "registered")
                 await tool("updateTopic", "-c", "DefaultCluster", "-t", "T1", "-r", "3", "-w", "3")

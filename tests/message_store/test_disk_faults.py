@@ -16,8 +16,7 @@ from message_store.log.batch import PutBatch
 from message_store.recovery.checkpoint import Checkpoint
 from message_store.store import MessageStore
 from message_store.topic_removal import remove_topic
-from tests.support.level_rig import crash
-from tests.support.stores import add_message, open_store, put_one
+from tests.support.stores import add_message, crash, open_store, put_one
 
 Write = Callable[..., int]
 

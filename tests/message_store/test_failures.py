@@ -22,8 +22,8 @@ from message_store.recovery import checkpoint as checkpoint_module
 from message_store.recovery.progress import QueueProgress
 from message_store.store import MessageStore
 from message_store.topic_removal import remove_topic
-from tests.message_store.test_store import bodies, kill
-from tests.support.stores import add_message, open_store, put_one
+from tests.message_store.test_store import bodies
+from tests.support.stores import add_message, crash, open_store, put_one
 
 MARK = "duemq.mark"
 UNIT_BYTES = layout.CQ_UNIT.itemsize
@@ -79,7 +79,7 @@ def killed_store(root: Path, rounds: int = 6) -> int:
     for number in range(rounds):
         put_round(store, number)
     end = store.max_offset
-    kill(store)
+    crash(store)
     return end
 
 
@@ -180,7 +180,7 @@ def test_what_is_not_the_log_can_be_removed(tmp_path, lost, clean):
     store = entered(tmp_path)
     for number in range(6):
         put_round(store, number)
-    store.__exit__(None, None, None) if clean else kill(store)
+    store.__exit__(None, None, None) if clean else crash(store)
     path = tmp_path / lost
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     check_whole(tmp_path, 6)
@@ -200,7 +200,7 @@ def test_a_deleted_topic_stays_deleted(tmp_path):
         put_round(store, number)
     remove_topic(store, "T")
     put_one(store, "T", 0, b"0/reborn")
-    kill(store)
+    crash(store)
     with open_store(tmp_path) as store:
         assert bodies(store, "T", 0) == [b"0/reborn"]
         assert store.queue_bounds("T", 1) == (0, 0)
@@ -214,7 +214,7 @@ def test_a_deleted_topic_stays_deleted_when_all_queues_are_written_again(tmp_pat
         put_round(store, number)
     remove_topic(store, "T")
     put_one(store, "T", 0, b"0/reborn")
-    kill(store)
+    crash(store)
     shutil.rmtree(tmp_path / lost)
     with open_store(tmp_path) as store:
         assert bodies(store, "T", 0) == [b"0/reborn"]
@@ -227,7 +227,7 @@ def test_a_deletion_whose_log_end_a_power_cut_took_hides_nothing_new(tmp_path):
     store = entered(tmp_path)
     put_one(store, "T", 0, b"0/old")
     remove_topic(store, "T")
-    kill(store)
+    crash(store)
     (tmp_path / "config" / "deletedTopics.json").write_text('{"deletedTopics":{"T":1000000}}')
     with open_store(tmp_path) as store:
         put_one(store, "T", 0, b"0/new")
@@ -258,7 +258,7 @@ def test_killed_in_the_write_to_the_log(tmp_path, monkeypatch, part):
         patch.setattr(LogFile, "write", dies_on_write(part))
         with pytest.raises(Dead):
             put_round(store, 6)
-    kill(store)
+    crash(store)
     check_whole(tmp_path, 6, unsure=1)
 
 
@@ -284,7 +284,7 @@ def test_killed_between_the_queues(tmp_path, monkeypatch, queues_written):
                 put_round(store, 6)
         else:
             put_round(store, 6)
-    kill(store)
+    crash(store)
     check_whole(tmp_path, 7)
 
 
@@ -308,7 +308,7 @@ def test_killed_at_a_step(tmp_path, monkeypatch, owner, step, after):
         patch.setattr(owner, step, dying)
         with pytest.raises(Dead):
             put_round(store, 6)
-    kill(store)
+    crash(store)
     check_whole(tmp_path, 6 if step == "prepare" else 7)
 
 
@@ -333,7 +333,7 @@ def test_killed_while_a_file_ends(tmp_path, monkeypatch, step):
     with monkeypatch.context() as patch:
         patch.setattr(type(store.log), method, dying)
         acknowledged = put_until_dead(store, rounds)
-    kill(store)
+    crash(store)
     check_whole(tmp_path, acknowledged, unsure=1)
 
 
@@ -359,7 +359,7 @@ def test_after_a_power_cut_what_was_not_synced_is_written_again(tmp_path, monkey
     shutil.copytree(tmp_path / "store" / "consumequeue", synced)
     for number in range(3, 6):
         put_round(store, number)
-    kill(store)
+    crash(store)
     shutil.rmtree(tmp_path / "store" / "consumequeue")
     shutil.copytree(synced, tmp_path / "store" / "consumequeue")
     (tmp_path / "boot").write_bytes(b"two")
@@ -376,7 +376,7 @@ def test_after_a_power_cut_that_took_the_end_of_the_log(tmp_path, monkeypatch, l
     for number in range(6):
         put_round(store, number)
         ends.append(store.max_offset)
-    kill(store)
+    crash(store)
     left = ends[6 - lost_rounds]
     change(log_path(root), left, bytes(ends[6] - left))
     (tmp_path / "boot").write_bytes(b"two")

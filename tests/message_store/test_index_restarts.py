@@ -165,6 +165,6 @@ def test_a_clock_that_falls_back_keeps_the_files_in_order(tmp_path: Path, back_m
         clock.advance(-back_ms)
         put_keys_of(store, range(8, 24))
         store.index.catch_up()
-        files = [file.path.name for file in store.index._files]
+        files = [file.path.name for file in store.index.indexed()[0]]
         assert files == sorted(files)
         assert all(len(name) == 17 for name in files)

@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from message_store.index import index_file
+from message_store import layout
+from message_store.index import index_service
 from message_store.index.index_file import IndexFile
 from message_store.layout import INDEX_HEADER, INDEX_ITEM
 from tests.support.stores import open_store, put_one
@@ -46,7 +48,7 @@ def test_no_key_is_put_into_a_hole(tmp_path, reopened):
         path.touch()
         os.truncate(path, slots_end + ITEMS * INDEX_ITEM.itemsize)
     file = IndexFile(path, SLOTS, ITEMS, create=not reopened)
-    keys = index_file.np.zeros(5_000, index_file.layout.KEYED)
+    keys = np.zeros(5_000, layout.KEYED)
     keys["key_hash"] = range(5_000)
     used = 0
     for _ in range(12):
@@ -59,7 +61,9 @@ def test_no_key_is_put_into_a_hole(tmp_path, reopened):
 def test_a_disk_that_fills_up_between_two_keys_costs_none_and_doubles_none(tmp_path, monkeypatch):
     settings: dict[str, Any] = {"index_slots_max": 50, "index_entries_max": 20}
     told: list[str] = []
-    monkeypatch.setattr(index_file.logger, "warning", lambda text, *args: told.append(text % args))
+    monkeypatch.setattr(
+        index_service.logger, "warning", lambda text, *args: told.append(text % args)
+    )
     with open_store(tmp_path, **settings) as store:
         disk = FullDisk(monkeypatch, allowed=3)
         rows = [
@@ -73,9 +77,9 @@ def test_a_disk_that_fills_up_between_two_keys_costs_none_and_doubles_none(tmp_p
         disk.allowed = 1_000
         store.index.catch_up()
         assert store.index.behind_bytes == 0
-        offsets = index_file.np.concatenate(
+        offsets = np.concatenate(
             [
-                index_file.np.frombuffer(
+                np.frombuffer(
                     file.words, INDEX_ITEM, file.header[5], INDEX_HEADER.itemsize + 50 * 4
                 )["phys_offset"][1:]
                 for file in store.index.indexed()[0]
@@ -103,12 +107,12 @@ def test_a_failed_sync_stops_the_time_that_the_checkpoint_trusts(tmp_path, monke
         store.index.catch_up()
         monkeypatch.setattr(IndexFile, "sync", _refuse)
         before = store.index.safe_ms
-        store.index._sync()
+        store.index.sync()
         monkeypatch.undo()
         for number in range(30):
             put_one(store, "T", properties={"KEYS": f"k{number}"})
         store.index.catch_up()
-        store.index._sync()
+        store.index.sync()
         assert store.index.safe_ms == before
 
 

@@ -12,7 +12,7 @@ from message_store.clock import FakeClock
 from message_store.errors import CorruptStore, RecordUnreadable, StoreLocked
 from message_store.layout import CQ_UNIT
 from message_store.log.batch import PutBatch
-from tests.support.stores import add_message, open_store, put_one, small_config
+from tests.support.stores import add_message, crash, open_store, put_one, small_config
 
 
 def bodies(store, topic, queue_id=0):
@@ -62,24 +62,12 @@ def test_reopened_store_has_everything_and_continues(tmp_path, clean, mark):
     store = open_store(tmp_path)
     store.__enter__()
     wanted = put_many(store, 700)
-    kill(store) if not clean else store.__exit__(None, None, None)
+    crash(store) if not clean else store.__exit__(None, None, None)
     if not mark:
         (tmp_path / "config" / "duemq.mark").unlink()
     with open_store(tmp_path) as store:
         assert bodies(store, "T") == wanted
         assert put_one(store, "T")["queue_offset"] == 700
-
-
-def kill(store):
-    """End a store as `kill -9` would: nothing is synced, `abort` stays."""
-    store.index.stop()
-    store.flusher._after_flush = lambda end: None
-    store.read_ahead.stop()
-    store.flusher.stop()
-    store.mark.close()
-    store.queues.close()
-    store.log.close()
-    store._lock.release()
 
 
 @pytest.mark.parametrize("cut", [1, 8, 40, 99, 110, 130, 200])
@@ -88,7 +76,7 @@ def test_torn_tail_is_cut_and_nothing_before_it(tmp_path, cut):
     store.__enter__()
     wanted = put_many(store, 20)
     row = put_one(store, "T", 0, b"the last one", properties={"k": "v" * 100})
-    kill(store)
+    crash(store)
     path = tmp_path / "commitlog" / f"{0:020d}"
     end = int(row["phys_offset"]) + int(row["record_size"])
     with path.open("r+b") as file:
@@ -116,7 +104,7 @@ def test_record_with_a_bad_crc_does_not_end_the_log(tmp_path):
     store = open_store(tmp_path)
     store.__enter__()
     put_many(store, 10)
-    kill(store)
+    crash(store)
     path = tmp_path / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())
     data[90] ^= 1
@@ -296,7 +284,7 @@ def test_after_a_kill_what_was_found_is_synced_before_it_counts_as_durable(tmp_p
     store.flush()
     synced = store.durable_offset
     put_many(store, 50)
-    kill(store)
+    crash(store)
     with open_store(tmp_path, flush_commitlog_interval_ms=3_600_000) as store:
         assert store.flusher.durable <= synced  # the flusher has not run yet
         store.flush()

@@ -121,7 +121,7 @@ def test_a_full_disk_delays_the_timers_and_loses_nothing(
     disk.full = ("timerlog",)
     assert rig.drain.step(4, 20).moved == 20  # the mark is in the log: they are the timers'
     assert (rig.level_pending, rig.timers.counts.total) == (20, 0)
-    assert "cannot be written" in rig.drain.step(4, 20).waits
+    assert "cannot be written" in rig.drain.step(4, 20).blocked_by
     offset = int(rig.queues.units(4, 5, 1)[0]["phys_offset"])
     for port in (rig.waiting_timers, rig.waiting_levels):  # whichever is asked first
         assert port.promised(np.array([offset, 1 << 40])).tolist() == [due[b"4/5"], -1]

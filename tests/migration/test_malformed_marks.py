@@ -42,7 +42,7 @@ def test_junk_is_read_and_reported_once(tmp_path, caplog):
 
     async def scene():
         async with running(properties) as (broker, _):
-            migrations = broker.plugins.plugins["migration"]._running.service.migrations
+            migrations = broker.plugins.plugins["migration"].parts.service.migrations
             for _ in range(50):
                 put_record(broker.store, b"junk")
             migrations.catch_up()

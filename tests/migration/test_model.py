@@ -326,7 +326,7 @@ class MigrationAgainstAList(RuleBasedStateMachine):
         rig, owners = self.rig, 0
         if record.topic == SCHEDULE_TOPIC:
             level = rig.levels.levels.get(record.queue_id + 1)
-            owners += level is not None and level.cursor.waits(record.queue_offset)
+            owners += level is not None and level.cursor.is_pending(record.queue_offset)
         if record.topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
             rows = rig.timers.records.read(np.array([record.phys_offset]))
             owners += int(rig.timers.decisions.places(rows)[0] != -1)

@@ -38,11 +38,11 @@ SEEN = (
     "runs without DueMQ's",
     "fall due while it runs",
     "cannot be read",
-    "lie in commit log files that have expired",
+    "are in commit log files that have expired",
     "have a checksum of their properties, or no single level",
     "are due beyond the roll window",
     "it is rolling back: let a broker finish that",
-    "is no store",
+    "is not a store",
     "is not empty",
     "is within",
 )
@@ -62,22 +62,22 @@ def texts(node: ast.AST) -> list[str]:
 
 
 def reasons(path: Path) -> list[str]:
-    """Return why steps have to wait: what is assigned to `waits` and `holding`."""
+    """Return the reasons of blocked steps: texts assigned to `blocked_by` and `blocked_by`."""
     found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.keyword) and node.arg == "waits":
+        if isinstance(node, ast.keyword) and node.arg == "blocked_by":
             found += texts(node.value)
         if isinstance(node, ast.Assign):
             target = node.targets[0]
             if isinstance(target, ast.Subscript):
                 target = target.value
-            if isinstance(target, ast.Attribute) and target.attr in ("waits", "holding"):
+            if isinstance(target, ast.Attribute) and target.attr in ("blocked_by",):
                 found += texts(node.value)
     return found
 
 
-def said(path: Path) -> list[str]:
-    """Return all texts of a module; what is put into them is left out."""
+def messages(path: Path) -> list[str]:
+    """Return all texts of a module, without their arguments."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -88,7 +88,9 @@ def said(path: Path) -> list[str]:
     return found
 
 
-SAID = [text for path in [*SOURCES, TOP / "delivery" / "ownership.py"] for text in said(path)]
+MESSAGES = [
+    text for path in [*SOURCES, TOP / "delivery" / "ownership.py"] for text in messages(path)
+]
 ALL = sorted({text for path in SOURCES for text in reasons(path)})
 
 
@@ -98,7 +100,7 @@ def test_the_reasons_are_found() -> None:
 
 
 @pytest.mark.parametrize("reason", ALL)
-def test_what_a_step_waits_for_has_an_entry(reason: str) -> None:
+def test_each_reason_of_a_blocked_step_has_an_entry(reason: str) -> None:
     words = " ".join(reason.split(":")[0].split()[:6])
     assert words in RUNBOOK
 
@@ -109,6 +111,6 @@ def test_each_obstacle_has_an_entry(kind: ObstacleKind) -> None:
 
 
 @pytest.mark.parametrize("words", SEEN)
-def test_what_is_refused_has_an_entry_and_is_reported(words: str) -> None:
+def test_each_refusal_has_an_entry_and_is_reported(words: str) -> None:
     assert words in RUNBOOK
-    assert any(words in text for text in SAID), f"nobody says {words!r} any more"
+    assert any(words in text for text in MESSAGES), f"no module reports {words!r}"

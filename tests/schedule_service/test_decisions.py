@@ -163,8 +163,10 @@ def test_small_holes_are_filled(ranges, left, filled):
 def test_what_is_settled_is_not_due_next(tmp_path):
     def shown(rig):
         view = rig.plugin.admin_views()["levels"]()["levels"][2]
-        _, pending, next_due_ms = rig.plugin._stats()[3]
-        assert (pending, next_due_ms) == (view["pending"], view["next_due_ms"])  # the metrics'
+        metric = rig.host.metrics.get_sample_value
+        due_s = metric("duemq_level_next_due_timestamp_seconds", {"level": "3"})
+        assert metric("duemq_level_pending", {"level": "3"}) == view["pending"]
+        assert due_s == (view["next_due_ms"] and view["next_due_ms"] / 1_000)
         return view["pending"], view["next_due_ms"]
 
     async def work():

@@ -1,4 +1,4 @@
-"""Where a record is to go, and what the carrier does at the edges."""
+"""Where a record is to go, and what the deliverer does at the edges."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import asyncio
 import numpy as np
 import pytest
 
+from delivery.deliverer import NOT_PUT
 from message_store import layout
 from message_store.log.record import Record
 from message_store.queues.topic_table import TopicTable
-from schedule_service.deliverer import NoTarget, target_of
+from schedule_service.deliverer import Deliverer, NoTarget, target_of
 from schedule_service.names import HALF_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from tests.support.level_rig import level_service
 
@@ -78,9 +79,9 @@ def test_units_that_point_nowhere_and_blanks(tmp_path):
             units[2] = (int(good["phys_offset"]) + 1, 0, int(good["record_size"]), 0)
             units[3] = (int(good["phys_offset"]), 0, int(good["record_size"]), 0)
             units[4] = (int(good["phys_offset"]), 0, int(good["record_size"]) - 1, 0)
-            result = rig.service._deliverer.deliver_batch(1, 0, units, rig.clock.now_ms())
+            result = Deliverer(rig.store).deliver_batch(1, 0, units, rig.clock.now_ms())
             assert (result.done, result.lost, result.refusal) == (5, 0, "")
-            assert [block.tolist() for block in result.delivered] == [[3]]
+            assert np.flatnonzero(result.store_ms != NOT_PUT).tolist() == [3]
             assert [item.queue_offset for item in result.quarantined] == [1, 2, 4]
             reasons = [r.properties["DUEMQ_REASON"] for r in rig.records(QUARANTINE_TOPIC)]
             assert reasons == ["unreadable"] * 3

@@ -317,11 +317,3 @@ def test_due_times_and_those_that_are_none(codes):
     out = np.zeros(len(codes), np.int64)
     hashes = kernels.due_times(units_of([(code, 1) for code in codes]), 8, out)
     assert (hashes, out.tolist()) == (sum(-8 <= code < 8 for code in codes), codes)
-
-
-@given(st.lists(st.sampled_from([0, 0, 0, 13, 14]), max_size=6))
-def test_leading_stored(status):
-    rows = np.zeros(len(status), layout.PUT)
-    rows["status"] = status
-    wanted = next((at for at, each in enumerate(status) if each), len(status))
-    assert kernels.leading_stored(rows, len(status)) == wanted

@@ -40,7 +40,7 @@ def test_nothing_is_written_when_nothing_changed(tmp_path):
     async def story():
         async with level_service(tmp_path) as rig:
             written = []
-            keeper = rig.plugin._running.keeper
+            keeper = rig.plugin.parts.keeper
             for _ in range(3):
                 assert await keeper.persist(lambda path, text: written.append(text))
             assert len(written) == 1
@@ -54,7 +54,7 @@ def test_a_disk_that_refuses_the_file_is_retried(tmp_path, caplog):
 
     async def story():
         async with level_service(tmp_path) as rig:
-            keeper = rig.plugin._running.keeper
+            keeper = rig.plugin.parts.keeper
             assert not await keeper.persist(no_room)
             assert await keeper.persist()
 

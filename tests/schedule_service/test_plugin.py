@@ -11,6 +11,7 @@ from delivery.plugin import BrokerPlugin, Request
 from message_store.errors import ConfigError
 from message_store.json_dialect import loads
 from message_store.retention.pins import UNKNOWN
+from schedule_service.deliverer import Deliverer
 from schedule_service.names import DECISION_TOPIC, QUARANTINE_TOPIC, SCHEDULE_TOPIC
 from schedule_service.plugin import create_plugin
 from tests.support.level_rig import FakeClock, FakeHost, level_service
@@ -143,16 +144,17 @@ def test_levels_beyond_18_and_levels_that_are_no_longer_configured(tmp_path):
     tell(story)
 
 
-def test_a_fault_of_ours_stops_the_broker_in_order(tmp_path, caplog):
+def test_a_fault_of_ours_stops_the_broker_in_order(tmp_path, caplog, monkeypatch):
     async def story():
         async with level_service(tmp_path) as rig:
             rig.send(1)
-            rig.service._deliverer.deliver_batch = lambda *args: 1 // 0
+            monkeypatch.setattr(Deliverer, "deliver_batch", lambda *args: 1 // 0)
             rig.clock.advance(1_000)
             for _ in range(50):
                 await asyncio.sleep(0)
             assert rig.host.stopped == ["ZeroDivisionError: integer division or modulo by zero"]
             rig.host.stopped.clear()
+            monkeypatch.undo()
             clock = rig.clock
         async with level_service(tmp_path, clock) as rig:
             assert len(rig.bodies()) == 1

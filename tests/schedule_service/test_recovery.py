@@ -19,7 +19,7 @@ from schedule_service.recovery import (
     fitted,
     plan_start,
     take_saved,
-    waiting_ranges,
+    undelivered_ranges,
 )
 from tests.support.level_rig import level_service
 from tests.support.stores import put_one
@@ -98,7 +98,7 @@ def test_plan_start(saved, adopted, wanted):
     ],
 )
 def test_what_waits(entry, ahead, wanted):
-    assert waiting_ranges(entry, ahead, 10, 50) == wanted
+    assert undelivered_ranges(entry, ahead, 10, 50) == wanted
 
 
 @given(st.integers(0, 40), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=4),
@@ -107,7 +107,7 @@ def test_what_waits_against_a_set(entry, pieces, first, size):
     end = first + size
     ahead = sorted((low, low + n) for low, n in pieces)
     wanted = {n for n in range(max(entry, first), end) if not any(a <= n < b for a, b in ahead)}
-    found = waiting_ranges(entry, ahead, first, end)
+    found = undelivered_ranges(entry, ahead, first, end)
     numbers = [n for low, high in found for n in range(low, high)]
     assert numbers == sorted(wanted)
 

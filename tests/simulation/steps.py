@@ -249,7 +249,7 @@ class Simulation:
             await self._land_all()
             body = f"messageDelayLevel={text}\n".encode()
             assert (await self.world.ask(Request(25, {}, body))).code == 0
-            self.world._properties["messageDelayLevel"] = text
+            self.world.properties["messageDelayLevel"] = text
             self._delays = parse_levels(text).tolist()
 
     async def delete(self) -> None:
@@ -309,7 +309,7 @@ class Simulation:
 
     async def cut(self) -> None:
         """A power cut: only with SYNC_FLUSH is something promised then."""
-        if self.world._properties["flushDiskType"] != "SYNC_FLUSH":
+        if self.world.properties["flushDiskType"] != "SYNC_FLUSH":
             return await self.kill()
         self.land()
         await self.world.die(cut=True)

@@ -24,7 +24,6 @@ import numpy as np
 import pytest
 
 from delivery.plugin import ENTRY_POINT_GROUP, Request, Response
-from duemq.assembly import make_ingest
 from duemq.broker import Broker
 from duemq.net import codec
 from duemq.net.connection import Connection
@@ -104,7 +103,7 @@ class World:
     ) -> None:
         self.clock = FakeClock()
         self.gate = gate
-        self._home, self._chance, self._properties = home, chance, properties
+        self._home, self._chance, self.properties = home, chance, properties
         self.lose_pages = False  # a power cut loses any pages, not only the last ones
         self._life = 0
         self._synced = 0  # of the log, by any life
@@ -114,14 +113,14 @@ class World:
 
     async def start(self) -> None:
         """Start the broker on the present directory."""
-        properties = properties_of(self.root, **self._properties)
+        properties = properties_of(self.root, **self.properties)
         self.broker = Broker(properties, clock=self.clock, plugins=[LEVELS, TIMERS])
         await self.broker.__aenter__()
         if not self._life:
             for topic in TOPICS:
                 await self.broker.parts.topics.ensure(topic, queues=2)
         self._life += 1
-        self.client = Client(self.broker, make_ingest(self.broker.parts, self.broker._around))
+        self.client = Client(self.broker, self.broker.new_ingest())
 
     async def _end(self) -> None:
         self.gate.open.set()
@@ -187,18 +186,18 @@ class World:
     @property
     def timers(self) -> Any:
         """The timer store."""
-        return self.broker.plugins.plugins["timer_store"]._running.timers
+        return self.broker.plugins.plugins["timer_store"].parts.timers
 
     @property
     def _timer_service(self) -> Any:
-        return self.broker.plugins.plugins["timer_store"]._running.service
+        return self.broker.plugins.plugins["timer_store"].parts.service
 
     # -- turning --------------------------------------------------------------------------------
 
     @property
     def service(self) -> Any:
         """The level service."""
-        return self.broker.plugins.plugins["schedule_service"]._running.service
+        return self.broker.plugins.plugins["schedule_service"].parts.service
 
     async def turn(self, count: int = 1) -> None:
         """Let the loop turn so many times."""
@@ -218,7 +217,11 @@ class World:
     def state(self) -> dict[int, object]:
         """What the level service is at, for a message."""
         return {
-            number: (level.cursor.segments, list(level.table), level.hold_ms - self.clock.now_ms())
+            number: (
+                level.cursor.segments,
+                list(level.table),
+                level.paused_until_ms - self.clock.now_ms(),
+            )
             for number, level in self.service.levels.items()
         }
 
@@ -246,9 +249,9 @@ class World:
 
     async def persist(self) -> bool:
         """Run the job that writes delayOffset.json."""
-        keeper = self.broker.plugins.plugins["schedule_service"]._running.keeper
+        keeper = self.broker.plugins.plugins["schedule_service"].parts.keeper
         done: bool = await keeper.persist()
-        await self.broker.plugins.plugins["timer_store"]._running.keeper.persist()
+        await self.broker.plugins.plugins["timer_store"].parts.keeper.persist()
         return done
 
 

@@ -59,7 +59,7 @@ class BadDisk:
         assert pos % PAGE_BYTES == 0
         if not passing:
             self._pages.add((str(path.resolve()), pos))
-        for mapping in list(page_guard.page_guard()._mappings.values()):
+        for mapping in list(page_guard.page_guard().mappings.values()):
             if mapping.path.resolve() == path.resolve():
                 self._replace(mapping.first + pos, mapping.protection)
 
@@ -76,7 +76,7 @@ class BadDisk:
             self._map(pages, path, fd, size, **more)
             for name, pos in self._pages:
                 if name == str(path.resolve()):
-                    self._replace(pages._mapping.first + pos, pages._mapping.protection)
+                    self._replace(pages.mapping.first + pos, pages.mapping.protection)
 
         return initialize
 

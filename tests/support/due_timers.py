@@ -11,7 +11,7 @@ from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from message_store.store import MessageStore
 from message_store.text import java_hash
-from tests.support.stores import add_message, open_store
+from tests.support.stores import add_message, open_store, records_of
 from timer_store import layout
 from timer_store.names import TIMER_TOPIC
 
@@ -67,13 +67,7 @@ def staged(put: Any, due_ms: int, topic: str = "T") -> Any:
 
 def records(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[Any]:
     """Return the decoded records of a queue."""
-    first, end = store.queue_bounds(topic, queue_id)
-    found: list[Any] = []
-    while first < end:
-        units = store.units(topic, queue_id, first, 1_000)
-        found += [store.read_record(int(unit["phys_offset"])) for unit in units]
-        first += int(units.size)
-    return found
+    return records_of(store, topic, queue_id)
 
 
 def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:

@@ -26,10 +26,10 @@ class DueMQ(Server):
     name = "duemq"
     has_timers = importlib.util.find_spec("timer_store") is not None
 
-    def _start_namesrv(self) -> None:
+    def start_namesrv(self) -> None:
         """Nothing to do: it lives inside the broker."""
 
-    def _start_broker(self) -> Child:
+    def start_broker(self) -> Child:
         if importlib.util.find_spec("duemq.cli") is None:
             raise Missing("this checkout has no duemq.cli to start")
         keys = self._common_keys() | {

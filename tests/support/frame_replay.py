@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from duemq.assembly import make_ingest
 from duemq.broker import Broker
 from duemq.namesrv.config import NamesrvConfig
 from duemq.namesrv.route_table import Registration
@@ -179,7 +178,7 @@ class Replay:
     _sampled_ms: int = 0
 
     def __post_init__(self) -> None:
-        self._ingest = make_ingest(self.broker.parts, self.broker._around)
+        self._ingest = self.broker.new_ingest()
         config = NamesrvConfig(kv_config_path="")
         self._other = NameServer(config, self.clock)  # for the recorded broker: ours has its name
         self._brokers: set[int] = set()  # name server connections of recorded brokers

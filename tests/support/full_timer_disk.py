@@ -68,7 +68,7 @@ class PinningRig(TimerRig):
         for _ in range(10_000):
             if not compaction.running:
                 return
-            self.advance(max(compaction.moment_ms - self.clock.now_ms(), 0))
+            self.advance(max(compaction.next_piece_ms - self.clock.now_ms(), 0))
             self.timers.turn(self.clock.now_ms())
         raise AssertionError("it does not come to an end")
 

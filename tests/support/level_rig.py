@@ -12,10 +12,10 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from message_store.clock import FakeClock
+from message_store.kernels.preparation import Preparation
 from message_store.log.batch import PutBatch
-from message_store.store import MessageStore
 from schedule_service.plugin import SchedulePlugin, create_plugin
-from tests.support.stores import add_message, open_store
+from tests.support.stores import add_message, crash, open_store, records_of
 
 TURNS_MAX = 20_000
 LEVELS = "1s 5s 10s 1m"
@@ -44,6 +44,7 @@ class FakeHost:
     scheduler: FakeScheduler = field(default_factory=FakeScheduler)
     metrics: CollectorRegistry = field(default_factory=CollectorRegistry)
     stopped: list[str] = field(default_factory=list)
+    kernels: Preparation = field(default_factory=Preparation)
 
     def stop(self, why: str) -> None:
         self.stopped.append(why)
@@ -61,14 +62,14 @@ class Rig:
 
     def crash(self) -> None:
         """Have this end as `kill -9` would: nothing is persisted, nothing is synced."""
-        assert self.plugin._running is not None
+        assert self.plugin.parts is not None
         self.crashed = True
-        self.plugin._running.keeper.persist = _nothing  # type: ignore[method-assign]
+        self.plugin.parts.keeper.persist = _nothing  # type: ignore[method-assign]
 
     @property
     def service(self) -> Any:
-        assert self.plugin._running is not None
-        return self.plugin._running.service
+        assert self.plugin.parts is not None
+        return self.plugin.parts.service
 
     def send(
         self,
@@ -116,13 +117,7 @@ class Rig:
 
     def records(self, topic: str = "T", queue_id: int = 0) -> list[Any]:
         """Return the decoded records of a queue."""
-        first, end = self.store.queue_bounds(topic, queue_id)
-        found = []
-        while first < end:
-            units = self.store.units(topic, queue_id, first, 1_000)
-            found += [self.store.read_record(int(unit["phys_offset"])) for unit in units]
-            first += int(units.size)
-        return found
+        return records_of(self.store, topic, queue_id)
 
     def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
         return [record.body for record in self.records(topic, queue_id)]
@@ -175,15 +170,3 @@ async def level_service(
 
 async def _nothing() -> bool:
     return True
-
-
-def crash(store: MessageStore) -> None:
-    """End a store as `kill -9` would: nothing is synced, `abort` stays."""
-    store.index.stop()
-    store.flusher._after_flush = lambda end: None  # type: ignore[method-assign]
-    store.read_ahead.stop()
-    store.flusher.stop()
-    store.mark.close()
-    store.queues.close()
-    store.log.close()
-    store._lock.release()

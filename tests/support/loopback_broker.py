@@ -15,6 +15,7 @@ from duemq.net.client import RemotingClient
 from duemq.plugins import Installed
 from message_store.log.record import Record
 from message_store.verify import Finding, verify_store
+from tests.support import stores
 from tests.support.raw_connection import RawPeer
 from tests.support.send_front import send_request
 
@@ -93,14 +94,7 @@ def pull_request(topic: str, queue_id: int, offset: int, **changes: str) -> Requ
 
 def records_of(broker: Broker, topic: str, queue_id: int) -> list[Record]:
     """Return all records of a queue, read from the store."""
-    offset, end = broker.store.queue_bounds(topic, queue_id)
-    found: list[Record] = []
-    while offset < end:
-        units = broker.store.units(topic, queue_id, offset, 1_000)
-        assert units.size
-        found += [broker.store.read_record(int(unit["phys_offset"])) for unit in units]
-        offset += int(units.size)
-    return found
+    return stores.records_of(broker.store, topic, queue_id)
 
 
 def bodies_of(broker: Broker, topic: str = "T", queue_id: int = 1) -> list[bytes]:

@@ -36,8 +36,7 @@ from schedule_service.recovery import (
     restore,
 )
 from schedule_service.tags_code_rule import LevelRule
-from tests.support.level_rig import crash
-from tests.support.stores import add_message, open_store
+from tests.support.stores import add_message, crash, open_store, records_of
 from tests.support.synchronous import Synchronous
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
@@ -196,24 +195,24 @@ class MigrationRig:
 
     def _work_levels(self) -> bool:
         now_ms = self.clock.now_ms()
-        due = self.levels._due_levels(now_ms)
+        due = self.levels.due_levels(now_ms)
         before = self.store.max_offset
         for level in due:
-            self.levels._deliver_or_retry(level, now_ms)
-        self.levels._acknowledge_to(self.store.max_offset)
+            self.levels.deliver_or_retry(level, now_ms)
+        self.levels.acknowledge_to(self.store.max_offset)
         return self.store.max_offset > before
 
-    def next_moment_ms(self) -> int:
+    def next_work_ms(self) -> int:
         """Return when something is to be done."""
         levels = self.levels.levels.values()
-        moments = [level.next_work_ms(self.level_config) for level in levels]
-        return min([NEVER_MS, *moments, self.timers.next_moment_ms(self.clock.now_ms())])
+        times = [level.next_work_ms(self.level_config) for level in levels]
+        return min([NEVER_MS, *times, self.timers.next_work_ms(self.clock.now_ms())])
 
     def advance(self, step_ms: int) -> None:
         """Move the clock from moment to moment, as the services sleep."""
         end_ms = self.clock.now_ms() + step_ms
         self.work()
-        while (moment_ms := self.next_moment_ms()) <= end_ms:
+        while (moment_ms := self.next_work_ms()) <= end_ms:
             moment_ms = max(moment_ms, self.clock.now_ms() + 1)
             if moment_ms > end_ms:
                 break
@@ -241,13 +240,7 @@ class MigrationRig:
 
     def records(self, topic: str = "T", queue_id: int = 0) -> list[Any]:
         """Return the records of a queue."""
-        first, end = self.store.queue_bounds(topic, queue_id)
-        found = []
-        while first < end:
-            units = self.store.units(topic, queue_id, first, 1_000)
-            found += [self.store.read_record(int(unit["phys_offset"])) for unit in units]
-            first += int(units.size)
-        return found
+        return records_of(self.store, topic, queue_id)
 
     def delivered(self) -> list[Any]:
         """Return the records of all real topics."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from message_store import layout
 from message_store.clock import FakeClock
-from message_store.index.index_file import IndexService
+from message_store.index.index_service import IndexService
 from message_store.log.batch import PutBatch
 from message_store.log.commit_log import CommitLog
 from message_store.log.record import Record, decode_record

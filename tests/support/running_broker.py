@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from delivery.plugin import Request, Response
+from duemq.auth.signature import Credentials
 from duemq.broker import Broker
 from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
@@ -82,9 +83,9 @@ class Asker:
 
 
 @asynccontextmanager
-async def asking(address: str) -> AsyncIterator[Asker]:
-    """Yield an asker of the server at `address`."""
-    async with RemotingClient(address) as client:
+async def asking(address: str, who: Credentials | None = None) -> AsyncIterator[Asker]:
+    """Yield an asker of the server at `address`, whose requests `who` signs."""
+    async with RemotingClient(address, sign=who.sign if who is not None else None) as client:
         yield Asker(client)
 
 

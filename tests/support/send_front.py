@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from delivery.plugin import Request
 from duemq.net import codec
 from duemq.registry.topic_config import TopicConfig
 from duemq.send import layout
 from duemq.send.answers import PlainSend, SendSettings
+from duemq.send.grants import new_record
 from duemq.send.ingest import Ingest
 from duemq.send.kernels.ingest import Into, take_sends
 from duemq.send.layout import host_column
@@ -156,16 +158,23 @@ class Front:
 class FastWay:
     """The kernel on its own arrays."""
 
-    def __init__(self, table: TopicTable, born: tuple[bytes, int] = BORN) -> None:
+    def __init__(
+        self,
+        table: TopicTable,
+        born: tuple[bytes, int] = BORN,
+        grant: npt.NDArray[Any] | None = None,
+    ) -> None:
         self.table = table
         self.batch = PutBatch(64, 1 << 16)
         self.wire = np.zeros(64, layout.WIRE)
         self.state = np.zeros(layout.STATE_SIZE, np.int64)
+        self.grant = grant if grant is not None else new_record(check=False)
         self.state[layout.STATE_FRAME_MAX :] = (codec.FRAME_BYTES_MAX, BODY_BYTES_MAX, 32_767)
         self.born = host_column(*born)
         self.into = Into(
             self.batch.rows, self.wire, self.batch.staging, np.frombuffer(SUFFIX, np.uint8).copy(),
             host_column(*HOME), np.zeros((layout.SLOT_COUNT + 1, 3), np.int64), self.state,
+            np.zeros(1, layout.SIGNING),
         )  # fmt: skip
 
     def take(self, data: bytes, tail: bytes = b"") -> int:
@@ -174,7 +183,7 @@ class FastWay:
         buffer = np.frombuffer(data + tail, np.uint8).copy()
         arrays = self.table.arrays
         names = (arrays.topics, arrays.names, arrays.table)
-        stop, self.pos = take_sends(buffer, 0, len(data), self.born, *self.into, *names)
+        stop, self.pos = take_sends(buffer, 0, len(data), self.born, self.grant, *self.into, *names)
         self.batch.count = int(self.state[layout.STATE_ROWS])
         self.batch.staging_len = int(self.state[layout.STATE_STAGED])
         return int(stop)

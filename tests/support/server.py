@@ -75,8 +75,8 @@ class Server(ABC):
         """
         assert not self.running, f"{self.name} runs already"
         self.store_dir.mkdir(parents=True, exist_ok=True)
-        self._start_namesrv()
-        self._broker = self._start_broker()
+        self.start_namesrv()
+        self._broker = self.start_broker()
         wait_for_child(
             self._broker,
             self.ready,
@@ -122,11 +122,11 @@ class Server(ABC):
         self.stop()
 
     @abstractmethod
-    def _start_namesrv(self) -> None:
+    def start_namesrv(self) -> None:
         """Start the name server if it is a process of its own and does not run."""
 
     @abstractmethod
-    def _start_broker(self) -> Child:
+    def start_broker(self) -> Child:
         """Write the configuration and start the broker's process."""
 
     def _common_keys(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from message_store.config import StoreConfig
 from message_store.hooks import TagsCodeRule
 from message_store.log.batch import PutBatch
 from message_store.log.properties import encode_properties
+from message_store.log.record import Record
 from message_store.store import MessageStore
 
 LOOPBACK = (b"\x7f\x00\x00\x01", 10911)
@@ -66,3 +67,26 @@ def put_one(
     add_message(store, batch, topic, queue_id, body, **k)
     store.put(batch)
     return batch.rows[0].copy()
+
+
+def records_of(store: MessageStore, topic: str, queue_id: int = 0) -> list[Record]:
+    """Return the records of a queue."""
+    first, end = store.queue_bounds(topic, queue_id)
+    found: list[Record] = []
+    while first < end:
+        units = store.units(topic, queue_id, first, 1_000)
+        found += [store.read_record(int(unit["phys_offset"])) for unit in units]
+        first += int(units.size)
+    return found
+
+
+def crash(store: MessageStore) -> None:
+    """End a store as `kill -9` would: nothing is synced, `abort` stays."""
+    store.index.stop()
+    store.flusher._after_flush = lambda end: None  # type: ignore[method-assign]
+    store.read_ahead.stop()
+    store.flusher.stop()
+    store.mark.close()
+    store.queues.close()
+    store.log.close()
+    store._lock.release()

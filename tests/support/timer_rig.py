@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
-from tests.support.level_rig import crash
-from tests.support.stores import add_message, open_store
+from tests.support.stores import add_message, crash, open_store, records_of
 from timer_store import layout
 from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
 from timer_store.config import TimerConfig
@@ -127,7 +126,7 @@ class TimerRig:
         end_ms = self.clock.now_ms() + step_ms
         self.work()
         while True:
-            moment_ms = self.timers.next_moment_ms(self.clock.now_ms())
+            moment_ms = self.timers.next_work_ms(self.clock.now_ms())
             if moment_ms > end_ms:
                 break
             self.clock.set_ms(max(moment_ms, self.clock.now_ms()))
@@ -141,13 +140,7 @@ class TimerRig:
 
     def delivered(self, topic: str = "T", queue_id: int = 0) -> list[Any]:
         """Return the records of a queue."""
-        first, end = self.store.queue_bounds(topic, queue_id)
-        found = []
-        while first < end:
-            units = self.store.units(topic, queue_id, first, 1_000)
-            found += [self.store.read_record(int(unit["phys_offset"])) for unit in units]
-            first += int(units.size)
-        return found
+        return records_of(self.store, topic, queue_id)
 
     def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
         """Return the bodies of a queue."""

@@ -82,7 +82,7 @@ def test_what_waits_comes_when_promised(name, later_ms, tmp_path):
     if opened_ms < max(promised().values()):
         advance_to_end(rig)
     check(rig, before, opened_ms)
-    assert rig.notices[0].endswith("was last used by an Apache broker: its timers are taken over")
+    assert rig.notices[0].endswith("was last used by an Apache broker: its timers are adopted")
     rig.close()
 
 

@@ -47,7 +47,7 @@ def body_of(answer: Response) -> bytes:
 
 async def write_checkpoint(broker: Broker) -> None:
     plugin: Any = broker.plugins.plugins["timer_store"]
-    assert await plugin._running.keeper.persist(last=True)
+    assert await plugin.parts.keeper.persist(last=True)
 
 
 def test_checkpoint_and_metrics_are_answered_as_apache_does(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from delivery.deliverer import NOT_PUT, Outcome
 from delivery.quarantine import Reason, Undeliverable
 from message_store.queues.topic_table import TopicTable
-from timer_store.dequeue.deliverer import NOT_PUT, DeliveryBatch
 from timer_store.stats import (
     CLASSES,
     ORDINARY,
@@ -36,47 +36,51 @@ def test_class_of(topic, wanted):
     assert class_of(topic) == wanted
 
 
-def trip_of(*timers, parked=(), **fields):
-    """Return a outcome of (store_ms, topic_index)."""
-    outcome = DeliveryBatch(
-        parked=[Undeliverable(reason, "", 0, 0, 0) for reason in parked], **fields
-    )
-    outcome.note(
-        np.array([t[0] for t in timers], np.int64), np.array([t[1] for t in timers], np.int32)
-    )
+def outcome_of(*timers, quarantined=(), lost=0, refusal=""):
+    """Return an outcome of (store_ms, topic_index)."""
+    outcome = Outcome(len(timers))
+    outcome.quarantined = [Undeliverable(reason, "", 0, 0, 0) for reason in quarantined]
+    outcome.lost, outcome.refusal = lost, refusal
+    for store_ms, topic_index in timers:
+        outcome.note(store_ms, topic_index)
     return outcome
 
 
 @pytest.fixture
-def stats():
+def topics():
     topics = TopicTable()
     for name in ("T", "%RETRY%g"):
         topics.add(name)
+    return topics
+
+
+@pytest.fixture
+def stats(topics):
     stats = TimerStats(topics)
-    outcome = trip_of(
+    outcome = outcome_of(
         (1_003, 0), (1_020, 1), (NOT_PUT, 0), (NOT_PUT, -1),
-        parked=[Reason.HALF_MESSAGE], lost=1, refusal="full",
+        quarantined=[Reason.HALF_MESSAGE], lost=1, refusal="full",
     )  # fmt: skip
     stats.note(np.array([1_000, 1_000, 900, 900, 7, 7], np.int64), outcome, 5_000)
     return stats
 
 
-def test_a_trip_is_counted_by_class(stats):
+def test_an_outcome_is_counted_by_class(stats):
     assert (stats.delivered, stats.lost, stats.refused) == (2, 1, 1)
     assert stats.quarantined == {Reason.HALF_MESSAGE: 1}
     assert [late.count for late in stats.lateness] == [1, 1, 0]
     assert [late.max_ms for late in stats.lateness] == [3, 20, 0]
 
 
-def test_topics_that_are_made_later(stats):
-    stats._topics.add("rmq_sys_new")
-    stats.note(np.array([0], np.int64), trip_of((5, 2)), 5_000)
+def test_topics_that_are_made_later(stats, topics):
+    topics.add("rmq_sys_new")
+    stats.note(np.array([0], np.int64), outcome_of((5, 2)), 5_000)
     assert [late.count for late in stats.lateness] == [1, 1, 1]
 
 
-def test_a_trip_without_deliveries_changes_no_lateness(stats):
-    stats.note(np.array([0], np.int64), trip_of((NOT_PUT, 0), lost=1), 5_000)
-    stats.note(np.empty(0, np.int64), trip_of(), 5_000)
+def test_an_outcome_without_deliveries_changes_no_lateness(stats):
+    stats.note(np.array([0], np.int64), outcome_of((NOT_PUT, 0), lost=1), 5_000)
+    stats.note(np.empty(0, np.int64), outcome_of(), 5_000)
     assert (stats.delivered, stats.lost) == (2, 2)
     assert sum(late.count for late in stats.lateness) == 2
 

@@ -29,19 +29,19 @@ from timer_store.layout import NO_OFFSETS, Offsets
 from timer_store.store import TimerStore
 
 log = logging.getLogger(__name__)
-PIECE_PLACES = 32_768  # buried at once
-SCAN_BYTES_MAX = 64 << 20  # of the commit log, that a start may have to look through
+PIECE_PLACES = 32_768  # positions of units that are buried at once
+SCAN_BYTES_MAX = 64 << 20  # of the commit log that a start has to scan
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One instant of a timer store.
+    """State of a timer store at one instant.
 
     Attributes:
-        pages: what `TimerWheel.capture` returned.
-        claims: settled timers and the places of their units.
-        passed: places of units whose successors are in the checkpoint before.
-        returned: places of units whose messages belong to a level again.
+        pages: Changed pages that `TimerWheel.capture` returned.
+        claims: Settled timers and the positions of their units.
+        passed: Positions of units whose successors are in the previous checkpoint.
+        returned: Positions of units whose messages were returned to a level.
     """
 
     snapshot: Snapshot
@@ -52,7 +52,7 @@ class Capture:
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one timer store."""
+    """Writer of one timer store's checkpoints."""
 
     def __init__(self, timers: TimerStore) -> None:
         self._timers = timers
@@ -65,21 +65,20 @@ class CheckpointWriter:
 
     @property
     def handover_offset(self) -> int:
-        """The next mark of a handover after the checkpoint on the disk, 0 without one."""
+        """Offset of the first ownership record after the checkpoint on the disk, 0 without one."""
         return 0 if self._written is None else self._written.handover_offset
 
     async def persist_in_turn(self) -> bool:
-        """Write a checkpoint unless one is being written, as the job that does so regularly."""
+        """Write a checkpoint unless one is being written: the periodic job."""
         return False if self._one_at_a_time.locked() else await self.persist()
 
     async def persist(self, *, last: bool = False) -> bool:
         """Write a checkpoint of this instant; return whether it is on the disk.
 
-        False: nothing happened to timers, or the disk did not follow in time. The next call tries
-        again.
+        False if no timer changed, or if the disk did not sync in time. The next call tries again.
 
         Args:
-            last: write it also if nothing happened.
+            last: Write it even if no timer changed.
         """
         async with self._one_at_a_time:
             return await self._persist(last=last)
@@ -88,13 +87,13 @@ class CheckpointWriter:
         """Write the last checkpoint before the store is closed; return whether it is on the disk.
 
         The next owner of the store, Apache's broker too, finds no unit of a delivered timer,
-        unless the log says that it would (`settle_delivered`).
+        except in the case that is logged (`settle_delivered`).
         """
         async with self._one_at_a_time:
             self._forget_remade()
             self._passed = np.concatenate([self._passed, settle_delivered(self._timers.state)])
             done = await self._persist(last=True)
-            if done and self._passed.size:  # units of timers that were rolled since the one before
+            if done and self._passed.size:  # units of timers that were rolled since the last one
                 done = await self._persist(last=True)
             return done
 
@@ -138,10 +137,10 @@ class CheckpointWriter:
         try:
             erase_files(files)
         except OSError as error:
-            log.error("old files of the timer log stay until the next start: %s", error)
+            log.error("old timer log files cannot be removed before the next start: %s", error)
 
     def _forget_remade(self) -> None:
-        """Forget what was known of places in the log, if the log was rebuilt."""
+        """Drop positions in the timer log if it was rebuilt."""
         if self._remade != self._timers.state.rebuilds:
             self._remade = self._timers.state.rebuilds
             self._passed = self._passed_later = NO_OFFSETS
@@ -157,7 +156,7 @@ class CheckpointWriter:
         return True
 
     def _snapshot(self) -> Snapshot:
-        """Return this instant's positions and counts."""
+        """Return the current positions and counts."""
         timers = self._timers
         return Snapshot(
             read_ms=timers.position.read_ms,
@@ -186,12 +185,12 @@ class CheckpointWriter:
                 error,
             )
         elif not self._failed:
-            log.error("the timers' checkpoint cannot be written, it is tried again: %s", error)
+            log.error("the timers' checkpoint cannot be written; it is tried again: %s", error)
         self._failed = True
 
 
 def is_same(now: Snapshot, written: Snapshot) -> bool:
-    """Return whether nothing happened that a restart could not find again at once."""
+    """Return whether a restart from the written checkpoint would reach this state at once."""
     return (
         now.log_offset - written.log_offset < SCAN_BYTES_MAX
         and now.log_pos == written.log_pos
@@ -204,10 +203,10 @@ def is_same(now: Snapshot, written: Snapshot) -> bool:
 
 
 def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
-    """Bring a captured instant to the disk. Runs in any thread.
+    """Write a captured state to the disk. Runs in any thread.
 
     Raises:
-        OSError: The disk refused it; the last checkpoint still holds.
+        OSError: The disk refused it; the last checkpoint is still valid.
     """
     places = np.fromiter(capture.claims.values(), np.int64, len(capture.claims))
     _bury(timers, np.concatenate([places[places >= 0], capture.passed]))
@@ -219,7 +218,7 @@ def write(timers: TimerStore, files: SnapshotFiles, capture: Capture) -> None:
 
 
 def _bury(timers: TimerStore, places: Offsets, *, copied: bool = False) -> None:
-    """Mark units as settled; a place without a unit, where nothing can come from, is passed over.
+    """Mark units as settled; positions without a unit are skipped.
 
     Raises:
         OSError: The disk refused it.
@@ -234,7 +233,7 @@ def _bury(timers: TimerStore, places: Offsets, *, copied: bool = False) -> None:
 
 
 def _in_pieces(arrays: list[Offsets]) -> Iterator[Offsets]:
-    """Yield arrays of places joined to larger ones, but not to one that takes much memory."""
+    """Yield the positions joined to arrays of bounded size."""
     piece: list[Offsets] = []
     held = 0
     for places in arrays:

@@ -1,8 +1,8 @@
 """Recovery of the timer store: from the last checkpoint forward over the logs.
 
     timer log   [ as of the checkpoint ............ P ][ cut off ]
-    queue       [ enqueued ........................ Q ][ enqueued again, but for the settled ]
-    commit log  [ ................................. L ][ origins: what was settled since ]
+    queue       [ enqueued ........................ Q ][ enqueued again, except settled timers ]
+    commit log  [ ................................. L ][ origins: timers settled since ]
 
 The wheel on the disk is that of the checkpoint or, slot by slot, of the next one, which was being
 written: slots that point after P are followed back (`TimerUnits.repair`). Where the files do not
@@ -31,15 +31,15 @@ from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
 TAKE_UNITS = 65_536
-"""Called with what is done, how much of it, and the whole."""
+"""Called with a label, the amount done, and the total."""
 Progress = Callable[[str, int, int], None]
 
 
 def recover(state: TimerState, notice: Callable[[str], None], progress: Progress) -> None:
-    """Bring an opened timer store to where it may go on.
+    """Recover an opened timer store from its files.
 
     Args:
-        notice: called with a line for the operator.
+        notice: Called with a line for the operator.
     """
     snapshot = state.files.load()
     foreign = snapshot is None and state.files.check is not None
@@ -55,7 +55,7 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
     first, end = state.fetch.bounds()
     reach = adoption.UNKNOWN
     if foreign:
-        notice(f"{state.store.root} was last used by an Apache broker: its timers are taken over")
+        notice(f"{state.store.root} was last used by an Apache broker: its timers are adopted")
         reach = adoption.find_reach(state, notice)
     elif snapshot is not None or first < end:
         notice(f"the timer store is rebuilt from the commit log: {why}")
@@ -65,7 +65,7 @@ def recover(state: TimerState, notice: Callable[[str], None], progress: Progress
 
 
 def doubt(state: TimerState, snapshot: Snapshot) -> str | None:
-    """Return why a checkpoint cannot be gone on from, None if it can."""
+    """Return why a checkpoint cannot be used, None if it can."""
     units, store = state.units, state.store
     _, queue_end = store.queue_bounds(TIMER_TOPIC, TIMER_QUEUE)
     if snapshot.precision_ms != state.config.precision_ms:
@@ -78,19 +78,19 @@ def doubt(state: TimerState, snapshot: Snapshot) -> str | None:
         return f"the timer queue ends at {queue_end}, it had {snapshot.queue_offset}"
     if snapshot.log_pos > units.log.end:
         return f"the timer log ends at {units.log.end}, it had {snapshot.log_pos}"
-    marks_end = ownership.bounds(store)[1]
-    if snapshot.handover_offset > marks_end:
-        return f"the queue of marks ends at {marks_end}, it had {snapshot.handover_offset}"
+    journal_end = ownership.bounds(store)[1]
+    if snapshot.handover_offset > journal_end:
+        return f"the ownership journal ends at {journal_end}, it had {snapshot.handover_offset}"
     return None
 
 
 def restore(
     state: TimerState, snapshot: Snapshot, notice: Callable[[str], None], progress: Progress
 ) -> bool:
-    """Go back to a checkpoint and enqueue what came after it; False: it cannot be done.
+    """Restore a checkpoint and enqueue the timers after it; return False if that is impossible.
 
     Raises:
-        OSError: The disk refused the log, or what depends on it.
+        OSError: The disk refused the timer log, wheel or checkpoint.
     """
     units, position = state.units, state.position
     faults = units.repair(snapshot.log_pos)
@@ -100,8 +100,8 @@ def restore(
     state.counts.restore(snapshot.by_topic, snapshot.by_file)
     state.transfers.restore(snapshot.handover_offset, snapshot.handover_unit)
     if state.store.durable_offset < state.store.max_offset:
-        state.store.flush()  # a tombstone must not outlive the delivery that it is for
-    bury_put_on(state)
+        state.store.flush()  # a tombstone must not be on the disk before its delivery is
+    bury_rolled(state)
     start, middle = snapshot.scan_from, snapshot.log_offset
     before = origins(state.store, start, middle)
     bury(state, before, counted=False)
@@ -113,7 +113,7 @@ def restore(
     if faults or not adds_up(state):
         notice(
             f"the timer wheel is rebuilt from the timer log: "
-            f"{faults[0] if faults else 'its slots do not hold what the checkpoint counts'}"
+            f"{faults[0] if faults else 'its slots differ from the counts of the checkpoint'}"
         )
         linked = units.relink(
             position.read_ms, progress=lambda done, whole: progress("units linked", done, whole)
@@ -124,10 +124,10 @@ def restore(
     return True
 
 
-def bury_put_on(state: TimerState) -> None:
+def bury_rolled(state: TimerState) -> None:
     """Put tombstones on units that were rolled into later slots, before slots are counted again.
 
-    They get them a checkpoint later than their successors; their slots count them no more.
+    They get them a checkpoint later than their successors; their slots do not count them any more.
     """
     units, position = state.units, state.position
     for slots in units.wheel.live_parts(position.read_ms, position.rolled_ms + 1):
@@ -143,17 +143,17 @@ def bury_put_on(state: TimerState) -> None:
 
 
 def adds_up(state: TimerState) -> bool:
-    """Return whether the slots hold as many timers as the counts say."""
+    """Return whether slots and counts have the same number of timers."""
     parts = state.units.wheel.live_parts(state.position.read_ms)
     return sum(int(slots["num"].sum()) for slots in parts) == state.counts.total
 
 
 def bury(state: TimerState, settled: Offsets, *, counted: bool) -> None:
-    """Put tombstones on the units of settled timers, and take those off the counts.
+    """Put tombstones on the units of settled timers, and subtract those from the counts.
 
     Args:
-        settled: log offsets of records, ascending; those that are no timers are passed over.
-        counted: the counts have them still.
+        settled: Log offsets of records, ascending; records that are not timers are skipped.
+        counted: Whether the counts still include them.
     """
     for first in range(0, settled.size, TAKE_UNITS):
         rows = state.records.read(settled[first : first + TAKE_UNITS])
@@ -163,11 +163,11 @@ def bury(state: TimerState, settled: Offsets, *, counted: bool) -> None:
             state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
         pair = candidates(rows["due_ms"], state.position.read_ms, state.config.window_ms)
         state.units.settle(positions_of(state, rows, pair))
-        state.units.recount(np.concatenate(pair))  # some had one less in the file already
+        state.units.recount(np.concatenate(pair))  # the file has some without them already
 
 
 def positions_of(state: TimerState, rows: Rows, pair: tuple[Offsets, Offsets]) -> Offsets:
-    """Return where the units of timers lie in the timer log; those in no slot are left out."""
+    """Return the positions of timers' units in the timer log, for timers that have a unit."""
     found = state.units.find(rows["phys_offset"], pair[0])
     again = state.units.find(rows["phys_offset"], pair[1])
     found = np.where(found < 0, again, found)
@@ -175,7 +175,7 @@ def positions_of(state: TimerState, rows: Rows, pair: tuple[Offsets, Offsets]) -
 
 
 def take_in(state: TimerState, settled: Offsets, progress: Progress | None = None) -> None:
-    """Enqueue the rest of the queue, without what is settled."""
+    """Enqueue the rest of the queue, without settled timers."""
     state.enqueue.skip = settled
     now_ms = state.clock.now_ms()
     total = state.enqueue.behind
@@ -200,16 +200,16 @@ def origins(store: MessageStore, start: int, end: int | None = None) -> Offsets:
 def rebuild(
     state: TimerState, progress: Progress, reach: adoption.Reach = adoption.UNKNOWN
 ) -> None:
-    """Rebuild timer log, wheel and counts from the queue, without what the log has settled.
+    """Rebuild timer log, wheel and counts from the queue, without timers that the log has settled.
 
     Args:
-        reach: how far another broker was that used this store last.
+        reach: Positions of another broker that used this store last.
     """
     state.transfers.restore(0, 0)
     state.transfers.read_on()
     settled = _settled(state, progress, reach)
-    if reach is adoption.UNKNOWN:  # else the next start has to know what that other broker wrote
-        state.files.forget()  # a crash before the next checkpoint must not find the last one
+    if reach is adoption.UNKNOWN:  # else the next start needs the files of that other broker
+        state.files.forget()  # after a crash before the next checkpoint the last one is invalid
     state.units.clear()
     state.counts.restore({}, {})
     first, _ = state.fetch.bounds()
@@ -222,9 +222,9 @@ def rebuild(
 
 
 def _settled(state: TimerState, progress: Progress, reach: adoption.Reach) -> Offsets:
-    """Return what of the queue and of transferred messages the log has settled, ascending.
+    """Return the settled ones of the queue's and of transferred messages, ascending.
 
-    Where there is neither, the log, which may be long, is not read for it.
+    Without any of these the log, which may be long, is not read.
     """
     first, end = state.fetch.bounds()
     if first >= end and not state.transfers.owned:

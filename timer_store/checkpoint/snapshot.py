@@ -1,12 +1,12 @@
 """Checkpoint files: the state of the timers at one instant.
 
-    config/duemq.timers.json   everything: positions, counts, precision; and what timercheck says
+    config/duemq.timers.json   positions, counts, precision; and the numbers of timercheck
     config/timercheck          Apache's seven numbers, 4096 bytes
     config/timermetrics        Apache's counts by topic
 
-They are written in this order. The first holds the numbers of timercheck twice, as they are now and
-as they were before: so whatever a crash cuts off, the two files know each other, and a timercheck
-that is neither was written by an Apache broker, which has run on this store since.
+They are written in this order. The first has the numbers of timercheck twice, the current and the
+previous ones: after a crash between the writes the two files still match, and a timercheck that
+equals neither was written by an Apache broker that has run on this store since.
 
 Source: org.apache.rocketmq.store.timer.TimerCheckpoint
 """
@@ -58,11 +58,11 @@ class Snapshot:
         read_ms: the first slot that is not completely delivered.
         log_pos: end of the timer log.
         queue_offset: the next unit of the timer queue to enqueue.
-        handover_offset, handover_unit: the same of handovers; see `Position`.
-        log_offset: end of the commit log; what was settled after it is not in here.
-        scan_from: log offset after which every delivery of the slots from `read_ms` on lies.
+        handover_offset, handover_unit: the same of transfers; see `Position`.
+        log_offset: end of the commit log; timers settled after it are not included.
+        scan_from: log offset after which all deliveries of the slots from `read_ms` on are.
         precision_ms: the width of a slot.
-        staged_ms: slots before were loaded, what is far away in them was rolled into others.
+        staged_ms: slots before it were loaded, and their distant timers rolled into others.
         by_topic: pending timers, by real topic.
         by_file: the same by the first log offset of the commit log file that holds their record.
         version_ms: when it was taken.
@@ -86,7 +86,7 @@ class Snapshot:
 
     @property
     def check(self) -> Check:
-        """What timercheck says of it; both queue offsets, as Apache takes the smaller."""
+        """Numbers of timercheck; both queue offsets, because Apache uses the smaller one."""
         return Check(
             self.read_ms, self.log_pos, self.queue_offset, self.queue_offset, self.state_version,
             self.version_ms, self.counter,
@@ -97,12 +97,12 @@ class Snapshot:
 
 
 def encode_check(check: Check) -> bytes:
-    """Return the 4096 bytes of timercheck; the first 56 are what request code 60 answers."""
+    """Return the 4096 bytes of timercheck; request code 60 returns the first 56."""
     return _CHECK.pack(*check).ljust(TIMER_CHECK_BYTES, b"\0")
 
 
 def decode_check(data: bytes) -> Check | None:
-    """Return what a timercheck says; None if it says nothing: cut short, zeroed, below zero."""
+    """Return the numbers of a timercheck; None if it is short, zeroed or has negative numbers."""
     if len(data) < CHECK_BYTES:
         return None
     check = Check(*_CHECK.unpack_from(data))
@@ -113,7 +113,7 @@ def decode_check(data: bytes) -> Check | None:
 
 
 class Saved(NamedTuple):
-    """The contents of duemq.timers.json: an instant, and the check of the one before it."""
+    """Contents of duemq.timers.json: a snapshot, and the check of the previous one."""
 
     snapshot: Snapshot
     previous: Check
@@ -121,8 +121,8 @@ class Saved(NamedTuple):
     def belongs(self, check: Check | None, *, backup: bool = False) -> bool:
         """Return whether the timercheck belongs to this file, and was not written by Apache since.
 
-        None, a timercheck without content, contradicts nothing. Where the file itself is lost
-        and this is its backup, timercheck may be one instant younger.
+        None, a timercheck without content, belongs to any file. If the file itself is lost and
+        this is its backup, timercheck may be one checkpoint newer.
         """
         now = self.snapshot.check
         if check is None or check in (now, self.previous):
@@ -153,12 +153,12 @@ def decode_saved(value: Any) -> Saved:
     """Return the contents of a parsed duemq.timers.json.
 
     Raises:
-        ValueError, TypeError, LookupError, AttributeError: It is no such file, or damaged.
+        ValueError, TypeError, LookupError, AttributeError: The file is malformed or damaged.
     """
     value = dict(value)
     crc = value.pop("crc32")
     if crc != _crc(value):
-        raise ValueError(f"its crc32 is {crc}, of what it says {_crc(value)}")
+        raise ValueError(f"its crc32 is {crc}, its contents have {_crc(value)}")
     now, before = (Check(*(value[name][n] for n in _NAMES)) for name in ("check", "checkBefore"))
     snapshot = Snapshot(
         read_ms=now.read_ms,
@@ -190,7 +190,7 @@ class SnapshotFiles:
     """The three files, below `config/`.
 
     Attributes:
-        check: what timercheck says: as it was found, then as it was written. None: nothing.
+        check: Numbers of timercheck, as found, then as written. None: no content.
         metrics: timermetrics.
     """
 
@@ -201,10 +201,10 @@ class SnapshotFiles:
         self._counter = 0
 
     def load(self) -> Snapshot | None:
-        """Read the files; return the last instant that was written.
+        """Read the files; return the last snapshot that was written.
 
-        None: there was none, or it is lost, or an Apache broker has run since: `check` has what
-        that one wrote then.
+        None if there was none, it is lost, or an Apache broker has run since; `check` then has the
+        numbers of that broker.
         """
         path = self.directory / CHECK_FILE
         self.check = _read_check(path)
@@ -223,7 +223,7 @@ class SnapshotFiles:
         return None
 
     def forget(self) -> None:
-        """Remove what was written: timer log and wheel are about to be rebuilt.
+        """Remove the files before timer log and wheel are rebuilt.
 
         Raises:
             OSError: The disk refused it.
@@ -235,10 +235,10 @@ class SnapshotFiles:
         self.check = None
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write an instant. A thread may do it, one at a time.
+        """Write a snapshot. A thread may do it, one at a time.
 
         Raises:
-            OSError: The disk refused it; what was written before still holds.
+            OSError: The disk refused it; the previous snapshot is still valid.
         """
         before = self.check or Check()  # the values of the other file until it is replaced
         if snapshot.check[:4] == before[:4]:
@@ -272,10 +272,10 @@ def _read(path: Path) -> Saved | None:
 
 
 def write_check(path: Path, check: Check) -> None:
-    """Replace timercheck; at every moment it is there, old or new, also on the disk.
+    """Replace timercheck atomically: old or new is always there, also on the disk.
 
     Raises:
-        OSError: The disk refused it; the old file stands.
+        OSError: The disk refused it; the old file is unchanged.
     """
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:

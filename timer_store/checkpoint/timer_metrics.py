@@ -30,7 +30,7 @@ _ESCAPED = re.compile(r"\\u[0-9a-f]{4}")
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Waiting timers of one topic, and when that number changed last."""
+    """Pending timers of one topic, and the time of the last change."""
 
     count: int
     time_ms: int
@@ -41,8 +41,8 @@ class TimerMetrics:
 
     Attributes:
         counts: by topic, those that have or had timers.
-        counter: how many changes there were: one for each timer that came or went.
-        version_ms: when the last of them was.
+        counter: Number of changes: one for each timer that was added or settled.
+        version_ms: Time of the last change.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class TimerMetrics:
         return changes > 0
 
     def forget(self, topic: str) -> None:
-        """Leave a topic out that is no more, unless timers still wait for it."""
+        """Drop a deleted topic, unless it has pending timers."""
         if topic in self.counts and not self.counts[topic].count:
             del self.counts[topic]
 
@@ -90,7 +90,7 @@ class TimerMetrics:
         return _ESCAPED.sub(lambda match: "\\u" + match.group()[2:].upper(), text)
 
     def load(self, path: Path) -> None:
-        """Take what the file says, or its backup where it cannot be read, or nothing."""
+        """Load the file, or its backup if it is unreadable, or nothing."""
         try:
             found = load_config(path, _decode)
         except (CorruptStore, OSError) as error:
@@ -103,7 +103,7 @@ class TimerMetrics:
         """Replace the file; the one before becomes its backup.
 
         Raises:
-            OSError: The disk refused it; the old file stands.
+            OSError: The disk refused it; the old file is unchanged.
         """
         write_config(path, self.text())
 

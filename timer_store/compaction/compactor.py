@@ -1,16 +1,16 @@
 """Compaction: copies pending timers of old log files forward, so that the files can be removed.
 
-    retention      files that would go, because the disk fills up, without pins
-      |  survey    how much of each file is pending, by the timer log        pieces of units
-      |  plan      leading files of which little is pending, as needed         plan
-      v  copy      a new record in the timer queue, whose origin is the old  pieces of records
+    retention      lists files that could be removed without pins, when the disk fills up
+      |  survey    counts the pending part of each file, by the timer log    pieces of units
+      |  plan      chooses leading files with a small pending part           plan
+      v  copy      appends new records to the timer queue; origin: the old   pieces of records
     checkpoint     the copies are on the disk: the pins are released   retention removes files
 
-A copy is one append that settles the old timer and adds the new one, so a crash finds either;
-both are never delivered. What cannot be copied, damaged or too long, stays where it is,
-and is reported. Pieces are small and lie apart in time, and none is done while a timer is due.
+A copy is one append that settles the old timer and adds the new one, so recovery finds one of them;
+both are never delivered. Damaged and oversized records are not copied, and are reported. Pieces are
+small, with pauses in between, and none runs while a timer is due. The timer log needs no
 
-The timer log needs no such thing: a unit is rolled within one roll window.
+compaction: a unit is rolled within one roll window.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ import numpy as np
 from message_store.retention.log_retention import Wanted
 from message_store.retention.pins import Unknown
 from timer_store import layout
-from timer_store.compaction.plan import NO_PLAN, CompactionPlan, OldFile, Waits, plan_compaction
+from timer_store.compaction.plan import NO_PLAN, Blocked, CompactionPlan, OldFile, plan_compaction
 from timer_store.layout import Rows
 from timer_store.log.unit_walk import UnitWalk, not_loaded
 from timer_store.pending.decisions import Decisions
 from timer_store.state import TimerState
 
 log = logging.getLogger(__name__)
-PIN_OWNER = "timer_store"  # how retention knows the timers' pin
+PIN_OWNER = "timer_store"  # name of the timers' pin in retention
 COPIED_MAX, COPIED_BYTES_MAX = 128, 128 << 10  # in one piece; one record may exceed it
 PAUSE_MS = 5  # between two pieces
-RETRY_MS = 1_000  # while nothing can be done
-LOOK_MS = 1_000  # so often is looked whether it is needed still
-AGAIN_MS = 60_000  # after an attempt that gained too little
+RETRY_MS = 1_000  # while it is blocked
+LOOK_MS = 1_000  # interval at which the need is checked
+AGAIN_MS = 60_000  # pause after an attempt that gained too little
 
 
 class Survey:
-    """Counts what waits in each log file before an offset."""
+    """Count of the pending timers in each log file before an offset."""
 
     def __init__(self, state: TimerState, until: int) -> None:
         self._file_bytes = state.store.log.file_bytes
@@ -50,7 +50,7 @@ class Survey:
         self._messages, self._bytes = np.zeros((2, count), np.int64)
 
     def steps(self) -> Iterator[None]:
-        """Look at all units, a bounded piece a step."""
+        """Count all units, a bounded piece per step."""
         while self._walk.left:
             rows = self._walk.piece()
             which = rows["phys_offset"] // self._file_bytes - self._first
@@ -60,29 +60,29 @@ class Survey:
             yield
 
     def file(self, base: int) -> OldFile:
-        """Return what was found of the file that begins at `base`."""
+        """Return the counts of the file that begins at `base`."""
         at, end = base // self._file_bytes - self._first, base + self._file_bytes
         return OldFile(base, end, int(self._messages[at]), int(self._bytes[at]))
 
 
 class Compaction:
-    """Copies survivors of one timer store forward. Belongs to the event loop's thread.
+    """Compaction of one timer store. Belongs to the event loop's thread.
 
     Attributes:
-        plan: what is being copied, or was copied last.
-        waits, why: why nothing is copied although files should go.
-        copied, copied_bytes: messages copied since the start, and the size of their records.
-        freed_bytes: of log files that no timer needs any more because of that.
-        progress: units passed and all of them, of the walk that is under way.
-        moment_ms: when the next piece may be done.
+        plan: Plan being executed, or the last one.
+        blocked_by, why: Reason why nothing is copied although files should be removed.
+        copied, copied_bytes: Messages copied since the start, and the size of their records.
+        freed_bytes: Bytes of log files that no timer needs any more as a result.
+        progress: Units passed and all units, of the current walk.
+        next_piece_ms: Earliest time of the next piece.
     """
 
     def __init__(self, state: TimerState, decisions: Decisions) -> None:
         self._state, self._decisions = state, decisions
         self._work: Iterator[None] | None = None
-        self.moment_ms = self._again_ms = 0
+        self.next_piece_ms = self._again_ms = 0
         self.plan = NO_PLAN
-        self.waits, self.why = Waits.NOTHING, ""
+        self.blocked_by, self.why = Blocked.NOTHING, ""
         self.copied = self.copied_bytes = self.freed_bytes = 0
         self.progress = (0, 0)
 
@@ -90,74 +90,74 @@ class Compaction:
 
     @property
     def running(self) -> bool:
-        """Whether there is work under way."""
+        """Whether a compaction runs."""
         return self._work is not None
 
     def look(self) -> bool:
-        """Begin if the disk fills up; return whether there is work to do."""
+        """Begin if the disk fills up; return whether a compaction runs."""
         if self._work is None:
             state = self._state
             wanted = state.store.retention.wanted()
             if not (wanted.bytes and state.config.compact_percent):
-                self._note(Waits.NOTHING, "")
+                self._note(Blocked.NOTHING, "")
             elif state.clock.now_ms() >= self._again_ms:
                 self._begin(wanted)
         return self._work is not None
 
-    def pause_no_more(self) -> None:
-        """Go on at once."""
-        self.moment_ms = self._again_ms = 0
+    def end_pauses(self) -> None:
+        """Continue at once."""
+        self.next_piece_ms = self._again_ms = 0
 
     def start(self, plan: CompactionPlan) -> None:
         """Run a requested compaction."""
         if self._work is None and plan.until:
-            self._note(Waits.NOTHING, "")
-            self._work, self.moment_ms = self._execute(plan, by_hand=True), 0
+            self._note(Blocked.NOTHING, "")
+            self._work, self.next_piece_ms = self._execute(plan, by_hand=True), 0
 
     def _begin(self, wanted: Wanted) -> None:
         first, end, why = self.span(wanted)
-        self._note(Waits.OTHERS if why else Waits.NOTHING, why)
+        self._note(Blocked.OTHERS if why else Blocked.NOTHING, why)
         if first < end:
-            self._work, self.moment_ms = self._run(wanted), 0
+            self._work, self.next_piece_ms = self._run(wanted), 0
 
     def turn(self, now_ms: int) -> None:
-        """Do one piece, if it is time. Called when no timer is due."""
-        if self._work is None or now_ms < self.moment_ms:
+        """Do one piece if its time has come. Called when no timer is due."""
+        if self._work is None or now_ms < self.next_piece_ms:
             return
-        waits, why = self._hindrance()
-        if waits:
-            self._note(waits, why)
-            self.moment_ms = now_ms + RETRY_MS
+        blocked_by, why = self._obstacle()
+        if blocked_by:
+            self._note(blocked_by, why)
+            self.next_piece_ms = now_ms + RETRY_MS
             return
-        self.moment_ms = now_ms + PAUSE_MS
+        self.next_piece_ms = now_ms + PAUSE_MS
         try:
             next(self._work)
         except StopIteration:
             self._work, self.progress = None, (0, 0)
-            self._again_ms = now_ms + (AGAIN_MS if self.waits else 0)
+            self._again_ms = now_ms + (AGAIN_MS if self.blocked_by else 0)
 
-    def _hindrance(self) -> tuple[Waits, str]:
+    def _obstacle(self) -> tuple[Blocked, str]:
         state, why = self._state, ""
         if not state.store.writable:
-            return Waits.REFUSED, f"nothing can be copied: {state.store.refusal}"
+            return Blocked.REFUSED, f"nothing can be copied: {state.store.refusal}"
         if state.config.stop_enqueue:
             why = "timerStopEnqueue"
         elif state.enqueue.behind or state.dequeue.is_rolling:
-            why = state.enqueue.holding or "timers are being enqueued or rolled"
-        return (Waits.BEHIND, f"nothing can be copied: {why}") if why else (Waits.NOTHING, "")
+            why = state.enqueue.blocked_by or "timers are being enqueued or rolled"
+        return (Blocked.BEHIND, f"nothing can be copied: {why}") if why else (Blocked.NOTHING, "")
 
-    def _note(self, waits: Waits, why: str) -> None:
-        if waits and waits != self.waits:
-            passing = waits == Waits.BEHIND
+    def _note(self, blocked_by: Blocked, why: str) -> None:
+        if blocked_by and blocked_by != self.blocked_by:
+            passing = blocked_by == Blocked.BEHIND
             log.log(logging.INFO if passing else logging.WARNING, "old log files stay: %s", why)
-        self.waits, self.why = waits, why
+        self.blocked_by, self.why = blocked_by, why
 
     # -- what -----------------------------------------------------------------------------------
 
     def span(self, wanted: Wanted) -> tuple[int, int, str]:
-        """Return (first, end) log offsets of the files to choose from, and why there are no more.
+        """Return (first, end) log offsets of the candidate files, and the reason for the limit.
 
-        A file with another pin would stay in any case.
+        A file with another pin cannot be removed in any case.
         """
         state, file_bytes = self._state, self._state.store.log.file_bytes
         first = state.counts.first_file
@@ -165,15 +165,15 @@ class Compaction:
             return wanted.until, wanted.until, ""
         others = state.store.retention.first_pinned(but=PIN_OWNER)
         if isinstance(others, Unknown):
-            return wanted.until, wanted.until, "another plugin does not answer what it needs"
+            return wanted.until, wanted.until, "another plugin does not report which files it needs"
         if others is None or others >= wanted.until:
             return first, wanted.until, ""
-        why = f"the log from {others} on is needed by others: the levels, or another plugin"
+        why = f"the levels or another plugin need the log from {others} on"
         return first, others // file_bytes * file_bytes, why
 
     @property
     def _free_bytes(self) -> int:
-        """Bytes of log files that go with the next round of retention: no timer needs them."""
+        """Bytes of log files that no timer needs: the next round of retention removes them."""
         return self._first_needed() - int(self._state.store.min_offset)
 
     def _first_needed(self) -> int:
@@ -181,25 +181,29 @@ class Compaction:
         return int(self._state.store.max_offset) if first is None else first
 
     def decide(self, wanted: Wanted, survey: Survey) -> CompactionPlan:
-        """Return what should be copied."""
+        """Return the plan for a survey."""
         state = self._state
         first, end, why = self.span(wanted)
         if first >= end:
-            return CompactionPlan(waits=Waits.OTHERS, why=why) if why else NO_PLAN
+            return CompactionPlan(blocked_by=Blocked.OTHERS, why=why) if why else NO_PLAN
         plan = plan_compaction(
             [survey.file(base) for base in range(first, end, state.store.log.file_bytes)],
             enough=wanted.bytes - self._free_bytes,
             percent=state.config.compact_percent,
             room=state.store.retention.room // 2,  # the other half is left to producers
         )
-        return replace(plan, waits=Waits.OTHERS, why=why) if why and not plan.waits else plan
+        return (
+            replace(plan, blocked_by=Blocked.OTHERS, why=why)
+            if why and not plan.blocked_by
+            else plan
+        )
 
     def _run(self, wanted: Wanted) -> Iterator[None]:
         """Survey, plan, copy; each step is one piece of work."""
         survey = Survey(self._state, wanted.until)
         yield from survey.steps()
         plan = self.decide(wanted, survey)
-        self._note(plan.waits, plan.why)
+        self._note(plan.blocked_by, plan.why)
         if plan.until:
             yield from self._execute(plan, by_hand=False)
 
@@ -214,7 +218,7 @@ class Compaction:
         self._conclude(plan, before, by_hand)
 
     def _copy_until(self, until: int, by_hand: bool) -> Iterator[None]:
-        """Copy what waits before a log offset; the end of need is the end of work."""
+        """Copy pending timers before a log offset, as long as space is needed."""
         state, walk = self._state, UnitWalk(self._state, until)
         looked_ms = state.clock.now_ms()
         while walk.left:
@@ -230,9 +234,9 @@ class Compaction:
             yield
 
     def _copy(self, units: Rows) -> int:
-        """Copy the timers of some units; return how many were passed.
+        """Copy the timers of some units; return the number of units handled.
 
-        What became of them since the walk saw them is looked at again.
+        Timers settled since the walk are skipped.
 
         Args:
             units: `pos` and `slot_ms` of each.
@@ -243,9 +247,9 @@ class Compaction:
         sizes = np.cumsum(rows["record_size"].clip(0).astype(np.int64))
         count = max(int(np.searchsorted(sizes, COPIED_BYTES_MAX, "right")), 1)
         rows, slot_ms = rows[:count], units["slot_ms"][:count]
-        waits = (rows["state"] == layout.STAGED_WAITING) & not_loaded(state, slot_ms)
-        waits &= ~state.claims.has(np.ascontiguousarray(rows["phys_offset"]))
-        rows, log_end = rows[waits], state.store.max_offset
+        blocked_by = (rows["state"] == layout.STAGED_WAITING) & not_loaded(state, slot_ms)
+        blocked_by &= ~state.claims.has(np.ascontiguousarray(rows["phys_offset"]))
+        rows, log_end = rows[blocked_by], state.store.max_offset
         state.hold()
         timed, taken = state.copies.put(rows, state.clock.now_ms())
         if taken.any():
@@ -255,16 +259,16 @@ class Compaction:
         return count
 
     def _conclude(self, plan: CompactionPlan, before: int, by_hand: bool) -> None:
-        """Count what can be removed now, and log what cannot."""
+        """Count the bytes that can be removed now, and log what cannot."""
         state, first = self._state, self._first_needed()
         self.freed_bytes += max(min(first, plan.until) - before, 0)
         if by_hand:
             state.store.retention.ask(plan.until)
         elif not state.store.retention.wanted().bytes:
-            self._note(Waits.NOTHING, "")
+            self._note(Blocked.NOTHING, "")
             return
         if first < plan.until:
             by_file = state.counts.by_file()
             left = sum(count for base, count in by_file.items() if base < plan.until)
-            why = f"{left} timers in log files from {first} on are due soon, or cannot be copied"
-            self._note(Waits.LEFT, why)
+            why = f"{left} timers in log files from {first} on are due soon or cannot be copied"
+            self._note(Blocked.LEFT, why)

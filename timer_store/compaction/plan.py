@@ -1,10 +1,11 @@
-"""Choice of the log files to compact: a decision without effects.
+"""Plan of a compaction: the log files to copy pending timers out of. No effects.
 
     log files, oldest first     [ . x . . ][ x x x . ][ . . . x ][ . . . . ][ written ]
     together at most the share   \\___ 1 ____________/ \\___ 2 ___/
 
-Files go from the oldest on, so what counts is the share of leading files together: a full file is
-worth copying when those after it are nearly empty. Each choice is the shortest piece that gains.
+Retention removes files from the oldest on, so the pending share of leading files together decides:
+a full file is worth copying if those after it are nearly empty. Each choice is the shortest run of
+files below the limit.
 """
 
 from __future__ import annotations
@@ -14,24 +15,26 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-RECORD_EXTRA_BYTES: Final = 256  # a copy's marks, its unit, its places in queue and key index
+RECORD_EXTRA_BYTES: Final = (
+    256  # of a copy: its added properties, its unit, its entries in queue and key index
+)
 
 
-class Waits(StrEnum):
-    """Why nothing is copied although files should go."""
+class Blocked(StrEnum):
+    """Reason why nothing is copied although files should be removed."""
 
     NOTHING = ""
-    TOO_FULL = "too_full"  # most of what the oldest files hold waits
+    TOO_FULL = "too_full"  # most messages of the oldest files are pending
     NO_ROOM = "no_room"  # the copies would fill the disk
     OTHERS = "others"  # the levels, or another plugin, need the same files
     REFUSED = "refused"  # the store takes no writes
     BEHIND = "behind"  # timers in the queue are not enqueued
-    LEFT = "left"  # what was copied was not all: the rest is due soon, or damaged
+    LEFT = "left"  # the timers that were not copied are due soon or damaged
 
 
 @dataclass(frozen=True, slots=True)
 class OldFile:
-    """A log file, and what waits in it.
+    """Log file with the count of its pending timers.
 
     Attributes:
         base, end: log offsets.
@@ -46,20 +49,20 @@ class OldFile:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What is copied.
+    """Plan of one compaction.
 
     Attributes:
-        until: timers whose records lie before this log offset.
-        messages, bytes: how many, and the size of their records.
-        frees: bytes of the log files that are free to go then.
-        waits, why: why not more; for programs, and for an operator.
+        until: Pending timers with records before this log offset are copied.
+        messages, bytes: Their number, and the size of their records.
+        frees: Bytes of the log files that can be removed then.
+        blocked_by, why: Reason for not copying more, for programs and for an operator.
     """
 
     until: int = 0
     messages: int = 0
     bytes: int = 0
     frees: int = 0
-    waits: Waits = Waits.NOTHING
+    blocked_by: Blocked = Blocked.NOTHING
     why: str = ""
 
 
@@ -69,13 +72,13 @@ NO_PLAN: Final = CompactionPlan()
 def plan_compaction(
     files: Sequence[OldFile], *, enough: int, percent: int, room: int
 ) -> CompactionPlan:
-    """Choose the files that are made free.
+    """Return the plan that frees log files.
 
     Args:
-        files: that may go, from the first that a timer waits in, oldest first.
-        enough: bytes to gain; no more files are chosen than that takes.
-        percent: of some leading files, how much may wait at most.
-        room: bytes that copies may take.
+        files: Candidates, from the first with a pending timer, oldest first.
+        enough: Bytes to free; no more files are chosen than needed.
+        percent: Maximum pending share of the chosen files.
+        room: Maximum bytes of the copies.
     """
     plan, first = NO_PLAN, 0
     for number, file in enumerate(files, 1):
@@ -87,15 +90,17 @@ def plan_compaction(
         messages = plan.messages + sum(f.messages for f in part)
         more = CompactionPlan(file.end, messages, plan.bytes + copied, plan.frees + size)
         if more.bytes + more.messages * RECORD_EXTRA_BYTES > room:
-            return _waiting(plan, Waits.NO_ROOM, _no_room(more, room))
+            return _blocked_plan(plan, Blocked.NO_ROOM, _no_room(more, room))
         plan, first = more, number
         if plan.frees - plan.bytes >= enough:
             return plan
-    return plan if first == len(files) else _waiting(plan, Waits.TOO_FULL, _full(files[first:]))
+    return (
+        plan if first == len(files) else _blocked_plan(plan, Blocked.TOO_FULL, _full(files[first:]))
+    )
 
 
-def _waiting(plan: CompactionPlan, waits: Waits, why: str) -> CompactionPlan:
-    return CompactionPlan(plan.until, plan.messages, plan.bytes, plan.frees, waits, why)
+def _blocked_plan(plan: CompactionPlan, blocked_by: Blocked, why: str) -> CompactionPlan:
+    return CompactionPlan(plan.until, plan.messages, plan.bytes, plan.frees, blocked_by, why)
 
 
 def _no_room(plan: CompactionPlan, room: int) -> str:
@@ -109,6 +114,6 @@ def _full(files: Sequence[OldFile]) -> str:
     file = files[0]
     share = file.bytes * 100 // (file.end - file.base)
     return (
-        f"{share} % of the log file that begins at {file.base} still waits, and of those after it "
-        f"too much: copying would gain too little (timerCompactRatio)"
+        f"{share} % of the log file that begins at {file.base} is pending, and too much of those "
+        f"after it: copying would gain too little (timerCompactRatio)"
     )

@@ -1,11 +1,10 @@
-"""Compaction request (9014): the plan, and the order to run it.
+"""Compaction request (9014): returns the plan, and runs it.
 
     body      JSON: {"dry_run": true}; empty: do it
     answer    0 + JSON: the plan; `started`: it runs, `timer_store.summary` shows its progress
 
-All files that have expired are considered, whatever the disk has left; they go as soon as a
-checkpoint has the copies, at any hour. The code lies far above Apache's, next to those that cancel
-and move.
+All expired files are considered, however full the disk is; they are removed as soon as a checkpoint
+has the copies, at any hour. The code is above all of Apache's, next to those that cancel and move.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ NOTHING_NEEDED: Final = "no timer needs a commit log file that has expired"
 
 
 async def answer_compact(timers: TimerStore, request: Request) -> Response:
-    """Answer with what can be gained, and begin unless it is a dry run.
+    """Return the plan, and begin unless it is a dry run.
 
     Raises:
-        RequestError: The body cannot be understood.
+        RequestError: The body is malformed.
     """
     dry_run, compaction = _dry_run(request), timers.compaction
     plan, why = await _plan(timers)
@@ -45,14 +44,14 @@ async def answer_compact(timers: TimerStore, request: Request) -> Response:
         "bytes": plan.bytes,
         "frees": plan.frees,
         "until": plan.until,
-        "waits": plan.waits.value,
+        "waits": plan.blocked_by.value,
         "why": why,
     }
     return Response(body=json.dumps(answer).encode())
 
 
 async def _plan(timers: TimerStore) -> tuple[CompactionPlan, str]:
-    """Return what can be gained, and why not more."""
+    """Return the plan, and the reason for not freeing more."""
     wanted = timers.store.retention.expired()
     if not wanted.until:
         return NO_PLAN, NOTHING_EXPIRED
@@ -68,9 +67,9 @@ def _dry_run(request: Request) -> bool:
     try:
         body = json.loads(request.body or b"{}")
     except (ValueError, RecursionError) as error:
-        raise RequestError(MESSAGE_ILLEGAL, f"the body is no JSON: {error}") from error
+        raise RequestError(MESSAGE_ILLEGAL, f"the body is not JSON: {error}") from error
     if not isinstance(body, dict) or body.keys() - {"dry_run"}:
-        raise RequestError(MESSAGE_ILLEGAL, "the body is no object with dry_run")
+        raise RequestError(MESSAGE_ILLEGAL, "the body must be a JSON object with dry_run")
     if not isinstance(body.get("dry_run", False), bool):
-        raise RequestError(MESSAGE_ILLEGAL, "dry_run is true or false")
+        raise RequestError(MESSAGE_ILLEGAL, "dry_run must be true or false")
     return bool(body.get("dry_run", False))

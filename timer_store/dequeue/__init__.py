@@ -1,1 +1,1 @@
-"""From the wheel to the topics: load slots, wait for the millisecond, deliver."""
+"""Dequeue: slots of the wheel are loaded, staged, and delivered at their due millisecond."""

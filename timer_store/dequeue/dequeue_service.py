@@ -4,7 +4,7 @@
         |                                                    |
         +-- roll units: rolled into a later slot             +-- refused: back into the stage
 
-`position.read_ms` follows behind: the slot of the earliest timer that is not delivered.
+`position.read_ms` follows: the slot of the earliest timer that is not delivered.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from timer_store.stats import TimerStats
 
 log = logging.getLogger(__name__)
 NEVER_MS = 1 << 62
-LOOK_AHEAD_SLOTS = 3_600  # how far the next slot is looked for before the loop sleeps
-EXPECT_BYTES = 16 << 20  # more than this in one slot is announced to the log
+LOOK_AHEAD_SLOTS = 3_600  # slots that are searched for the next pending one before the loop sleeps
+EXPECT_BYTES = 16 << 20  # for more than this in one slot the log prepares a file
 RETRY_MS = 100  # after a refusal of the disk
-ROLLED_UNITS_MAX, ROLLED_MESSAGES_MAX = 16_384, 1_024  # a turn, about
+ROLLED_UNITS_MAX, ROLLED_MESSAGES_MAX = 16_384, 1_024  # per turn, approximately
 
 
 class DequeueService:
-    """Loads slots and delivers what is due. Belongs to the event loop's thread."""
+    """Dequeue stages of one timer store. Belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class DequeueService:
         self._counts, self._claims, self._position = counts, claims, position
         self.config, self.stats = config, stats
         self.loader = SlotLoader(units, claims)
-        self.broken: Exception | None = None  # where the chain of a slot ends too early
-        self.refusal = ""  # why the last delivery was not taken
+        self.broken: Exception | None = None  # of a slot whose chain ends too early
+        self.refusal = ""  # why the store refused the last delivery
         self.retry_ms = 0
         self.delivered = self.rolled = self.lost = self.parts = 0
         self._rolled_ms = -1  # slots up to this one may have been rolled already, or in part
-        self._holding = ""  # why a slot cannot be rolled now, and when it is tried again
+        self._blocked_by = ""  # why a slot cannot be rolled now, and when it is tried again
         self._roll_retry_ms = 0
         self._passed: list[Offsets] = []
         self._starts: deque[tuple[int, int]] = deque()
@@ -71,26 +71,26 @@ class DequeueService:
     # -- near stage -----------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> None:
-        """Load the slot that was being delivered, whatever the clock says, and what is due.
+        """Load due slots, and the slot that was being delivered, whatever the time is.
 
-        Timers put while the clock was set back are there, with overdue ones.
+        That slot also has the overdue timers, and those put while the clock was set back.
         """
         self._rolled_ms = self._position.rolled_ms
         self._load(self._position.read_ms + 1, now_ms)
         self.load(now_ms)
 
     def begin_again(self, now_ms: int) -> None:
-        """Begin on a timer log that was rebuilt: nothing that was known of slots holds."""
-        self.broken, self._holding, self.retry_ms = None, "", 0
+        """Begin on a rebuilt timer log: earlier state of slots is invalid."""
+        self.broken, self._blocked_by, self.retry_ms = None, "", 0
         self.refusal = ""
         self._passed.clear()
         self._starts.clear()
         self.begin(now_ms)
 
     def load(self, now_ms: int) -> None:
-        """Load every slot that begins within the lead, as long as there is room.
+        """Load every slot that begins within the lead time, as long as there is room.
 
-        One that is loaded in part is gone on with, whatever the clock says.
+        A partly loaded slot is continued, whatever the time is.
         """
         limit_ms = now_ms + self.config.stage_lead_ms
         if self._position.part is not None:
@@ -98,15 +98,15 @@ class DequeueService:
         self._load(limit_ms, now_ms)
 
     def load_next(self, now_ms: int) -> None:
-        """Load the next slot although it is not time: something in it is due before it begins.
+        """Load the next slot early: a timer in it is due before the slot begins.
 
-        The clock was set back: what is put then waits in the slot that is read next.
+        After the clock was set back, new timers are put into the slot that is read next.
         """
         self._load(self._position.staged_ms + 1, now_ms)
 
     def _load(self, limit_ms: int, now_ms: int) -> None:
         position, precision_ms = self._position, self.config.precision_ms
-        if self.broken is not None or (self._holding and now_ms < self._roll_retry_ms):
+        if self.broken is not None or (self._blocked_by and now_ms < self._roll_retry_ms):
             return
         by_message = self.config.roll_mode == ROLL_BY_MESSAGE
         rolled_max = self.rolled + (ROLLED_MESSAGES_MAX if by_message else ROLLED_UNITS_MAX)
@@ -118,8 +118,8 @@ class DequeueService:
                 break
             position.staged_ms = slot_ms
             if not self._fits(slot_ms):
-                break  # what is staged leaves first
-            self._follow()  # so that no lap is held longer than it must be
+                break  # deliver the staged timers first
+            self._follow()  # frees the slots of the delivered lap
             if not self._load_slot(slot_ms, now_ms):
                 return
             position.staged_ms, position.part = slot_ms + precision_ms, None
@@ -127,12 +127,12 @@ class DequeueService:
 
     @property
     def _has_room(self) -> bool:
-        """Whether more is to be loaded now: each part of a large slot costs a walk over it."""
+        """Whether to load more now: each part of a large slot costs a walk over it."""
         least = self.config.stage_records_max // 2 if self._position.part is not None else 1
         return bool(self._stage.room >= least)
 
     def _fits(self, slot_ms: int) -> bool:
-        """Whether there is room for a slot, or for a part that is worth the walk."""
+        """Whether there is room for a slot, or for a part large enough for the walk."""
         enough = self.config.stage_records_max // 2
         return bool(self._stage.room >= min(self._units.wheel.num(slot_ms), enough))
 
@@ -157,21 +157,21 @@ class DequeueService:
         return loaded.complete
 
     def _missing(self, loaded: Loaded, slot_ms: int) -> Exception | None:
-        """Return what is wrong with a slot that has fewer timers than it counts."""
+        """Return the error of a slot that has fewer timers than it counts."""
         if self._position.part is not None or not loaded.complete or loaded.found >= loaded.num:
             return None
-        why = f"{loaded.num} timers wait in slot {slot_ms}, {loaded.found} are found"
+        why = f"slot {slot_ms} counts {loaded.num} timers, {loaded.found} are found"
         return CorruptStore(self._units.wheel.path, 0, why, REMEDY)
 
     def _roll(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
-        """Put timers on into a later slot: a new unit, the same record; False: not all, for now."""
+        """Roll timers into a later slot (new units, same records); return whether all were."""
         if self.config.roll_mode == ROLL_BY_MESSAGE:
             return self._roll_messages(rows, slot_ms, now_ms)
         precision_ms = self.config.precision_ms
         timed = timed_rows(rows)
         place(timed, self._position.read_ms, slot_ms + precision_ms, self.config.window_ms)
         places = rows["pos"].copy()
-        if slot_ms <= self._rolled_ms:  # it was not done to the end, or a crash came first
+        if slot_ms <= self._rolled_ms:  # it was not completed, or a crash came first
             left = self._units.find(timed["phys_offset"], timed["slot_ms"]) < 0
             self._passed.append(places[~left])
             timed, places = timed[left], places[left]
@@ -183,20 +183,20 @@ class DequeueService:
             self._rolled_ms = max(self._rolled_ms, slot_ms)
             self._roll_retry_ms = now_ms + RETRY_MS
             return False
-        self._holding = ""
+        self._blocked_by = ""
         return True
 
     def _roll_messages(self, rows: Rows, slot_ms: int, now_ms: int) -> bool:
-        """Append the messages again; the copies settle the timers, and wait in a later slot."""
+        """Append the messages again; the copies settle the timers and go into a later slot."""
         position, part = self._position, rows[:ROLLED_MESSAGES_MAX]
-        position.staged_ms = slot_ms + self.config.precision_ms  # the copies find a place behind
+        position.staged_ms = slot_ms + self.config.precision_ms  # the copies go into a later slot
         timed, taken = self._copies.put(part, now_ms)
         self._settle_rolled(part[taken], timed["topic_index"][taken])
         later = part[~taken]
         outcome = self._deliverer.roll(later, now_ms)
         self._settle_rolled(later[: outcome.done], outcome.topic_index)
         self.lost += outcome.lost
-        self._holding = outcome.refusal
+        self._blocked_by = outcome.refusal
         self._roll_retry_ms = now_ms + RETRY_MS
         if outcome.refusal or part.size < rows.size:
             position.staged_ms = slot_ms
@@ -204,14 +204,14 @@ class DequeueService:
         return True
 
     def _settle_rolled(self, rows: Rows, topic_index: npt.NDArray[np.int32]) -> None:
-        """Take timers out of their slot that have a copy, or went to quarantine."""
+        """Settle timers that have a copy or went to quarantine."""
         self._units.discount(rows["pos"])
         self._claims.add(rows["phys_offset"], rows["pos"])
         self._counts.note(topic_index, rows["phys_offset"], -1)
         self.rolled += int(rows.size)
 
     def _add(self, timed: Rows, now_ms: int) -> int:
-        """Link units of timers that roll; return how many were taken."""
+        """Link units of rolled timers; return the number of linked ones."""
         if not timed.size:
             return 0
         write_ms, read_ms = now_ms - now_ms % self.config.precision_ms, self._position.read_ms
@@ -220,19 +220,19 @@ class DequeueService:
             taken = int(self._units.add(timed, write_ms=write_ms, read_ms=read_ms))
         except OSError as error:
             taken, why = 0, f"the timer log cannot be written: {error}"
-        if taken < timed.size and not self._holding:
-            log.warning("timers that are far away are not rolled: %s", why)
-            self._holding = why
+        if taken < timed.size and not self._blocked_by:
+            log.warning("distant timers are not rolled: %s", why)
+            self._blocked_by = why
         return taken
 
     # -- due ------------------------------------------------------------------------------------
 
-    def pause_no_more(self) -> None:
-        """Try again at once what was refused."""
+    def end_pauses(self) -> None:
+        """Make refused deliveries due for their next attempt at once."""
         self.retry_ms = self._roll_retry_ms = 0
 
     def deliver(self, now_ms: int) -> int:
-        """Deliver one batch of what is due; return how many timers were settled."""
+        """Deliver one batch of due timers; return the number of settled ones."""
         config = self.config
         if config.stop_dequeue or now_ms < self.retry_ms:
             return 0
@@ -245,7 +245,7 @@ class DequeueService:
             self._stage.put_back(rows[outcome.done :])
             self.retry_ms = now_ms + RETRY_MS
             if not self.refusal:
-                log.warning("due timers wait: %s", outcome.refusal)
+                log.warning("due timers are not delivered: %s", outcome.refusal)
         self.refusal = outcome.refusal
         settled = rows[: outcome.done]
         self._counts.note(outcome.topic_index, settled["phys_offset"], -1)
@@ -256,12 +256,12 @@ class DequeueService:
         return int(outcome.done)
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether timers are left that are to be delivered now."""
+        """Whether due timers are left."""
         due_ms = self._stage.next_due_ms
         return due_ms is not None and due_ms <= now_ms and not self.config.stop_dequeue
 
     def _follow(self) -> None:
-        """Move the read time up to the slot of the earliest pending timer in the stage."""
+        """Advance the read time to the slot of the earliest pending timer in the stage."""
         position, precision_ms = self._position, self.config.precision_ms
         first_ms = position.staged_ms
         due_ms = self._stage.next_due_ms
@@ -277,45 +277,45 @@ class DequeueService:
     # -- for a checkpoint -----------------------------------------------------------------------
 
     def _note_start(self, due_ms: int) -> None:
-        """Remember how far the log was before the first delivery of each slot."""
+        """Save the log end before the first delivery of each slot."""
         slot_ms = max((due_ms - 1) // self.config.precision_ms * self.config.precision_ms, 0)
         slot_ms = max(slot_ms, self._position.read_ms)
         if not self._starts or slot_ms > self._starts[-1][0]:
             self._starts.append((slot_ms, self._deliverer.log_end))
 
     def scan_from(self) -> int:
-        """Return the log offset after which every delivery of a slot from the read time on lies.
+        """Return the log offset after which all deliveries of slots from the read time on are.
 
-        Such a slot is read again after a crash: what was delivered of it must be found.
+        Such slots are read again after a crash, and recovery must find their deliveries.
         """
         while self._starts and self._starts[0][0] < self._position.read_ms:
             self._starts.popleft()
         return self._starts[0][1] if self._starts else int(self._deliverer.log_end)
 
     def take_passed(self) -> Offsets:
-        """Return the places of units that were rolled into later slots since the last call.
+        """Return the positions of units that were rolled into later slots since the last call.
 
-        Their tombstones may be written when a checkpoint has the new units, not before.
+        Their tombstones may only be written after a checkpoint has the new units.
         """
         passed, self._passed = self._passed, []
         return np.concatenate([NO_OFFSETS, *passed])
 
-    def next_moment_ms(self, now_ms: int) -> int:
-        """Return when there is something to do next: a slot to load or a timer to deliver."""
+    def next_work_ms(self, now_ms: int) -> int:
+        """Return when the next slot is to be loaded or the next timer delivered."""
         config = self.config
-        moments = [now_ms + LOOK_AHEAD_SLOTS * config.precision_ms]
+        times = [now_ms + LOOK_AHEAD_SLOTS * config.precision_ms]
         due_ms = self._stage.next_due_ms
         if due_ms is not None and not config.stop_dequeue:
-            moments.append(max(due_ms, self.retry_ms))
-        if self._holding:
-            moments.append(self._roll_retry_ms)
+            times.append(max(due_ms, self.retry_ms))
+        if self._blocked_by:
+            times.append(self._roll_retry_ms)
         elif self._has_room and not self.loader.busy:
             start_ms = self._position.staged_ms
             end_ms = now_ms + LOOK_AHEAD_SLOTS * config.precision_ms
             slot_ms = self._units.wheel.next_live(start_ms, end_ms)
             if slot_ms is not None and self._fits(slot_ms):
-                moments.append(slot_ms - config.stage_lead_ms + 1)
-        return min(moments)
+                times.append(slot_ms - config.stage_lead_ms + 1)
+        return min(times)
 
 
 def timed_rows(rows: Rows) -> Rows:

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from delivery.deliverer import NO_TOPIC, SINGLE_STAGING_BYTES, Convert, build
+from delivery.kernels.outcome import SKIPPED
 from delivery.quarantine import Reason, Undeliverable, quarantine
 from delivery.records import add_message, clear_client_columns, read_damaged, read_record
 from delivery.redirected import HALF_TOPIC, NoTarget, has_routes, real_target, without
@@ -39,7 +41,6 @@ ROLL_DROPPED = (
     *(b"TIMER_ENQUEUE_MS", b"TIMER_DEQUEUE_MS", b"__CRC32#"),
     *(b"DUEMQ_DUE_MS", b"TIMER_ROLL_TIMES"),
 )
-PLAIN_STAGING_BYTES = 1 << 16
 GROWTH_BYTES_MAX = 1 << 15  # what a record may grow by on its way to topic or quarantine
 
 
@@ -97,7 +98,7 @@ class Gatherer:
         topics: TopicTable = store.topics
         self._timer, self._half = topics.add(TIMER_TOPIC), topics.add(HALF_TOPIC)
         self._schedule = topics.add(SCHEDULE_TOPIC)
-        self._plain = PutBatch(1, PLAIN_STAGING_BYTES)
+        self._plain = PutBatch(1, SINGLE_STAGING_BYTES)
         self._by_hash: dict[int, int] = {}
         self._hashed = 0
 
@@ -130,88 +131,100 @@ class Gatherer:
         for at in np.flatnonzero(load.is_malformed[:count]).tolist():
             self._make(load, at)
 
-    def is_lost(self, timer: Row) -> bool:
-        """Return whether retention has removed a timer's record."""
-        return bool(timer["phys_offset"] < self._store.log.min_offset)
-
     def _make(self, load: Load, at: int) -> None:
         timer = load.rows[at]
         if self.is_lost(timer):
             load.lost.append(at)
             load.batch.rows[at] = np.zeros((), store_layout.PUT)
-            load.batch.rows[at]["status"] = kernels.SKIPPED
+            load.batch.rows[at]["status"] = SKIPPED
             return
         plain = self._plain
         plain.clear()
-        item = self.build(plain, timer, load.now_ms)
+        item = build(self, timer, self.delivery(load.now_ms), plain)
         if item is not None:
             load.parked[at] = item
             quarantine(plain, self._store.topics, item, now_ms=load.now_ms)
         _place(load.batch, at, plain)
 
-    # -- the plain way --------------------------------------------------------------------------
+    # -- one timer ------------------------------------------------------------------------------
 
-    def build(self, batch: PutBatch, timer: Row, now_ms: int) -> Undeliverable | None:
-        """Add the message that a timer becomes to `batch`, or return why it cannot be delivered."""
-        try:
-            record = self._read(timer)
-        except RecordUnreadable as error:
-            return self.undeliverable(Reason.UNREADABLE, str(error), timer)
-        found = target_of(record, timer, self._store.topics, routed=has_routes(self._store.topics))
-        if isinstance(found, NoTarget):
-            return self.undeliverable(found.reason, found.detail, timer)
-        add_delivery(batch, record, *found, timer, now_ms)
-        return None
+    def is_lost(self, unit: Row) -> bool:
+        """Return whether retention has removed a timer's record."""
+        return bool(unit["phys_offset"] < self._store.log.min_offset)
 
-    def _read(self, timer: Row) -> Record:
-        return read_record(self._store, int(timer["phys_offset"]), int(timer["record_size"]))
+    def read(self, unit: Row) -> Record:
+        """Return a timer's record.
 
-    def undeliverable(self, reason: Reason, detail: str, timer: Row) -> Undeliverable:
+        Raises:
+            RecordUnreadable: It is damaged, or not the one that the unit names.
+        """
+        phys_offset, size = int(unit["phys_offset"]), int(unit["record_size"])
+        record = read_record(self._store, phys_offset, size)
+        if record.total_size != size:
+            why = f"the record there has {record.total_size} bytes, {size} were noted"
+            raise RecordUnreadable(phys_offset, why)
+        return record
+
+    def undeliverable(self, reason: Reason, detail: str, unit: Row) -> Undeliverable:
         """Return what goes to quarantine in place of a timer."""
-        phys_offset, size = int(timer["phys_offset"]), int(timer["record_size"])
+        phys_offset, size = int(unit["phys_offset"]), int(unit["record_size"])
         queue_offset, level = -1, 0
         data, record = read_damaged(self._store, phys_offset, size)
         topic = record.topic if record is not None and record.phys_offset == phys_offset else ""
         if record is not None and topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
             queue_offset = record.queue_offset
             level = record.queue_id + 1 if topic == SCHEDULE_TOPIC else 0
-        due_ms = -1 if level else int(timer["due_ms"]) or -1
+        due_ms = -1 if level else int(unit["due_ms"]) or -1
         return Undeliverable(
             reason, detail, phys_offset, level, queue_offset, record, data, due_ms=due_ms
         )
 
-    def broken(self, timer: Row) -> Undeliverable:
-        """Return what goes to quarantine for a record of the timer queue that is no timer.
+    def topic_of(self, unit: Row, item: Undeliverable | None = None) -> int:
+        """Return the real topic of a timer that is not delivered, NO_TOPIC if unknown."""
+        if item is not None and item.record is not None:
+            index = self._store.topics.find(item.record.properties.get("REAL_TOPIC", ""))
+            if index >= 0:
+                return int(index)
+        return self._topic_of_hash(int(unit["topic_hash"]))
 
-        Args:
-            timer: its `layout.STAGED` row; `due_ms` 0.
-        """
-        try:
-            record = self._read(timer)
-        except RecordUnreadable as error:
-            return self.undeliverable(Reason.UNREADABLE, str(error), timer)
-        found = fault_of(record, self._store.topics)
-        return self.undeliverable(found.reason, found.detail, timer)
-
-    def roll(self, batch: PutBatch, timer: Row, now_ms: int) -> Undeliverable | None:
-        """Add a copy of a pending timer, or return why its record cannot be copied."""
-        try:
-            record = self._read(timer)
-        except RecordUnreadable as error:
-            return self.undeliverable(Reason.UNREADABLE, str(error), timer)
-        foreign = foreign_of(record)
-        if foreign is not None and kind_of(record) != FROM_LEVEL:
-            return self.undeliverable(foreign.reason, foreign.detail, timer)
-        add_roll(batch, record, self._timer, timer, now_ms)
-        return None
-
-    def topic_of_hash(self, topic_hash: int) -> int:
-        """Return the index of the topic with this Java hash, -1 if there is none."""
+    def _topic_of_hash(self, topic_hash: int) -> int:
+        """Return the index of the topic with this Java hash, NO_TOPIC if there is none."""
         topics: TopicTable = self._store.topics
         for index in range(self._hashed, len(topics)):
             self._by_hash.setdefault(java_hash(topics.name(index)), index)
         self._hashed = len(topics)
-        return self._by_hash.get(topic_hash, -1)
+        return self._by_hash.get(topic_hash, NO_TOPIC)
+
+    # -- what a timer becomes -------------------------------------------------------------------
+
+    def delivery(self, now_ms: int) -> Convert[Row]:
+        """Return the conversion of a timer to the message that is delivered."""
+
+        def convert(batch: PutBatch, record: Record, timer: Row) -> NoTarget | None:
+            topics = self._store.topics
+            found = target_of(record, timer, topics, routed=has_routes(topics))
+            if isinstance(found, NoTarget):
+                return found
+            add_delivery(batch, record, *found, timer, now_ms)
+            return None
+
+        return convert
+
+    def roll(self, now_ms: int) -> Convert[Row]:
+        """Return the conversion of a pending timer to its copy."""
+
+        def convert(batch: PutBatch, record: Record, timer: Row) -> NoTarget | None:
+            foreign = foreign_of(record)
+            if foreign is not None and kind_of(record) != FROM_LEVEL:
+                return foreign
+            add_roll(batch, record, self._timer, timer, now_ms)
+            return None
+
+        return convert
+
+    def fault(self, batch: PutBatch, record: Record, timer: Row) -> NoTarget:
+        """Return why a record of the timer queue is no timer; `batch` gets no message."""
+        return fault_of(record, self._store.topics)
 
 
 def target_of(
@@ -305,7 +318,7 @@ def _add(
     timer: Row,
     now_ms: int,
 ) -> Any:
-    row = add_message(batch, record, topic_index, queue_id, text)
+    row = batch.rows[add_message(batch, record, topic_index, queue_id, text)]
     row["enqueue_ms"], row["dequeue_ms"] = timer["write_ms"], now_ms
     return row
 

@@ -1,19 +1,19 @@
 """Near stage: timers of the loaded slots, delivered at their millisecond.
 
-    add ---> runs, each sorted by (due time, log offset); neighbours merge when they are alike
+    add ---> runs, each sorted by (due time, log offset); neighbours of like size are merged
                 |  the next whole milliseconds of all runs, merged; topics in turn inside each
                 v
-             fronts, in the order in which they leave ---> take
+             fronts, in the order of delivery ---> take
                 ^                                            |
                 +---------------- put back (refused) --------+
 
-The order inside a millisecond is decided once, when it comes to the front: the first timer of each
-topic in log order, then the second of each, and so on. What joins a millisecond later leaves
-after it. A front ends before the one below it begins, so that due order holds whatever joins
-when.
+The order inside a millisecond is decided once, when the millisecond moves to a front: the first
+timer of each topic in log order, then the second of each, and so on. A timer that joins the
+millisecond later is delivered after these. A front ends before the one below it begins, so timers
+are always delivered in due order.
 
-A settled timer (cancelled, moved, fired) stays as a marked row until it is passed; it does not
-count. What was taken and not put back is not here any more: taking is the claim.
+A settled timer (cancelled, moved, fired) stays as a marked row until it is skipped; it does not
+count. A taken timer is no longer in the stage unless it is put back: `take` claims it.
 
 Nothing here does I/O or reads the time. It belongs to the event loop's thread; only `sorted_run`
 may run in another.
@@ -38,12 +38,12 @@ NOTHING = np.empty(0, layout.STAGED)
 
 
 class Run:
-    """Rows in an order, from `first` to `end`; the row at `first` waits.
+    """Sorted rows from `first` to `end`; the row at `first` is pending.
 
     Attributes:
         rows: (n,) `layout.HELD`.
-        head_ms: when the row at `first` is due; NEVER_MS: none is left.
-        last_ms: when the last row is due.
+        head_ms: Due time of the row at `first`; NEVER_MS: none is left.
+        last_ms: Due time of the last row.
     """
 
     __slots__ = ("end", "first", "head_ms", "last_ms", "rows")
@@ -58,7 +58,7 @@ class Run:
         return self.end - self.first
 
     def move_to(self, first: int) -> None:
-        """Go on at row `first`, or at the first after it that waits."""
+        """Advance to row `first`, or to the next pending row after it."""
         if first < self.end and self.rows[first]["write_ms"] < 0:
             first = kernels.skip_settled(self.rows, first, self.end)
         self.first = first
@@ -71,12 +71,12 @@ class Run:
         return int(kernels.bound(self.rows, self.first, self.end, due_ms))
 
     def left(self) -> Rows:
-        """Return the rows that are left."""
+        """Return the remaining rows."""
         return self.rows[self.first : self.end]
 
 
 def sorted_run(rows: Rows) -> Run:
-    """Return (n,) `layout.STAGED` rows, all of them waiting, as a run. May run in any thread."""
+    """Return (n,) `layout.STAGED` rows, all pending, as a run. May run in any thread."""
     held = np.empty(rows.size, layout.HELD)
     kernels.pick(rows, _order(rows), held)
     return Run(held)
@@ -109,10 +109,10 @@ def _sorted_by(keys: Offsets, order: npt.NDArray[np.int32]) -> npt.NDArray[np.in
 
 
 class NearStage:
-    """Timers that are due soon.
+    """Near stage of one timer store: timers of the loaded slots.
 
     Args:
-        rows_max: how many may wait here; `room` says how many more.
+        rows_max: Maximum rows; `room` is the rest.
     """
 
     def __init__(self, rows_max: int = 1 << 20) -> None:
@@ -126,13 +126,13 @@ class NearStage:
 
     @property
     def room(self) -> int:
-        """How many more rows should be loaded now. What joins a loaded second may exceed it."""
+        """Number of rows that may be loaded now; timers that join a loaded second may exceed it."""
         held = sum(map(len, self._runs)) + sum(map(len, self._fronts))
         return max(self._rows_max - held, 0)
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the first waiting timer is due, None if none waits."""
+        """Due time of the first pending timer, None if there is none."""
         first_ms = min(self._front_ms, self._runs_ms())
         return None if first_ms == NEVER_MS else first_ms
 
@@ -143,8 +143,13 @@ class NearStage:
     def _runs_ms(self) -> int:
         return min([run.head_ms for run in self._runs], default=NEVER_MS)
 
+    @property
+    def run_count(self) -> int:
+        """Number of sorted runs; similar ones are merged."""
+        return len(self._runs)
+
     def clear(self) -> None:
-        """Hold nothing any more."""
+        """Remove all timers."""
         self._runs.clear()
         self._fronts.clear()
         self._waiting = 0
@@ -152,16 +157,16 @@ class NearStage:
     # -- in -------------------------------------------------------------------------------------
 
     def add(self, rows: Rows) -> None:
-        """Hold timers: a slot that was loaded, or what joined a second that is here already.
+        """Add timers of a loaded slot, or timers that joined a second that is staged already.
 
         Args:
-            rows: (n,) `layout.STAGED`, in any order; plain pending timers. None is here already.
+            rows: (n,) `layout.STAGED`, in any order; plain pending timers, none of them staged.
         """
         if rows.size:
             self.add_run(sorted_run(rows))
 
     def add_run(self, run: Run) -> None:
-        """Hold a run that was sorted in another thread."""
+        """Add a run that was sorted in another thread."""
         if not run:
             return
         self._waiting += len(run)
@@ -171,10 +176,10 @@ class NearStage:
             self._runs.append(_merged(older, newer))
 
     def put_back(self, rows: Rows) -> None:
-        """Take back what was taken last and refused; it leaves first again, in the same order.
+        """Put back refused rows of the last `take`; they are taken first again, in the same order.
 
         Args:
-            rows: (n,) `layout.STAGED` as `take` gave them. After several calls of `take`: the
+            rows: (n,) `layout.STAGED` that `take` returned. After several calls of `take`: the
                 rows of all of them in one call.
         """
         if not rows.size:
@@ -190,7 +195,7 @@ class NearStage:
     # -- out ------------------------------------------------------------------------------------
 
     def take(self, now_ms: int, count_max: int, bytes_max: int) -> Rows:
-        """Return what is due, in due order, topics in turn; it is not here any more.
+        """Remove and return due timers, in due order, topics in turn.
 
         Args:
             bytes_max: of their records, all together; a single row may exceed it.
@@ -226,7 +231,7 @@ class NearStage:
             self._fronts.pop()
 
     def _make_front(self, now_ms: int, count: int) -> bool:
-        """Bring the next whole milliseconds of the runs to the front; False: none is due."""
+        """Move the next whole milliseconds of the runs to a front; return False if none is due."""
         limit_ms = min(now_ms, self._front_ms - 1)
         runs = [run for run in self._runs if run.head_ms <= limit_ms]
         if not runs:
@@ -247,8 +252,8 @@ class NearStage:
         self._fronts.append(_in_turn(front))
         return True
 
-    def waiting(self) -> Iterator[Rows]:
-        """Yield what waits here, (n,) `layout.HELD`, in pieces of no order: to be looked at."""
+    def pending_rows(self) -> Iterator[Rows]:
+        """Yield the pending rows, (n,) `layout.HELD`, in unordered pieces, for reading only."""
         for run in (*self._runs, *self._fronts):
             left = run.left()
             settled = left["write_ms"] < 0
@@ -257,11 +262,11 @@ class NearStage:
     # -- settled before their time --------------------------------------------------------------
 
     def settle(self, phys_offsets: Offsets, due_ms: Offsets) -> Mask:
-        """Have timers wait no longer; return which of them waited here until now.
+        """Settle timers; return which of them were pending here.
 
         Args:
             phys_offsets: (n,) i8.
-            due_ms: (n,) i8: when each is due: it is found at once.
+            due_ms: (n,) i8: due times, by which rows are found.
         """
         found = self._find(phys_offsets, due_ms, settle=True)
         settled = int(np.count_nonzero(found))
@@ -274,7 +279,7 @@ class NearStage:
         return found
 
     def contains(self, phys_offsets: Offsets, due_ms: Offsets) -> Mask:
-        """Return which timers wait here. Arguments: see `settle`."""
+        """Return which timers are pending here. Arguments: see `settle`."""
         return self._find(phys_offsets, due_ms, settle=False)
 
     def _find(self, phys_offsets: Offsets, due_ms: Offsets, *, settle: bool) -> Mask:
@@ -291,7 +296,7 @@ class NearStage:
 
 
 def _alike(older: Run, newer: Run) -> bool:
-    """Return whether two runs should be one: of like size, and mixed in time or small."""
+    """Return whether to merge two runs: of like size, and overlapping in time or small."""
     if len(older) > 2 * len(newer):
         return False
     apart = older.last_ms < newer.head_ms or newer.last_ms < older.head_ms
@@ -318,7 +323,7 @@ def _in_turn(run: Run) -> Run:
 
 
 def _table_size(count: int) -> int:
-    """Return the size of a hash table for so many entries: a power of two, half empty."""
+    """Return the size of a hash table for `count` entries: a power of two, half empty."""
     return 1 << max(2 * count - 1, 1).bit_length()
 
 

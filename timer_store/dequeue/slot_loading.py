@@ -1,13 +1,13 @@
 """Loading of slots into the near stage: small ones inline, large ones in a thread.
 
-    begin    loop     the slot as it is now: the end of its chain, what is settled
-    work     thread   walk the chain, part off what only passes through, sort
-    finish   loop     what was linked meanwhile is added, what was settled meanwhile is left out
+    begin    loop     capture the slot: the end of its chain, the settled timers
+    work     thread   walk the chain, separate timers that roll, sort
+    finish   loop     add timers linked meanwhile, leave out timers settled meanwhile
 
-A slot with a million timers takes some tenths of a second to read and sort; ordinary traffic must
-not wait for it. Until it is finished the slot counts as not loaded: timers that join it are linked
-into it, those in it can be decided about. The thread sees the log's files and the slot of one
-instant; what it reads changes in one way only, units become settled, and those are known here.
+Reading and sorting a slot with a million timers takes some tenths of a second, which must not delay
+ordinary traffic. Until then the slot counts as not loaded: new timers are linked into it, and its
+timers can be cancelled or moved. The thread reads the log's files and a captured slot. The only
+change to what it reads is that units become settled, and the event loop records those.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from timer_store.log.wheel import Slot, TimerWheel
 from timer_store.pending.claims import Claims
 from timer_store.position import Key, is_after
 
-LARGE = 16_384  # timers: reading them holds the loop up for some ms
+LARGE = 16_384  # timers: reading more inline would block the loop for some ms
 NO_ROWS = np.empty(0, layout.STAGED)
 
 
@@ -41,14 +41,14 @@ class Loaded:
     """A slot, or a part of it.
 
     Attributes:
-        run: timers that leave from this slot.
-        rolls: (n,) `layout.STAGED` that only pass through it.
-        joined: (n,) `layout.STAGED` that leave from it and came while it was read.
-        found: units that were found; fewer than the slot counts (`num`): some are missing.
-        last: the last timer of a part.
-        complete: nothing else waits in the slot after these.
-        broken: where the chain ends too early.
-        record_bytes: of the records of `run`.
+        run: Timers that are delivered from this slot.
+        rolls: (n,) `layout.STAGED` that are rolled into a later slot.
+        joined: (n,) `layout.STAGED` that joined the slot while it was read.
+        found: Units found; some are missing if the slot counts more (`num`).
+        last: Last timer of a part.
+        complete: Whether the slot has no pending timers after these.
+        broken: Error of a chain that ends too early.
+        record_bytes: Bytes of the records of `run`.
     """
 
     run: Run
@@ -64,16 +64,16 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A slot that is read in the thread."""
+    """Slot that is being read in the thread."""
 
     slot_ms: int
     after: Key | None
-    log_end: int  # of the timer log: what is linked after it came later
+    log_end: int  # of the timer log: units after it were linked later
     future: Future[Loaded]
 
 
 class OneSlot:
-    """The wheel as a walk along one slot needs it, at one instant."""
+    """Captured wheel with a single slot, for a walk in a thread."""
 
     def __init__(self, wheel: TimerWheel, slot_ms: int) -> None:
         self.precision_ms = wheel.precision_ms
@@ -89,11 +89,11 @@ class OneSlot:
 
 
 class SlotLoader:
-    """Reads slots of one timer store. Belongs to the event loop's thread."""
+    """Loader of one timer store's slots. Belongs to the event loop's thread."""
 
     def __init__(self, units: TimerUnits, claims: Claims) -> None:
         self._units, self._claims = units, claims
-        self._pool: ThreadPoolExecutor | None = None
+        self.pool: ThreadPoolExecutor | None = None
         self._wake: Callable[[], None] = _wake_none
         self._begun: Begun | None = None
 
@@ -102,22 +102,22 @@ class SlotLoader:
         """Read large slots in a thread while the block is open.
 
         Args:
-            wake: called from that thread when one is read: `read` then returns it.
+            wake: Called from that thread when a slot is read: `read` then returns it.
         """
-        with ThreadPoolExecutor(1, "timer slots") as self._pool:
+        with ThreadPoolExecutor(1, "timer slots") as self.pool:
             self._wake = wake
             try:
                 yield
             finally:
-                self._pool, self._wake = None, _wake_none
+                self.pool, self._wake = None, _wake_none
 
     @property
     def busy(self) -> bool:
-        """Whether a slot is being read: there is nothing to ask for until `wake` is called."""
+        """Whether a slot is being read: `read` returns nothing until `wake` is called."""
         return self._begun is not None and not self._begun.future.done()
 
     def read(self, slot_ms: int, count_max: int, after: Key | None) -> Loaded | None:
-        """Return a slot, or the next part of it; None: it is being read, ask again.
+        """Return a slot, or the next part of it; None while it is being read.
 
         Args:
             count_max: as `TimerUnits.read_slot_part`, as is `after`.
@@ -130,18 +130,18 @@ class SlotLoader:
             self.drop()
         num = self._units.wheel.num(slot_ms)
         skip = self._claims.offsets
-        if self._pool is None or num < LARGE:
+        if self.pool is None or num < LARGE:
             return load(self._units, slot_ms, num, count_max, after, skip)
         frozen = self._frozen(slot_ms)
         self._claims.listen()
-        future = self._pool.submit(partial(load, frozen, slot_ms, num, count_max, after, skip))
+        future = self.pool.submit(partial(load, frozen, slot_ms, num, count_max, after, skip))
         self._begun = Begun(slot_ms, after, self._units.log.end, future)
         wake = self._wake
         future.add_done_callback(lambda _: wake())
         return None
 
     def drop(self) -> None:
-        """Wait for the thread, and forget what it has read."""
+        """Wait for the thread, and discard its result."""
         if self._begun is not None:
             self._begun.future.exception()
             self._begun = None
@@ -153,7 +153,7 @@ class SlotLoader:
         as_wheel: Any = wheel
         return TimerUnits(log, as_wheel)
 
-    # -- what happened meanwhile ----------------------------------------------------------------
+    # -- changes during the read ----------------------------------------------------------------
 
     def _finish(self) -> Loaded:
         begun, self._begun = self._begun, None
@@ -201,8 +201,8 @@ def load(
     """Read a slot, or a part of it, and sort it. Touches nothing else: any thread may.
 
     Args:
-        num: how many timers the slot counts.
-        skip: (n,) i8 ascending: timers that are settled.
+        num: Number of timers that the slot counts.
+        skip: (n,) i8 ascending: settled timers.
     """
     part = units.read_slot_part(slot_ms, count_max, after=after, skip=skip)
     rows, rolls, last = part.rows, part.rows[:0], None
@@ -233,7 +233,7 @@ def _without(loaded: Loaded, settled: Offsets) -> Loaded:
 
 
 def _staged(units: Rows) -> Rows:
-    """Return (n,) `layout.STAGED` of (n,) `layout.LOGGED` that wait."""
+    """Return (n,) `layout.STAGED` of pending (n,) `layout.LOGGED`."""
     rows = np.zeros(units.size, layout.STAGED)
     for column in (
         "due_ms", "phys_offset", "pos", "write_ms", "record_size", "topic_hash", "magic"
@@ -243,4 +243,4 @@ def _staged(units: Rows) -> Rows:
 
 
 def _wake_none() -> None:
-    """Do nothing: no loop waits."""
+    """Do nothing: there is no loop to wake."""

@@ -1,8 +1,8 @@
 """State of a slot whose delivery a stop interrupts.
 
-The next owner of the store reads slots from the read time on again. Our own start finds in
-the commit log what was delivered of them; an Apache broker does not look, and would deliver it
-again. So units whose timers have left are settled in such slots, before the last checkpoint.
+The next broker on the store reads slots from the read time on again. DueMQ finds their deliveries
+in the commit log; an Apache broker does not, and would deliver the timers again. So the units of
+delivered timers in such slots are settled before the last checkpoint.
 
 Source: TimerMessageStore.dequeue, TimerDequeueGetMessageService
 """
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def settle_delivered(state: TimerState) -> Offsets:
-    """Take delivered timers out of slots that are not completely delivered.
+    """Settle delivered timers in slots that are not completely delivered.
 
     Returns the places of their units, which are to be buried when their deliveries are on the disk.
     None, where as many would not be left as wait: a turn that was cut short, or a damaged slot.
@@ -36,15 +36,17 @@ def settle_delivered(state: TimerState) -> Offsets:
         if left == state.counts.total:
             state.units.discount(places)
             return places
-        log.warning("%d timers wait, their slots would be left with %d", state.counts.total, left)
+        log.warning(
+            "%d timers are pending, but their slots would count %d", state.counts.total, left
+        )
     except CorruptStore as error:
         log.warning("%s", error)
-    log.warning("an Apache broker would deliver again what came of the last second")
+    log.warning("an Apache broker would deliver the timers of the last second again")
     return NO_OFFSETS
 
 
 def _delivered(state: TimerState) -> Iterator[Offsets]:
-    """Yield places of units whose timers were loaded and wait no longer."""
+    """Yield the positions of units whose timers were loaded and are no longer pending."""
     units, position = state.units, state.position
     from_ms, until_ms = position.read_ms, position.staged_ms + (position.part is not None)
     while (slot_ms := units.wheel.next_live(from_ms, until_ms)) is not None:

@@ -1,1 +1,1 @@
-"""From a send, or from the timer queue, into timer log and wheel."""
+"""Enqueue: messages of sends and of the timer queue get their units in timer log and wheel."""

@@ -1,24 +1,24 @@
 """Adoption of a store that an Apache broker left: its pending and settled timers.
 
-An Apache broker names no origins. What it did is known from
+An Apache broker names no origins. Its work is derived from
 
     timercheck    R, the first slot that is not completely delivered; Q, the next queue offset
     timer log     units in the slots from R on
     commit log    delivered copies, and copies made while rolling: records of their own, with the
                   identity (`kernels.adoption`) of the timer that they were made of
 
-    stands in the queue    before Q, of a slot before R, no unit from R on    settled
-                           a delivered copy, or a copy that rolled once more  settled
+    record of the queue    before Q, of a slot before R, no unit from R on    settled
+                           has a delivered copy, or a copy that was rolled    settled
                            named as origin by a record of ours                settled (recovery)
                            named by a marker: same slot, topic+key            cancelled
-                           else                                               waits
+                           else                                               pending
 
-So a timer whose delivery Apache began and did not note is not delivered again. Where timercheck or
-the timer log is lost or cannot be believed, R and Q say nothing and the commit log alone decides.
+So a timer that Apache delivered without a checkpoint is not delivered again. If timercheck or the
+timer log is lost or invalid, R and Q are unknown and the commit log alone decides.
 
-Nothing is changed by looking. Apache's timer log is moved aside (`timerlog.apache`) before ours is
-written, and removed when our first checkpoint stands; until then timercheck stays Apache's, so a
-crash at any moment has the next start do the same again.
+Reading changes nothing. Apache's timer log is moved aside (`timerlog.apache`) before ours is
+written, and removed after our first checkpoint. Until then timercheck stays Apache's, so after a
+crash at any time the next start adopts the store again.
 
 Source: TimerMessageStore.recover, convert, doReput; TimerCheckpoint
 """
@@ -57,7 +57,7 @@ CLOCK_SLACK_MS = 3_600_000  # Apache's clock may have stepped back by so much
 
 
 class Reach(NamedTuple):
-    """How far the broker that wrote timercheck was.
+    """Positions of the broker that wrote timercheck.
 
     Attributes:
         read_ms: the first slot that is not completely delivered.
@@ -77,18 +77,18 @@ UNKNOWN = Reach()
 
 
 def load_log(state: TimerState, notice: Notice, *, foreign: bool, own: bool) -> None:
-    """Open the timer log; a foreign one is moved aside before, a damaged one too.
+    """Open the timer log; move a foreign or damaged one aside first.
 
     Args:
-        foreign: timercheck was written by an Apache broker, or our own checkpoint is lost.
-        own: our checkpoint stands.
+        foreign: An Apache broker wrote timercheck, or our own checkpoint is lost.
+        own: Our checkpoint is valid.
     """
     directory = state.units.log.directory
     aside = directory.with_name(ASIDE_NAME)
     if own and aside.is_dir():
         shutil.rmtree(aside)
     if foreign and aside.is_dir():
-        shutil.rmtree(directory, ignore_errors=True)  # made by a start that did not come to its end
+        shutil.rmtree(directory, ignore_errors=True)  # left by a start that was interrupted
     elif foreign and directory.is_dir():
         os.rename(directory, aside)
         sync_directory(aside.parent)
@@ -102,31 +102,31 @@ def load_log(state: TimerState, notice: Notice, *, foreign: bool, own: bool) -> 
 
 
 def find_reach(state: TimerState, notice: Notice) -> Reach:
-    """Return what timercheck and the timer log know; `UNKNOWN` if they are not valid."""
+    """Return the positions in timercheck and timer log; `UNKNOWN` if they are invalid."""
     check = state.files.check
     assert check is not None
     _, queue_end = state.fetch.bounds()
     queue_offset = min(check.queue_offset, check.master_queue_offset)
     if queue_offset > queue_end or check.read_ms > state.clock.now_ms() + CLOCK_SLACK_MS:
         notice(
-            f"{state.files.directory / 'timercheck'} says read time {check.read_ms} and queue "
+            f"{state.files.directory / 'timercheck'} has read time {check.read_ms} and queue "
             f"offset {queue_offset}, the queue ends at {queue_end} and it is "
-            f"{state.clock.now_ms()}: the commit log alone decides which timers wait"
+            f"{state.clock.now_ms()}: the commit log alone decides which timers are pending"
         )
         return UNKNOWN
     directory = state.units.log.directory.with_name(ASIDE_NAME)
     near = near_units(directory, check)
     if near is None:
         notice(
-            f"{directory} does not reach to {check.log_pos}, as timercheck says: the commit log "
-            f"alone decides which timers wait"
+            f"{directory} ends before {check.log_pos}, the position in timercheck: the commit log "
+            f"alone decides which timers are pending"
         )
         return UNKNOWN
     return Reach(check.read_ms, queue_offset, near)
 
 
 def near_units(directory: Path, check: Check) -> Offsets | None:
-    """Return the records whose units lie in slots from the read time on; None: it is damaged.
+    """Return the records with units in slots from the read time on; None if the log is damaged.
 
     The log is walked to its valid end, as timercheck and wheel lag behind it.
     """
@@ -148,14 +148,14 @@ def near_units(directory: Path, check: Check) -> Offsets | None:
         units.close()
 
 
-# -- what is settled ----------------------------------------------------------------------------
+# -- settled timers -----------------------------------------------------------------------------
 
 
-class Witnesses:
+class Evidence:
     """Copies that an Apache broker made, by identity, and markers by name.
 
-    The index is not asked for what a marker names: Apache's has gaps. A marker cancels what stands
-    before it in the queue, so that what a client sends again after it is not lost.
+    The target of a marker is not looked up in the key index: Apache's has gaps. A marker cancels
+    records before it in the queue, so a message that is sent again after it is not lost.
 
     Args:
         special: (n,) `layout.IDENTIFIED` of markers in the queue, and of timers that were rolled.
@@ -176,9 +176,9 @@ class Witnesses:
         self._delivered = np.bincount(which[rolled.size :], minlength=self._identities.size)
 
     def cancelled(self, rows: Rows) -> Mask:
-        """Return which records of the queue are named by a marker, or are one.
+        """Return which records of the queue a marker names, or are markers.
 
-        A copy that rolled may stand after the marker that came after the timer.
+        A rolled copy may come after the marker that came after the timer.
         """
         names = self._markers["name"]
         if not names.size:
@@ -190,7 +190,7 @@ class Witnesses:
         return np.asarray((named & before) | (rows["marker"] != 0))
 
     def copied(self, rows: Rows) -> Mask:
-        """Return which records of the queue, asked in its order, were delivered or rolled on.
+        """Return which records of the queue, passed in its order, were delivered or rolled.
 
         Args:
             rows: (n,) `layout.IDENTIFIED`.
@@ -214,15 +214,15 @@ class Witnesses:
 
 
 def settled_by_others(state: TimerState, reach: Reach, progress: Progress) -> Offsets:
-    """Return the log offsets of what stands in the queue and waits no more, ascending.
+    """Return the log offsets of settled records of the queue, ascending.
 
     Args:
-        reach: how far the other broker was; `UNKNOWN`: the log alone decides.
+        reach: Positions of the other broker; `UNKNOWN`: the log alone decides.
     """
     special = [rows[(rows["rolls"] > 0) | (rows["marker"] != 0)] for rows in _queue(state)]
     delivered = list(_deliveries(state, _scan_start(state, reach), progress))
     none = np.empty(0, layout.IDENTIFIED)
-    witnesses = Witnesses(np.concatenate([none, *special]), np.concatenate([none, *delivered]))
+    witnesses = Evidence(np.concatenate([none, *special]), np.concatenate([none, *delivered]))
     found, offset = [NO_OFFSETS], state.fetch.bounds()[0]
     for units in _units(state, offset):
         rows = _identify(state, units["phys_offset"], copies=False)
@@ -231,15 +231,15 @@ def settled_by_others(state: TimerState, reach: Reach, progress: Progress) -> Of
         settled = witnesses.copied(rows) | witnesses.cancelled(rows)
         found.append(rows["phys_offset"][settled])
         offset += int(units.size)
-    found += _handed_passed(state, reach)
+    found += _delivered_transfers(state, reach)
     return distinct(*found)
 
 
-def _handed_passed(state: TimerState, reach: Reach) -> Iterator[Offsets]:
+def _delivered_transfers(state: TimerState, reach: Reach) -> Iterator[Offsets]:
     """Yield the messages of levels, transferred to the timers, whose slot Apache has read.
 
-    They name no time of their own, so nothing proves it: a copy that Apache delivered of a slot
-    that it has not read to its end comes again.
+    They have no timer properties that identify a delivered copy: one that Apache delivered of a
+    slot that it has not completed is delivered again.
     """
     owned, width_ms = state.transfers.owned, state.config.precision_ms
     for level in owned.pieces if reach is not UNKNOWN else ():
@@ -252,14 +252,14 @@ def _handed_passed(state: TimerState, reach: Reach) -> Iterator[Offsets]:
 
 
 def _passed(state: TimerState, units: Rows, rows: Rows, offset: int, reach: Reach) -> Offsets:
-    """Return the records that Apache took in and whose slot it has read."""
+    """Return the records that Apache enqueued and whose slot it has read."""
     early = units["phys_offset"][: max(reach.queue_offset - offset, 0)]
     later = rows["phys_offset"][rows["out_ms"] >= reach.read_ms]
     return early[~(is_in(early, later) | is_in(early, reach.near))]
 
 
 def _scan_start(state: TimerState, reach: Reach) -> int:
-    """Return where in the commit log deliveries begin that timercheck does not know of."""
+    """Return the log offset from which on deliveries may be missing in timercheck."""
     store = state.store
     if not store.log.files:
         return 0
@@ -277,7 +277,7 @@ def _deliveries(state: TimerState, start: int, progress: Progress) -> Iterator[R
     for rows in store.scan(start):
         foreign = (rows["topic_index"] != timer_topic) & (rows["prepared_offset"] >= 0)
         yield _identify(state, rows["phys_offset"][foreign], copies=True)
-        progress("bytes of the commit log looked at", int(rows[-1]["phys_offset"]) - start, whole)
+        progress("bytes of the commit log scanned", int(rows[-1]["phys_offset"]) - start, whole)
 
 
 def _queue(state: TimerState) -> Iterator[Rows]:

@@ -1,15 +1,15 @@
 """Due time of a timer, from its properties; the same at the put and when read back.
 
-    DUEMQ_DUE_MS       that: on records whose TIMER_* do not give it (spread, or written again)
+    DUEMQ_DUE_MS       its value: on records whose TIMER_* differ (spread, or written again)
     TIMER_DELAY_SEC    store time + seconds       \\
-    TIMER_DELAY_MS     store time + ms             > the first of these that is there
-    TIMER_DELIVER_MS   that                       /
+    TIMER_DELAY_MS     store time + ms             > the first of these that is present
+    TIMER_DELIVER_MS   its value                  /
     otherwise          TIMER_OUT_MS + precision
 
 A delay counts from the time of storing, and a copy that Apache made while rolling (it has
 TIMER_ROLL_TIMES) was stored later: there TIMER_OUT_MS decides. TIMER_OUT_MS is Apache's slot, the
-last whole slot before the due time, so nothing is due before TIMER_OUT_MS + 1; without it a record
-is no timer. `kernels.fetch` is the compiled twin. Source: TimerMessageStore, HookUtils.
+last whole slot before the due time, so nothing is due before TIMER_OUT_MS + 1; a record without it
+is not a timer. `kernels.fetch` is the compiled twin. Source: TimerMessageStore, HookUtils.
 """
 
 from __future__ import annotations
@@ -19,17 +19,12 @@ from collections.abc import Mapping
 from timer_store.layout import DUE_MS_MAX
 
 
-def out_ms_of(due_ms: int, precision_ms: int) -> int:
-    """Return TIMER_OUT_MS: an exact multiple of the precision lies in the slot before it."""
-    return (due_ms - 1) // precision_ms * precision_ms
-
-
 def due_ms_of(properties: Mapping[str, str], store_ms: int, precision_ms: int) -> int | None:
-    """Return the exact due time of a record of the timer topic, None if it is no timer.
+    """Return the exact due time of a record of the timer topic, None if it is not a timer.
 
     Args:
-        store_ms: the record's store time.
-        precision_ms: of the store that it lies in.
+        store_ms: Store time of the record.
+        precision_ms: Precision of its store.
     """
     out_ms = number_of(properties.get("TIMER_OUT_MS"))
     if out_ms is None or out_ms < 0:

@@ -1,12 +1,12 @@
 """Stages 1 and 2: appends of the timer queue get a unit in timer log and wheel.
 
-    an appended batch ---- columns as they are -----+
+    an appended batch ---- its columns -------------+
                                                     +--> place -> units.add -> counts, near stage
-    the timer queue, where we are behind -- records-+
+    the timer queue, to catch up --------- records -+
 
-The queue is enqueued strictly in order: `position.queue_offset` says how far. A batch that joins
-on there is enqueued at once; everything else waits until the queue is read. It holds where a slot
-still has undelivered timers of an older lap, and while the disk refuses the timer log.
+The queue is enqueued strictly in order: `position.queue_offset` is the next offset. A batch that
+begins there is enqueued at once; others are enqueued when the queue is read. Enqueueing is blocked
+by a slot with undelivered timers of an older lap, and while the disk refuses the timer log.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Fetch(Protocol):
 
 
 class EnqueueService:
-    """Takes timers in.
+    """Enqueue stages of one timer store.
 
     Attributes:
-        broken: rows that are no timers: they go to quarantine.
+        broken: rows that are not timers: they go to quarantine.
         markers: rows that cancel another timer, not applied yet.
-        holding: why nothing is enqueued now, or empty.
+        blocked_by: reason why nothing is enqueued now, or empty.
         skip: (n,) i8, ascending: timers of the queue that are settled already (recovery).
-        earliest_ms: when the first of the newest timers is due, or its slot begins.
-        early: a timer waits in the slot that is loaded next, and is due before it begins.
+        earliest_ms: due time of the first of the newest timers, or the start of its slot.
+        early: whether a timer of the slot that is loaded next is due before that slot begins.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class EnqueueService:
         self._precision_ms, self._window_ms = precision_ms, window_ms
         self.broken: list[Rows] = []
         self.markers: list[Rows] = []
-        self.holding = self._said = ""
+        self.blocked_by = self._reported = ""
         self.skip = NO_OFFSETS
         self.stopped = False
         self.taken = 0
@@ -76,12 +76,12 @@ class EnqueueService:
 
     @property
     def behind(self) -> int:
-        """How many units of the queue are not enqueued."""
+        """Number of units of the queue that are not enqueued."""
         first, end = self._fetch.bounds()
         return end - max(self._position.queue_offset, first)
 
     def has_room(self, now_ms: int) -> bool:
-        """Whether more may be enqueued: not while a full stage is busy with what is due."""
+        """Whether more may be enqueued: not while a full stage delivers due timers."""
         if self._stage.room > 0:
             return True
         due_ms = self._stage.next_due_ms
@@ -89,28 +89,28 @@ class EnqueueService:
 
     @property
     def needs_look(self) -> bool:
-        """Whether more than waiting is to be done for what was enqueued."""
+        """Whether the newly enqueued timers need a turn now."""
         return bool(self.broken or self.markers or self.behind)
 
     def forget(self) -> None:
-        """Be as new: everything will be enqueued again."""
+        """Reset the state: everything will be enqueued again."""
         self.broken.clear()
         self.markers.clear()
-        self.holding, self.early = "", False
+        self.blocked_by, self.early = "", False
 
     def note_put(self, batch: PutBatch, now_ms: int) -> bool:
-        """Take the timers of an appended batch in; return whether there were any."""
+        """Enqueue the timers of an appended batch; return whether there were any."""
         rows = self._fetch.fetch_batch(batch)
         if not rows.size:
             return False
         joins = int(rows[0]["queue_offset"]) == self._position.queue_offset
-        if joins and not self.stopped and not self.holding and self.has_room(now_ms):
+        if joins and not self.stopped and not self.blocked_by and self.has_room(now_ms):
             self.take_in(rows, now_ms)
         return True
 
     def catch_up(self, count_max: int, now_ms: int) -> int:
-        """Enqueue what the queue holds; return how many units it moved on."""
-        self.holding = ""
+        """Enqueue from the queue; return the number of units that were enqueued."""
+        self.blocked_by = ""
         before = self._position.queue_offset
         if self.stopped:
             return 0
@@ -119,12 +119,12 @@ class EnqueueService:
             rows = rows[~is_among(rows["phys_offset"], self.skip)]
         if rows.size:
             self.take_in(rows, now_ms)
-        if not self.holding:
+        if not self.blocked_by:
             self._position.queue_offset = max(following, before)
         return self._position.queue_offset - before
 
     def take_in(self, rows: Rows, now_ms: int) -> None:
-        """Link (n,) `layout.TIMED` rows, in queue order, as many as can be now."""
+        """Link (n,) `layout.TIMED` rows, in queue order, until blocked."""
         fit = rows[rows["kind"] != layout.TIMED_BROKEN]
         taken = self.take_rows(fit, now_ms)
         following = int(rows[-1]["queue_offset"]) + 1
@@ -135,7 +135,7 @@ class EnqueueService:
         self._position.queue_offset = following
 
     def take_rows(self, fit: Rows, now_ms: int) -> int:
-        """Link (n,) `layout.TIMED` rows, none of them broken; return how many could be now."""
+        """Link (n,) `layout.TIMED` rows, none of them broken; return the number of linked ones."""
         position = self._position
         place(fit, position.read_ms, position.staged_ms, self._window_ms)
         taken = self._link(fit, now_ms)
@@ -157,14 +157,14 @@ class EnqueueService:
         try:
             taken = int(self._units.add(fit, write_ms=write_ms, read_ms=self._position.read_ms))
         except OSError as error:
-            self.holding = f"the timer log cannot be written: {error}"
-            if self._said != self.holding:  # it is tried again and again
-                log.error("timers are not enqueued: %s", self.holding)
-            self._said = self.holding
+            self.blocked_by = f"the timer log cannot be written: {error}"
+            if self._reported != self.blocked_by:  # it is tried again every turn
+                log.error("timers are not enqueued: %s", self.blocked_by)
+            self._reported = self.blocked_by
             return 0
-        self._said = ""
+        self._reported = ""
         if taken < fit.size:
-            self.holding = "a slot still holds undelivered timers of an earlier lap"
+            self.blocked_by = "a slot still holds undelivered timers of an earlier lap"
         return taken
 
     def _keep_non_timers(self, rows: Rows) -> None:

@@ -1,7 +1,7 @@
 """Stage 1: messages of the timer queue as `layout.TIMED` rows in queue order.
 
-    an appended batch   its rows still say everything      fetch_batch
-    the queue           units, and records off the log     fetch_queue
+    an appended batch   from its rows                      fetch_batch
+    the queue           from units and records in the log  fetch_queue
 
 Both ways give the same rows for the same messages.
 """
@@ -32,9 +32,9 @@ PRE_BLANK_SIZE = 0x7FFFFFFF  # of a unit that Apache writes before a queue's fir
 
 
 class Fetcher:
-    """Reads timers off one message store.
+    """Reader of one message store's timers.
 
-    Rows that are returned stand in one buffer: they are valid until the next call.
+    The returned rows are in a shared buffer and valid until the next call.
     """
 
     def __init__(self, store: MessageStore, config: TimerConfig) -> None:
@@ -75,7 +75,8 @@ class Fetcher:
     def fetch_queue(self, offset: int, count_max: int) -> tuple[Rows, int]:
         """Return the timers from a queue offset on, and the offset after them.
 
-        Units whose record retention has removed come as TIMED_BROKEN, like all that is no timer.
+        Units whose record retention has removed are TIMED_BROKEN, like all records that are not
+        timers.
         """
         first, end = self.bounds()
         offset = max(offset, first)
@@ -83,19 +84,19 @@ class Fetcher:
             return self._timed[:0], offset
         units = self._store.units(TIMER_TOPIC, TIMER_QUEUE, offset, min(count_max, end - offset))
         if not units.size:
-            log.error("%s: the queue has a hole at offset %d; passed over", TIMER_TOPIC, offset)
+            log.error("%s: the queue has a hole at offset %d; it is skipped", TIMER_TOPIC, offset)
             return self._timed[:0], offset + 1
         self._room(units.size)
         at = 0
         while at < units.size:
-            at += self._read(units[at:], offset + at, self._timed[at:])
+            at += self.read(units[at:], offset + at, self._timed[at:])
         timed = self._timed[: units.size]
         name_topics(self._store, timed)
         blank = units["size"] == PRE_BLANK_SIZE
         return (timed[~blank] if blank.any() else timed), offset + units.size
 
-    def _read(self, units: Rows, offset: int, timed: Rows) -> int:
-        """Read the leading units that lie in one log file; return how many."""
+    def read(self, units: Rows, offset: int, timed: Rows) -> int:
+        """Read the leading units with records in one log file; return their number."""
         log = self._store.log
         try:
             file = log.file_of(int(units[0]["phys_offset"]))

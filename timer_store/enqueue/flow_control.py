@@ -11,31 +11,31 @@ import numpy as np
 
 from timer_store.layout import Rows
 
-EXPECTED_PER_S = 500_000  # timers that leave in a second: for what refusals say
+EXPECTED_PER_S = 500_000  # deliveries per second, for the estimate in refusals
 
 
 def beyond(values: Rows, count_of: Callable[[int], int], limit: int) -> list[tuple[int, int, int]]:
-    """Return (index, value, pending timers) of those for which there is no room any more.
+    """Return (index, value, pending timers) of the timers beyond the limit.
 
     Args:
-        values: (n,) slots or topics that one more timer each is asked for, in order.
-        count_of: the number of pending timers there now.
+        values: (n,) slots or topics of new timers, in order.
+        count_of: Returns the number of pending timers of a slot or topic.
     """
     found = []
     groups, group = np.unique(values, return_inverse=True)
     for number, value in enumerate(groups.tolist()):
         mine = np.flatnonzero(group == number)
-        waiting = count_of(value)
-        before = max(waiting, limit)
-        found += [(at, value, before) for at in mine[max(limit - waiting, 0) :].tolist()]
+        pending = count_of(value)
+        before = max(pending, limit)
+        found += [(at, value, before) for at in mine[max(limit - pending, 0) :].tolist()]
     return found
 
 
 def crowded(slot_ms: int, count: int, limit: int) -> str:
-    """Return why a slot takes no more timers."""
+    """Return the refusal of a timer whose slot is full."""
     late_ms = count * 1_000 // EXPECTED_PER_S
     return (
-        f"timer message is under flow control: {count} timers wait for the slot of {slot_ms}, "
-        f"timerCongestNumEachSlot is {limit}; one more would come about "
-        f"{late_ms} ms late. Choose another time, or have the limit raised"
+        f"timer message is under flow control: {count} timers are pending in slot {slot_ms}, "
+        f"timerCongestNumEachSlot is {limit}; one more would be about "
+        f"{late_ms} ms late. Choose another time, or raise the limit"
     )

@@ -1,10 +1,10 @@
 """Level messages that timers own, read in place from the level's queue and the commit log.
 
-    units of a level's queue      when they are due: their tags code, or what a mark promised
-    records in the commit log     where they go; the name DELAY in them is changed on the way
+    units of a level's queue      due time: the tags code, or the time in the transfer record
+    records in the commit log     target; the name DELAY in them is changed in the same pass
 
-The files of the log are mapped a second time, writable, for that one byte. Only pages of records
-are touched: those are on the disk or in memory, never in a hole; one that cannot be read is zero.
+The files of the log are mapped a second time, writable, for that one byte. Only pages with records
+are touched: these are never in a hole; an unreadable page reads as zeros.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ NO_ROWS = np.empty(0, layout.TIMED)
 
 
 class LevelRecords:
-    """Reads level messages of one store as (n,) `layout.TIMED` rows.
+    """Reader of one store's level messages as (n,) `layout.TIMED` rows.
 
     Attributes:
-        fixed: records that were read whose name of their level cannot change.
-        unnamed: those of them that kept it though they changed their owner.
+        fixed: Number of records read whose DELAY cannot be renamed.
+        unnamed: Number of those that changed their owner and kept the name.
     """
 
     def __init__(self, store: MessageStore) -> None:
@@ -72,12 +72,12 @@ class LevelRecords:
     ) -> tuple[Rows, int]:
         """Return the messages of a level's queue from `first` on, and the offset after them.
 
-        At most up to the end of a queue file. What retention removed is passed over.
+        Reads at most to the end of a queue file. Removed records are skipped.
 
         Args:
-            promised: due times of units whose tags code is none, by queue offset.
-            name: UPPER_Y, LOWER_Y: what DELAY in their records is to end with.
-            names: gets, for each message, where that letter lies in the log: for `rename`.
+            promised: Due times of units whose tags code is not a time, by queue offset.
+            name: Last letter of DELAY in their records: UPPER_Y or LOWER_Y.
+            names: Gets the log offset of that letter for each message, for `rename`.
         """
         low, high = self.bounds(level)
         first, end = max(first, low), min(end, high)
@@ -118,7 +118,7 @@ class LevelRecords:
         return timed, name_at
 
     def _enter(self, *args: Any) -> int:
-        """Call `read_levels`; a look at these types takes longer than a thousand records."""
+        """Call `read_levels`; dispatch on these types takes longer than a thousand records."""
         kinds = args[0].flags.writeable, args[2].flags.writeable
         found = self._entries.get(kinds)
         if found is None:
@@ -126,7 +126,7 @@ class LevelRecords:
         return int(found(*args))
 
     def rename(self, units: Rows, name_at: Offsets, name: int) -> None:
-        """Have DELAY in records that were read before end with `name`.
+        """Set the last letter of DELAY in records that were read before to `name`.
 
         Args:
             units: (n,) `layout.TIMED`.
@@ -142,7 +142,7 @@ class LevelRecords:
                 set_names(data, file.base, name_at[mine], name)
 
     def _piece(self, units: Rows) -> tuple[Bytes, tuple[int, int], int]:
-        """Return the file of the first unit, writable, and how many units lie in it."""
+        """Return the file of the first unit, writable, and the number of units in it."""
         log = self._store.log
         try:
             file = log.file_of(int(units[0]["phys_offset"]))
@@ -154,9 +154,9 @@ class LevelRecords:
         return self._map(file), (file.base, min(file.size, log.end - file.base)), count
 
     def _populate(self, base: int, offsets: Offsets, sizes: npt.NDArray[np.int32]) -> None:
-        """Have the pages of records that lie close together made writable in one go.
+        """Make the pages of neighbouring records writable in one call.
 
-        Else each would cost a fault of its own, when its first byte is changed.
+        Otherwise each page costs a page fault when its first byte is changed.
         """
         mapped = self._maps.get(base)
         if mapped is None or offsets.size < POPULATE_UNITS:
@@ -179,7 +179,7 @@ class LevelRecords:
         return found.data
 
     def at_offsets(self, offsets: Offsets, owned: Ownership) -> tuple[Rows, Offsets]:
-        """Return those of the records at log offsets that timers own, and which they are.
+        """Return the records at log offsets that timers own, and their indexes.
 
         Returns ((n,) `layout.TIMED`, (n,) indexes into `offsets`).
         """
@@ -197,7 +197,7 @@ class LevelRecords:
         return np.concatenate(rows), np.concatenate(at)
 
     def _of_level(self, level: int, seen: Rows, owned: Ownership) -> tuple[Rows, Offsets]:
-        """Return the owned ones of a level's records (SCANNED), and which of them they are."""
+        """Return the owned ones of a level's records (SCANNED), and their indexes."""
         order = np.argsort(seen["queue_offset"], kind="stable")
         numbers = seen["queue_offset"][order]
         promised = owned.promised.get(level, {})
@@ -227,9 +227,9 @@ class LevelRecords:
 
 
 def due_times(units: Rows, first: int, promised: Mapping[int, int]) -> Offsets:
-    """Return when units of a level's queue are due; `first`: the queue offset of units[0].
+    """Return the due times of units of a level's queue; `first`: the queue offset of units[0].
 
-    Timers know no time before 1 and none beyond 18 digits.
+    The due times of timers are at least 1 and have at most 18 digits.
     """
     due_ms = units["tags_code"].astype(np.int64)
     if promised:

@@ -1,11 +1,11 @@
-"""Records of the timer queue that are no timers: damaged records, and markers of clients.
+"""Records of the timer queue that are not timers: damaged records, and markers of clients.
 
     broken   no time, no target, unreadable: to the quarantine topic, with the reason
     marker   TIMER_DEL_UNIQKEY: cancels the timer it names, as Apache's broker would
 
-They are settled between two turns, before the next checkpoint: no checkpoint passes one. A marker
-names a topic and a unique key; its target is that timer in the slot of the marker's own time. It
-is applied when it is enqueued, not when the slot is read: a marker that comes in time counts.
+They are settled between two turns, before the next checkpoint. A marker names a topic and a unique
+key; its target is the timer with these in the slot of the marker's time. It is applied when it is
+enqueued, not when the slot is read.
 
 Source: TimerMessageStore, TimerDequeueGetMessageService
 """
@@ -29,11 +29,11 @@ from timer_store.pending.decisions import NOWHERE, Decisions
 from timer_store.state import TimerState
 
 Target = tuple[str, str]  # (topic, unique key)
-ROWS_MAX = 1_024  # a turn
+ROWS_MAX = 1_024  # per turn
 
 
 class NonTimers:
-    """Settles the records of one timer queue that are no timers."""
+    """Settlement of one timer queue's records that are not timers."""
 
     def __init__(self, state: TimerState, decisions: Decisions) -> None:
         self._state, self._decisions = state, decisions
@@ -47,7 +47,7 @@ class NonTimers:
         return not (enqueue.broken or enqueue.markers)
 
     def settle(self, now_ms: int) -> int:
-        """Settle some; return how many. A full disk leaves them for later."""
+        """Settle some; return their number. On a full disk they stay for later."""
         count = self._settle_broken(now_ms) if self._state.enqueue.broken else 0
         return count + self._apply_markers() if self._state.enqueue.markers else count
 
@@ -63,7 +63,7 @@ class NonTimers:
     # -- markers --------------------------------------------------------------------------------
 
     def _apply_markers(self) -> int:
-        """Cancel the timers that the next markers name; return how many markers there were."""
+        """Cancel the timers that the next markers name; return the number of markers."""
         state, markers = self._state, self._state.enqueue.markers.pop(0)
         foreign = markers[markers["origin"] < 0]  # one with an origin was applied when it was put
         named = [(row, name) for row in foreign if (name := self._target_of(row)) is not None]
@@ -82,7 +82,7 @@ class NonTimers:
             return {}
 
     def _target_of(self, marker: Row) -> Target | None:
-        """Return what a marker names, None if it names nothing."""
+        """Return the target of a marker, None if it has none."""
         topic, plus, key = self._properties(marker).get("TIMER_DEL_UNIQKEY", "").partition("+")
         return (topic, key) if plus and key else None
 
@@ -104,7 +104,7 @@ class NonTimers:
         return np.asarray(offsets[same])
 
     def _find_in_slots(self, named: Sequence[tuple[Any, Target]]) -> Offsets:
-        """Return the same without the key index: look at every timer of those slots."""
+        """Return the same without the key index, from every timer of those slots."""
         state, width_ms = self._state, self._state.config.precision_ms
         found: list[int] = []
         wanted: dict[int, set[Target]] = {}

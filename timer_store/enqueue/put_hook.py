@@ -1,8 +1,8 @@
-"""Put hook: redirects messages that ask for a time to the timer topic.
+"""Put hook: redirects messages with timer properties to the timer topic.
 
-The kernel does nearly all; Python looks at rows that are refused, whose property text must change
-(they were delivered as timers before: what a broker added is taken out), or that a client sent into
-the timer topic itself. Source: HookUtils.handleScheduleMessage, TimerMessageStore.isReject.
+The kernel handles nearly all rows. Python handles rows that are refused, rows whose property text
+must change (properties of an earlier delivery are removed), and rows that a client sent into the
+timer topic itself. Source: HookUtils.handleScheduleMessage, TimerMessageStore.isReject.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SHOWN_CHARACTERS = 40
 
 
 class TimerHook:
-    """Redirects rows with a time. A `PutHook`, to run after that of the levels.
+    """Put hook that redirects rows with timer properties; runs after the hook of the levels.
 
     Args:
-        slot_count_of: the number of pending timers in the slot that a time in ms lies in.
-        pending_of: how many timers of a topic index wait; needed for timerTopicQuota.
+        slot_count_of: Returns the number of pending timers in the slot that covers a time in ms.
+        pending_of: Returns the number of pending timers of a topic index, for timerTopicQuota.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class TimerHook:
         self.reconfigure(config)
 
     def reconfigure(self, config: TimerConfig) -> None:
-        """Take changed limits; the precision stays that of the store."""
+        """Apply changed limits; the precision is fixed while the store is open."""
         self._config = config
         self._numbers[put.MAX_DELAY_MS] = config.max_delay_ms
         self._numbers[put.SPREAD_MS] = config.spread_ms
@@ -64,9 +64,9 @@ class TimerHook:
         self._limited = config.flow_control and limited
 
     def __call__(self, batch: PutBatch, now_ms: int) -> None:
-        """Redirect rows whose time is to come; refuse what cannot be held.
+        """Redirect rows that are not due yet; refuse invalid ones.
 
-        A time that has come leaves a row where it is. Refusals are 13, of flow control 1.
+        A row that is due already stays in its topic. Refusals have code 13, of flow control 1.
         """
         if self._report.size < batch.count:
             self._report = np.zeros(batch.count * 2, np.uint8)
@@ -90,7 +90,7 @@ class TimerHook:
     # -- rows that need more than columns -------------------------------------------------------
 
     def _look(self, batch: PutBatch, at: int, found: int, now_ms: int) -> int:
-        """Settle one row; return what became of it."""
+        """Handle one row; return its report."""
         if found == put.STALE:
             properties = batch.properties(at)
             for name in STALE_NAMES:
@@ -106,7 +106,7 @@ class TimerHook:
         return found
 
     def _why_not(self, batch: PutBatch, at: int, found: int, now_ms: int) -> str:
-        """Return why a row is refused; empty: it is not."""
+        """Return the reason for refusing a row, empty if it is valid."""
         if found == put.DIRECT:
             return self._direct_fault(batch, at, now_ms)
         properties = batch.properties(at)
@@ -114,12 +114,12 @@ class TimerHook:
         asked, limit_ms = asked[: 3 * SHOWN_CHARACTERS], self._config.max_delay_ms
         if found == put.ILLEGAL:
             return (
-                f"timer message illegal: {asked} is no whole number of at most 18 digits; "
+                f"timer message illegal: {asked} is not a whole number of at most 18 digits; "
                 f"the max delay is {limit_ms}ms"
             )
         if found == put.MARKER_LATE:
             return (
-                f"timer message illegal: {asked} has come already, it is {now_ms} now, so there "
+                f"timer message illegal: {asked} is in the past, it is {now_ms} now, so there "
                 f"is nothing to cancel; the max delay is {limit_ms}ms"
             )
         if found == put.TOO_FAR:
@@ -133,12 +133,12 @@ class TimerHook:
         )
 
     def _direct_fault(self, batch: PutBatch, at: int, now_ms: int) -> str:
-        """Return what is wrong with a message that a client sent into the timer topic."""
+        """Return the fault of a message that a client sent into the timer topic, or empty."""
         properties = batch.properties(at)
         due_ms = due_ms_of(properties, now_ms, int(self._numbers[put.PRECISION_MS]))
         hint = f"send to your topic with TIMER_DELIVER_MS, not to {TIMER_TOPIC}"
         if due_ms is None:
-            return f"TIMER_OUT_MS is missing or no time: {hint}"
+            return f"TIMER_OUT_MS is missing or invalid: {hint}"
         if due_ms - now_ms > self._config.max_delay_ms:
             return f"it is due at {due_ms}, the max delay is {self._config.max_delay_ms}ms: {hint}"
         if "DUEMQ_DUE_MS" in properties and ("DELAY" in properties or "DELAy" in properties):
@@ -147,18 +147,18 @@ class TimerHook:
         index = self._topics.find(name)
         closed = index >= 0 and bool(self._topics.arrays.topics[index]["closed"])
         if index < 0 or closed or name in (TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC):
-            return f"REAL_TOPIC {name[:SHOWN_CHARACTERS]!r} is no topic to deliver to: {hint}"
+            return f"REAL_TOPIC {name[:SHOWN_CHARACTERS]!r} cannot be delivered to: {hint}"
         queue_id = number_of(properties.get("REAL_QID"))
         if queue_id is None or not 0 <= queue_id < QUEUES_MAX:
-            return f"REAL_QID is missing or no queue: {hint}"
+            return f"REAL_QID is missing or invalid: {hint}"
         if int(batch.rows[at]["prop_len"]) + put.GROWTH_BYTES > PROPERTY_BYTES_MAX:
-            return "its properties leave no room for what a delivery adds"
+            return "its properties leave no room for the properties that a delivery adds"
         return ""
 
     # -- flow control ---------------------------------------------------------------------------
 
     def _limit(self, batch: PutBatch) -> None:
-        """Refuse the timers that are too many for their slot or their topic."""
+        """Refuse timers beyond the limit of their slot or topic."""
         limit, quota = self._config.slot_timers_max, self._config.topic_quota
         rows = batch.filled
         held = np.flatnonzero(
@@ -173,6 +173,6 @@ class TimerHook:
             topics = rows["real_topic_index"][held]
             for at, index, count in beyond(topics, self._pending_of, quota):
                 name = self._topics.name(index)
-                remark = f"{count} timers of topic {name} wait, timerTopicQuota is {quota}"
+                remark = f"{count} timers of topic {name} are pending, timerTopicQuota is {quota}"
                 refusal = f"timer message is under flow control: {remark}"
                 batch.refuse(int(held[at]), SYSTEM_ERROR, refusal)

@@ -1,11 +1,10 @@
 """Queue offset at which an Apache broker continues: after the record of the last unit.
 
-A timer that was rolled, or copied, has its unit after those of younger records. If such a unit is
-the last one, Apache's broker enqueues everything after its record once more, and delivers it
-twice. So the last unit of a log that is left names the last record that was enqueued: a unit that
-cancels nothing, as its record names no target, in the slot that is read next. It is settled at
-once, as a unit of which there is another one: the timer of that record may wait in the same slot,
-and waits on.
+A rolled or copied timer has its unit after those of newer records. If such a unit is the last one,
+Apache's broker enqueues everything after its record again and delivers it twice. So at the end the
+log gets one more unit that names the last enqueued record: a unit that cancels nothing, because its
+record names no target, in the slot that is read next. It is settled at once as a duplicate, so the
+timer of that record stays pending even in the same slot.
 
 Source: TimerMessageStore.recover, reviseQueueOffset; TimerDequeueGetMessageService
 """
@@ -42,7 +41,7 @@ def mark_queue_end(state: TimerState) -> None:
         if state.units.add(row, write_ms=now_ms, read_ms=position.read_ms):
             state.units.settle(np.array([state.units.log.end - UNIT_BYTES]), copied=True)
     except OSError as error:
-        log.warning("an Apache broker would take timers in again: %s", error)
+        log.warning("an Apache broker would enqueue timers again: %s", error)
 
 
 def _last_record(state: TimerState) -> int | None:

@@ -5,11 +5,11 @@
                                       position.handover_unit: of its range enqueued up to here
     a transfer   units of the level's queue --level_records--> TIMED rows --> timer log, wheel,
                  counts, near stage: 52 bytes each; the records stay where they are
-    a return     units get the tombstone of a copy (the record may come again); counts and stage
-                 forget them
+    a return     units get the tombstone of a copy (the record may be transferred again); counts
+                 and stage drop them
 
-The ownership journal decides which messages the timers own (`owned`). Origins in the commit log
-say which of them are settled, as for every timer. So all of this can be rebuilt from the journal.
+The ownership journal decides which messages the timers own (`owned`), and origins in the commit log
+which of them are settled, as for every timer. So all of this can be rebuilt from the journal.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ READ_UNITS = 65_536
 
 
 class TransferredUnits:
-    """What one timer store has of the levels' queues. Belongs to the event loop's thread.
+    """Level messages that one timer store owns. Belongs to the event loop's thread.
 
     Attributes:
-        owned: the ranges that belong to the timers, by the marks known.
-        taken, returned: messages enqueued and returned by this run.
+        owned: Ranges that the timers own by the applied records.
+        taken, returned: Messages enqueued and returned by this process.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class TransferredUnits:
         self.owned = Ownership()
         self.taken = self.returned = 0
         self._waiting: list[JournalEntry] = []  # transfers that are not enqueued completely
-        self._next = 0  # the first mark after those that were looked at
+        self._next = 0  # queue offset of the next record to apply
 
-    # -- marks --------------------------------------------------------------------------------
+    # -- journal ------------------------------------------------------------------------------
 
     def note(self, entry: JournalEntry) -> None:
-        """Take note of a mark that was just appended, or is read at the start."""
+        """Apply an ownership record that was just appended, or is read at the start."""
         position = self._position
         if entry.queue_offset < self._next:
             return
@@ -77,11 +77,11 @@ class TransferredUnits:
 
     @property
     def behind(self) -> bool:
-        """Whether something was transferred that is not enqueued."""
+        """Whether transferred messages are not enqueued yet."""
         return bool(self._waiting)
 
     def scan_from(self) -> int:
-        """Return the log offset after which decisions about what is not enqueued lie."""
+        """Return the log offset after which the decisions about unenqueued messages are."""
         return self._waiting[0].phys_offset if self._waiting else int(self._store.max_offset)
 
     def first_behind(self) -> int | None:
@@ -89,7 +89,7 @@ class TransferredUnits:
         found = [rows["phys_offset"].min() for rows in self._not_taken() if rows.size]
         return int(min(found)) if found else None
 
-    def limbo(self, rows: Rows) -> Mask:
+    def unenqueued(self, rows: Rows) -> Mask:
         """Return which level messages, (n,) `layout.TIMED`, are transferred and not enqueued."""
         found = np.zeros(rows.size, np.bool_)
         for mine in self._not_taken():
@@ -110,22 +110,22 @@ class TransferredUnits:
     # -- enqueue ------------------------------------------------------------------------------
 
     def catch_up(self, count_max: int, now_ms: int) -> int:
-        """Enqueue what was transferred; return how many messages, 0: none is left, or it holds.
+        """Enqueue transferred messages; return their number, 0 if none is left or it is blocked.
 
-        `enqueue.holding` says why it holds; the next call tries again.
+        `enqueue.blocked_by` is the reason; the next call tries again.
         """
         total = 0
-        self._enqueue.holding = ""
+        self._enqueue.blocked_by = ""
         while self._waiting and total < count_max:
             done, complete = self._take_in(self._waiting[0], count_max - total, now_ms)
             total += done
             if not complete:
                 break
-            self._pass_mark()
+            self._next_transfer()
         self.taken += total
         return total
 
-    def _pass_mark(self) -> None:
+    def _next_transfer(self) -> None:
         """Move on to the next transfer."""
         self._waiting.pop(0)
         position = self._position
@@ -133,7 +133,7 @@ class TransferredUnits:
         position.handover_offset = self._waiting[0].queue_offset if self._waiting else self._next
 
     def _take_in(self, entry: JournalEntry, count_max: int, now_ms: int) -> tuple[int, bool]:
-        """Enqueue from a transfer; return (messages, whether nothing of it is left)."""
+        """Enqueue from a transfer; return (messages, whether it is complete)."""
         record, position = entry.record, self._position
         assert isinstance(record, Transfer)
         done, least = 0, max(position.handover_unit, self.records.bounds(record.level)[0])
@@ -154,7 +154,7 @@ class TransferredUnits:
         return done, True
 
     def _link(self, rows: Rows, now_ms: int) -> int:
-        """Link rows but those that are settled already; return how many leading ones are done."""
+        """Link the rows that are not settled; return the number of leading rows done."""
         skip = self._enqueue.skip
         if not skip.size:
             return int(self._enqueue.take_rows(rows, now_ms))
@@ -175,7 +175,7 @@ class TransferredUnits:
     # -- at the start -------------------------------------------------------------------------
 
     def restore(self, at: int, unit: int) -> None:
-        """Know the marks before `at`, a checkpoint's: their messages have their units."""
+        """Apply the records before a checkpoint's `at`: their messages have units already."""
         self.owned, self._waiting, self._next = Ownership(), [], at
         position = self._position
         for entry in ownership.read(self._store, quiet=True):
@@ -188,10 +188,10 @@ class TransferredUnits:
         position.handover_offset, position.handover_unit = at, unit
 
     def read_on(self) -> list[tuple[int, list[Range]]]:
-        """Read the new records of the journal; return which enqueued messages they return.
+        """Apply the new records of the journal; return the enqueued messages that they return.
 
         Returns:
-            (level, ranges) that belonged to the timers before, and went back since.
+            (level, ranges) that the timers owned before.
         """
         before = self.owned.copy()
         position, returned = self._position, []
@@ -207,12 +207,12 @@ class TransferredUnits:
             position.handover_offset, position.handover_unit = self._next, 0
         return [(level, ranges) for level, ranges in returned if ranges]
 
-    # -- give back ----------------------------------------------------------------------------
+    # -- return -------------------------------------------------------------------------------
 
     def owned_rows(
         self, level: int, first: int, end: int, names: list[Offsets] | None = None
     ) -> tuple[Rows, Offsets]:
-        """Return what of first..end of a level's queue was transferred, settled or not.
+        """Return the transferred messages in first..end of a level's queue, settled or not.
 
         Returns ((n,) TIMED, (n,) queue offsets); `names`: see `LevelRecords.read`.
         """
@@ -238,9 +238,9 @@ class TransferredUnits:
         return self.records.at_offsets(offsets, self.owned)
 
     def note_returned(self, entry: JournalEntry, rows: Rows, name_at: Offsets) -> None:
-        """Return messages to their level: their records are named DELAY again.
+        """Return messages to their level: rename DELAy in their records to DELAY.
 
-        `Decisions.give_back` has taken them out of their slots.
+        `Decisions.give_back` has removed them from their slots.
 
         Args:
             name_at: (n,) i8: see `LevelRecords.read`.
@@ -251,10 +251,10 @@ class TransferredUnits:
         self.returned += int(rows.size)
 
     def bury_returned(self, returned: list[tuple[int, list[Range]]], settled: Offsets) -> None:
-        """Take what went back since a checkpoint out of its units and counts (recovery).
+        """Bury and discount messages returned since a checkpoint (recovery).
 
         Args:
-            settled: (n,) ascending: what was settled otherwise is taken out already.
+            settled: (n,) ascending: messages settled otherwise, which are buried already.
         """
         for level, ranges in returned:
             for low, high in ranges:

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from delivery.kernels.redirected import DEQUEUE_MS, REAL_QID, REAL_TOPIC
 from message_store.kernels.bytes import Bytes, get_i4, get_i8
 from message_store.kernels.kernel import kernel
 from message_store.kernels.properties import find_value, parse_number
 from message_store.kernels.scan import read_frame
-from timer_store.kernels.fetch import MARKER, OUT, REAL_QID, REAL_TOPIC, ROLLS
+from timer_store.kernels.fetch import MARKER, OUT, ROLLS
 from timer_store.layout import Rows
 
 FNV_START, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
-DEQUEUED = np.frombuffer(b"TIMER_DEQUEUE_MS", np.uint8).copy()
 KEY = np.frombuffer(b"UNIQ_KEY", np.uint8).copy()
 PLUS = np.uint64(43)
 ROLLS_MAX = (1 << 31) - 1
@@ -102,7 +102,7 @@ def identify(data: Bytes, span: Any, offsets: Any, copies: bool, frames: Rows, o
         if pos < 0 or pos >= span[1] or read_frame(data, pos, span[1], offsets[i], frame) < 0:
             continue
         text, size = pos + frame["prop_pos"], frame["prop_len"]
-        if copies and find_value(data, text, size, DEQUEUED)[1] == 0:
+        if copies and find_value(data, text, size, DEQUEUE_MS)[1] == 0:
             continue
         first, end = find_value(data, text, size, OUT)
         out_ms = parse_number(data, first, end, -1)

@@ -9,7 +9,7 @@ follows: a kernel gets one file and follows every cursor as far as it stays in i
     ..b<----------------b<-------b                      the first file
 
 `data` is a file, `base` the log position of its first byte. A unit is believed only if it can be
-one, lies where units lie, points back, and belongs to the slot (FAULT_*).
+one, is aligned to units, points back, and belongs to the slot (FAULT_*).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PHYS_AT, RECORD_AT, HASH_AT, DUE_AT = (
     WALK_SETTLED,  # of these settled
     WALK_MARKERS,  # of these markers that do not roll
     WALK_PHYS,  # the smallest phys_offset so far
-    WALK_MIXED,  # 1: not every unit lies before the one after it in the commit log
+    WALK_MIXED,  # 1: the units are not in the order of the commit log
     WALK_FAULT,  # FAULT_* of the unit at WALK_POS
     WALK_SIZE,
 ) = range(8)
@@ -59,7 +59,7 @@ PHYS_AT, RECORD_AT, HASH_AT, DUE_AT = (
 
 @kernel
 def unit_fault(data: Bytes, at: int, pos: int) -> int:
-    """Return what is wrong with the unit at data[at] that lies at log position `pos`, or 0."""
+    """Return the fault of the unit at data[at], which is at log position `pos`, or 0."""
     if at % UNIT_BYTES != 0 or at + UNIT_BYTES > data.size:
         return FAULT_PLACE
     if get_i4(data, at) != UNIT_BYTES:
@@ -89,7 +89,7 @@ def chain_fault(data: Bytes, at: int, pos: int, tick: int, precision_ms: int) ->
 
 @kernel
 def find_sorted(values: Any, first: int, end: int, value: int) -> int:
-    """Return where `value` stands in the ascending values[first:end], -1 if nowhere."""
+    """Return the index of `value` in the ascending values[first:end], -1 if it is absent."""
     low, high = np.int64(first), np.int64(end)
     while low < high:
         middle = (low + high) >> 1
@@ -104,9 +104,9 @@ def find_sorted(values: Any, first: int, end: int, value: int) -> int:
 
 @kernel
 def due_of(data: Bytes, at: int, precision_ms: int) -> int:
-    """Return when a unit is due, below 0: settled, 0: it rolls and does not say.
+    """Return the due time of a unit, below 0: settled, 0: it rolls and has no due time.
 
-    Apache's units do not say: not before the end of their slot.
+    Apache's units have no due time: they are due at the end of their slot.
     """
     due_ms = get_i8(data, at + DUE_AT)
     if due_ms == 0 and get_i4(data, at + MAGIC_AT) & MAGIC_ROLL == 0:
@@ -149,7 +149,7 @@ def collect(
 
     Args:
         skip: (n,) i8 ascending: records that count as settled.
-        walk: (WALK_SIZE,) i8: where the walk is.
+        walk: (WALK_SIZE,) i8: state of the walk.
         out: (n,) layout.STAGED.
     """
     pos = walk[WALK_POS]
@@ -161,6 +161,7 @@ def collect(
         if walk[WALK_FAULT] != 0:
             return WALK_LEFT
         note_order(walk, get_i8(data, at + PHYS_AT))
+        # Another unit of the slot represents a copied one: it is not a row.
         if get_i8(data, at + DUE_AT) != DUE_COPIED:
             walk[WALK_ROWS] += 1
             row = out[out.size - walk[WALK_ROWS]]
@@ -399,7 +400,7 @@ def read_units(data: Bytes, base: int, pos: int, end: int, out: Rows) -> int:
 
 @kernel
 def stage_at(data: Bytes, base: int, positions: Any, precision_ms: int, out: Rows) -> int:
-    """Fill out[i] (layout.STAGED) from the unit at positions[i] where it lies in this file.
+    """Fill out[i] (layout.STAGED) from the unit at positions[i] if it is in this file.
 
     Returns how many were filled.
     """

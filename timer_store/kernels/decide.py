@@ -16,11 +16,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delivery.kernels.redirected import TAGS, is_body_sound, set_message
+from delivery.kernels.redirected import (
+    CRC32,
+    DEQUEUE_MS,
+    DUE_MS,
+    ENQUEUE_MS,
+    REAL_QID,
+    REAL_TOPIC,
+    TAGS,
+    UNDERSCORE,
+    D,
+    T,
+    is_body_sound,
+    set_message,
+)
 from message_store.kernels.bytes import Bytes, copy, put_digits
 from message_store.kernels.index import KEYS_NAME, UNIQ_NAME
 from message_store.kernels.kernel import kernel
-from message_store.kernels.names import entry_end, is_named
+from message_store.kernels.names import entry_end, has_value, is_named
 from message_store.kernels.properties import find_value, java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.layout import (
@@ -32,26 +45,18 @@ from message_store.layout import (
 )
 from timer_store.kernels.fetch import (
     DELIVER,
-    EXACT,
     MARKER,
     MS,
     OUT,
-    REAL_QID,
-    REAL_TOPIC,
     ROLLS,
     SEC,
-    D,
-    is_entry,
 )
 from timer_store.kernels.transfer import is_delay
 from timer_store.layout import Rows
 
 UNREADABLE = 1  # status of a row whose record is not whole: it is not put
-S, T, UNDERSCORE = 83, 84, 95  # S: of the schedule topic, where transferred messages lie
+S = 83  # of the schedule topic, where transferred messages lie
 RECALL_TAG = np.frombuffer(b"TAGS\x01_RECALL_TAG_\x02", np.uint8).copy()
-ENQUEUE = np.frombuffer(b"TIMER_ENQUEUE_MS", np.uint8).copy()
-DEQUEUE = np.frombuffer(b"TIMER_DEQUEUE_MS", np.uint8).copy()
-CRC32 = np.frombuffer(b"__CRC32#", np.uint8).copy()
 HOST_BITS = SYS_BORN_IPV6 | SYS_STORE_IPV6
 MARKER_ROOM = 128  # bytes of a marker's text that do not come out of its target's, at most
 ROLLS_MAX = 999_999_999
@@ -163,8 +168,8 @@ def mark(
     """Make row i the marker of timer i, for those in `order`.
 
     Args:
-        timers: (n,) TIMED; due_ms says which slot the marker goes to.
-        order: (m,) indexes of the timers whose records lie in this file.
+        timers: (n,) TIMED; due_ms determines the slot of the marker.
+        order: (m,) indexes of the timers with records in this file.
         named: the marker is to be found by the keys of its target.
     """
     for i in order:
@@ -190,25 +195,25 @@ def is_dropped(data: Bytes, pos: int, end: int, kept: bool) -> bool:
     """Return whether an entry is written again, or does not apply to a copy.
 
     Args:
-        kept: the copy waits for the same time, so that what its client said of it stays.
+        kept: the copy has the same due time, so that the properties of its client stay.
     """
     first = data[pos] if pos < end else 0
     if first == T:
         if not kept and (
-            is_entry(data, pos, end, OUT)
-            or is_entry(data, pos, end, DELIVER)
-            or is_entry(data, pos, end, MS)
-            or is_entry(data, pos, end, SEC)
+            has_value(data, pos, end, OUT)
+            or has_value(data, pos, end, DELIVER)
+            or has_value(data, pos, end, MS)
+            or has_value(data, pos, end, SEC)
         ):
             return True
         return (
-            is_entry(data, pos, end, ROLLS)
-            or is_entry(data, pos, end, ENQUEUE)
-            or is_entry(data, pos, end, DEQUEUE)
+            has_value(data, pos, end, ROLLS)
+            or has_value(data, pos, end, ENQUEUE_MS)
+            or has_value(data, pos, end, DEQUEUE_MS)
         )
     if first == D:
-        return is_entry(data, pos, end, EXACT)
-    return first == UNDERSCORE and is_entry(data, pos, end, CRC32)
+        return has_value(data, pos, end, DUE_MS)
+    return first == UNDERSCORE and has_value(data, pos, end, CRC32)
 
 
 @kernel
@@ -218,7 +223,7 @@ def is_born_with_level(data: Bytes, at: int, end: int) -> bool:
     Readable twin: `timer_store.dequeue.original_properties`.
     """
     size = end - at
-    if find_value(data, at, size, EXACT)[1] == 0 or find_value(data, at, size, SEC)[1] != 0:
+    if find_value(data, at, size, DUE_MS)[1] == 0 or find_value(data, at, size, SEC)[1] != 0:
         return False
     return find_value(data, at, size, MS)[1] == 0 and find_value(data, at, size, DELIVER)[1] == 0
 
@@ -248,7 +253,7 @@ def put_copy_text(source: Source, pos: int, due_ms: int, kept: bool, made: Made)
         if of_level and not kept and is_delay(data, at, until):
             pass  # it is a timer of its own from now on
         elif until > at and is_dropped(data, at, until, kept):
-            if is_entry(data, at, until, ROLLS):
+            if has_value(data, at, until, ROLLS):
                 rolls = parse_number(data, at + ROLLS.size + 1, until, 0)
         elif until > at:
             if until - at > 5 and data[at + 4] == 1 and is_named(data, at, TAGS):

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from delivery.kernels.redirected import DUE_MS, D, R, take_target
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.encode import takes_queue_offset
 from message_store.kernels.kernel import kernel
-from message_store.kernels.names import entry_end, is_named, is_topic
+from message_store.kernels.names import entry_end, has_value, is_topic
 from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import read_frame
 from message_store.kernels.topics import find_topic
@@ -29,7 +30,7 @@ from message_store.layout import (
     TIMER_DELIVER_MS,
     TIMER_NONE,
 )
-from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
+from message_store.queues.topic_table import TopicArrays
 from timer_store.layout import (
     DUE_MS_MAX,
     NO_NUMBER,
@@ -42,7 +43,6 @@ from timer_store.layout import (
 )
 
 SECONDS_MAX = 10**15
-R, D = 82, 68
 
 
 def _bytes(text: bytes) -> Bytes:
@@ -54,10 +54,9 @@ SEC, MS, DELIVER = (
     _bytes(b"TIMER_DELAY_MS"),
     _bytes(b"TIMER_DELIVER_MS"),
 )
-OUT, EXACT = _bytes(b"TIMER_OUT_MS"), _bytes(b"DUEMQ_DUE_MS")
+OUT = _bytes(b"TIMER_OUT_MS")
 ROLLS, MARKER = _bytes(b"TIMER_ROLL_TIMES"), _bytes(b"TIMER_DEL_UNIQKEY")
-REAL_TOPIC, REAL_QID = _bytes(b"REAL_TOPIC"), _bytes(b"REAL_QID")
-TIMER_WORD = np.frombuffer(b"TIMER_", np.uint8).copy()
+TIMER_WORD = _bytes(b"TIMER_")
 
 
 class Context(NamedTuple):
@@ -75,14 +74,6 @@ class Scratch(NamedTuple):
 
 
 @kernel
-def is_entry(data: Bytes, pos: int, end: int, name: Bytes) -> bool:
-    """Return whether data[pos:end] is an entry `name` with a value."""
-    if end - pos < name.size + 2 or data[pos + name.size] != 1:
-        return False
-    return is_named(data, pos, name)
-
-
-@kernel
 def take_kind(kind: int, number: int, text: Any) -> None:
     """Note one of the three times unless one that goes before it is there."""
     if text["kind"] == TIMER_NONE or kind <= text["kind"]:
@@ -92,18 +83,18 @@ def take_kind(kind: int, number: int, text: Any) -> None:
 @kernel
 def take_timer(data: Bytes, pos: int, end: int, text: Any) -> None:
     """Note an entry whose name begins with TIMER_."""
-    if is_entry(data, pos, end, OUT):
+    if has_value(data, pos, end, OUT):
         text["out_ms"] = parse_number(data, pos + OUT.size + 1, end, NO_NUMBER)
-    elif is_entry(data, pos, end, DELIVER):
+    elif has_value(data, pos, end, DELIVER):
         number = parse_number(data, pos + DELIVER.size + 1, end, NO_NUMBER)
         take_kind(TIMER_DELIVER_MS, number, text)
-    elif is_entry(data, pos, end, MS):
+    elif has_value(data, pos, end, MS):
         take_kind(TIMER_DELAY_MS, parse_number(data, pos + MS.size + 1, end, NO_NUMBER), text)
-    elif is_entry(data, pos, end, SEC):
+    elif has_value(data, pos, end, SEC):
         take_kind(TIMER_DELAY_SEC, parse_number(data, pos + SEC.size + 1, end, NO_NUMBER), text)
-    elif is_entry(data, pos, end, ROLLS):
+    elif has_value(data, pos, end, ROLLS):
         text["flags"] |= TEXT_ROLLED
-    elif is_entry(data, pos, end, MARKER):
+    elif has_value(data, pos, end, MARKER):
         text["flags"] |= TEXT_MARKER
 
 
@@ -118,14 +109,10 @@ def read_text(data: Bytes, pos: int, end: int, text: Any) -> None:
         first = data[pos]
         if first == TIMER_WORD[0] and until - pos > 12 and data[pos + 5] == TIMER_WORD[5]:
             take_timer(data, pos, until, text)
-        elif first == R and is_entry(data, pos, until, REAL_TOPIC):
-            text["topic_pos"] = pos + REAL_TOPIC.size + 1
-            text["topic_len"] = until - pos - REAL_TOPIC.size - 1
-        elif first == R and is_entry(data, pos, until, REAL_QID):
-            queue = parse_number(data, pos + REAL_QID.size + 1, until, -1)
-            text["queue_id"] = queue if 0 <= queue < QUEUES_MAX else -1
-        elif first == D and is_entry(data, pos, until, EXACT):
-            text["exact_ms"] = parse_number(data, pos + EXACT.size + 1, until, NO_NUMBER)
+        elif first == R:
+            take_target(data, pos, until, text)
+        elif first == D and has_value(data, pos, until, DUE_MS):
+            text["exact_ms"] = parse_number(data, pos + DUE_MS.size + 1, until, NO_NUMBER)
         pos = until + 1
 
 
@@ -195,7 +182,7 @@ def set_broken(row: Any) -> None:
 
 @kernel
 def read_put(row: Any, staging: Bytes, text: Any) -> None:
-    """Read off a PUT row what its record will say: the columns stand after the text."""
+    """Read the timer properties of a PUT row: its columns are written after the text."""
     if row["prop_flags"] & PROP_TIMER_STALE or row["real_topic_index"] < 0 or row["out_ms"] < 0:
         pos = np.int64(row["prop_pos"])
         read_text(staging, pos, pos + row["prop_len"], text)

@@ -1,11 +1,9 @@
 """Stage 4, compiled: records of due timers to rows of a batch.
 
-gather    reads records in the order of the log, fills rows in the order of delivery
-outcome   after the put: what became of the rows
-
+`gather` reads records in the order of the log and fills rows in the order of delivery.
 Bodies and property texts are copied: the timers of one batch lie in several log files, and the
 batch is put while the next one is read. A record is believed only if it is the very one that was
-promised for this moment; any other record is left to `timer_store.dequeue.gather`.
+promised for this due time; any other record is left to `timer_store.dequeue.gather`.
 """
 
 from __future__ import annotations
@@ -15,25 +13,34 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from delivery.kernels.redirected import is_body_sound, set_message
+from delivery.kernels.redirected import (
+    CRC32,
+    DEQUEUE_MS,
+    DUE_MS,
+    ENQUEUE_MS,
+    TAGS,
+    UNDERSCORE,
+    D,
+    R,
+    T,
+    find_target,
+    has_queues,
+    is_body_sound,
+    set_message,
+    take_target,
+)
 from message_store.kernels.bytes import Bytes, copy
-from message_store.kernels.encode import MESSAGE_ILLEGAL
 from message_store.kernels.kernel import kernel
-from message_store.kernels.names import entry_end, is_named, is_topic
+from message_store.kernels.names import entry_end, has_value, is_named, is_topic
 from message_store.kernels.properties import java_hash, parse_number
 from message_store.kernels.scan import read_frame
-from message_store.kernels.topics import find_topic
 from message_store.layout import TIMER_NONE
-from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
+from message_store.queues.topic_table import TopicArrays
 from timer_store.kernels.fetch import (
-    EXACT,
     OUT,
-    REAL_QID,
-    REAL_TOPIC,
     ROLLS,
     Scratch,
     due_of,
-    is_entry,
     take_timer,
 )
 from timer_store.kernels.transfer import is_delay
@@ -49,15 +56,6 @@ from timer_store.layout import (
     UPPER_Y,
     Rows,
 )
-
-NOT_HERE = -1
-SKIPPED = 1  # status of a row that is not to be put: its record is gone
-
-TAGS = np.frombuffer(b"TAGS", np.uint8).copy()
-ENQUEUE = np.frombuffer(b"TIMER_ENQUEUE_MS", np.uint8).copy()
-DEQUEUE = np.frombuffer(b"TIMER_DEQUEUE_MS", np.uint8).copy()
-CRC32 = np.frombuffer(b"__CRC32#", np.uint8).copy()
-T, R, D, UNDERSCORE = 84, 82, 68, 95
 
 
 class Into(NamedTuple):
@@ -92,12 +90,12 @@ def is_dropped(data: Bytes, pos: int, end: int, kind: int) -> bool:
     if kind == FROM_LEVEL:
         return False
     if size > 16 and data[pos + 16] == 1:
-        if is_named(data, pos, ENQUEUE) or is_named(data, pos, DEQUEUE):
+        if is_named(data, pos, ENQUEUE_MS) or is_named(data, pos, DEQUEUE_MS):
             return True
         return kind == FROM_ROUTE and is_named(data, pos, ROLLS)
     if kind != FROM_ROUTE or size <= 12 or data[pos + 12] != 1:
         return False
-    return is_named(data, pos, OUT) or is_named(data, pos, EXACT)
+    return is_named(data, pos, OUT) or is_named(data, pos, DUE_MS)
 
 
 @kernel
@@ -109,7 +107,7 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
     text["out_ms"] = text["exact_ms"] = text["value"] = NO_NUMBER
     text["kind"], text["flags"], text["topic_len"] = TIMER_NONE, 0, 0
     text["name_pos"] = -1
-    row["queue_id"], row["tags_hash"] = -1, 0
+    text["queue_id"], row["tags_hash"] = -1, 0
     drops = False
     while pos < end:
         until = entry_end(data, pos, end)
@@ -119,20 +117,17 @@ def read_entries(data: Bytes, pos: int, end: int, text: Any, row: Any) -> bool:
         elif first == T and until - pos > 12 and data[pos + 5] == UNDERSCORE:
             take_timer(data, pos, until, text)
             drops = drops or is_dropped(data, pos, until, FROM_TIMER)
-        elif first == R and is_entry(data, pos, until, REAL_TOPIC):
-            text["topic_pos"] = pos + REAL_TOPIC.size + 1
-            text["topic_len"] = until - pos - REAL_TOPIC.size - 1
-        elif first == R and is_entry(data, pos, until, REAL_QID):
-            queue = parse_number(data, pos + REAL_QID.size + 1, until, -1)
-            row["queue_id"] = queue if 0 <= queue < QUEUES_MAX else -1
-        elif first == D and is_entry(data, pos, until, EXACT):
-            text["exact_ms"] = parse_number(data, pos + EXACT.size + 1, until, NO_NUMBER)
+        elif first == R:
+            take_target(data, pos, until, text)
+        elif first == D and has_value(data, pos, until, DUE_MS):
+            text["exact_ms"] = parse_number(data, pos + DUE_MS.size + 1, until, NO_NUMBER)
         elif first == D and is_delay(data, pos, until):
             text["name_pos"] = np.int64(-1) if text["flags"] & TEXT_LEVEL else pos + 4
             text["flags"] |= TEXT_LEVEL
         elif first == UNDERSCORE:
             drops = drops or is_dropped(data, pos, until, FROM_TIMER)
         pos = until + 1
+    row["queue_id"] = text["queue_id"]
     return drops
 
 
@@ -218,15 +213,11 @@ def set_target(
     data: Bytes, text: Any, arrays: TopicArrays, context: Context, guess: int, row: Any
 ) -> bool:
     """Set the real topic of `row`; False: there is none that it may go to."""
-    pos, size = text["topic_pos"], np.int64(text["topic_len"])
-    index = guess
-    if not is_topic(data, pos, size, arrays, guess):
-        index = find_topic(data, pos, size, arrays) if size > 0 else NOT_HERE
+    index = find_target(data, text["topic_pos"], np.int64(text["topic_len"]), arrays, guess)
     row["topic_index"] = index
     if index < 0 or index == context.timer or index == context.half or row["queue_id"] < 0:
         return False
-    topic = arrays.topics[index]
-    return not context.routed or topic["write_queues"] != 0 or topic["read_queues"] != 0
+    return not context.routed or has_queues(arrays, index)
 
 
 @kernel
@@ -287,22 +278,3 @@ def gather(
         row["prop_len"] = at - row["prop_pos"]
         into.is_malformed[i] = 0
     into.end[0] = at
-
-
-@kernel
-def outcome(rows: Rows, count: int, store_ms: Any, topic_index: Any) -> Any:
-    """Note store time and topic of the leading rows that the store did not refuse.
-
-    Args:
-        store_ms, topic_index: (n,) i8, i4 out, n >= count.
-
-    Returns (leading rows, rows that were refused for good).
-    """
-    done, illegal = count, 0
-    for i in range(count):
-        status = rows[i]["status"]
-        if status > SKIPPED:
-            done = min(done, i)
-            illegal += status == MESSAGE_ILLEGAL
-        store_ms[i], topic_index[i] = rows[i]["store_ms"], rows[i]["topic_index"]
-    return done, illegal

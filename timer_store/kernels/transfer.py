@@ -15,18 +15,16 @@ from typing import Any
 
 import numpy as np
 
+from delivery.kernels.redirected import CRC32, UNDERSCORE, D, R, take_target
 from message_store.kernels.bytes import Bytes
 from message_store.kernels.kernel import kernel
 from message_store.kernels.names import entry_end, is_named, is_topic
-from message_store.kernels.properties import parse_number
 from message_store.kernels.scan import read_frame
-from message_store.queues.topic_table import QUEUES_MAX, TopicArrays
-from timer_store.kernels.fetch import REAL_QID, REAL_TOPIC, R, Scratch, is_entry, set_topic
+from message_store.queues.topic_table import TopicArrays
+from timer_store.kernels.fetch import Scratch, set_topic
 from timer_store.layout import NAME_AS_IS, TIMED_PLAIN, UPPER_Y, Rows
 
-D, UNDERSCORE = 68, 95
 DELA = np.frombuffer(b"DELA", np.uint8).copy()
-CRC32 = np.frombuffer(b"__CRC32#", np.uint8).copy()
 CASE_BIT = 32  # between "Y" and "y"
 
 
@@ -40,7 +38,7 @@ def is_delay(data: Bytes, pos: int, end: int) -> bool:
 
 @kernel
 def read_level_text(data: Bytes, pos: int, end: int, text: Any) -> int:
-    """Read the target off a property text; return where the Y of its only DELAY lies, or -1."""
+    """Read the target from a property text; return the position of its only DELAY's Y, or -1."""
     text["queue_id"], text["topic_pos"], text["topic_len"] = -1, 0, 0
     name_pos, names, has_crc = np.int64(-1), 0, False
     while pos < end:
@@ -49,12 +47,8 @@ def read_level_text(data: Bytes, pos: int, end: int, text: Any) -> int:
         if first == D and is_delay(data, pos, until):
             name_pos = pos + 4
             names += 1
-        elif first == R and is_entry(data, pos, until, REAL_TOPIC):
-            text["topic_pos"] = pos + REAL_TOPIC.size + 1
-            text["topic_len"] = until - pos - REAL_TOPIC.size - 1
-        elif first == R and is_entry(data, pos, until, REAL_QID):
-            queue = parse_number(data, pos + REAL_QID.size + 1, until, -1)
-            text["queue_id"] = queue if 0 <= queue < QUEUES_MAX else -1
+        elif first == R:
+            take_target(data, pos, until, text)
         elif first == UNDERSCORE and is_named(data, pos, CRC32):
             has_crc = True
         pos = until + 1

@@ -2,7 +2,7 @@
 
 link     rows become units, each points at the one before it in its slot, slots point at them
 unlink   the disk refused the units: slots become what they were
-bury     units say that they are settled
+bury     units are marked as settled
 relink   the wheel is built from the units of a file, and wrong pointers are listed
 """
 
@@ -44,7 +44,7 @@ UNDO_AT, UNDO_TICK, UNDO_FIRST, UNDO_LAST, UNDO_NUM = range(5)  # a slot as it w
 UNDO_COLUMNS = 5
 UNTOUCHED = -1  # in UNDO_AT: the row changed no slot
 TOUCH_ROWS = 32
-FIX_TOO_FAR = -2  # in place of a prev_pos: this unit lies more than a lap ahead
+FIX_TOO_FAR = -2  # in place of a prev_pos: this unit is more than a lap ahead
 
 
 class Adding(NamedTuple):
@@ -69,8 +69,8 @@ def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: An
     """Write one unit; `times`: (write_ms, slot_ms). Source: TimerLog.append"""
     write_ms, slot_ms = times
     delay_ms = slot_ms - write_ms
-    # Only the sum of both says which slot it is; after an outage of weeks the difference needs
-    # more than 32 bits.
+    # Only the sum of both determines the slot; after an outage of weeks the difference needs more
+    # than 32 bits.
     if delay_ms < INT_MIN or delay_ms > INT_MAX:
         write_ms, delay_ms = slot_ms, np.int64(0)
     put_i4(out, at, UNIT_BYTES)
@@ -86,10 +86,10 @@ def put_unit(out: Bytes, at: int, prev_pos: int, magic: int, times: Any, row: An
 
 @kernel
 def touch_slots(rows: Rows, first: int, wheel: Bytes, adding: Adding, undo: Any) -> None:
-    """Note where the slots of the next TOUCH_ROWS rows lie, and read from each.
+    """Record the positions of the slots of the next TOUCH_ROWS rows, and read from each.
 
-    Rows of a batch belong anywhere in the wheel: read one after the other, each would wait for the
-    memory; these reads wait together.
+    The slots of a batch are anywhere in the wheel. Reading them one after the other would stall on
+    memory each time; these reads overlap.
     """
     for i in range(first, min(first + TOUCH_ROWS, rows.size)):
         at = slot_at(max(rows[i]["slot_ms"], adding.read_ms) // adding.precision_ms)
@@ -98,10 +98,10 @@ def touch_slots(rows: Rows, first: int, wheel: Bytes, adding: Adding, undo: Any)
 
 @kernel
 def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, undo: Any) -> Any:
-    """Make units of rows and hang them into their slots.
+    """Make units of rows and link them into their slots.
 
     Args:
-        rows: (n,) layout.TIMED; TIMED_BROKEN rows are passed over.
+        rows: (n,) layout.TIMED; TIMED_BROKEN rows are skipped.
         out: (n * 52,) u1 out: the units.
         undo: (n, UNDO_COLUMNS) i8 out: the slots as they were.
 
@@ -119,11 +119,11 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
         undo[i, UNDO_AT] = UNTOUCHED
         if row["kind"] == TIMED_BROKEN:
             continue
-        slot_ms = max(row["slot_ms"], read_ms)  # what is overdue joins the slot that is read now
+        slot_ms = max(row["slot_ms"], read_ms)  # an overdue timer joins the slot that is read now
         tick = slot_ms // precision_ms
         at = slot_at(tick)
         old_tick = get_i8(wheel, at + TICK_AT)
-        # A slot that an undelivered lap still uses, or that would lie a lap ahead, must wait.
+        # Stop at a slot that an undelivered lap still uses, or that is a whole lap ahead.
         if tick - read_tick >= WHEEL_SLOTS or (old_tick != tick and old_tick >= read_tick):
             return i, units
         first, last, num = get_i8(wheel, at + FIRST_AT), get_i8(wheel, at + LAST_AT), np.int64(0)
@@ -134,6 +134,7 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
         if old_tick != tick or last < 0:
             first, last, num = pos, np.int64(-1), np.int64(0)
         magic = MAGIC_DEFAULT
+        # The slot is before the due time's own: the timer is rolled when the slot is loaded.
         if tick < (row["due_ms"] - 1) // precision_ms:
             magic |= MAGIC_ROLL
         if row["kind"] == TIMED_MARKER:
@@ -149,7 +150,8 @@ def link(rows: Rows, adding: Adding, wheel: Bytes, pages: Bytes, out: Bytes, und
 
 @kernel
 def unlink(undo: Any, count: int, wheel: Bytes, pages: Bytes) -> None:
-    """Make slots what they were before the first `count` rows of a `link`."""
+    """Restore the slots as they were before the first `count` rows of a `link`."""
+    # Backwards: several rows may have changed one slot, and the first has its oldest state.
     for i in range(count - 1, -1, -1):
         slot = undo[i]
         if slot[UNDO_AT] != UNTOUCHED:
@@ -161,7 +163,7 @@ def unlink(undo: Any, count: int, wheel: Bytes, pages: Bytes) -> None:
 
 @kernel
 def bury(block: Bytes, base: int, positions: Any, due: Any) -> None:
-    """Have units say that they are settled; an Apache broker takes them for markers.
+    """Mark units as settled; an Apache broker reads them as markers.
 
     Args:
         block: in and out: the log from position `base` on.
@@ -179,7 +181,7 @@ def bury(block: Bytes, base: int, positions: Any, due: Any) -> None:
 def relink(
     data: Bytes, span: Any, wheel: Bytes, pages: Bytes, into: Relinking, skip: Any, fixes: Any
 ) -> Any:
-    """Hang the units of a file into a wheel that was cleared, in the order of the log.
+    """Link the units of a file into a cleared wheel, in the order of the log.
 
     Args:
         span: (log position of data[0], position to begin at, position to end at).
@@ -187,7 +189,7 @@ def relink(
         fixes: (n, 2) i8 out: position of a unit, and the prev_pos that it should have, or
             FIX_TOO_FAR: it is not linked.
 
-    Returns (position to go on at, fixes): it stops when `fixes` is full.
+    Returns (position to continue at, fixes): it stops when `fixes` is full.
     Source: TimerMessageStore.recoverAndRevise
     """
     base, pos, end = span
@@ -203,7 +205,7 @@ def relink(
         elif tick >= into.first_tick:
             prev = hang(data, at, pos, tick, wheel, pages, skip)
             named = get_i8(data, at + PREV_AT)
-            # A chain may lead into files that were removed: that is its end, and no mistake.
+            # A chain may lead into removed files: it ends there, which is not a fault.
             if named != prev and not (prev < 0 and named < into.min_pos):
                 fixes[n, 0], fixes[n, 1] = pos, prev
                 n += 1
@@ -213,11 +215,11 @@ def relink(
 
 @kernel
 def hang(data: Bytes, at: int, pos: int, tick: int, wheel: Bytes, pages: Bytes, skip: Any) -> int:
-    """Make a unit the newest of its slot; return the one that was before, -1: none."""
+    """Make a unit the newest of its slot; return the previous newest one, -1 without one."""
     to = slot_at(tick)
     first, last, num = get_i8(wheel, to + FIRST_AT), get_i8(wheel, to + LAST_AT), np.int64(0)
     num = get_i4(wheel, to + NUM_AT)
-    if get_i8(wheel, to + TICK_AT) != tick:
+    if get_i8(wheel, to + TICK_AT) != tick:  # the slot belongs to an earlier lap: start a chain
         first, last, num = pos, np.int64(-1), np.int64(0)
     if get_i8(data, at + DUE_AT) >= 0 and get_i4(data, at + MAGIC_AT) & MAGIC_DELETE == 0:
         phys_offset = get_i8(data, at + PHYS_AT)

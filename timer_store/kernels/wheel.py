@@ -1,7 +1,7 @@
 """Compiled access to the wheel's slots, in their byte order on disk.
 
-`pages` has a byte per page of 4096 bytes: whether it holds anything, whether it was changed. Scans
-pass over pages that hold nothing, so that the memory of an empty wheel is never touched.
+`pages` has a byte per page of 4096 bytes: whether it is used, whether it was changed. Scans skip
+unused pages, so that the memory of an empty wheel is never touched.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TICK_AT, FIRST_AT, LAST_AT, NUM_AT, MAGIC_AT = (
 
 @kernel
 def slot_at(tick: int) -> int:
-    """Return where the slot of a tick (time / precision) lies. Source: TimerWheel.getSlotIndex"""
+    """Return the position of a tick's slot (time / precision). Source: TimerWheel.getSlotIndex"""
     return tick % WHEEL_SLOTS * SLOT_BYTES
 
 
@@ -114,7 +114,7 @@ def stray_slots(wheel: Bytes, pages: Bytes, end_tick: int) -> int:
 
 @kernel
 def slots_behind(wheel: Bytes, pages: Bytes, log_end: int, out: Rows) -> int:
-    """List the slots of any time whose newest unit does not lie before `log_end`.
+    """List the slots of any time whose newest unit is at or after `log_end`.
 
     Args:
         out: (n,) layout.CURSOR out: `tick`, and in `pos` the newest unit.

@@ -1,8 +1,8 @@
-"""The checker of timer log and wheel: slots, chains of units, and the units that are pending.
+"""Checks of timer log and wheel: slots, chains of units, and pending units.
 
-    slot         check_slots: its two ends can be true
-    chain, unit  `kernels.chain`: every step lies in the log, goes back, and stays in the slot
-    fault        FAULT_TEXTS, chain_error: what is wrong, and where
+    slot         check_slots: its two ends are possible
+    chain, unit  `kernels.chain`: every step is in the log, points back, and stays in the slot
+    fault        FAULT_TEXTS, chain_error: the fault and its position
 
 Recovery, verification, lists and delivery all look at slots and units through this file.
 """
@@ -22,7 +22,7 @@ from timer_store.log.wheel import TimerWheel
 
 LONG_MAX: Final = (1 << 63) - 1
 FAULT_TEXTS: Final = {
-    chain.FAULT_PLACE: "no unit can lie there",
+    chain.FAULT_PLACE: "no unit can be there",
     chain.FAULT_SIZE: "there is no unit",
     chain.FAULT_MAGIC: "the unit's magic is invalid",
     chain.FAULT_PREV: "the unit points forward",
@@ -66,7 +66,7 @@ def chain_error(log: TimerLog, pos: int, fault: int, slot_ms: int | None = None)
 
 
 def is_pending(units: Rows) -> Mask:
-    """Return which units, (n,) `layout.LOGGED`, hold a timer: no markers, none that is settled."""
+    """Return which units, (n,) `layout.LOGGED`, are pending timers: not markers, not settled."""
     return np.asarray((units["due_ms"] >= 0) & (units["magic"] & layout.MAGIC_DELETE == 0))
 
 

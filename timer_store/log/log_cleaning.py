@@ -3,14 +3,14 @@
     timerlog    [ file 0 ][ file 1 ][ file 2 ][ written ]
                              ^ the first unit that is needed: not settled, its slot not delivered
 
-A chain may lead into files that are gone, and ends there: what it had there is settled, or was
-rolled into a later slot. A marker is not needed after it was enqueued: its target says that it is
-settled. A unit waits for one roll window at most, so no file stays for long. Only the first needed
-unit is looked at until it is needed no more, so that each is passed once.
+A chain may lead into removed files and ends there: its units there are settled, or rolled into a
+later slot. A marker is not needed after it was enqueued: its target is marked as settled. A unit is
+pending for one roll window at most, so no file stays for long. Only the first needed unit is
+checked until it is no longer needed, so each unit is checked once.
 
-What is needed is what the checkpoint on the disk needs, so files go when one has been written. An
-Apache broker keeps a file until the commit log has lost the record of its last unit; it takes a
-timer log that begins later as we do. Source: TimerMessageStore, cleaning of the TimerLog
+The checkpoint on the disk decides which units are needed, so files are removed after one was
+written. An Apache broker keeps a file until the commit log has lost the record of its last unit; it
+accepts a timer log that begins later. Source: TimerMessageStore, cleaning of the TimerLog
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from timer_store.log.chain_check import is_pending
 from timer_store.state import TimerState
 
 PIECE_UNITS: Final = 16_384
-LOOK_UNITS: Final = 131_072  # passed at a checkpoint, at most
-FILES_MAX: Final = 10  # removed at a time
+LOOK_UNITS: Final = 131_072  # maximum units checked per checkpoint
+FILES_MAX: Final = 10  # maximum files removed at a time
 
 
 class LogCleaning:
-    """Removes files of one timer log. Belongs to the event loop's thread."""
+    """Removal of one timer log's files. Belongs to the event loop's thread."""
 
     def __init__(self, state: TimerState) -> None:
         self._state = state
@@ -39,7 +39,7 @@ class LogCleaning:
         self.removed_files = 0
 
     def needed_from(self, read_ms: int) -> int:
-        """Return where the first unit lies that this instant may need.
+        """Return the position of the first unit that may be needed now.
 
         Args:
             read_ms: the first slot that is not completely delivered.
@@ -50,11 +50,11 @@ class LogCleaning:
         self._pos = max(self._pos, log.min_pos)
         for _ in range(LOOK_UNITS // PIECE_UNITS):
             if not log.files or self._pos >= log.files[-1].base or not self._pass(read_ms):
-                break  # the file that is written stays in any case
+                break  # the current file is never removed
         return self._pos
 
     def _pass(self, read_ms: int) -> bool:
-        """Pass some units of one file; return whether none of them is needed."""
+        """Check some units of one file; return whether none of them is needed."""
         log, width_ms = self._state.units.log, self._state.config.precision_ms
         rows, following = log.read_piece(self._pos, log.end, np.empty(PIECE_UNITS, layout.LOGGED))
         needed = is_pending(rows) & (rows["slot_ms"] >= read_ms - read_ms % width_ms)
@@ -65,9 +65,9 @@ class LogCleaning:
         return True
 
     def detach_before(self, pos: int) -> list[LogFile]:
-        """Take files that end at or before a position out of the log, the last one never.
+        """Detach files that end at or before a position from the log, never the last one.
 
-        They are to be erased, in any thread.
+        The caller erases them, in any thread.
         """
         log = self._state.units.log
         files: list[LogFile] = []

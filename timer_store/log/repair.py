@@ -1,12 +1,12 @@
 """Repair of timer log and wheel after a crash.
 
-repair    cut the log at the end that the snapshot knows; move slots back that point after it
+repair    cut the log at the snapshot's end; move slots back that point after it
 recount   count slots again whose timers were settled after the snapshot
-check     look whether every slot that is needed points at a unit of its own
+check     check that every needed slot points at a unit of its own
 relink    if one does not: link all slots again from the log, and correct wrong pointers in it
 
-`check` and `relink` also cover what Apache's broker leaves after a power cut: slots ahead of the
-log, chains that lead into another slot, gaps.
+`check` and `relink` also repair the files of an Apache broker after a power cut: slots ahead of
+the log, chains that lead into another slot, gaps.
 
 Source: TimerMessageStore.recover, recoverAndRevise, reviseQueueOffset
 """
@@ -39,11 +39,11 @@ Progress = Callable[[int, int], None]
 
 
 class Relinked(NamedTuple):
-    """What `relink` did.
+    """Result of `relink`.
 
     Attributes:
-        units: looked at.
-        corrected: pointers in the log that were wrong.
+        units: Number of units read.
+        corrected: Number of wrong pointers in the log.
         too_far: (n,) positions of units more than a lap ahead; they are in no slot.
         damaged: (n,) positions without a unit.
     """
@@ -60,7 +60,7 @@ def repair(
     """Cut the timer log at `log_end` and move the slots that point after it back.
 
     Args:
-        log_end: as the snapshot knows it.
+        log_end: End of the log in the snapshot.
         skip: (n,) log offsets, ascending, of timers that are settled: not counted.
 
     Returns:
@@ -103,9 +103,9 @@ def _count(log: TimerLog, wheel: TimerWheel, cursors: Rows, skip: Offsets) -> No
 
 
 def check(log: TimerLog, wheel: TimerWheel, read_ms: int) -> list[CorruptStore]:
-    """Return what is wrong with the slots from `read_ms` on (20 findings at most).
+    """Return the faults of the slots from `read_ms` on (20 at most).
 
-    Every slot's newest unit is looked at, not the chain after it.
+    Only the newest unit of every slot is checked, not its chain.
     """
     found: list[CorruptStore] = []
     for slots in wheel.live_parts(read_ms):
@@ -148,7 +148,7 @@ def relink(
     Args:
         from_ms: the first slot that is not completely delivered.
         skip: as in `repair`.
-        progress: called with (units done, units in all) from time to time.
+        progress: Called with (units done, all units) periodically.
 
     Raises:
         OSError: The disk refused a correction; call again.

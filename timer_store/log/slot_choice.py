@@ -2,16 +2,16 @@
 
     read      staged               staged + window
      |----------|---- own slot -------|------------------------------------------> due
-                      ^ T = due - k * window, the only such moment in [staged, staged + window)
+                      ^ T = due - k * window, the only such time in [staged, staged + window)
 
-A wheel has a span; a timer beyond the roll window waits in slot T and rolls when T comes. T
-depends on the due time and on nothing but the window it was put in, so a unit is found from its
-due time without a search: `candidates`.
+A timer due beyond the roll window is put into slot T and rolled when T is loaded. T depends only on
+the due time and the window in which it was put, so a unit is found from its due time without a
+search: `candidates`.
 
     read     the first slot that is not completely delivered
     staged   slots before are loaded for delivery
 
-Source: TimerMessageStore.doEnqueue, where the roll time depends on the moment of the put.
+Source: TimerMessageStore.doEnqueue, where the roll time depends on the time of the put.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Times = npt.NDArray[np.int64]
 
 
 def slot_times(due_ms: Times, read_ms: int, staged_ms: int, window_ms: int) -> Times:
-    """Return the moment whose slot each timer waits in: `due_ms` - 1, or its roll time.
+    """Return the time whose slot each timer is put into: `due_ms` - 1, or its roll time.
 
-    What is overdue waits in the slot that is read now.
+    Overdue timers are put into the slot that is read now.
     """
     own_ms = due_ms - 1
     laps = np.maximum(own_ms - staged_ms, 0) // window_ms

@@ -3,10 +3,10 @@
     timerlog/00000000000000000000   [unit][unit]...[blank]
     timerlog/00000000000104857600   [unit]...             <- `end`: known from the snapshot
 
-A file is closed with a blank record of 16 bytes when less than a unit and a blank fit. What a unit
-says of itself never changes, but for three numbers: `due_ms` turns negative and `magic` to that of
-a marker when the timer is settled early (`bury`), and `prev_pos` is corrected when a broken chain
-is linked again (`patch`).
+A file is closed with a blank record of 16 bytes when less than a unit and a blank fit. A written
+unit never changes, except for three fields: `due_ms` becomes negative and `magic` a marker's when
+the timer is settled early (`bury`), and `prev_pos` is corrected when a broken chain is linked again
+(`patch`).
 
 Reads go through a shared mapping of each file; what pwrite wrote is visible there at once.
 
@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from message_store.errors import ConfigError, CorruptStore
 from message_store.layout import MAGIC_BLANK
-from message_store.log.commit_log import NAME_DIGITS, LogFile, numbered_files
+from message_store.log.commit_log import NAME_DIGITS, LogFile, NumberedLog, numbered_files
 from message_store.log.zeroing import whole_size
 from timer_store import layout
 from timer_store.kernels import chain
@@ -40,30 +40,28 @@ FILE_BYTES_DEFAULT: Final = 104_857_600
 FILE_BYTES_MAX: Final = (1 << 31) - 1
 SCAN_UNITS: Final = 65_536
 REMEDY: Final = "The wheel is linked again from the timer log at the next start."
-PATCH_GAP_BYTES: Final = 512  # numbers that lie closer together are written at once
+PATCH_GAP_BYTES: Final = 512  # fields with smaller gaps are written at once
 PATCH_BYTES_MAX: Final = 1 << 20
-BURY_UNITS: Final = 8_192  # at once: longer, and the loop would wait for the interpreter
+BURY_UNITS: Final = 8_192  # per call: a longer call would keep the interpreter from the event loop
 
 
 class UnitFile(LogFile):
     """One file of the timer log."""
 
     def release(self) -> None:
-        """Unmap the pages that reads brought in; they stay in the page cache."""
+        """Unmap the pages that were read; they stay in the page cache."""
         self.pages.map.madvise(mmap.MADV_DONTNEED)
 
 
-class TimerLog:
-    """The files in order, the write position, and views of what was written.
+class TimerLog(NumberedLog[UnitFile]):
+    """Files of the timer log in order, the write position, and views of the written units.
 
     Belongs to one thread; `sync` and `patch` may run in another.
 
     Args:
         file_bytes: mappedFileSizeTimerLog.
     Attributes:
-        files: in order; only the last one grows.
-        end: the next byte to be written.
-        failure: what refused a sync; no checkpoint may rely on this log until it is opened again.
+        failure: Error of a failed sync; no checkpoint may rely on this log until it is reopened.
     """
 
     def __init__(self, directory: Path, file_bytes: int = FILE_BYTES_DEFAULT) -> None:
@@ -73,10 +71,8 @@ class TimerLog:
                 f"a file holds at least one unit and a blank ({UNIT_BYTES + BLANK_BYTES} bytes) "
                 f"and less than 2 GiB",
             )  # fmt: skip
-        self.directory, self.file_bytes = directory, file_bytes
+        super().__init__(directory, file_bytes, UnitFile)
         self.units_per_file = (file_bytes - BLANK_BYTES) // UNIT_BYTES
-        self.files: list[UnitFile] = []
-        self.end = 0
         self._changed: set[int] = set()  # bases of files with writes that are not synced
         self._changed_lock = threading.Lock()
         self.failure: OSError | None = None
@@ -84,9 +80,9 @@ class TimerLog:
     # -- open -----------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Open every file that is there. `end` is set to the end of the last file.
+        """Open every existing file, and set `end` to the end of the last one.
 
-        The next `sync` waits for all of them: a process that was killed may not have waited.
+        The next `sync` covers all of them: a killed process may not have synced them.
 
         Raises:
             CorruptStore: A file of another size, a stray name, a gap between files.
@@ -94,7 +90,7 @@ class TimerLog:
         paths = numbered_files(self.directory)
         for path in paths:
             self._check(path, last=path == paths[-1])
-            self.files.append(UnitFile(path, int(path.name), self.file_bytes, create=False))
+            self.open_file(path)
         if self.files:
             self.end = self.files[-1].base + self.file_bytes
         with self._changed_lock:
@@ -123,11 +119,11 @@ class TimerLog:
 
     @property
     def min_pos(self) -> int:
-        """The first position that still exists."""
+        """First position that still exists."""
         return self.files[0].base if self.files else self.end
 
     def find_end(self, from_pos: int) -> int:
-        """Return where the units end, walking from the file that holds `from_pos`.
+        """Return the end of the units, walking from the file of `from_pos`.
 
         For a log whose end is unknown. Source: TimerMessageStore.recoverAndRevise
         """
@@ -143,7 +139,7 @@ class TimerLog:
     # -- read -----------------------------------------------------------------------------------
 
     def index_of(self, pos: int) -> int:
-        """Return which of `files` holds `pos`; -1 if it was removed.
+        """Return the index of the file with `pos`; -1 if it was removed.
 
         Raises:
             CorruptStore: Nothing was written there.
@@ -156,7 +152,7 @@ class TimerLog:
         """Return the unit at `pos`, () `layout.LOGGED`.
 
         Raises:
-            CorruptStore: There is none.
+            CorruptStore: There is no unit.
         """
         out = np.zeros(1, layout.LOGGED)
         at = self.index_of(pos)
@@ -168,11 +164,11 @@ class TimerLog:
         return out.reshape(())
 
     def scan(self, from_pos: int = 0, until_pos: int | None = None) -> Iterator[Rows]:
-        """Yield the units of the log in its order, (n,) `layout.LOGGED`; damage is passed over.
+        """Yield the units of the log in its order, (n,) `layout.LOGGED`; damaged ones are skipped.
 
         Args:
-            from_pos: where a unit lies, or before the log.
-            until_pos: position to stop at, None: the log's end as it is now.
+            from_pos: Position of a unit, or before the log.
+            until_pos: Position to stop at, None: the current end of the log.
         """
         until_pos = self.end if until_pos is None else min(until_pos, self.end)
         for file in list(self.files):
@@ -186,12 +182,12 @@ class TimerLog:
                 pos += max(found, 1) * UNIT_BYTES
 
     def read_piece(self, pos: int, end: int, out: Rows) -> tuple[Rows, int]:
-        """Return the units from `pos` on that lie in one file, and where the next piece begins.
+        """Return the units of one file from `pos` on, and the position of the next piece.
 
-        A damaged unit is passed over. A file that was read to its end gives its memory back.
+        A damaged unit is skipped. The memory of a file that was read to its end is released.
 
         Args:
-            pos: Where a unit lies; not before `min_pos`.
+            pos: Position of a unit; not before `min_pos`.
             out: (n,) `layout.LOGGED` that the result is a part of.
         """
         file = self.files[self.index_of(pos)]
@@ -208,7 +204,7 @@ class TimerLog:
         return min(self.end, file.base + self.units_per_file * UNIT_BYTES)
 
     def fault(self, pos: int, why: str) -> CorruptStore:
-        """Return the error that says what is wrong at a position."""
+        """Return the error for a fault at a position."""
         at = bisect.bisect_right(self.files, pos, key=lambda f: f.base) - 1
         inside = at >= 0 and pos < self.files[at].base + self.file_bytes
         return CorruptStore(
@@ -219,14 +215,14 @@ class TimerLog:
         )
 
     def release(self) -> None:
-        """Give back the memory of pages that reads brought in."""
+        """Release the memory of pages that were read."""
         for file in self.files:
             file.release()
 
     # -- write ----------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """Return how many units fit into the file that `end` lies in; 0: close it first."""
+        """Return the number of units that fit into the current file; 0: close it first."""
         return max(self.file_bytes - self.end % self.file_bytes - BLANK_BYTES, 0) // UNIT_BYTES
 
     def append(self, units: memoryview) -> int:
@@ -237,7 +233,7 @@ class TimerLog:
         """
         assert len(units) % UNIT_BYTES == 0
         assert len(units) <= self.room() * UNIT_BYTES
-        file, pos = self._writable_file(), self.end
+        file, pos = self.writable_file(), self.end
         file.write(pos - file.base, units)
         self._note_changed(file.base)
         self.end = pos + len(units)
@@ -249,28 +245,19 @@ class TimerLog:
         Raises:
             OSError: The disk refused it; the log ends where it ended.
         """
-        file = self._writable_file()
+        file = self.writable_file()
         pos = self.end - file.base
         file.write(pos, BLANK.pack(file.size - pos, 0, MAGIC_BLANK))
         self._note_changed(file.base)
         self.end = file.base + file.size
 
-    def _writable_file(self) -> UnitFile:
-        if self.files and self.files[-1].base + self.file_bytes > self.end:
-            return self.files[-1]
-        base = self.end - self.end % self.file_bytes
-        assert not self.files or base == self.files[-1].base + self.file_bytes
-        path = self.directory / f"{base:0{NAME_DIGITS}d}"
-        self.files.append(UnitFile(path, base, self.file_bytes, create=True))
-        return self.files[-1]
-
     def patch(self, positions: Offsets, column: str, values: Offsets) -> None:
-        """Write a number into units that are there. A thread may do it.
+        """Write a field of existing units. A thread may do it.
 
         Args:
             positions: (n,) of the units, ascending.
-            column: of `layout.TIMER_UNIT`.
-            values: (n,) what to write.
+            column: Field of `layout.TIMER_UNIT`.
+            values: (n,) new values.
 
         Raises:
             OSError: The disk refused it; some may be written.
@@ -336,30 +323,6 @@ class TimerLog:
         finally:
             with self._changed_lock:
                 self._changed |= (changed - done) | later
-
-    def truncate(self, end: int) -> None:
-        """Drop everything from `end` on; later bytes read as zeros, later files are removed."""
-        while self.files and self.files[-1].base >= end:
-            self.files.pop().erase()
-        self.end = end
-        if self.files and end < self.files[-1].base + self.file_bytes:
-            self.files[-1].zero_from(end - self.files[-1].base)
-            self._note_changed(self.files[-1].base)
-
-    def detach_first(self) -> UnitFile:
-        """Take the oldest file (never the one that is written) out of the log, to be erased."""
-        assert len(self.files) > 1
-        return self.files.pop(0)
-
-    def remove_first(self) -> None:
-        """Remove the oldest file (never the one that is written)."""
-        self.detach_first().erase()
-
-    def close(self) -> None:
-        """Close all files."""
-        for file in self.files:
-            file.close()
-        self.files.clear()
 
 
 def _bury(file: UnitFile, positions: Offsets, due: Offsets) -> None:

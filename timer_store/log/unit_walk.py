@@ -1,7 +1,7 @@
 """Walk through the timer log in bounded pieces: units of timers in old log files.
 
-It returns only units of slots that are not loaded yet: what is loaded is delivered soon, and what
-was rolled into a later slot has its unit there.
+It returns only units of slots that are not loaded yet: loaded timers are delivered soon, and rolled
+timers have their unit in a later slot.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PIECE_UNITS = 16_384
 
 
 class UnitWalk:
-    """One walk, to where the timer log ended when it began.
+    """One walk to the end that the timer log had when the walk began.
 
     Args:
-        until: timers whose records lie before this log offset.
+        until: Timers with records before this log offset are returned.
     """
 
     def __init__(self, state: TimerState, until: int) -> None:
@@ -39,7 +39,7 @@ class UnitWalk:
 
     @property
     def valid(self) -> bool:
-        """Whether the timer log is still the one that was walked through, not rebuilt."""
+        """Whether the timer log was not rebuilt since the walk began."""
         return self._remade == self._state.rebuilds
 
     @property
@@ -64,7 +64,7 @@ class UnitWalk:
 
 
 def not_loaded(state: TimerState, slot_ms: Any) -> Mask:
-    """Return which slots are not loaded, not in part either."""
+    """Return which slots are not loaded, not even partly."""
     position = state.position
     width_ms = state.config.precision_ms if position.part is not None else 0
     return np.asarray(slot_ms >= position.staged_ms + width_ms)

@@ -3,10 +3,10 @@
     wheel   slot --last_pos--> unit --prev_pos--> unit --prev_pos--> -1       newest first
     log     | a | b | a | c | b | a |...                                      `add` appends
 
-`add` changes slots in memory and appends to the log in one go: both or neither. What is read is
-believed only if it can be true (`kernels.chain`); a chain that breaks is an error with its
-place, and what came before is still given. Units of another lap, of a settled timer, and second
-units of one record never come out.
+`add` changes slots in memory and appends to the log: both or neither. Units are checked when they
+are read (`kernels.chain`); a broken chain is an error with its position, and the units before it
+are still returned. Units of another lap, of a settled timer, and second units of one record are
+never returned.
 
 Source: org.apache.rocketmq.store.timer.TimerMessageStore
 """
@@ -37,18 +37,18 @@ from timer_store.log.timer_log import SCAN_UNITS, TimerLog, UnitFile
 from timer_store.log.wheel import TimerWheel
 
 ADD_ROWS: Final = 16_384  # linked and written at once
-PART_UNITS: Final = 1 << 20  # of a slot
+PART_UNITS: Final = 1 << 20  # of a slot, at a time
 
 
 class SlotRows(NamedTuple):
     """Timers of one slot.
 
     Attributes:
-        rows: (n,) `layout.STAGED`. due_ms 0: a unit of Apache's that rolls and does not say when
-            the timer is due; ask its record.
-        markers: the same: units that cancel others of this slot, those that roll left out.
-        complete: nothing else waits in the slot after these.
-        broken: where the chain ends too early; None if it does not.
+        rows: (n,) `layout.STAGED`. due_ms 0: a rolled unit of Apache's; only its record has the
+            due time.
+        markers: The same: units that cancel others of this slot, without those that roll.
+        complete: Whether the slot has no pending units after these.
+        broken: Error of a chain that ends too early, None if it does not.
     """
 
     rows: Rows
@@ -61,7 +61,7 @@ class TimerUnits:
     """Owner of a timer log and a wheel. Belongs to one thread.
 
     Args:
-        log: loaded or to be loaded by the caller.
+        log: Timer log; the caller loads it.
     """
 
     def __init__(self, log: TimerLog, wheel: TimerWheel) -> None:
@@ -71,15 +71,15 @@ class TimerUnits:
 
     @property
     def precision_ms(self) -> int:
-        """The width of a slot."""
+        """Width of a slot in ms."""
         return self.wheel.precision_ms
 
     # -- add ------------------------------------------------------------------------------------
 
     def add(self, rows: Rows, *, write_ms: int, read_ms: int) -> int:
-        """Append a unit for each row and link it into its slot; return how many rows were taken.
+        """Append a unit for each row and link it into its slot; return the number of rows done.
 
-        It stops before a row whose slot another lap still needs, or that lies a whole lap ahead.
+        It stops before a row whose slot another lap still needs, or that is a whole lap ahead.
         A row before `read_ms` joins that slot, keeping its due time.
 
         Args:
@@ -168,7 +168,7 @@ class TimerUnits:
     def read_parts(self, slot_ms: int, *, skip: Offsets = NO_OFFSETS) -> Iterator[Rows]:
         """Yield the pending timers in a slot, (n,) `layout.STAGED`, many at a time.
 
-        Where its chain ends too early, what follows is missing without a word.
+        If its chain is broken, the rest is missing without an error.
         """
         after: tuple[int, int] | None = None
         while True:
@@ -200,7 +200,7 @@ class TimerUnits:
         return SlotRows(rows, markers, True, broken), False
 
     def _file_at(self, walk: Offsets) -> UnitFile | None:
-        """Return the file that a walk goes on in; None at its end. Past the log is a fault."""
+        """Return the file in which a walk continues; None at its end. Past the log is a fault."""
         pos = int(walk[chain.WALK_POS])
         if pos < self.log.min_pos:
             return None
@@ -255,7 +255,7 @@ class TimerUnits:
         return distinct(*parts)
 
     def read(self, positions: Offsets) -> Rows:
-        """Return the units at log positions as (n,) `layout.STAGED`, in the order asked for.
+        """Return the units at log positions as (n,) `layout.STAGED`, in the same order.
 
         Raises:
             CorruptStore: There is no unit at one of them.
@@ -270,7 +270,7 @@ class TimerUnits:
         return rows
 
     def _files_of(self, positions: Offsets) -> list[UnitFile]:
-        """Return the files that hold some of the positions, or lie between."""
+        """Return the files from the first to the last of the positions."""
         if not positions.size:
             return []
         low, high = int(positions.min()), int(positions.max())
@@ -279,7 +279,7 @@ class TimerUnits:
     # -- single timers --------------------------------------------------------------------------
 
     def find(self, phys_offsets: Offsets, slot_ms: Offsets | int) -> Offsets:
-        """Return where the units of timers lie in the timer log, -1 for those without.
+        """Return the positions of timers' units in the timer log, -1 for timers without one.
 
         Args:
             phys_offsets: (n,) log offsets of their records, in any order.
@@ -307,7 +307,7 @@ class TimerUnits:
         return found
 
     def _guess(self, wanted: Offsets, ticks: Offsets, found: Offsets) -> None:
-        """Find the units that lie in the order of their records, most of them."""
+        """Find the units that are in the order of their records: most of them."""
         files = [file for file in self.log.files if self.log.end_in(file) > file.base]
         firsts = [self._first_record(file) for file in files]
         which = np.searchsorted(np.maximum.accumulate(firsts), wanted, "right") - 1
@@ -339,14 +339,14 @@ class TimerUnits:
         return found
 
     def settle(self, positions: Offsets, *, copied: bool = False) -> int:
-        """Mark units as settled early; their slots have one timer less. Return how many.
+        """Mark units as settled early, and decrease the counts of their slots; return the number.
 
         Markers are marked too, but do not count. Units that are settled already and units in
         removed files stay as they are. It is on the disk after the next `log.sync`.
 
         Args:
             positions: (n,) in the timer log, in any order.
-            copied: a copy of the unit was added to its slot, and stands for the timer.
+            copied: A copy of the unit was added to its slot, and represents the timer.
 
         Raises:
             OSError: The disk refused it; some may be marked, the slots' numbers are as before.
@@ -358,7 +358,7 @@ class TimerUnits:
         return int(np.count_nonzero(ticks))
 
     def discount(self, positions: Offsets) -> None:
-        """Do the half of `settle` that concerns the slots: they have one timer less.
+        """Decrease the counts of slots: the first half of `settle`.
 
         Raises:
             CorruptStore: There is no unit at one of the positions; nothing has changed.
@@ -367,7 +367,7 @@ class TimerUnits:
         add_num(self.wheel.data, self.wheel.pages, ticks, -1)
 
     def bury(self, positions: Offsets, *, copied: bool = False) -> None:
-        """Do the other half: mark the units. A thread may do it.
+        """Mark the units as settled: the other half. A thread may do it.
 
         Args:
             copied: as in `settle`.
@@ -379,7 +379,7 @@ class TimerUnits:
         self.log.bury(positions, due)
 
     def _settled(self, positions: Offsets, *, copied: bool) -> tuple[Offsets, Offsets, Offsets]:
-        """Return (positions ascending, their new due_ms, the ticks that have one timer less)."""
+        """Return (positions ascending, their new due_ms, the ticks to decrease)."""
         positions = positions[positions >= self.log.min_pos]
         if (np.diff(positions) <= 0).any():  # many come in order
             positions = distinct(positions)
@@ -396,15 +396,6 @@ class TimerUnits:
                 raise self.log.fault(int(mine[-1 - state]), "there is no unit")
         return positions, due, ticks
 
-    def set_due(self, positions: Offsets, due_ms: Offsets) -> None:
-        """Write exact due times into units that lack them (Apache's).
-
-        Raises:
-            OSError: The disk refused it; some may be written.
-        """
-        order = np.argsort(positions)
-        self.log.patch(positions[order], "due_ms", due_ms[order])
-
     # -- after a crash --------------------------------------------------------------------------
 
     def repair(self, log_end: int, *, skip: Offsets = NO_OFFSETS) -> list[CorruptStore]:
@@ -419,7 +410,7 @@ class TimerUnits:
         repair.recount(self.log, self.wheel, slot_ms, skip)
 
     def check(self, read_ms: int) -> list[CorruptStore]:
-        """Return what is wrong with the slots from `read_ms` on."""
+        """Return the faults of the slots from `read_ms` on."""
         return repair.check(self.log, self.wheel, read_ms)
 
     def relink(
@@ -438,7 +429,7 @@ class TimerUnits:
         self.log.truncate(self.log.min_pos)
 
     def close(self) -> None:
-        """Close both; what was not written back is lost."""
+        """Close both; changes that were not written back are lost."""
         self.log.close()
         self.wheel.close()
 
@@ -465,7 +456,7 @@ def _waiting(rows: Rows, walk: Offsets) -> tuple[Rows, Rows]:
 
 
 def _without_seconds(rows: Rows) -> Rows:
-    """Return the first unit of each record; none of a record that any unit says is settled."""
+    """Return the first unit of each record, without records that have a settled unit."""
     settled = rows["state"] == layout.STAGED_SETTLED
     if settled.any():
         rows = rows[~is_in(rows["phys_offset"], rows["phys_offset"][settled])]

@@ -3,13 +3,13 @@
     slot = time / precision mod 1,209,600      tick = time / precision: which lap the slot is of
     tick | first_pos | last_pos | num          the two ends of a chain of units in the timer log
 
-A slot whose tick is another one than asked for is empty for that time. Slots are not cleared when
-their time has passed; the next lap takes them over.
+A slot with another tick is empty for that time. Slots are not cleared when their time has passed;
+the next lap reuses them.
 
-The slots are in memory in the disk's order: pages that hold anything are read at the start, the
-others cost no memory until they are used. The file is not mapped, as an unreadable sector or a hole
-on a full tmpfs would end the process in the middle of a kernel. The file changes in a write-back
-only: `capture` copies what was changed at this instant, `write` brings it to the disk.
+The slots are in memory in the disk's layout: pages with data are read at the start, the others cost
+no memory until they are used. The file is not mapped, because an unreadable sector or a hole on a
+full tmpfs would kill the process in the middle of a kernel. The file changes in a write-back only:
+`capture` copies the changed pages, `write` writes them to the disk.
 
 Source: org.apache.rocketmq.store.timer.TimerWheel, Slot
 """
@@ -66,8 +66,8 @@ class TimerWheel:
     """`<root>/timerwheel` in memory. Belongs to one thread; `write` may run in another.
 
     Args:
-        path: the file; a missing or empty one is made, with holes only.
-        precision_ms: width of a slot (timerPrecisionMs).
+        path: Path of the file; if missing or empty, a sparse one is created.
+        precision_ms: Width of a slot (timerPrecisionMs).
     Attributes:
         data: (38707200,) u1: the slots, as on the disk; private to this process.
         pages: (9450,) u1, for kernels: PAGE_USED, PAGE_CHANGED.
@@ -83,13 +83,15 @@ class TimerWheel:
         try:
             self._check_size()
             self._map = mmap.mmap(-1, WHEEL_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            self._map.madvise(mmap.MADV_NOHUGEPAGE)  # slots lie apart: each would cost 2 MiB
+            self._map.madvise(
+                mmap.MADV_NOHUGEPAGE
+            )  # used slots are far apart: each would cost 2 MiB
             self.data: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
             self.pages: npt.NDArray[np.uint8] = self._read()
         except (OSError, CorruptStore):
             os.close(self._fd)
             raise
-        self._durable = False  # a process that was killed may not have waited for the disk
+        self._durable = False  # a killed process may not have synced it
 
     def _check_size(self) -> None:
         size = os.fstat(self._fd).st_size
@@ -103,7 +105,7 @@ class TimerWheel:
             )  # fmt: skip
 
     def _read(self) -> npt.NDArray[np.uint8]:
-        """Read the pages that hold anything into `data`; return which they are."""
+        """Read the pages with data into `data`; return which they are."""
         used = np.zeros(WHEEL_PAGES, np.uint8)
         data = self.data.reshape(WHEEL_PAGES, PAGE_BYTES)
         pos = 0
@@ -156,10 +158,10 @@ class TimerWheel:
     # -- many slots -----------------------------------------------------------------------------
 
     def next_live(self, from_ms: int, until_ms: int) -> int | None:
-        """Return when the first slot with units begins that covers `from_ms` or later.
+        """Return the start of the first slot with units that covers `from_ms` or later.
 
         Args:
-            until_ms: slots that begin then or later are not asked.
+            until_ms: Slots that begin at or after it are not searched.
         """
         first, count = self._ticks(from_ms, until_ms)
         tick = int(kernels.next_live(self.data, self.pages, first, count))
@@ -187,7 +189,7 @@ class TimerWheel:
                 yield out[:found]
 
     def _ticks(self, from_ms: int, until_ms: int | None) -> tuple[int, int]:
-        """Return the first tick and how many: never more than one time around."""
+        """Return the first tick and the number of ticks, at most one lap."""
         first = max(from_ms // self.precision_ms, 1)
         if until_ms is None:
             return first, WHEEL_SLOTS
@@ -196,7 +198,7 @@ class TimerWheel:
     def forecast(self, from_ms: int, width_ms: int, count: int) -> Offsets:
         """Return the number of pending timers in each of `count` spans from `from_ms` on.
 
-        Timers that roll count in the slot that they are in now.
+        Timers that roll are counted in their current slot.
         """
         out = np.zeros(count, np.int64)
         for slots in self.live_parts(from_ms, from_ms + width_ms * count):
@@ -211,14 +213,14 @@ class TimerWheel:
     # -- to the disk ----------------------------------------------------------------------------
 
     def capture(self) -> Captured:
-        """Return what was changed since the last call, as it is at this instant."""
+        """Return a copy of the pages that changed since the last call."""
         pages = np.flatnonzero(self.pages & PAGE_CHANGED)
         data = self.data.reshape(WHEEL_PAGES, PAGE_BYTES)[pages]
         self.pages[pages] &= ~np.uint8(PAGE_CHANGED)
         return Captured(pages, data)
 
     def write(self, captured: Captured) -> None:
-        """Bring captured pages to the disk. A thread may do it.
+        """Write captured pages to the disk. A thread may do it.
 
         Raises:
             OSError: The disk refused it; the next capture has these pages again.
@@ -237,7 +239,7 @@ class TimerWheel:
             raise
 
     def give_back(self, captured: Captured) -> None:
-        """Have the next capture bring these pages again: they did not get to the disk."""
+        """Mark pages as changed again, because they were not written to the disk."""
         self.pages[captured.pages] |= PAGE_CHANGED
 
     def clear(self) -> None:
@@ -247,12 +249,12 @@ class TimerWheel:
         self.pages[used] = PAGE_CHANGED
 
     def stray_slots(self, read_ms: int) -> int:
-        """Return how many slots name a time that cannot be: more than one lap ahead."""
+        """Return the number of slots with an impossible time: more than one lap ahead."""
         end_tick = read_ms // self.precision_ms + WHEEL_SLOTS
         return int(kernels.stray_slots(self.data, self.pages, end_tick))
 
     def close(self) -> None:
-        """Close the file; what was not written back is lost."""
+        """Close the file; changes that were not written back are lost."""
         os.close(self._fd)
 
 

@@ -1,7 +1,7 @@
 """Timers settled before their time whose units are not updated yet.
 
 A cancelled, moved or fired timer has its deciding record in the commit log; its unit gets a
-tombstone only when that record is on the disk, at a checkpoint. Until then it is known here.
+tombstone only when that record is on the disk, at a checkpoint. Until then it is recorded here.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Claims:
         return phys_offset in self._positions
 
     def add(self, phys_offset: Offsets, pos: Offsets) -> None:
-        """Note timers and their units (-1: in no slot any more)."""
+        """Add timers and the positions of their units (-1: in no slot any more)."""
         self._positions.update(zip(phys_offset.tolist(), pos.tolist(), strict=True))
         self._sorted = None
         if self._heard is not None:
             self._heard.append(phys_offset.copy())
 
     def add_returned(self, phys_offset: Offsets, pos: Offsets) -> None:
-        """Note timers that a level owns again, and their units: they may come once more."""
+        """Add timers that were returned to a level, and their units; they may come again."""
         if not phys_offset.size:
             return
         order = np.argsort(phys_offset, kind="stable")
@@ -57,20 +57,20 @@ class Claims:
 
     @property
     def returning(self) -> bool:
-        """Whether units of returned timers do not say so yet: none of them may come now."""
+        """Whether units of returned timers are unmarked: none may be transferred again now."""
         return bool(self._returned)
 
     @property
     def returned_count(self) -> int:
-        """How many returned timers wait for a checkpoint: each takes 16 bytes until then."""
+        """Number of returned timers until the next checkpoint; each takes 16 bytes."""
         return sum(item.offsets.size for item in self._returned)
 
     def listen(self) -> None:
-        """Keep what is added from now on, also when a checkpoint has written it."""
+        """Record timers that are added from now on, even after a checkpoint has written them."""
         self._heard = []
 
     def heard(self) -> Offsets:
-        """Return the log offsets of timers that were added since `listen`, and keep no more."""
+        """Return the log offsets of timers added since `listen`, and stop recording."""
         heard, self._heard = self._heard, None
         return np.concatenate([NO_OFFSETS, *(heard or ())])
 
@@ -89,7 +89,7 @@ class Claims:
 
     @property
     def offsets(self) -> Offsets:
-        """The log offsets, ascending."""
+        """Log offsets, ascending."""
         if self._sorted is None:
             own = np.fromiter(self._positions, np.int64, len(self._positions))
             pieces = [own, *(item.offsets for item in self._returned)]
@@ -97,22 +97,22 @@ class Claims:
         return self._sorted
 
     def taken(self) -> dict[int, int]:
-        """Return a copy: what the next checkpoint will write down."""
+        """Return a copy for the next checkpoint."""
         return dict(self._positions)
 
     def taken_returned(self) -> list[Offsets]:
-        """Return the places of units that went back to a level: to be written down, too."""
+        """Return the positions of units returned to a level, for the next checkpoint."""
         return [item.places for item in self._returned]
 
     def written(self, taken: dict[int, int], returned: int = 0) -> None:
-        """Forget what a checkpoint wrote; `returned`: how many of `taken_returned`."""
+        """Drop the claims that a checkpoint wrote; `returned`: number of `taken_returned`."""
         for phys_offset in taken:
             self._positions.pop(phys_offset, None)
         del self._returned[:returned]
         self._sorted = None
 
     def clear(self) -> None:
-        """Forget all: the units were rebuilt without them."""
+        """Drop all claims: the units were rebuilt without them."""
         self._positions.clear()
         self._returned.clear()
         self._sorted = None

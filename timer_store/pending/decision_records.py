@@ -1,11 +1,11 @@
 """Records that settle timers without a delivery: markers, and copies that replace a timer.
 
     marker   the timer is cancelled
-    copy     it is moved to another time; rolled by `timerRollMode=message`, as an Apache broker
-             does it; or taken out of a log file that compaction removes
+    copy     it is moved to another due time; rolled by `timerRollMode=message`, as in an Apache
+             broker; or copied out of a log file that compaction frees
 
-A copy names the old record as its origin, so one append does both: it settles the old timer and
-adds the new one. A copy that is not moved keeps all that the client said, and the exact time.
+A copy names the old record as its origin, so one append settles the old timer and adds the new one.
+A copy that is not moved keeps all properties of the client, and the exact due time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from timer_store.names import TIMER_TOPIC
 from timer_store.pending.records import RecordReader
 
 BATCH_ROWS = 4_096
-BATCH_BYTES_MAX = 8 << 20  # of the records they are made of; one may exceed it
+BATCH_BYTES_MAX = 8 << 20  # of the source records; a single one may exceed it
 WHY_DAMAGED = "its record in the commit log is damaged"
 NOT_WRITABLE = "the store is not writable"
 
@@ -38,11 +38,11 @@ class DecidingRecords:
         self._frames = np.zeros(1, store_layout.SCANNED)
 
     def put_markers(self, timers: Rows, now_ms: int, *, named: bool) -> dict[int, str]:
-        """Append a marker for each timer; return which were refused, and why.
+        """Append a marker for each timer; return the refusals, by index.
 
         Args:
             timers: (n,) `layout.TIMED`.
-            named: markers are found by the keys of their targets: they show that it was cancelled.
+            named: Markers have the keys of their targets, so that a lookup finds the cancel.
         """
         return self._put(timers, None, now_ms, named)
 
@@ -53,11 +53,11 @@ class DecidingRecords:
     def put_again(self, timers: Rows, due_ms: Offsets, now_ms: int) -> dict[int, str]:
         """Append a copy of each pending timer; return which were refused.
 
-        A copy goes through the timer queue once more and keeps all that its client said. As
-        TIMER_DELAY_* count from the store time of the first record, it names its exact time.
+        A copy passes through the timer queue again and keeps all properties of its client. As
+        TIMER_DELAY_* count from the store time of the first record, it has its exact due time.
 
         Args:
-            due_ms: (n,) i8: when they are due, as their units say it.
+            due_ms: (n,) i8: due times in their units.
 
         Source: TimerMessageStore.convert, with needRoll
         """
@@ -66,7 +66,7 @@ class DecidingRecords:
     def _put(
         self, timers: Rows, due_ms: Offsets | None, now_ms: int, keeps: bool
     ) -> dict[int, str]:
-        """Append markers (`due_ms` None) or copies; return which were refused, and why.
+        """Append markers (`due_ms` None) or copies; return the refusals, by index.
 
         Args:
             keeps: Markers keep the keys of their targets, copies keep their time.
@@ -124,8 +124,8 @@ class TimerCopies:
             rows: (n,) `layout.STAGED`, each of another record.
 
         Returns:
-            Their records, (n,) `layout.TIMED`, and which have a copy now. The rest is damaged or
-            too long for one more property, or the store refuses writes.
+            Their records, (n,) `layout.TIMED`, and which have a copy now. The others are damaged
+            or too long for one more property, or the store refuses writes.
         """
         timed = self._records.read(np.ascontiguousarray(rows["phys_offset"]))
         taken = timed["kind"] == layout.TIMED_PLAIN
@@ -138,6 +138,6 @@ class TimerCopies:
 
 
 def _bounded(sizes: npt.NDArray[np.int32]) -> int:
-    """Return how many leading records make one batch."""
+    """Return the number of leading records for one batch."""
     total = np.cumsum(sizes[:BATCH_ROWS].clip(0).astype(np.int64))
     return max(int(np.searchsorted(total, BATCH_BYTES_MAX, "right")), 1)

@@ -1,21 +1,21 @@
 """Cancel, move, fire: one decision, one log record, one response.
 
-    waiting   in the near stage; with a unit in a slot that is not staged yet; or in the queue,
+    pending   in the near stage; with a unit in a slot that is not staged yet; or in the queue,
               not enqueued
-    decided   the record that names the timer as its origin is in the log; then it waits nowhere
+    decided   the record that names the timer as its origin is in the log
 
     cancel    a marker of Apache's form (TIMER_DEL_UNIQKEY)         <- names its origin
     move      a copy with the new time                              <- names its origin
     fire      the delivery itself                                   <- names its origin
 
-Everything happens on one thread without a pause between look and deed, so a timer that was decided
-on is never delivered as well, and one that was delivered is never reported as cancelled. What the
-store refuses leaves its timer as it was.
+Check and decision happen on one thread without an await in between, so a cancelled timer is never
+delivered, and a delivered one is never reported as cancelled. If the store refuses a record, its
+timer does not change.
 
-A move and a fire put a marker, too, with the same origin: an Apache broker that opens the store
-finds the old unit cancelled. It is put after the deciding record; where a crash comes between the
-two, only Apache's view suffers, as our recovery goes by origins. A move inside one slot puts none,
-for the marker would hit the copy.
+A move and a fire also put a marker with the same origin, so that an Apache broker that opens the
+store finds the old unit cancelled. It comes after the deciding record; a crash between the two only
+affects an Apache broker, because our recovery reads origins. A move inside one slot puts no marker,
+which would cancel the copy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOWHERE, STAGED, QUEUED = -1, -2, -3  # instead of a unit's place
 
 
 class Decisions:
-    """Decides about waiting timers of one store."""
+    """Decisions about pending timers of one store."""
 
     def __init__(self, state: TimerState) -> None:
         self._state = state
@@ -47,10 +47,10 @@ class Decisions:
         self._queued: deque[tuple[int, int]] = deque()  # queue offset, log end before its decision
         self.cancelled = self.moved = self.fired = 0
 
-    # -- where timers wait ----------------------------------------------------------------------
+    # -- places of timers -----------------------------------------------------------------------
 
     def places(self, rows: Rows) -> Offsets:
-        """Return where timers wait: the place of their unit, STAGED, QUEUED, or NOWHERE.
+        """Return the places of timers: the position of their unit, STAGED, QUEUED, or NOWHERE.
 
         Args:
             rows: (n,) `layout.TIMED` of their records.
@@ -73,13 +73,13 @@ class Decisions:
         if ahead.any():
             ahead &= ~is_among(rows["phys_offset"], self._state.enqueue.skip)
         if self._state.transfers.behind:
-            ahead |= self._state.transfers.limbo(rows)
+            ahead |= self._state.transfers.unenqueued(rows)
         return np.asarray(ahead)
 
     def _in_slots(self, rows: Rows) -> Offsets:
-        """Return the places of units in slots that are not loaded yet.
+        """Return the positions of units in slots that are not loaded yet.
 
-        Of a timer that is in two, as its slot is being rolled, the later one: only that counts it.
+        A timer whose slot is being rolled may have two: the later one is returned, which counts.
         """
         state, position = self._state, self._state.position
         precision_ms = state.config.precision_ms
@@ -95,13 +95,13 @@ class Decisions:
     # -- settled --------------------------------------------------------------------------------
 
     def settle(self, rows: Rows, places: Offsets, log_end: int, *, returned: bool = False) -> None:
-        """Take timers out of where they wait; their deciding records are in the log.
+        """Remove timers from their places after their deciding records were appended.
 
         Args:
             rows: (n,) `layout.TIMED`.
             places: (n,) from `places`, none of them NOWHERE.
-            log_end: where the log ended before those records.
-            returned: they belong to a level again.
+            log_end: End of the log before those records.
+            returned: They were returned to a level.
         """
         state = self._state
         queued = places == QUEUED
@@ -123,17 +123,17 @@ class Decisions:
         state.counts.note(rows["topic_index"], rows["phys_offset"], -1)
 
     def give_back(self, entry: JournalEntry, rows: Rows, places: Offsets, name_at: Offsets) -> None:
-        """Return messages to their level; the ownership record that says so is in the log.
+        """Return messages to their level after their ownership record was appended.
 
         Args:
-            rows, places: of all pending messages that the record names; see `places`.
+            rows, places: All pending messages that the record names; see `places`.
             name_at: (n,) i8: see `LevelRecords.read`.
         """
         self.settle(rows, places, entry.phys_offset, returned=True)
         self._state.transfers.note_returned(entry, rows, name_at)
 
     def _settle_rolled(self, rows: Rows, places: Offsets) -> None:
-        """Have the units go, too, that such timers have left in the slot that is being rolled."""
+        """Settle the units that such timers still have in the slot that is being rolled."""
         state = self._state
         first, _ = candidates(rows["due_ms"], state.position.read_ms, state.config.window_ms)
         passed = state.units.find(rows["phys_offset"], first)
@@ -141,13 +141,13 @@ class Decisions:
         state.claims.add_returned(rows["phys_offset"][left], passed[left])
 
     def _skip(self, rows: Rows, log_end: int) -> None:
-        """Have timers that stand in the queue not be enqueued."""
+        """Exclude timers of the queue from enqueueing."""
         enqueue = self._state.enqueue
         enqueue.skip = distinct(enqueue.skip, rows["phys_offset"])
         self._queued.append((int(rows["queue_offset"].max()), log_end))
 
     def scan_from(self) -> int:
-        """Return the log offset after which the decisions about timers not enqueued lie.
+        """Return the log offset after which the decisions about unenqueued timers are.
 
         The queue is fetched again from the checkpoint on, and with it those timers.
         """
@@ -159,7 +159,7 @@ class Decisions:
         return self._queued[0][1]
 
     def _units_of_staged(self, rows: Rows, places: Offsets, staged: Mask) -> Offsets:
-        """Return the places of units, those of staged timers too, which lie in their slot still."""
+        """Return the positions of units, including those of staged timers."""
         state = self._state
         if not staged.any():
             return places
@@ -171,7 +171,7 @@ class Decisions:
     # -- decisions ------------------------------------------------------------------------------
 
     def cancel(self, offsets: Offsets) -> Decided:
-        """Have timers never be delivered. See `delivery.pending.PendingMessages`."""
+        """Cancel timers. See `delivery.pending.PendingMessages`."""
         rows, places, decided = self._look(offsets)
         at = np.flatnonzero(places != NOWHERE)
         log_end, now_ms = self._state.store.max_offset, self._state.clock.now_ms()
@@ -180,7 +180,7 @@ class Decisions:
         return decided
 
     def move(self, offsets: Offsets, due_ms: Offsets, hooks: Any = None) -> Decided:
-        """Have timers be delivered at another time; one that has come: now."""
+        """Move timers to other due times; those in the past are delivered now."""
         state = self._state
         rows, places, decided = self._look(offsets)
         now_ms = state.clock.now_ms()
@@ -209,7 +209,7 @@ class Decisions:
     def _with_room(
         self, at: Offsets, was_ms: Offsets, due_ms: Offsets, decided: Decided
     ) -> Offsets:
-        """Return those that stay in their slot, or find room in another."""
+        """Return the timers whose target slot has room, or does not change."""
         config, width_ms = self._state.config, self._state.config.precision_ms
         if not config.flow_control or config.slot_timers_max >= INT_MAX:
             return at
@@ -248,7 +248,7 @@ class Decisions:
         decided: Decided,
         log_end: int,
     ) -> int:
-        """Settle those whose record was taken; return how many."""
+        """Settle the timers whose record was stored; return their number."""
         taken = np.ones(at.size, np.bool_)
         for index, why in refused.items():
             taken[index] = False
@@ -262,7 +262,7 @@ class Decisions:
         return int(done.size)
 
     def _fire(self, rows: Rows, places: Offsets, at: Offsets, decided: Decided) -> None:
-        """Deliver timers before their time."""
+        """Deliver timers before their due time."""
         if not at.size:
             return
         state = self._state
@@ -275,7 +275,7 @@ class Decisions:
         outcome = state.deliverer.deliver_batch(staged, now_ms)
         refused = dict.fromkeys(range(outcome.done, at.size), outcome.refusal)
         self.fired += self._conclude(rows, places, at, refused, decided, log_end)
-        for item in outcome.parked:
+        for item in outcome.quarantined:
             where = at[np.flatnonzero(rows["phys_offset"][at] == item.phys_offset)]
             remark = f"it went to quarantine, {item.reason.value}: {item.detail}"
             decided.remarks |= dict.fromkeys(where.tolist(), remark)

@@ -3,9 +3,9 @@
     | before | bin 1 | bin 2 | ... | bin n | later |      bin k: due after its start, up to its end
            from_ms  + width_ms
 
-A slot's number counts a timer that only passes through it; the scan over the timer log puts such a
-timer where it is due. It goes through the log in bounded pieces: the first piece answers with the
-bins of the slots, every further one with corrections to be added, and with where to go on.
+The count of a slot includes timers that will be rolled; the scan over the timer log moves these to
+the bin of their due time. It reads the log in bounded pieces: the first piece returns the bins of
+the slots, every further one returns corrections to be added, and the position to continue from.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 BINS_MAX = 10_000
-SCAN_UNITS = 1 << 20  # looked at in one piece
+SCAN_UNITS = 1 << 20  # read in one piece
 Bins = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The bins asked for: `count` of `width_ms`, from `from_ms` on, where a slot begins."""
+    """Requested bins: `count` of `width_ms`, from `from_ms` on, where a slot begins."""
 
     from_ms: int
     width_ms: int
@@ -37,11 +37,11 @@ class Span:
 
 
 def forecast(timers: TimerStore, span: Span, pos: int | None = None) -> tuple[Bins, int | None]:
-    """Return the bins (count + 2), and the log position to go on from; None: that was all.
+    """Return the bins (count + 2), and the log position to continue from, None at the end.
 
     Args:
-        span: its width is at least the precision.
-        pos: None at first, then what was returned: the bins are corrections then.
+        span: Bins; the width is at least the precision.
+        pos: None at first, then the returned position; the bins are corrections then.
     """
     bins: Bins = np.zeros(span.count + 2, np.int64)
     if pos is None:
@@ -52,9 +52,9 @@ def forecast(timers: TimerStore, span: Span, pos: int | None = None) -> tuple[Bi
 
 
 def of_slots(timers: TimerStore, span: Span) -> Bins:
-    """Return the bins (count + 2) with rolling timers where they are looked at next.
+    """Return the bins (count + 2) with rolling timers in their current slot.
 
-    What is later than the bins is not counted.
+    Timers after the last bin are not counted.
     """
     bins: Bins = np.zeros(span.count + 2, np.int64)
     _add_staged(timers, span, bins)
@@ -68,12 +68,12 @@ def _which(times_ms: Any, span: Span) -> Any:
 
 
 def _add_staged(timers: TimerStore, span: Span, bins: Bins) -> None:
-    for rows in timers.stage.waiting():
+    for rows in timers.stage.pending_rows():
         bins += np.bincount(_which(rows["due_ms"] - 1, span), minlength=bins.size)
 
 
 def _add_slots(timers: TimerStore, span: Span, bins: Bins, until_ms: int | None = None) -> None:
-    """Add what the slots hold that are not staged; of one that is in parts, what is left."""
+    """Add the timers of slots that are not staged, and the rest of a partly staged slot."""
     position, precision_ms = timers.position, timers.config.precision_ms
     from_ms = position.staged_ms + (precision_ms if position.part is not None else 0)
     beyond = 0

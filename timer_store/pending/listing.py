@@ -1,15 +1,15 @@
 """Pending timers page by page in due order, without loading all of them.
 
-    lap 0    near stage, then the slots after it: timers that are due in the slot they wait in
+    lap 0    near stage, then the slots after it: timers that are due in their slot
     lap k    the same slots again: timers that roll and are due k windows later
 
-A timer that rolls waits in slot T = due - k windows, so each lap is in due order, and the laps
-follow each other. A cursor is the last timer returned; what is enqueued, delivered or rolled
-meanwhile may be in a page or not, what stays is returned once. (Timers that were rolled before
-timerRollWindowSlot was changed come with the slot that they wait in.)
+A timer that rolls is in slot T = due - k windows, so each lap is in due order, and the laps follow
+each other. A cursor is the last timer returned. Timers that are enqueued, delivered or rolled
+meanwhile may be in a page or not; all others are returned once. (Timers that were rolled before
+timerRollWindowSlot was changed are listed with their current slot.)
 
-One call looks at a bounded number of units. It may return fewer timers than asked for, even none,
-and a cursor to go on with. Records are read only for the timers of the page.
+One call reads a bounded number of units. It may return fewer timers than requested, even none, and
+a cursor to continue with. Records are read only for the timers of the page.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 LIMIT_MAX: Final = 1_000
-LOOK_UNITS: Final = 16_384  # in one call, but for one slot that has more
+LOOK_UNITS: Final = 16_384  # read in one call, unless a single slot has more
 PART_ROWS: Final = 16_384  # of a slot, at a time
 PART_ROWS_MIN: Final = 256
 KEY_RECORDS_MAX: Final = 1_000
@@ -56,7 +56,7 @@ FOUND = np.dtype(
 
 
 class Cursor(NamedTuple):
-    """Where a list goes on: in this slot, after this timer (-1: at its first).
+    """Position of a list: in this slot, after this timer (-1: before its first).
 
     `next_lap` is the next lap that is known to have timers, 0 if none is.
     """
@@ -72,13 +72,13 @@ class Cursor(NamedTuple):
         """Return the cursor of a text; empty: the beginning.
 
         Raises:
-            ValueError: It is no cursor.
+            ValueError: The text is not a cursor.
         """
         if not text:
             return cls()
         numbers = [int(word) for word in text.split("_")]
         if len(numbers) != len(cls._fields) or not all(-1 <= n < 1 << 62 for n in numbers):
-            raise ValueError(f"{text!r} is no cursor of a list")
+            raise ValueError(f"{text!r} is not a cursor of a list")
         return cls(*numbers)
 
     def __str__(self) -> str:
@@ -91,14 +91,14 @@ BEGINNING: Final = Cursor()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """What is listed.
+    """Selection of timers.
 
     Attributes:
         topic: only this real topic; empty: every one.
         key: only timers with this message key or unique key; empty: any.
         from_ms, to_ms: only those due at or after `from_ms` and before `to_ms`.
-        skip: how many to pass over before the page begins.
-        limit: how many the page has.
+        skip: Number of timers to skip before the page.
+        limit: Maximum timers of the page.
     """
 
     topic: str = ""
@@ -111,11 +111,11 @@ class Query:
 
     @property
     def narrowed(self) -> bool:
-        """Whether times are left out."""
+        """Whether the query has a time limit."""
         return self.from_ms > 0 or self.to_ms < LONG_MAX
 
     def matches(self, rows: Rows) -> Mask:
-        """Return which rows may be meant; the record decides where the due time is not known."""
+        """Return which rows may match; the record decides if the due time is unknown."""
         due_ms = rows["due_ms"]
         fits = (due_ms == 0) | ((due_ms >= self.from_ms) & (due_ms < self.to_ms))
         if self.topic:
@@ -123,7 +123,7 @@ class Query:
         return np.asarray(fits)
 
     def includes(self, timer: dict[str, Any]) -> bool:
-        """Return whether a timer that was read is meant."""
+        """Return whether a timer that was read matches."""
         due_ms = timer["due_ms"]
         in_time = due_ms is None or self.from_ms <= due_ms < self.to_ms
         return in_time and (not self.topic or timer["topic"] in (self.topic, None))
@@ -131,13 +131,13 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A part of a list.
+    """Page of a list.
 
     Attributes:
         timers: plain data, one each.
-        skipped: how many of `Query.skip` were passed over.
-        cursor: where to go on, None: there are no more.
-        damage: what of the timer log cannot be read.
+        skipped: Number of timers of `Query.skip` that were skipped.
+        cursor: Position of the next page, None at the end.
+        damage: Unreadable parts of the timer log.
     """
 
     timers: list[dict[str, Any]]
@@ -150,25 +150,25 @@ def list_timers(timers: TimerStore, query: Query) -> Page:
     """Return the next timers of a list, at most `limit`."""
     if query.key:
         return _by_key(timers, query)
-    walk = _Walk(timers, query)
+    walk = Walk(timers, query)
     shown = [describe(timers, row) for row in walk.run()]
     return Page([t for t in shown if query.includes(t)], walk.skipped, walk.goes_on, walk.damage)
 
 
 def next_due_ms(timers: TimerStore) -> int | None:
-    """Return when the next timer is due; None if none waits, or none was found at once."""
+    """Return when the next timer is due; None if none is pending, or none was found at once."""
     staged_ms = timers.stage.next_due_ms
     if staged_ms is not None:
         return staged_ms
-    found = _Walk(timers, Query(limit=1)).run()
+    found = Walk(timers, Query(limit=1)).run()
     return int(found[0]["due_ms"]) or None if found.size else None
 
 
-class _Walk:
-    """One call's way along stage and slots.
+class Walk:
+    """Walk of one call along stage and slots.
 
     Attributes:
-        goes_on: where the next call begins; None: there is nothing more.
+        goes_on: Position of the next call; None at the end.
     """
 
     def __init__(self, timers: TimerStore, query: Query) -> None:
@@ -191,7 +191,7 @@ class _Walk:
         while going and self._left and self._looked_at < LOOK_UNITS:
             slots = self._next_slots()
             if not slots.size:
-                going = self._turn_lap()
+                going = self._next_lap()
             elif slots.size == 1 and slots["num"][0] > TOGETHER_UNITS:
                 self._visit(int(slots["tick"][0]) * self._precision_ms)
             else:
@@ -202,7 +202,7 @@ class _Walk:
     def _take_staged(self) -> None:
         at = self._at
         pieces = [np.empty(0, FOUND)]
-        for held in self._timers.stage.waiting():
+        for held in self._timers.stage.pending_rows():
             rows = _found(held, staged=True)
             later = is_after(rows, (at.due_ms, at.phys_offset))
             rows = rows[later & (rows["due_ms"] > at.slot_ms) & self._query.matches(rows)]
@@ -213,7 +213,7 @@ class _Walk:
         self._take(rows)
 
     def _next_slots(self) -> Rows:
-        """Return the slots that the walk goes on in: one large one, or several small ones."""
+        """Return the next slots of the walk: one large one, or several small ones."""
         at, query, staged_ms = self._at, self._query, self._timers.position.staged_ms
         end_ms = staged_ms + layout.WHEEL_SLOTS * self._precision_ms
         end_ms = min(end_ms, query.to_ms - at.lap * self._window_ms)
@@ -226,8 +226,8 @@ class _Walk:
         fits = int(np.searchsorted(units, self._count(TOGETHER_UNITS), "right"))
         return slots[: max(fits, 1)]
 
-    def _turn_lap(self) -> bool:
-        """Go on in the next lap that has timers, if there is one."""
+    def _next_lap(self) -> bool:
+        """Continue in the next lap that has timers; return whether there is one."""
         at = self._at
         next_lap = 1 if at.lap == 0 and self._query.narrowed else at.next_lap
         if next_lap <= at.lap:
@@ -236,12 +236,12 @@ class _Walk:
         return True
 
     def _count(self, most: int) -> int:
-        """Return how many units should be looked at next: few at first, if few are wanted."""
+        """Return the number of units to read next: few at first, if few are requested."""
         self._size = max(self._size * 2, self._query.skip - self.skipped + self._left)
         return min(self._size, most)
 
     def _visit(self, slot_ms: int) -> None:
-        """Take what is asked for of the next part of a slot."""
+        """Add the matching timers of the next part of a slot."""
         timers = self._timers
         count, after = self._count(PART_ROWS), self._after(slot_ms)
         part = timers.units.read_slot_part(slot_ms, count, after=after, skip=timers.claims.offsets)
@@ -263,8 +263,8 @@ class _Walk:
             self._at = Cursor(at.lap, slot_ms, *last, at.next_lap)
 
     def _visit_many(self, slots: Rows) -> None:
-        """Take what is asked for of whole slots."""
-        rows = self._read(slots)
+        """Add the matching timers of whole slots."""
+        rows = self.read(slots)
         slot_ms = rows["slot_ms"]
         laps = np.maximum(rows["due_ms"] - 1 - slot_ms, 0) // self._window_ms
         self._note_laps(laps)
@@ -277,7 +277,7 @@ class _Walk:
             end_ms = (int(slots["tick"][-1]) + 1) * self._precision_ms
             self._at = Cursor(self._at.lap, end_ms, next_lap=self._at.next_lap)
 
-    def _read(self, slots: Rows) -> Rows:
+    def read(self, slots: Rows) -> Rows:
         """Return the timers of some slots, (n,) FOUND, slot by slot in due order."""
         units, skip = self._timers.units, self._timers.claims.offsets
         out = np.zeros(int(np.maximum(slots["num"], 0).sum()) + 256, FOUND)
@@ -299,7 +299,7 @@ class _Walk:
         return without_seconds(out[:count])
 
     def _after(self, slot_ms: int) -> tuple[int, int] | None:
-        """Return after which timer of a slot the walk goes on."""
+        """Return the timer of a slot after which the walk continues."""
         at, position = self._at, self._timers.position
         behind = []
         if at.slot_ms == slot_ms and at.due_ms >= 0:
@@ -318,7 +318,7 @@ class _Walk:
             self._at = at._replace(next_lap=min(known, int(higher.min())))
 
     def _take(self, rows: Rows) -> bool:
-        """Skip and take from rows in order; return whether there is room for more."""
+        """Skip and add rows in order; return whether there is room for more."""
         skip = min(self._query.skip - self.skipped, int(rows.size))
         passed = rows[: skip + self._left]
         self.skipped += skip
@@ -363,7 +363,7 @@ def first_rows(rows: Rows, count: int) -> Rows:
 
 
 def _by_key(timers: TimerStore, query: Query) -> Page:
-    """Return the waiting timers with a key: found through the key index."""
+    """Return the pending timers with a key, found through the key index."""
     end_ms = timers.clock.now_ms() + CLOCK_SLACK_MS
     topics = [TIMER_TOPIC, *([SCHEDULE_TOPIC] if timers.transfers.owned else [])]
     found = [
@@ -382,7 +382,7 @@ def _by_key(timers: TimerStore, query: Query) -> Page:
 
 
 def describe(timers: TimerStore, row: Row) -> dict[str, Any]:
-    """Return what an operator wants to know of one timer; its record is read."""
+    """Return the facts of one timer and its record for an operator."""
     phys_offset, due_ms = int(row["phys_offset"]), int(row["due_ms"])
     shown: dict[str, Any] = {
         "due_ms": due_ms or None,

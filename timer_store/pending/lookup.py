@@ -1,12 +1,12 @@
 """Pending timers found by key, id or topic: the timer store's `PendingMessages`.
 
     log offset   of any record that the timer ever had: a moved one is followed copy by copy
-    key          UNIQ_KEY or one of KEYS, off the key index of the timer topic
-    topic        off the timer queue, piece by piece
+    key          UNIQ_KEY or one of KEYS, from the key index of the timer topic
+    topic        from the timer queue, piece by piece
 
-What is not pending any more is classified: a marker that was put for a cancel has the keys of its
-target, those of moves and fires have none. A marker of a client says nothing of what became of its
-target, so there the target's delivery is looked up.
+Timers that are no longer pending get a verdict: the marker of a cancel has the keys of its target,
+those of moves and fires have none. A marker of a client does not prove a cancel, so the target's
+delivery is looked up.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from timer_store.store import TimerStore
 
 PIECE_UNITS = 8_192
-MOVES_MAX = 10_000  # of one timer, that are followed
+MOVES_MAX = 10_000  # moves of one timer that are followed
 
 
 class PendingTimers:
-    """Finds waiting timers of one store and decides about them."""
+    """Pending timers of one store: find, cancel, move and fire."""
 
     def __init__(self, timers: TimerStore) -> None:
         self._timers = timers
@@ -56,13 +56,13 @@ class PendingTimers:
         return Found(rows["phys_offset"][asked].copy(), rows["due_ms"][asked].copy(), asked, gone)
 
     def promised(self, offsets: Offsets) -> Offsets:
-        """Return when the timers of these records were promised, -1: they are no timers."""
+        """Return the due times of these records, -1 for records that are not timers."""
         rows = self._timers.records.read(offsets)
         due_ms: Offsets = np.where(rows["kind"] == layout.TIMED_PLAIN, rows["due_ms"], -1)
         return due_ms
 
     async def _follow(self, row: Row) -> tuple[Any, Verdict]:
-        """Return the newest copy of a timer that does not wait itself, and how it stands."""
+        """Return the newest copy of a timer that is not pending itself, and its verdict."""
         unique = self._unique_of(row)
         if not unique:
             return row, Verdict.DELIVERED
@@ -111,7 +111,7 @@ class PendingTimers:
         return Found(offsets, due_ms[firsts], asked[waits][firsts], gone)
 
     async def _records(self, keys: Sequence[str]) -> tuple[Matches, Rows]:
-        """Return the records that have some keys, those that levels transferred too."""
+        """Return the records with some keys, including transferred level messages."""
         topics = [TIMER_TOPIC]
         if self._timers.transfers.owned:
             topics.append(SCHEDULE_TOPIC)
@@ -125,7 +125,7 @@ class PendingTimers:
     async def _report_gone(
         self, keys: Sequence[str], rows: Rows, asked: Offsets, gone: npt.NDArray[np.int8]
     ) -> None:
-        """Set what became of keys whose timers do not wait; `asked` ascends."""
+        """Set the verdicts of keys without a pending timer; `asked` ascends."""
         missing = np.unique(asked[gone[asked] == Verdict.UNKNOWN])
         firsts, ends = np.searchsorted(asked, missing), np.searchsorted(asked, missing, "right")
         for name, first, end in zip(missing.tolist(), firsts.tolist(), ends.tolist(), strict=True):
@@ -135,7 +135,7 @@ class PendingTimers:
                 gone[name] = await self._end_of(plain[-1], mine, keys[name])
 
     async def _end_of(self, row: Row, mine: Rows, key: str) -> Verdict:
-        """Return what became of a timer that does not wait, given the records with its key."""
+        """Return the verdict of a timer that is not pending, given the records with its key."""
         markers = mine[mine["kind"] == layout.TIMED_MARKER]
         if (markers["origin"] == row["phys_offset"]).any():
             return Verdict.CANCELLED
@@ -170,15 +170,15 @@ class PendingTimers:
             rows = rows[self._decisions.places(rows) != NOWHERE]
             if rows.size:
                 yield _all_of(rows)
-        yield from self._handed_by_topic(index, from_ms, until_ms)
+        yield from self._transferred_by_topic(index, from_ms, until_ms)
 
-    def _handed_by_topic(self, index: int, from_ms: int, until_ms: int) -> Iterator[Found]:
-        """Find what levels transferred for a topic."""
-        handovers = self._timers.transfers
-        for level in list(handovers.owned.pieces):
-            for first, end in handovers.owned.ranges(level):
+    def _transferred_by_topic(self, index: int, from_ms: int, until_ms: int) -> Iterator[Found]:
+        """Find transferred level messages of a topic."""
+        transfers = self._timers.transfers
+        for level in list(transfers.owned.pieces):
+            for first, end in transfers.owned.ranges(level):
                 for start in range(first, end, PIECE_UNITS):
-                    rows, _ = handovers.owned_rows(level, start, min(start + PIECE_UNITS, end))
+                    rows, _ = transfers.owned_rows(level, start, min(start + PIECE_UNITS, end))
                     mine = (rows["topic_index"] == index) & (rows["due_ms"] < until_ms)
                     rows = rows[mine & (rows["due_ms"] >= from_ms) & (index >= 0)]
                     rows = rows[self._decisions.places(rows) != NOWHERE]
@@ -205,11 +205,11 @@ class PendingTimers:
     # -- decide ---------------------------------------------------------------------------------
 
     def cancel(self, offsets: Offsets) -> Decided:
-        """Have timers never be delivered."""
+        """Cancel timers."""
         return self._decisions.cancel(offsets)
 
     def move(self, offsets: Offsets, due_ms: Offsets, hooks: Hooks) -> Decided:
-        """Have timers be delivered at another time."""
+        """Move timers to other due times."""
         return self._decisions.move(offsets, due_ms)
 
     def fire(self, offsets: Offsets) -> Decided:

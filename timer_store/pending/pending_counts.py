@@ -32,7 +32,7 @@ class PendingCounts:
         self.total = 0
 
     def note(self, topic_index: npt.NDArray[np.int32], phys_offset: Offsets, sign: int) -> None:
-        """Add (`sign` 1) or take off (-1) timers of these real topics and log offsets."""
+        """Add (`sign` 1) or subtract (-1) timers of these real topics and log offsets."""
         count = int(phys_offset.size)
         if not count:
             return
@@ -74,7 +74,7 @@ class PendingCounts:
 
     @property
     def first_file(self) -> int | None:
-        """The first log offset of the oldest file that a timer waits in, None without any."""
+        """First log offset of the oldest file with a pending timer, None without any."""
         return min(self._by_file, default=None)
 
     def restore(self, by_topic: Mapping[str, int], by_file: Mapping[int, int]) -> None:

@@ -28,7 +28,7 @@ class TimerRecalls:
     async def recall(self, topic: str, time_ms: int, unique_id: str) -> Recalled:
         """Cancel a timer; see `delivery.plugin.Recalls`.
 
-        A timer that was moved since is meant as well; one with the same key at another time is
+        A timer that was moved since matches as well; one with the same key at another due time does
         not. A second cancel returns done.
 
         Raises:
@@ -37,9 +37,9 @@ class TimerRecalls:
         timers = self._timers()
         if timers is None:
             raise RequestError(SERVICE_NOT_AVAILABLE, "recall failed: timers are not loaded yet")
-        waiting = PendingTimers(timers)
+        pending = PendingTimers(timers)
         try:
-            found = await waiting.by_key(topic, [unique_id], unique=True)
+            found = await pending.by_key(topic, [unique_id], unique=True)
         except StoreError as error:
             raise RequestError(SYSTEM_ERROR, f"recall failed: {error}") from error
         width_ms = timers.config.precision_ms
@@ -48,8 +48,8 @@ class TimerRecalls:
         if not meant.any():
             cancelled = found.gone[0] == Verdict.CANCELLED
             await self._durable(timers, timers.store.max_offset if cancelled else 0)
-            return _told(int(found.gone[0]))
-        decided = waiting.cancel(np.ascontiguousarray(found.offsets[meant]))
+            return _recalled(int(found.gone[0]))
+        decided = pending.cancel(np.ascontiguousarray(found.offsets[meant]))
         if (decided.verdicts == Verdict.REFUSED).any():
             why = next(iter(decided.remarks.values()), "")
             raise RequestError(SERVICE_NOT_AVAILABLE, f"recall failed: {why}")
@@ -65,7 +65,7 @@ class TimerRecalls:
             )
 
 
-def _told(gone: int) -> Recalled:
+def _recalled(gone: int) -> Recalled:
     if gone == Verdict.CANCELLED:
         return Recalled.DONE
     return Recalled.DELIVERED if gone == Verdict.DELIVERED else Recalled.UNKNOWN

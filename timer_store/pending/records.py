@@ -37,7 +37,7 @@ class RecordReader:
     def read(self, offsets: Offsets) -> Rows:
         """Return (n,) `layout.TIMED`, one for each log offset, in their order.
 
-        What is no timer, or is not there any more, is TIMED_BROKEN.
+        Records that are not timers, or were removed, are TIMED_BROKEN.
         """
         timed = np.zeros(offsets.size, layout.TIMED)
         timed["phys_offset"], timed["kind"] = offsets, layout.TIMED_BROKEN
@@ -71,7 +71,7 @@ class RecordReader:
 
 
 def name_topics(store: MessageStore, timed: Rows) -> None:
-    """Give real topics that are not in the topic table their index, so that the counts know them.
+    """Add real topics to the topic table, so that they are counted.
 
     Args:
         timed: (n,) `layout.TIMED`; `topic_index` is set where it was -1.

@@ -22,10 +22,13 @@ from duemq.send.layout import (
     KIND_RICH_TEXT,
     KIND_TEXT,
     KIND_TRUE,
+    SLOT_ACCESS_KEY,
     SLOT_CODE,
     SLOT_FLAG,
     SLOT_LONG,
     SLOT_OPAQUE,
+    SLOT_OTHER,
+    SLOT_SIGNATURE,
     SPAN_END,
     SPAN_KIND,
     SPAN_START,
@@ -38,6 +41,7 @@ Spans = npt.NDArray[np.int64]
 COLON, COMMA, OPEN, CLOSE = 58, 44, 123, 125
 SLOT_EXT = -2
 SLOT_NONE = -1
+OTHER = np.int64(1) << SLOT_OTHER
 PROPERTIES = layout.SEND_FIELDS.index("properties")
 
 
@@ -58,6 +62,8 @@ NULL = np.frombuffer(b"null", np.uint8).copy()
 CODE = np.frombuffer(b"code", np.uint8).copy()
 FLAG = np.frombuffer(b"flag", np.uint8).copy()
 OPAQUE = np.frombuffer(b"opaque", np.uint8).copy()
+ACCESS_KEY = np.frombuffer(layout.ACCESS_KEY_FIELD.encode(), np.uint8).copy()
+SIGNATURE = np.frombuffer(layout.SIGNATURE_FIELD.encode(), np.uint8).copy()
 EXT_FIELDS = np.frombuffer(b"extFields", np.uint8).copy()
 
 
@@ -86,7 +92,11 @@ def field_slot(data: Bytes, pos: int, size: int) -> int:
     if size == 0:
         return SLOT_NONE
     found = find_name(FIELD_NAMES, data, pos, size)
-    return found + SLOT_LONG if found >= 0 else SLOT_NONE
+    if found >= 0:
+        return found + SLOT_LONG
+    if equals(data, pos, size, ACCESS_KEY):
+        return SLOT_ACCESS_KEY
+    return SLOT_SIGNATURE if equals(data, pos, size, SIGNATURE) else SLOT_NONE
 
 
 @kernel
@@ -171,7 +181,7 @@ def note(slot: int, seen: int, span: Spans, spans: Spans) -> int:
     if span[SPAN_KIND] == KIND_RICH_TEXT and not is_properties:
         return -1
     if slot < 0:
-        return seen
+        return seen | OTHER
     bit = np.int64(1) << slot
     if seen & bit:
         return -1
@@ -222,4 +232,4 @@ def scan_header(data: Bytes, pos: int, end: int, spans: Spans) -> int:
         pos, more = next_member(data, pos, end)
     if pos < 0 or skip_blank(data, pos, end) != end:
         return -1
-    return seen | fields
+    return (seen & ~OTHER) | fields

@@ -19,8 +19,10 @@ import numpy.typing as npt
 from duemq.net.layout import PREFIX_BYTES
 from duemq.send.kernels.header import Spans, scan_header
 from duemq.send.kernels.properties import scan_properties
+from duemq.send.kernels.signature import is_signed, may_send
 from duemq.send.kernels.text import unescape
 from duemq.send.layout import (
+    HEADER_BYTES_MAX,
     KIND_NULL,
     KIND_NUMBER,
     KIND_TEXT,
@@ -62,6 +64,13 @@ PERCENT = 37
 TRUE_UPPER = np.frombuffer(b"TRUE", np.uint8).copy()
 
 
+class Peer(NamedTuple):
+    """What the kernel knows of the connection."""
+
+    born: npt.NDArray[Any]  # (1,) HOST
+    grant: npt.NDArray[Any]  # (1,) GRANT
+
+
 class Into(NamedTuple):
     """Where the kernel writes, and what is the same for every frame of a turn."""
 
@@ -72,6 +81,7 @@ class Into(NamedTuple):
     home: npt.NDArray[Any]  # (1,) HOST: the store host
     spans: Spans  # (SLOT_COUNT + 1, 3) i8
     state: npt.NDArray[np.int64]  # (STATE_SIZE,) i8
+    signing: npt.NDArray[Any]  # (1,) SIGNING: scratch
 
 
 @kernel
@@ -199,8 +209,19 @@ def strings_are_present(spans: Spans, base: int) -> bool:
 
 
 @kernel
+def is_permitted(
+    data: Bytes, header: int, body: int, end: int, seen: int, into: Into, grant: Any
+) -> bool:
+    """Return whether the account of `grant` signed the frame and may send; False: ask Python."""
+    topic_index = into.rows[into.state[STATE_ROWS]]["topic_index"]
+    if not may_send(topic_index, grant) or body - header > HEADER_BYTES_MAX:
+        return False
+    return is_signed(data, body, end, into.spans, seen, into.signing[0], grant)
+
+
+@kernel
 def take_send(
-    data: Bytes, header: int, body: int, end: int, born: Any, into: Into, topics: TopicNames
+    data: Bytes, header: int, body: int, end: int, peer: Peer, into: Into, topics: TopicNames
 ) -> bool:
     """Fill the next row from one frame; False: the plain way must look at it."""
     spans, state = into.spans, into.state
@@ -225,7 +246,10 @@ def take_send(
         return False
     if not take_properties(data, spans, base + PROPERTIES, row, into):
         return False
-    set_hosts(row, born, into.home[0], row["sys_flag"])
+    grant = peer.grant[0]
+    if grant["check"] and not is_permitted(data, header, body, end, seen, into, grant):
+        return False
+    set_hosts(row, peer.born[0], into.home[0], row["sys_flag"])
     set_defaults(row)
     stage_body(data, body, end, row, into)
     set_wire(into.wire[state[STATE_ROWS]], opaque, row["queue_id"], flag, state)
@@ -265,7 +289,7 @@ def frame_end(data: Bytes, pos: int, end: int, frame_bytes_max: int) -> int:
 
 
 @kernel
-def take_frames(data: Bytes, pos: int, end: int, peer: Any, into: Into, topics: TopicNames) -> Any:
+def take_frames(data: Bytes, pos: int, end: int, peer: Peer, into: Into, topics: TopicNames) -> Any:
     """Take sends from data[pos:end] until something stops; return (STOP_*, where)."""
     state = into.state
     while True:
@@ -292,6 +316,7 @@ def take_sends(
     pos: int,
     end: int,
     born: Any,
+    grant: Any,
     rows: Any,
     wire: Any,
     staging: Bytes,
@@ -299,6 +324,7 @@ def take_sends(
     home: Any,
     spans: Spans,
     state: Any,
+    signing: Any,
     topics: Any,
     names: Bytes,
     table: Any,
@@ -306,13 +332,13 @@ def take_sends(
     """Take sends from data[pos:end] until something stops.
 
     Args:
-        born: (1,) HOST, the peer.
-        rows to state: the members of `Into`. They come one by one, as a tuple costs some 5 us a
+        born, grant: the members of `Peer`.
+        rows to signing: the members of `Into`. They come one by one, as a tuple costs some 5 us a
             call. `state` says how far rows and staging are used, and is moved on.
         topics, names, table: of TopicArrays.
 
     Returns (STOP_*, where the frame begins that was not taken); STATE_FRAME_END is where it ends
     (STOP_PLAIN, STOP_FULL).
     """
-    into = Into(rows, wire, staging, suffix, home, spans, state)
-    return take_frames(data, pos, end, born[0], into, TopicNames(topics, names, table))
+    into = Into(rows, wire, staging, suffix, home, spans, state, signing)
+    return take_frames(data, pos, end, Peer(born, grant), into, TopicNames(topics, names, table))

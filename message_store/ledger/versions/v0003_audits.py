@@ -1,4 +1,4 @@
-"""Audits: a row for each run, and how many messages had which verdict."""
+"""Audits: a row for each run, and the number of messages by verdict."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ def accounts() -> Accounts:
 
 
 def test_a_user_is_created_changed_and_deleted() -> None:
-    changes: list[int] = []
-    table = Accounts(changed=lambda: changes.append(1))
+    table = Accounts()
     table.create_user(User("bob", "first", UserType.SUPER))
     assert table.is_super("bob")
     table.update_user("bob", password=" ", status=UserStatus.DISABLE)
@@ -39,7 +38,7 @@ def test_a_user_is_created_changed_and_deleted() -> None:
     table.delete_user("bob")
     table.delete_user("bob")
     assert table.users() == []
-    assert len(changes) == 4
+    assert table.version == 4
 
 
 @pytest.mark.parametrize(

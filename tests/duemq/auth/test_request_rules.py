@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from duemq.auth.request_rules import OWN_RULES, RULES, accesses
+from duemq.auth.request_rules import OF_PLUGINS, OPEN, OWN_RULES, RULES, accesses
 from duemq.net.codes import RequestCode
 
 CLUSTER = "DefaultCluster"
@@ -65,7 +65,7 @@ def needed(code: int, body: object = None, **fields: str) -> list[str]:
         (25, {}, ["Cluster:DefaultCluster Update"]),
         (9011, {"topic": "orders"}, ["Topic:orders Update"]),
         (9011, {}, ["Cluster:DefaultCluster Update"]),
-        (99_999, {"topic": "orders"}, []),
+        (99_999, {"topic": "orders"}, [f"Cluster:{CLUSTER} Update"]),
     ],
 )
 def test_header_fields_name_the_resources(
@@ -116,3 +116,11 @@ def test_every_code_that_is_served_has_a_rule() -> None:
         RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.GET_BROKER_MEMBER_GROUP,
     }
+
+
+@pytest.mark.parametrize("fields", [{}, {"topic": "T"}])
+def test_a_code_without_a_rule_needs_an_administrator(fields: dict[str, str]) -> None:
+    needs = accesses(77_001, fields, b"", CLUSTER)
+    assert needs == OF_PLUGINS.accesses(fields, CLUSTER)
+    assert [access.resource.key for access in needs] == [f"Cluster:{CLUSTER}"]
+    assert all(accesses(code, fields, b"", CLUSTER) == [] for code in OPEN)

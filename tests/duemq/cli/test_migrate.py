@@ -81,7 +81,7 @@ def test_throttle_and_window_change_while_it_runs(broker: Running) -> None:
     assert "also for later runs: migrationRate=600" in told_to_people.stdout
     refused = duemq("migrate", "throttle", "--window", "25:00-26:00", *broker.where)
     assert refused.returncode == Exit.REFUSED
-    assert "25:00 is no time of day" in refused.stderr
+    assert "25:00 is not a time of day" in refused.stderr
 
 
 @pytest.mark.parametrize(

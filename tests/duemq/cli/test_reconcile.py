@@ -111,6 +111,6 @@ def test_a_bar_shows_nothing_until_a_task_is_done(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Progress, "update", note)
     progress = _Progress(shown=False)
     for done in (0, 3):
-        progress._show(0, done, 8)
-    progress._show(0, 0, 0)
+        progress.show(0, done, 8)
+    progress.show(0, 0, 0)
     assert shown == [(0, None, "0 of 8 tasks"), (3, 8, "3 of 8 tasks")]

@@ -37,7 +37,7 @@ def ask(changes: dict[str, str], *closed: str) -> dict[str, str]:
         ({"fileReservedTime": "48"}, {"fileReservedTime": "48"}),
         ({"messageDelayLevel": "1s 5s"}, {"messageDelayLevel": "1s 5s"}),
         ({"sendMessageThreadPoolNums": "4"}, {}),  # Apache's, without effect here
-        ({"aclEnable": "false"}, {}),
+        ({"migrateAuthFromV1Enabled": "false"}, {}),
     ],
 )
 def test_open_keys_are_accepted(changes: dict[str, str], accepted: dict[str, str]) -> None:
@@ -83,5 +83,5 @@ def test_values_that_do_not_belong_into_a_file_are_refused(value: str) -> None:
 
 
 def test_a_value_that_promises_too_much_is_refused_although_its_key_has_no_effect() -> None:
-    with pytest.raises(ConfigError, match="aclEnable"):
-        ask({"aclEnable": "true"})
+    with pytest.raises(ConfigError, match="migrateAuthFromV1Enabled"):
+        ask({"migrateAuthFromV1Enabled": "true"})

@@ -141,7 +141,7 @@ def test_administration_is_taken_from_named_networks_only(
     before = json.dumps(world.route())
     assert world.ask(code, fields, b"{}") == 16
     assert json.dumps(world.route()) == before
-    world.processor._tools_from = World(administer_from="203.0.113.0/24").processor._tools_from
+    world = World(administer_from="203.0.113.0/24")
     assert world.ask(code, fields, b'{"queueDatas":[]}' if code == 217 else b"") == 0
 
 

@@ -295,7 +295,7 @@ def test_failures_are_reported_once_and_so_is_their_end(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
     assert [record.getMessage() for record in caplog.records] == [
-        "name server n1:1: not registered (Connection refused). Clients that ask it do not find "
+        "name server n1:1: not registered (Connection refused). Clients that use it do not find "
         "this broker. Trying again every 5 s; check that it runs and that namesrvAddr names it",
         "name server n1:1: registered again",
     ]

@@ -75,7 +75,7 @@ def test_compressed_bodies_of_both_versions_are_read(tail: bytes) -> None:
         (b'{"topicConfigSerializeWrapper":{"topicConfigTable":[1]}}', False),
         (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"perm":"x"}}}}', False),
         (b'{"topicConfigSerializeWrapper":{"dataVersion":5}}', False),
-        (b"no zlib", True),
+        (b"not a zlib", True),
         (zlib.compress(b"\0\0"), True),
         (zlib.compress(part(b"nonsense")), True),
         (zlib.compress((-5).to_bytes(4, "big", signed=True)), True),

@@ -131,7 +131,7 @@ def test_calls_have_a_bound() -> None:
         made, _ = connection(calls_in_flight_max=2)
         calls = [asyncio.ensure_future(made.call(Request(307, {}), timeout_s=9)) for _ in "ab"]
         await asyncio.sleep(0)
-        with pytest.raises(ConnectionError, match="2 calls wait"):
+        with pytest.raises(ConnectionError, match="2 calls are in flight"):
             await made.call(Request(307, {}), timeout_s=9)
         answers = [b"".join(codec.encode_response(Response(n), n)) for n in (2, 1, 77)]
         receive(made, b"".join(answers))

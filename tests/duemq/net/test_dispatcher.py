@@ -128,3 +128,30 @@ def test_a_code_has_one_handler() -> None:
     dispatcher = Dispatcher({10: at_once})
     with pytest.raises(AssertionError, match="10"):
         dispatcher.add({10: later})
+
+
+def test_held_codes_are_handled_when_the_wait_ends() -> None:
+    async def check() -> None:
+        ready = asyncio.Event()
+
+        async def until() -> None:
+            await ready.wait()
+
+        dispatcher = Dispatcher({1: at_once, 2: later, 3: at_once})
+        dispatcher.hold({1, 2, 4}, until)
+        assert [dispatcher.responds_at_once(code) for code in (1, 2, 3)] == [False, False, True]
+        assert isinstance(dispatcher.begin(Request(3, {})), Response)
+        held = [asyncio.ensure_future(answer(dispatcher, code)) for code in (1, 2)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in held)
+        ready.set()
+        assert await asyncio.gather(*held) == ["at once", "later"]
+
+    async def answer(dispatcher: Dispatcher, code: int) -> str:
+        found = dispatcher.begin(Request(code, {}))
+        assert not isinstance(found, Response)
+        response = await found
+        assert response is not None
+        return response.remark
+
+    asyncio.run(check())

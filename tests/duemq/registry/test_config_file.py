@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,9 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     assert json_dialect.loads((tmp_path / "config" / "t.json.bak").read_text()) == {"n": 1}
 
 
-def test_an_older_snapshot_never_replaces_a_newer_one(tmp_path: Path) -> None:
+def test_an_older_snapshot_never_replaces_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = ConfigFile(tmp_path / "t.json")
 
     async def both() -> None:
@@ -92,9 +95,22 @@ def test_an_older_snapshot_never_replaces_a_newer_one(tmp_path: Path) -> None:
         await asyncio.gather(second, first)  # whichever thread comes first
 
     asyncio.run(both())
-    late = file._take_serial()
-    file.write({"n": 3})
-    file._write(late, {"n": 99})
+    assert file.load(number) in (1, 2)
+    release = asyncio.Event()
+
+    async def held(function: Callable[..., None], *arguments: Any) -> None:
+        await release.wait()
+        function(*arguments)
+
+    async def late() -> None:
+        older = asyncio.create_task(file.save({"n": 99}))
+        await asyncio.sleep(0)
+        file.write({"n": 3})
+        release.set()
+        await older
+
+    monkeypatch.setattr(asyncio, "to_thread", held)
+    asyncio.run(late())
     assert file.load(number) == 3
 
 

@@ -327,7 +327,7 @@ def test_topics_that_come_into_being_together_share_a_write(
 ) -> None:
     """A client with a thousand new topics does not wait for a thousand writes."""
     writes: list[int] = []
-    write = TableFile._write_line
+    write = TableFile.write_line
 
     def counted(file: TableFile, line: bytes) -> None:
         writes.append(len(line))
@@ -337,7 +337,7 @@ def test_topics_that_come_into_being_together_share_a_write(
         return await asyncio.gather(*(broker.topics.ensure(name, queues=1) for name in names))
 
     monkeypatch.setattr("duemq.registry.table_file.WHOLE_BYTES_MAX", 0)
-    monkeypatch.setattr(TableFile, "_write_line", counted)
+    monkeypatch.setattr(TableFile, "write_line", counted)
     names = [f"T{n % 50}" for n in range(100)]
     found = asyncio.run(main())
     assert [topic.name for topic in found] == names
@@ -358,7 +358,7 @@ def test_the_disk_refuses_topics_created_together_one_by_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(ConfigFile, "_write", refuse)
-        patch.setattr(TableFile, "_write_line", refuse)
+        patch.setattr(TableFile, "write_line", refuse)
         assert {type(error) for error in asyncio.run(main())} == {RequestError}
     asyncio.run(broker.topics.ensure("T3", queues=1))
     assert (broker.topics.find("T4"), broker.told) == (None, ["T3"])
@@ -396,7 +396,7 @@ def test_topics_of_one_heartbeat_are_created_in_one_write(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[int] = []
-    write = TableFile._write_line
+    write = TableFile.write_line
 
     def counted(file: TableFile, line: bytes) -> None:
         lines.append(len(line))
@@ -405,7 +405,7 @@ def test_topics_of_one_heartbeat_are_created_in_one_write(
     asyncio.run(broker.topics.ensure("T0", queues=1))
     broker.told.clear()
     monkeypatch.setattr("duemq.registry.table_file.WHOLE_BYTES_MAX", 0)
-    monkeypatch.setattr(TableFile, "_write_line", counted)
+    monkeypatch.setattr(TableFile, "write_line", counted)
     wanted = [TopicConfig(name=f"T{n}") for n in range(500)]
     asyncio.run(broker.topics.ensure_all(wanted))
     asyncio.run(broker.topics.ensure_all(wanted))

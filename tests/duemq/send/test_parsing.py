@@ -124,7 +124,9 @@ def test_scan_header(top: dict[str, Any], fields: dict[str, Any] | None) -> None
     seen = header.scan_header(array(data), 0, len(data), spans)
     expected = {SLOTS[name]: value for name, value in top.items() if name in SLOTS}
     expected |= {field_slot(n): value for n, value in (fields or {}).items() if field_slot(n) >= 0}
-    assert {slot for slot in range(layout.SLOT_COUNT) if seen >> slot & 1} == set(expected)
+    assert {slot for slot in range(layout.SLOT_OTHER) if seen >> slot & 1} == set(expected)
+    others = [name for name in fields or {} if field_slot(name) < 0]
+    assert bool(seen >> layout.SLOT_OTHER & 1) == bool(others)
     for slot, value in expected.items():
         start, end, kind = spans[slot].tolist()
         token = data[start:end].decode()

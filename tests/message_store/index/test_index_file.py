@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from message_store import layout
 from message_store.clock import FakeClock
-from message_store.index.index_file import IndexFile, IndexService
+from message_store.index.index_file import IndexFile
+from message_store.index.index_service import IndexService
 from message_store.kernels import index as kernels
 from message_store.log.record import decode_record, encode_record
 from message_store.verify import verify_store
@@ -246,12 +247,60 @@ def test_files_of_removed_logs_go_but_the_newest(tmp_path: Path) -> None:
     with open_store(tmp_path, index_entries_max=10) as store:
         put_keys_of(store, range(40))
         store.index.catch_up()
-        ends = [file.end_phys for file in store.index._files]
+        ends = [file.end_phys for file in store.index.indexed()[0]]
         store.index.remove_before(ends[2])
-        assert [file.end_phys for file in store.index._files] == ends[2:]
+        assert [file.end_phys for file in store.index.indexed()[0]] == ends[2:]
         store.index.remove_before(1 << 60)
-        assert [file.end_phys for file in store.index._files] == ends[-1:]
+        assert [file.end_phys for file in store.index.indexed()[0]] == ends[-1:]
         assert len(list((tmp_path / "index").iterdir())) == 1
+
+
+@settings(max_examples=30)
+@given(
+    hashes=st.lists(st.integers(0, 8), min_size=1, max_size=30),
+    kept=st.integers(0, 30),
+)
+def test_a_file_without_lost_records_is_as_if_they_never_were(
+    tmp_path_factory: pytest.TempPathFactory, hashes: list[int], kept: int
+) -> None:
+    kept = min(kept, len(hashes))
+    keys = np.zeros(len(hashes), layout.KEYED)
+    keys["key_hash"] = hashes
+    keys["phys_offset"] = np.arange(len(hashes)) * 100 + 7
+    keys["store_ms"] = T0 + np.arange(len(hashes)) * 1_500
+    home = tmp_path_factory.mktemp("cut")
+    cut, never = (IndexFile(home / name, 5, 40, create=True) for name in ("a", "b"))
+    cut.put(keys)
+    assert cut.cut(kept * 100 + 7) == len(hashes) - kept
+    never.put(keys[:kept])
+    assert cut.cut(kept * 100 + 7) == 0
+    for file in (cut, never):
+        file.put(keys[kept:][:3])
+    assert cut.header[5] == never.header[5]
+    for key_hash in range(9):
+        span = (0, T0 * 2)
+        assert cut.find(key_hash, span, 40) == never.find(key_hash, span, 40)
+    if kept:  # an empty file keeps where it began
+        assert cut.header == never.header
+
+
+def test_the_start_removes_keys_of_records_that_the_log_lost(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        put_keys_of(store, range(10))
+        store.index.catch_up()
+        [file] = store.index.indexed()[0]
+        end = file.end_phys
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    with log.open("r+b") as damaged:
+        damaged.seek(end)
+        damaged.write(bytes(1_000))
+    (tmp_path / "abort").touch()
+    with open_store(tmp_path) as store:
+        assert store.max_offset == end
+        store.index.catch_up()
+        [file] = store.index.indexed()[0]
+        assert file.end_phys < end
+    assert [found for found in verify_store(tmp_path).findings if "index" in found.file] == []
 
 
 @settings(max_examples=60)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from message_store.errors import StoreError
 from message_store.index import key_search
-from message_store.index.index_file import IndexService
+from message_store.index.index_service import IndexService
 from message_store.index.key_search import HIT_UNIQUE, frames, search, search_now
 from message_store.log.batch import PutBatch
 from tests.support.stores import add_message, open_store, put_one

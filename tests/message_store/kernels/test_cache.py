@@ -53,7 +53,10 @@ def make_tree(top: Path) -> Path:
         ),
         "message_store/__init__.py": "",
     }
-    for name in ("__init__.py", "kernel.py"):
+    for name in (
+        *("__init__.py", "kernel.py", "registry.py", "compilation.py", "type_names.py"),
+        "signatures.txt",
+    ):
         path = f"message_store/kernels/{name}"
         files[path] = (TOP / path).read_text()
     for name, text in files.items():

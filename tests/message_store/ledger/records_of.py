@@ -14,7 +14,7 @@ from migration.ledger.records import (
     SampleRecord,
     Snapshot,
     VerificationRecord,
-    mark_key,
+    record_key,
 )
 from migration.ownership.states import State
 from migration.plans.plan import Obstacle, Plan, PlannedLevel
@@ -34,7 +34,7 @@ def level(number: int = 3, **changes: Any) -> LevelRecord:
 
 def mark(offset: int, **changes: Any) -> EventRecord:
     values = {
-        "key": mark_key(offset),
+        "key": record_key(offset),
         "migration_id": RUN_ID,
         "at_ms": 1_000 + offset,
         "kind": "handover",
@@ -50,7 +50,7 @@ def sample(at_ms: int, **changes: Any) -> SampleRecord:
 
 def snapshot(marks: int = 2, **changes: Any) -> Snapshot:
     values: dict[str, Any] = {
-        "next_mark": marks,
+        "next_record": marks,
         "migrations": [migration()],
         "levels": [level(moved=marks)],
         "events": [mark(offset) for offset in range(marks)],

@@ -32,7 +32,7 @@ from migration.ledger.records import Snapshot
 from message_store.ledger.place import LedgerPlace
 from message_store.ledger.worker import LedgerProcess
 worker = LedgerProcess(LedgerPlace(url=sys.argv[1], store_id="s-1", store_path="/"))
-worker.open(Snapshot(next_mark=0), 1)
+worker.open(Snapshot(next_record=0), 1)
 print(worker._process.pid, flush=True)
 sys.stdin.read()
 """
@@ -62,8 +62,8 @@ def process(tmp_path: Path):
 
 
 def pid_of(worker: LedgerProcess) -> int:
-    assert worker._process is not None
-    return worker._process.pid
+    assert worker.pid is not None
+    return worker.pid
 
 
 def is_gone(fd: int) -> bool:
@@ -78,10 +78,10 @@ def test_both_write_the_same(tmp_path: Path) -> None:
     for kind in (LedgerWorker, LedgerProcess):
         path = tmp_path / f"{kind.__name__}.sqlite"
         worker: Worker = kind(place(path))
-        worker.open(Snapshot(next_mark=0), 1)
+        worker.open(Snapshot(next_record=0), 1)
         worker.write([RUN, event("one")])
         worker.close()
-        worker.open(Snapshot(next_mark=0), 2)
+        worker.open(Snapshot(next_record=0), 2)
         worker.write([event("two"), event("three")])
         worker.end()
         found.append(events(path))
@@ -91,11 +91,11 @@ def test_both_write_the_same(tmp_path: Path) -> None:
 
 def test_it_is_no_process_before_it_is_opened_and_one_from_then_on(process: LedgerProcess) -> None:
     process.close()
-    assert process._process is None
-    process.open(Snapshot(next_mark=0), 1)
+    assert process.pid is None
+    process.open(Snapshot(next_record=0), 1)
     first = pid_of(process)
     process.close()
-    process.open(Snapshot(next_mark=0), 2)
+    process.open(Snapshot(next_record=0), 2)
     assert pid_of(process) == first
 
 
@@ -103,11 +103,11 @@ def test_another_stores_ledger_is_refused_by_its_own_words(tmp_path: Path) -> No
     path = tmp_path / "l.sqlite"
     for kind in (LedgerWorker, LedgerProcess):
         owner: Worker = kind(place(path))
-        owner.open(Snapshot(next_mark=0), 1)
+        owner.open(Snapshot(next_record=0), 1)
         owner.end()
         other: Worker = kind(place(path, "s-2"))
         with pytest.raises(LedgerOfAnotherStore, match="it belongs to store s-1") as refusal:
-            other.open(Snapshot(next_mark=0), 1)
+            other.open(Snapshot(next_record=0), 1)
         assert (refusal.value.wanted, refusal.value.found) == ("s-2", "s-1")
         other.end()
 
@@ -129,7 +129,7 @@ def test_an_error_arrives_as_it_was(error: LedgerError) -> None:
 
 
 def test_one_is_restarted_after_a_kill(process: LedgerProcess, tmp_path: Path) -> None:
-    process.open(Snapshot(next_mark=0), 1)
+    process.open(Snapshot(next_record=0), 1)
     process.write([RUN, event("before")])
     fd = os.pidfd_open(pid_of(process))
     os.kill(pid_of(process), signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_one_is_restarted_after_a_kill(process: LedgerProcess, tmp_path: Path) -
     with pytest.raises(LedgerUnavailable, match=r"has ended.*Another one is started"):
         process.write([event("lost")])
     process.close()
-    process.open(Snapshot(next_mark=0), 2)
+    process.open(Snapshot(next_record=0), 2)
     process.write([event("after")])
     process.end()
     assert sorted(events(tmp_path / "l.sqlite")) == ["after", "before"]
@@ -147,13 +147,13 @@ def test_one_is_restarted_after_a_kill(process: LedgerProcess, tmp_path: Path) -
 def test_one_that_does_not_answer_is_ended(
     process: LedgerProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    process.open(Snapshot(next_mark=0), 1)
+    process.open(Snapshot(next_record=0), 1)
     monkeypatch.setattr("message_store.ledger.worker.ANSWER_S", 0.2)
     os.kill(pid_of(process), signal.SIGSTOP)
     with pytest.raises(LedgerUnavailable, match="did not answer"):
         process.write([RUN, event("lost")])
     monkeypatch.undo()
-    process.open(Snapshot(next_mark=0), 2)
+    process.open(Snapshot(next_record=0), 2)
     process.write([RUN, event("after")])
     process.end()
     assert events(tmp_path / "l.sqlite") == ["after"]
@@ -162,7 +162,7 @@ def test_one_that_does_not_answer_is_ended(
 def test_what_it_cannot_do_is_reported_and_it_continues(
     process: LedgerProcess, tmp_path: Path
 ) -> None:
-    process.open(Snapshot(next_mark=0), 1)
+    process.open(Snapshot(next_record=0), 1)
     odd: Any = object()
     for name in ("write", "nothing_that_it_has"):
         with pytest.raises(LedgerError, match=r"(?i)please report this") as refusal:
@@ -178,10 +178,10 @@ def test_one_that_cannot_be_started_is_trouble_and_no_end(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(LedgerUnavailable, match="no process can be started"):
-        process.open(Snapshot(next_mark=0), 1)
+        process.open(Snapshot(next_record=0), 1)
     process.close()
     monkeypatch.undo()
-    process.open(Snapshot(next_mark=0), 1)
+    process.open(Snapshot(next_record=0), 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -189,7 +189,7 @@ def test_what_ends_the_broker_lets_it_finish(
     process: LedgerProcess, number: int, tmp_path: Path
 ) -> None:
     """A terminal and a service manager signal every process at once."""
-    process.open(Snapshot(next_mark=0), 1)
+    process.open(Snapshot(next_record=0), 1)
     os.kill(pid_of(process), number)
     process.write([RUN, event("the last")])
     process.end()

@@ -45,7 +45,7 @@ class Rig:
     def step(self, count: int = 1) -> None:
         """Take steps: each is a mark in the log, and is noted."""
         for _ in range(count):
-            self.snapshot = some.snapshot(self.snapshot.next_mark + 1)
+            self.snapshot = some.snapshot(self.snapshot.next_record + 1)
             self.writer.write(self.snapshot.events[-1], *self.snapshot.levels)
 
     def open(self) -> MigrationLedger:
@@ -59,7 +59,7 @@ class Rig:
         """What the ledger says of the log."""
         run = self.open().run(RUN_ID)
         return Snapshot(
-            next_mark=len(run.events),
+            next_record=len(run.events),
             migrations=[run.migration],
             levels=run.levels,
             events=run.events,
@@ -210,9 +210,8 @@ def test_a_server_that_is_away_for_a_while(postgres: Server) -> None:
     play(Rig(postgres.new_database()), story)
 
 
-def test_the_event_loop_continues_while_the_ledger_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def hang(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Have the ledger hang; return (ends it, set while it hangs)."""
     free, inside, write = threading.Event(), threading.Event(), Ledger.write
 
     def hanging(ledger: Ledger, records: list[Record]) -> None:
@@ -221,6 +220,13 @@ def test_the_event_loop_continues_while_the_ledger_hangs(
         write(ledger, records)
 
     monkeypatch.setattr(Ledger, "write", hanging)
+    return free, inside
+
+
+def test_the_event_loop_continues_while_the_ledger_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, inside = hang(monkeypatch)
 
     async def story(rig: Rig) -> None:
         rig.step()
@@ -237,14 +243,7 @@ def test_the_event_loop_continues_while_the_ledger_hangs(
 def test_leaving_while_the_ledger_is_written_to_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free, inside, write = threading.Event(), threading.Event(), Ledger.write
-
-    def hanging(ledger: Ledger, records: list[Record]) -> None:
-        inside.set()
-        assert free.wait(60)
-        write(ledger, records)
-
-    monkeypatch.setattr(Ledger, "write", hanging)
+    free, inside = hang(monkeypatch)
 
     async def leave(rig: Rig) -> None:
         async with asyncio.timeout(30):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -34,10 +35,13 @@ class World:
     failures: list[int]
     failed: list[OSError] = field(default_factory=list)
 
-    def flusher(self) -> Flusher:
-        log: Any = SimpleNamespace(files=[FailingFile(self.failures)], end=10)
+    def __post_init__(self) -> None:
+        self.file: Any = FailingFile(self.failures)
+
+    def flusher(self, after_flush: Callable[[int], None] = lambda end: None) -> Flusher:
+        log: Any = SimpleNamespace(files=[self.file], end=10)
         return Flusher(
-            log, durable=0, interval_s=0.01, after_flush=lambda end: None,
+            log, durable=0, interval_s=0.01, after_flush=after_flush,
             on_failure=self.failed.append, reserve=DescriptorReserve(2),
         )  # fmt: skip
 
@@ -85,7 +89,6 @@ def test_syncs_of_two_threads_never_overlap() -> None:
     """The kernel reports lost pages to one of them only: the other would promise what is lost."""
     world = World([])
     flusher = world.flusher()
-    file: Any = flusher._log.files[0]
     entered, failed = threading.Event(), threading.Event()
 
     def sync() -> None:
@@ -97,7 +100,7 @@ def test_syncs_of_two_threads_never_overlap() -> None:
             outcome.append("the other thread met the error meanwhile")
 
     outcome: list[str] = []
-    file.sync = sync
+    world.file.sync = sync
     other = threading.Thread(target=flusher.flush)
     other.start()
     entered.wait()
@@ -109,15 +112,13 @@ def test_syncs_of_two_threads_never_overlap() -> None:
 
 def test_whatever_ends_the_flusher_is_known() -> None:
     async def scene() -> None:
-        world = World([])
-        flusher = world.flusher()
-
         def fail(end: int) -> None:
             raise MemoryError
 
-        flusher._after_flush = fail
+        world = World([])
+        flusher = world.flusher(fail)
         flusher.start()
-        flusher._thread.join()
+        flusher.stop()
         assert "MemoryError" in str(flusher.failure)
         assert world.failed == [flusher.failure]
         assert not await flusher.request(20)

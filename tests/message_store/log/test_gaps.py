@@ -14,8 +14,8 @@ from message_store.log.record import decode_record, encode_record
 from message_store.queues.consume_queue import is_blank
 from message_store.store import MessageStore
 from message_store.verify import verify_store
-from tests.message_store.test_store import bodies, kill
-from tests.support.stores import open_store, put_one, small_config
+from tests.message_store.test_store import bodies
+from tests.support.stores import crash, open_store, put_one, small_config
 
 FILE_BYTES = 65_536
 
@@ -28,7 +28,7 @@ def killed_store(root: Path, count: int, size: int = 200) -> list[tuple[int, int
     for number in range(count):
         row = put_one(store, "T", 0, f"{number}/".encode().ljust(size, b"."))
         places.append((int(row["phys_offset"]), int(row["record_size"])))
-    kill(store)
+    crash(store)
     (root / "config" / "duemq.mark").unlink()
     return places
 
@@ -85,7 +85,7 @@ def test_records_after_the_damage_are_kept(tmp_path, at, data, queues):
         blanks = [n for n in range(10) if is_blank(store.units("T", 0, n, 1))[0]]
         assert sorted(left + blanks) == list(range(10))
         assert put_one(store, "T", 0, b"10/")["queue_offset"] == 10
-        assert any("the records behind them were kept" in notice for notice in notices)
+        assert any("the records after them were kept" in notice for notice in notices)
     assert len(list((tmp_path / "truncated").iterdir())) == 1
     with open_store(tmp_path) as again:
         assert again.recovered.bridged == []
@@ -136,7 +136,7 @@ def test_old_records_after_the_end_stay_dead(tmp_path):
     store.__enter__()
     rows = [put_one(store, "T", 0, b"%d/" % n + b"." * 200) for n in range(6)]
     old = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
-    kill(store)
+    crash(store)
     cut = int(rows[2]["phys_offset"])
     overwrite(tmp_path, cut, bytes(FILE_BYTES - cut))
     (tmp_path / "config" / "duemq.mark").unlink()
@@ -144,7 +144,7 @@ def test_old_records_after_the_end_stay_dead(tmp_path):
     store = open_store(tmp_path, clock)
     store.__enter__()
     row = put_one(store, "T", 0, b"20/new" + b"." * 11)
-    kill(store)
+    crash(store)
     end = int(row["phys_offset"] + row["record_size"])
     overwrite(tmp_path, end, old[end:])
     (tmp_path / "config" / "duemq.mark").unlink()
@@ -161,7 +161,7 @@ def test_old_records_whose_place_another_message_has_stay_dead(tmp_path):
     store.__enter__()
     rows = [put_one(store, "T", 0, b"%d/" % n + b"." * 200) for n in range(4)]
     old = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()
-    kill(store)
+    crash(store)
     cut = int(rows[1]["phys_offset"])
     overwrite(tmp_path, cut, bytes(FILE_BYTES - cut))
     (tmp_path / "config" / "duemq.mark").unlink()
@@ -169,7 +169,7 @@ def test_old_records_whose_place_another_message_has_stay_dead(tmp_path):
     store.__enter__()
     for number in (20, 21):
         row = put_one(store, "T", 0, b"%d/" % number + b"." * 40)
-    kill(store)
+    crash(store)
     end = int(row["phys_offset"] + row["record_size"])
     overwrite(tmp_path, end, old[end:])
     (tmp_path / "config" / "duemq.mark").unlink()
@@ -211,7 +211,7 @@ def store_with_forgery(root: Path, later: int) -> tuple[int, int]:
     assert forged(inner) in store.log.files[0].data.tobytes()
     for number in range(later):
         put_one(store, "T", 0, f"{4 + number}/".encode())
-    kill(store)
+    crash(store)
     return start, inner
 
 

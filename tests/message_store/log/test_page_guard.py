@@ -160,14 +160,14 @@ def test_every_page_of_a_large_log_file_is_looked_at(tmp_path):
 def test_a_mapping_that_is_gone_is_guarded_no_more(path):
     guard = page_guard()
     gc.collect()
-    before = len(guard._mappings)
+    before = len(guard.mappings)
     pages, _ = mapped(path)
     view = pages.data[:1]
     del pages
-    assert len(guard._mappings) == before + 1
+    assert len(guard.mappings) == before + 1
     del view
     gc.collect()
-    assert len(guard._mappings) == before
+    assert len(guard.mappings) == before
 
 
 def test_another_fault_ends_the_process_as_before(path):

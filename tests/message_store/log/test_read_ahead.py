@@ -23,11 +23,7 @@ def reads(ahead: ReadAhead, log: CommitLog, end: int) -> bool:
     """Move the log's end and do what the thread would; return whether it would be woken."""
     log.end = end
     ahead.notify(end)
-    woken = ahead._work.is_set()
-    if woken:
-        ahead._work.clear()
-        ahead._touch()
-    return woken
+    return ahead.work()
 
 
 ENDS = [
@@ -57,7 +53,7 @@ def test_what_is_expected_is_read_at_once_and_not_again(log: CommitLog) -> None:
     assert reads(ahead, log, 1)
     ahead.expect(2 * AHEAD_BYTES)
     assert reads(ahead, log, 1)
-    assert ahead._reached == 1 + 2 * AHEAD_BYTES
+    assert ahead.reached == 1 + 2 * AHEAD_BYTES
     assert reads(ahead, log, AHEAD_BYTES)
-    assert ahead._reached == 1 + 2 * AHEAD_BYTES
+    assert ahead.reached == 1 + 2 * AHEAD_BYTES
     log.close()

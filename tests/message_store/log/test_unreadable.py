@@ -17,8 +17,7 @@ from message_store.recovery import recover
 from message_store.store import MessageStore
 from message_store.verify import verify_store
 from tests.support.bad_disk import BadDisk
-from tests.support.level_rig import crash
-from tests.support.stores import open_store, put_one, small_config
+from tests.support.stores import crash, open_store, put_one, small_config
 
 RECORDS, BODY = 50, b"x" * 900  # of about 1 kB each: a page has parts of five
 LAST_PAGE = 11

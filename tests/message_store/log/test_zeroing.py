@@ -16,8 +16,7 @@ from message_store.errors import StoreFull
 from message_store.layout import CQ_UNIT
 from message_store.log import zeroing
 from message_store.log.zeroing import whole_size, write_zeros, zero_range
-from tests.support.level_rig import crash
-from tests.support.stores import open_store, put_one
+from tests.support.stores import crash, open_store, put_one
 
 SIZE = 40_000
 COUNT = 45

@@ -9,8 +9,7 @@ import pytest
 from message_store.errors import CorruptStore
 from message_store.queues.lost_queues import LostQueues
 from tests.support.bad_disk import BadDisk
-from tests.support.level_rig import crash
-from tests.support.stores import open_store, put_one
+from tests.support.stores import crash, open_store, put_one
 
 MESSAGES = 120  # files have 50 units
 

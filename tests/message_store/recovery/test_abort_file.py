@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from message_store.recovery.abort_file import AbortFile
-from tests.support.level_rig import crash
-from tests.support.stores import open_store
+from tests.support.stores import crash, open_store
 
 
 def test_it_is_there_while_a_store_is_open_and_after_a_kill(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from tests.support.golden_stores import golden_store
 
 OLD = Marks(100, 80, 90, 70, 10, 9)
 NEW = Marks(200, 180, 190, 170, 20, 19)
-SLOT_BYTES = module._BODY.size + 4
-SLOT_STARTS = (0, module._SLOT_BYTES)
+SLOT_BYTES = module.BODY.size + 4
+SLOT_STARTS = (0, module.SLOT_BYTES)
 
 
 @pytest.mark.parametrize(

@@ -154,11 +154,11 @@ def test_every_figure_is_on_the_page() -> None:
     root = parsed(a_run())
     text = text_of(root)
     for figure in (
-        "1,500,007 messages handed over",
+        "1,500,007 messages transferred",
         "74.4 MiB of timer units",
         "1 min from start to end",
         "1.9 M/s fastest",
-        "19 ms highest p99 lateness meanwhile",
+        "19 ms highest p99 lateness during the run",
         "Started 2026-11-21 16:30:00 UTC by started by hand; ended 2026-11-21 16:31:00 UTC",
         "1,500,000 of 2,000,000 planned",
         "draining paused started by hand",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delivery.ownership import JournalEntry, OwnershipRecord, Return, Route, StateRecord, Transfer
+from delivery.ownership_projection import JournalProjection
 from migration.ledger.projection import STEPS_MS, LedgerProjection, event_of
 from migration.ledger.records import EventRecord, LevelRecord, MigrationRecord
 from migration.ownership.states import State
@@ -47,7 +49,7 @@ def entry(at: int, record: OwnershipRecord) -> JournalEntry:
 
 def test_a_whole_run() -> None:
     snapshot = told(STORY).snapshot()
-    assert snapshot.next_mark == len(snapshot.events) == len(STORY)
+    assert snapshot.next_record == len(snapshot.events) == len(STORY)
     assert snapshot.migrations == [
         MigrationRecord(migration_id="r", started_ms=1_000, started_by="anna", ended_ms=1_008)
     ]
@@ -151,11 +153,32 @@ def test_a_run_is_over_with_its_last_level_and_continues_with_a_rollback() -> No
 
 @given(st.integers(0, len(STORY)), st.integers(0, len(STORY)))
 def test_known_ownership_records_change_nothing(stop: int, again: int) -> None:
-    whole, first = told(STORY).snapshot(), told(STORY[:stop])
-    story = LedgerProjection(first.snapshot())  # as after a restart, with the fold from a file
+    story = told(STORY[:stop])
     for at in range(min(again, stop), len(STORY)):
         assert bool(story.take(entry(at, STORY[at]))) == (at >= stop)
-    assert story.snapshot() == whole
+    assert story.snapshot() == told(STORY).snapshot()
+
+
+@given(st.integers(1, len(STORY)))
+def test_a_start_continues_from_the_projection_of_removed_records(stop: int) -> None:
+    journal = JournalProjection()
+    for at, record in enumerate(STORY[:stop]):
+        journal = journal.after(entry(at, record))
+    story = LedgerProjection(journal)
+    for at in range(len(STORY)):
+        assert bool(story.take(entry(at, STORY[at]))) == (at >= stop)
+    found, whole = story.snapshot(), told(STORY).snapshot()
+    unknown = {"excluded": 0}  # the journal's projection does not count them
+    assert [replace(level, **unknown) for level in found.levels] == [
+        replace(level, **unknown, updated_ms=found.levels[0].updated_ms) for level in whole.levels
+    ]
+    assert [event.text for event in found.events] == [event.text for event in whole.events[stop:]]
+
+
+def test_the_fence_stays_after_a_rollback() -> None:
+    off = Route(migration="r", level=3, on=False)
+    story = told([*STORY, off, state("done", "rolling_back")])
+    assert story.snapshot().levels[0].fence == 100
 
 
 def test_what_a_step_changed_is_what_the_ledger_lacks(opener: Opener) -> None:

@@ -125,10 +125,10 @@ def test_what_is_due_beyond_the_roll_window_waits_with_its_level(tmp_path: Path)
     assert (found.level, found.count, found.blocks) == (5, 20, False)
     step = rig.drain.step(5, 100)
     assert step.moved == 0
-    assert "beyond the roll window of 90 s" in step.waits
+    assert "beyond the roll window of 90 s" in step.blocked_by
     rig.advance(15_000)  # the first ten are nearer now
     assert rig.drain.step(5, 100).moved == 10
-    assert "beyond the roll window" in rig.drain.step(5, 100).waits
+    assert "beyond the roll window" in rig.drain.step(5, 100).blocked_by
     assert (rig.level_pending, rig.timers.counts.total) == (10, 10)
     rig.advance(130_000)
     assert len(rig.delivered()) == 2 * len(due)

@@ -48,7 +48,7 @@ def test_back_and_forth_and_kills_between(tmp_path: Path) -> None:
     rig = MigrationRig(tmp_path).open()
     due = fill(rig, 60, (4,))
     for turn in range(4):
-        while not rig.drain.step(4, 25).waits and rig.level_pending:
+        while not rig.drain.step(4, 25).blocked_by and rig.level_pending:
             pass
         assert pending(rig) == (0, 60)
         while rig.giveback.left(4):
@@ -59,7 +59,7 @@ def test_back_and_forth_and_kills_between(tmp_path: Path) -> None:
             rig = MigrationRig(tmp_path, rig.clock).open()
             assert pending(rig) == (60, 0)
         else:
-            assert "checkpoint" in rig.drain.step(4, 25).waits
+            assert "checkpoint" in rig.drain.step(4, 25).blocked_by
             assert rig.persist_timers()
     rig.advance(61_000)
     check(rig, due)

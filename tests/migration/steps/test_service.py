@@ -44,7 +44,7 @@ class Bench:
     @property
     def service(self) -> MigrationService:
         """What runs the migrations."""
-        found: MigrationService = self.broker.plugins.plugins["migration"]._running.service
+        found: MigrationService = self.broker.plugins.plugins["migration"].parts.service
         return found
 
     async def command(self, action: str, **more: Any) -> Any:
@@ -253,7 +253,7 @@ def test_rules_give_a_topic_another_delay(tmp_path: Path) -> None:
         ({"action": "pause", "levels": [3]}, "no level 3 here; there are: none"),
         ({"action": "rollback", "levels": [3]}, "no level 3 here"),
         ({"action": "fly"}, "must be one of plan, start"),
-        ({"action": "start", "levels": [3], "rules": {"T": -1}}, "is no delay"),
+        ({"action": "start", "levels": [3], "rules": {"T": -1}}, "must be 0 to"),
         ({"action": "start", "speed": 3}, "is not the JSON of a migration request"),
     ],
 )
@@ -438,7 +438,7 @@ def test_a_pause_does_not_wait_for_a_count(tmp_path: Path, monkeypatch: pytest.M
         await bench.send(10, 5)
         await bench.command("start", levels=[5])
         await bench.until(5, "draining", step_ms=1)
-        service = bench.broker.plugins.plugins["migration"]._running.service
+        service = bench.broker.plugins.plugins["migration"].parts.service
         real = service.verify
 
         async def verify(level: int) -> Any:
@@ -461,7 +461,7 @@ def test_figures_for_metrics_and_broker_status(tmp_path: Path) -> None:
         await bench.command("start", levels=[5])
         await bench.until(5, "done")
         await bench.send(2, 5)
-        registry = bench.broker._registry
+        registry = bench.broker.metrics
         level = {"level": "5"}
         assert registry.get_sample_value("duemq_migration_moved_total", level) == 7
         state = level | {"state": "done"}

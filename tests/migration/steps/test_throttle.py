@@ -19,11 +19,11 @@ from migration.steps.throttle import (
     BATCH_MIN,
     BURST_MS,
     IDLE_INTERVALS,
-    LISTEN_EVERY_MS,
-    LISTEN_MS,
     PAUSE_BUSY_MS,
     PAUSE_FIRST_MS,
     PAUSE_MS_MAX,
+    QUIET_EVERY_MS,
+    QUIET_MS,
     SEVERE,
     SEVERE_INTERVALS,
     USUAL_MS_MIN,
@@ -154,14 +154,14 @@ def test_it_listens_only_while_something_is_delivered() -> None:
         throttle.observe(interval)
         throttle.pause_ms = 0
         waits.append(0)
-        for at_ms in range(now_ms + 1, now_ms + 4 * LISTEN_EVERY_MS):
+        for at_ms in range(now_ms + 1, now_ms + 4 * QUIET_EVERY_MS):
             turn = throttle.next(at_ms)
             waits[-1] += not turn.units
             if turn.units:
                 throttle.took(turn.units, at_ms, at_ms - PAUSE_BUSY_MS)
-        now_ms += 4 * LISTEN_EVERY_MS
+        now_ms += 4 * QUIET_EVERY_MS
     assert waits[0] == 0
-    assert 3 * LISTEN_MS <= waits[1] <= 4 * LISTEN_MS
+    assert 3 * QUIET_MS <= waits[1] <= 4 * QUIET_MS
 
 
 def observed(throttle: Throttle, p99_ms: int, *, intervals: int, step_ms: int = 1) -> None:

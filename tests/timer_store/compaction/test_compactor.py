@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,28 +12,14 @@ import pytest
 from delivery.pending import Verdict
 from delivery.plugin import Recalled
 from message_store.verify import verify_store
-from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, FullDisk, PinningRig
+from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, PinningRig
 from tests.support.synchronous import Synchronous
 from timer_store.compaction.compactor import PAUSE_MS
-from timer_store.compaction.plan import Waits
+from timer_store.compaction.plan import Blocked
 from timer_store.names import TIMER_QUEUE, TIMER_TOPIC
 from timer_store.pending.lookup import PendingTimers
 from timer_store.pending.recalls import TimerRecalls
 from timer_store.verify import TIMERS
-
-
-@pytest.fixture
-def disk(monkeypatch):
-    return FullDisk(monkeypatch)
-
-
-@pytest.fixture
-def rig(tmp_path: Path, disk: FullDisk):
-    rig = PinningRig(tmp_path, disk)
-    rig.open()
-    yield rig
-    if rig.is_open:
-        rig.close()
 
 
 def sparse(rig: PinningRig, files: int = 4, delay_ms: int = DAY_MS) -> list[int]:
@@ -64,7 +49,7 @@ def test_survivors_are_copied_the_files_go_and_each_is_delivered_once_at_its_tim
     rig.compact()
     compaction = rig.timers.compaction
     assert compaction.copied == len(due)
-    assert compaction.waits == Waits.NOTHING
+    assert compaction.blocked_by == Blocked.NOTHING
     assert rig.timers.counts.by_topic() == pending
     assert rig.clean() == 0, "the copies are in no checkpoint yet"
     assert rig.persist()
@@ -104,10 +89,10 @@ def test_it_stops_when_the_pressure_is_gone(rig, disk):
 
 
 @pytest.mark.parametrize(
-    ("percent", "ratio", "waits"),
-    [(86, 10, Waits.TOO_FULL), (89.99, 50, Waits.NO_ROOM), (84, 50, Waits.NOTHING)],
+    ("percent", "ratio", "blocked_by"),
+    [(86, 10, Blocked.TOO_FULL), (89.99, 50, Blocked.NO_ROOM), (84, 50, Blocked.NOTHING)],
 )
-def test_what_gains_nothing_or_has_no_room_stays(rig, disk, percent, ratio, waits, caplog):
+def test_what_gains_nothing_or_has_no_room_stays(rig, disk, percent, ratio, blocked_by, caplog):
     for _ in range(4):
         rig.put_many([(rig.clock.now_ms() + DAY_MS, "T", 0, b"y" * 900)] * 5)
         rig.fill(0.6)
@@ -115,8 +100,8 @@ def test_what_gains_nothing_or_has_no_room_stays(rig, disk, percent, ratio, wait
     disk.percent = percent
     rig.compact()
     compaction = rig.timers.compaction
-    assert (compaction.copied, compaction.waits) == (0, waits)
-    assert ("old log files stay" in caplog.text) == bool(waits)
+    assert (compaction.copied, compaction.blocked_by) == (0, blocked_by)
+    assert ("old log files stay" in caplog.text) == bool(blocked_by)
     assert (compaction.why in caplog.text) == bool(compaction.why or not caplog.text)
 
 
@@ -137,7 +122,7 @@ def test_files_that_others_need_are_left(rig, disk):
     rig.compact()
     compaction = rig.timers.compaction
     assert compaction.copied == in_first
-    assert compaction.waits == Waits.OTHERS
+    assert compaction.blocked_by == Blocked.OTHERS
     assert rig.timers.state.first_needed == rig.store.log.files[1].base
 
 
@@ -149,15 +134,15 @@ def test_nothing_is_copied_that_cannot_be_stored_or_taken_in(rig, disk):
     disk.percent = 91
     rig.store.check_disk()
     rig.advance(3_000)
-    assert (compaction.copied, compaction.waits) == (0, Waits.REFUSED)
+    assert (compaction.copied, compaction.blocked_by) == (0, Blocked.REFUSED)
     disk.percent = 88
     rig.store.check_disk()
     rig.timers.reconfigure(replace(rig.config, stop_enqueue=True))
     rig.advance(3_000)
-    assert (compaction.copied, compaction.waits) == (0, Waits.BEHIND)
+    assert (compaction.copied, compaction.blocked_by) == (0, Blocked.BEHIND)
     rig.timers.reconfigure(rig.config)
     rig.advance(3_000)
-    assert (compaction.copied, compaction.waits) == (12, Waits.NOTHING)
+    assert (compaction.copied, compaction.blocked_by) == (12, Blocked.NOTHING)
 
 
 def test_due_timers_go_first(rig, disk):
@@ -171,7 +156,7 @@ def test_due_timers_go_first(rig, disk):
     rig.clock.advance(5)
     assert rig.timers.turn(rig.clock.now_ms())
     while rig.timers.dequeue.is_due(rig.clock.now_ms()):
-        assert compaction.moment_ms == 0, "no piece yet"
+        assert compaction.next_piece_ms == 0, "no piece yet"
         assert rig.timers.turn(rig.clock.now_ms())
     assert len(rig.bodies()) == 20
     for _ in range(20):
@@ -258,7 +243,7 @@ def test_a_timer_that_cannot_be_copied_keeps_its_file(rig, disk):
     disk.percent = 88
     rig.compact()
     compaction = rig.timers.compaction
-    assert (compaction.copied, compaction.waits) == (1, Waits.LEFT)
+    assert (compaction.copied, compaction.blocked_by) == (1, Blocked.LEFT)
     assert "1 timers in log files from 0 on" in compaction.why
     rig.timers.compaction.look()
     assert not compaction.running, "not again at once"

@@ -91,9 +91,9 @@ class World:
         waiting = Synchronous(PendingTimers(self.rig.timers))
         for number in {known[pick % len(known)] for pick in picks} if known else ():
             found = waiting.by_key("", [f"K{number}"], unique=True)
-            waits = self.fates[number][-1][1] != GONE and number not in self.came()
-            assert found.offsets.size == waits
-            if not waits:
+            blocked_by = self.fates[number][-1][1] != GONE and number not in self.came()
+            assert found.offsets.size == blocked_by
+            if not blocked_by:
                 continue
             if delay_ms:
                 decided = waiting.move(found.offsets, np.array([due_ms]), lambda *_: None)

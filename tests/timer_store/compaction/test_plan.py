@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timer_store.compaction.plan import OldFile, Waits, plan_compaction
+from timer_store.compaction.plan import Blocked, OldFile, plan_compaction
 
 SIZE = 1_000_000
 MUCH = 1 << 40
@@ -18,23 +18,23 @@ def files(*percents: int) -> list[OldFile]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "percents", "enough", "room", "chosen", "waits"),
+    ("rule", "percents", "enough", "room", "chosen", "blocked_by"),
     [
-        ("nothing there", [], MUCH, MUCH, 0, Waits.NOTHING),
-        ("little waits", [10], MUCH, MUCH, 1, Waits.NOTHING),
-        ("just the share", [50], MUCH, MUCH, 1, Waits.NOTHING),
-        ("more than the share", [51], MUCH, MUCH, 0, Waits.TOO_FULL),
-        ("a full one before an empty one", [90, 5], MUCH, MUCH, 2, Waits.NOTHING),
-        ("a full one behind", [10, 90], MUCH, MUCH, 1, Waits.TOO_FULL),
-        ("no more than needed", [10, 10, 10], SIZE, MUCH, 2, Waits.NOTHING),
-        ("one is enough", [10, 10, 10], SIZE // 2, MUCH, 1, Waits.NOTHING),
-        ("room for one", [10, 10, 10], MUCH, 150_000, 1, Waits.NO_ROOM),
-        ("no room at all", [10], MUCH, 100_000, 0, Waits.NO_ROOM),
-        ("a disk that is full to the brim", [10], MUCH, -5, 0, Waits.NO_ROOM),
-        ("files in which nothing waits", [10, 0, 0], MUCH, MUCH, 3, Waits.NOTHING),
+        ("nothing there", [], MUCH, MUCH, 0, Blocked.NOTHING),
+        ("little waits", [10], MUCH, MUCH, 1, Blocked.NOTHING),
+        ("just the share", [50], MUCH, MUCH, 1, Blocked.NOTHING),
+        ("more than the share", [51], MUCH, MUCH, 0, Blocked.TOO_FULL),
+        ("a full one before an empty one", [90, 5], MUCH, MUCH, 2, Blocked.NOTHING),
+        ("a full one behind", [10, 90], MUCH, MUCH, 1, Blocked.TOO_FULL),
+        ("no more than needed", [10, 10, 10], SIZE, MUCH, 2, Blocked.NOTHING),
+        ("one is enough", [10, 10, 10], SIZE // 2, MUCH, 1, Blocked.NOTHING),
+        ("room for one", [10, 10, 10], MUCH, 150_000, 1, Blocked.NO_ROOM),
+        ("no room at all", [10], MUCH, 100_000, 0, Blocked.NO_ROOM),
+        ("a disk that is full to the brim", [10], MUCH, -5, 0, Blocked.NO_ROOM),
+        ("files in which nothing waits", [10, 0, 0], MUCH, MUCH, 3, Blocked.NOTHING),
     ],
 )
-def test_what_is_chosen(rule, percents, enough, room, chosen, waits):
+def test_what_is_chosen(rule, percents, enough, room, chosen, blocked_by):
     old = files(*percents)
     plan = plan_compaction(old, enough=enough, percent=50, room=room)
     mine = old[:chosen]
@@ -42,8 +42,8 @@ def test_what_is_chosen(rule, percents, enough, room, chosen, waits):
     assert plan.messages == sum(file.messages for file in mine)
     assert plan.bytes == sum(file.bytes for file in mine)
     assert plan.frees == chosen * SIZE
-    assert plan.waits == waits
-    assert bool(plan.why) == bool(waits)
+    assert plan.blocked_by == blocked_by
+    assert bool(plan.why) == bool(blocked_by)
 
 
 def test_what_waits_is_reported():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from delivery.plugin import Request
 from message_store.errors import RequestError
-from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, FullDisk, PinningRig
+from tests.support.full_timer_disk import DAY_MS, FILE_BYTES, PinningRig
 from timer_store.collector import StoreCollector
 from timer_store.compaction.request import (
     COMPACT_TIMERS,
@@ -22,19 +21,6 @@ from timer_store.compaction.request import (
     answer_compact,
 )
 from timer_store.views import summary
-
-
-@pytest.fixture
-def disk(monkeypatch):
-    return FullDisk(monkeypatch)
-
-
-@pytest.fixture
-def rig(tmp_path: Path, disk: FullDisk):
-    rig = PinningRig(tmp_path, disk)
-    rig.open()
-    yield rig
-    rig.close()
 
 
 def ask(rig: PinningRig, body: bytes = b"") -> dict[str, Any]:

@@ -7,6 +7,7 @@ import errno
 import numpy as np
 import pytest
 
+from delivery.deliverer import NOT_PUT
 from delivery.quarantine import QUARANTINE_TOPIC
 from delivery.redirected import HALF_TOPIC
 from message_store.log.batch import PutBatch
@@ -20,7 +21,7 @@ from tests.support.due_timers import (
 )
 from tests.support.stores import add_message, put_one
 from timer_store import layout
-from timer_store.dequeue.deliverer import NOT_PUT, TimerDeliverer
+from timer_store.dequeue.deliverer import TimerDeliverer
 from timer_store.names import TIMER_TOPIC
 
 
@@ -60,7 +61,13 @@ def test_a_delivery_is_what_apache_makes_of_a_timer(store):
     rows = held(store, body, queue_id=2, TAGS="A", KEYS="k", UNIQ_KEY="u", WAIT="true")
     store.clock.advance(7)
     outcome = deliver_batch(store, rows)
-    assert (outcome.done, outcome.delivered, outcome.lost, outcome.refusal, outcome.parked) == (
+    assert (
+        outcome.done,
+        outcome.delivered,
+        outcome.lost,
+        outcome.refusal,
+        outcome.quarantined,
+    ) == (
         1,
         1,
         0,
@@ -97,11 +104,11 @@ def test_order_is_kept_across_kernel_plain_way_quarantine_and_loss(store):
     rows = np.concatenate([good[:7], bad, good[7:9], odd, good[9:]])
     rows[3]["phys_offset"] += 1
     outcome = deliver_batch(store, rows)
-    assert (outcome.done, outcome.delivered, len(outcome.parked)) == (22, 20, 2)
+    assert (outcome.done, outcome.delivered, len(outcome.quarantined)) == (22, 20, 2)
     wanted = [b"%02d" % n for n in range(20) if n != 3]
     assert bodies(store) == [*wanted[:8], b"odd", *wanted[8:]]
     assert np.flatnonzero(outcome.store_ms == NOT_PUT).tolist() == [3, 7]
-    assert [item.reason for item in outcome.parked] == ["unreadable", "topic_missing"]
+    assert [item.reason for item in outcome.quarantined] == ["unreadable", "topic_missing"]
     assert (
         outcome.topic_index.tolist()
         == [store.topics.find("T")] * 7 + [-1] + [store.topics.find("T")] * 14
@@ -141,7 +148,7 @@ def test_a_topic_that_was_deleted_is_missing(store):
     rows = held(store, b"bad")
     store.topics.set_routing("T", write_queues=0, read_queues=0, perm=0)
     outcome = deliver_batch(store, rows)
-    assert [item.reason for item in outcome.parked] == ["topic_missing"]
+    assert [item.reason for item in outcome.quarantined] == ["topic_missing"]
     assert outcome.topic_index.tolist() == [store.topics.find("T")]
 
 
@@ -152,7 +159,7 @@ def test_a_unit_that_points_at_a_delivered_message_does_not_deliver_it_again(sto
     (got,) = records(store)
     rows["phys_offset"], rows["record_size"] = got.phys_offset, got.total_size
     outcome = deliver_batch(store, rows)
-    assert [item.reason for item in outcome.parked] == ["wrong_record"]
+    assert [item.reason for item in outcome.quarantined] == ["wrong_record"]
     assert bodies(store) == [b"once"]
 
 
@@ -182,7 +189,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_batch(tmp_path, monkeypatch):
         done = outcome.done
         assert 0 < done < rows.size
         assert outcome.refusal
-        assert outcome.delivered + len(outcome.parked) == done
+        assert outcome.delivered + len(outcome.quarantined) == done
         recover(monkeypatch, store)
         outcome = deliverer.deliver_batch(rows[done:], store.clock.now_ms())
         assert outcome.done == rows.size - done
@@ -194,7 +201,7 @@ def test_an_undeliverable_timer_waits_too_while_the_disk_is_full(store, monkeypa
     rows = np.concatenate([held(store, b"bad", topic="nowhere"), held(store, b"good")])
     fail_writes(monkeypatch, store)
     outcome = deliver_batch(store, rows)
-    assert (outcome.done, outcome.parked) == (0, [])
+    assert (outcome.done, outcome.quarantined) == (0, [])
     recover(monkeypatch, store)
     assert deliver_batch(store, rows).done == 2
     assert len(records(store, QUARANTINE_TOPIC)) == 1
@@ -246,7 +253,7 @@ def test_properties_at_their_limit_are_delivered_without_the_marks(store):
     """T4: what delivery adds is left out, not the message."""
     rows = held(store, b"body", KEYS="k" * 32_650)
     outcome = deliver_batch(store, rows)
-    assert (outcome.delivered, outcome.parked) == (1, [])
+    assert (outcome.delivered, outcome.quarantined) == (1, [])
     assert "TIMER_DEQUEUE_MS" not in records(store)[0].properties
 
 
@@ -262,7 +269,7 @@ def test_long_lost_and_broken_alone(tmp_path, monkeypatch):
         assert outcome.refusal
         recover(monkeypatch, store)
         outcome = deliver_batch(store, rows[1:])
-        assert [item.reason for item in outcome.parked] == ["unreadable"]
+        assert [item.reason for item in outcome.quarantined] == ["unreadable"]
         assert [len(body) for body in bodies(store)] == [60_002]
 
 
@@ -273,7 +280,7 @@ def test_a_forged_size_needs_no_memory(store, size):
     outcome = deliver_batch(store, rows)
     assert outcome.done == 2
     assert bodies(store) == [b"1"]
-    assert [item.reason for item in outcome.parked] == ["unreadable"]
+    assert [item.reason for item in outcome.quarantined] == ["unreadable"]
 
 
 def test_no_timers_are_no_trip(store):
@@ -308,7 +315,7 @@ def test_what_cannot_be_rolled(store, monkeypatch):
     assert outcome.refusal
     recover(monkeypatch, store)
     outcome = deliverer.roll(rows[1:], store.clock.now_ms())
-    assert (outcome.done, outcome.delivered, len(outcome.parked)) == (2, 1, 1)
+    assert (outcome.done, outcome.delivered, len(outcome.quarantined)) == (2, 1, 1)
 
 
 def test_rolling_what_is_gone_or_as_long_as_can_be(tmp_path):
@@ -317,8 +324,8 @@ def test_rolling_what_is_gone_or_as_long_as_can_be(tmp_path):
         rows = held(store, bytes(60_000), bytes(65_265))
         store.log.remove_first()
         outcome = TimerDeliverer(store).roll(rows, store.clock.now_ms())
-        assert (outcome.done, outcome.lost, len(outcome.parked)) == (2, 1, 1)
-        assert outcome.parked[0].reason == "illegal"
+        assert (outcome.done, outcome.lost, len(outcome.quarantined)) == (2, 1, 1)
+        assert outcome.quarantined[0].reason == "illegal"
 
 
 # -- no timers at all -----------------------------------------------------------------------------

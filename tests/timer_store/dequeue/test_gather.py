@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delivery.deliverer import NO_TOPIC, build
+from delivery.kernels.outcome import SKIPPED
 from delivery.redirected import HALF_TOPIC, without
 from message_store import layout as store_layout
 from message_store.log.batch import PutBatch
@@ -113,7 +115,7 @@ def test_the_kernel_does_what_the_plain_way_does(store, messages, shuffle):
     gatherer, plain = Gatherer(store), PutBatch(1, 1)
     for at in range(rows.size):
         plain.clear()
-        item = gatherer.build(plain, rows[at], NOW_MS)
+        item = build(gatherer, rows[at], gatherer.delivery(NOW_MS), plain)
         assert (item is None) == bool(made[at])
         assert (item is None) == (at not in load.parked)
         if item is None:
@@ -243,20 +245,6 @@ def test_copy_kept(entries, kind):
     assert out[3:end].tobytes() == (wanted.replace(b"DELAy", b"DELAY") if kind else wanted)
 
 
-@given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1, 13, 14]), st.integers(0, 9)), max_size=9))
-def test_outcome(values):
-    rows = np.zeros(len(values), store_layout.PUT)
-    for row, (status, number) in zip(rows, values, strict=True):
-        row["status"], row["store_ms"], row["topic_index"] = status, number, number + 1
-    store_ms, topic_index = np.zeros(9, np.int64), np.zeros(9, np.int32)
-    done, illegal = kernels.outcome(rows, len(values), store_ms, topic_index)
-    refused = [at for at, (status, _) in enumerate(values) if status > 1]
-    assert done == min(refused, default=len(values))
-    assert illegal == sum(status == 13 for status, _ in values)
-    assert store_ms[:done].tolist() == [number for _, number in values[:done]]
-    assert topic_index[:done].tolist() == [number + 1 for _, number in values[:done]]
-
-
 def test_timers_of_several_log_files_in_any_order(tmp_path):
     with open_timer_store(tmp_path, commitlog_file_bytes=65_536) as store:
         timer_topics(store, "T", "U")
@@ -281,7 +269,7 @@ def test_a_record_that_retention_removed_is_lost_and_makes_no_row(tmp_path):
         load, _ = gathered(store, rows)
         gone = int((rows["phys_offset"] < store.log.min_offset).sum())
         assert load.lost == list(range(gone))
-        assert (load.batch.filled["status"][:gone] == kernels.SKIPPED).all()
+        assert (load.batch.filled["status"][:gone] == SKIPPED).all()
         assert not load.batch.filled["status"][gone:].any()
 
 
@@ -291,7 +279,7 @@ def test_a_roll_keeps_everything_and_keeps_its_due_time(store):
         TIMER_DELIVER_MS="", TIMER_DELAY_MS="7",
     )  # fmt: skip
     gatherer, batch = Gatherer(store), PutBatch(1, 1)
-    assert gatherer.roll(batch, row[0], NOW_MS) is None
+    assert build(gatherer, row[0], gatherer.roll(NOW_MS), batch) is None
     out = batch.rows[0]
     assert store.topics.name(int(out["topic_index"])) == TIMER_TOPIC
     assert (out["queue_id"], out["due_ms"], out["enqueue_ms"]) == (0, 5_000_500, WRITE_MS)
@@ -303,17 +291,22 @@ def test_a_roll_keeps_everything_and_keeps_its_due_time(store):
     store.put(batch)
     again = staged(batch.filled, 5_000_500)
     batch.clear()
-    assert gatherer.roll(batch, again[0], NOW_MS) is None
+    assert build(gatherer, again[0], gatherer.roll(NOW_MS), batch) is None
     assert batch.properties(0)["TIMER_ROLL_TIMES"] == "2"
     assert "DUEMQ_DUE_MS" not in batch.properties(0)  # the encoder writes it from the column
 
 
-def test_topics_are_found_by_their_hash(store):
-    gatherer = Gatherer(store)
-    assert gatherer.topic_of_hash(java_hash("T")) == store.topics.find("T")
-    assert gatherer.topic_of_hash(12_345) == -1
+def test_the_topic_of_a_timer_that_cannot_be_read_is_found_by_its_hash(store):
+    gatherer, row = Gatherer(store), np.zeros(1, layout.STAGED)[0]
+
+    def topic_of(topic_hash):
+        row["topic_hash"] = topic_hash
+        return gatherer.topic_of(row)
+
+    assert topic_of(java_hash("T")) == store.topics.find("T")
+    assert topic_of(12_345) == NO_TOPIC
     new = store.topics.add("made later")
-    assert gatherer.topic_of_hash(java_hash("made later")) == new
+    assert topic_of(java_hash("made later")) == new
 
 
 def test_broken_records_name_the_damage(store):
@@ -325,6 +318,7 @@ def test_broken_records_name_the_damage(store):
     for row, put in zip(rows, batch.filled, strict=False):
         row["phys_offset"], row["record_size"] = put["phys_offset"], put["record_size"]
     rows[2]["phys_offset"] = 10**12
-    items = [Gatherer(store).broken(row) for row in rows]
+    gatherer = Gatherer(store)
+    items = [build(gatherer, row, gatherer.fault, batch) for row in rows]
     assert [item.reason for item in items] == ["no_time", "no_target", "unreadable"]
     assert all(item.due_ms == -1 and item.level == 0 for item in items)

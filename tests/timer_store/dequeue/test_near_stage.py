@@ -244,6 +244,6 @@ def test_runs_stay_few(monkeypatch):
     random = np.random.default_rng(4)
     for n in range(2_000):
         stage.add(staged((int(random.integers(0, 900)), n)))
-    assert len(stage._runs) <= 12
+    assert stage.run_count <= 12
     rows = take_all(stage, MUCH, 5_000)
     assert keys(rows) == sorted(keys(rows))

@@ -45,7 +45,7 @@ def config():
 def rig(tmp_path: Path, monkeypatch, config):
     monkeypatch.setattr(loading, "LARGE", 1)
     rig = TimerRig(tmp_path, **config).open()
-    rig.pool = rig.timers.dequeue.loader._pool = Later()
+    rig.pool = rig.timers.dequeue.loader.pool = Later()
     yield rig
     rig.pool.run()
     if rig.is_open:
@@ -119,7 +119,7 @@ def test_what_is_settled_meanwhile_does_not_leave_again(rig, when, way, persiste
         assert not decide(rig.offsets[:3]).verdicts.any()
         assert not persisted or rig.persist()
 
-    assert rig.timers.next_moment_ms(rig.clock.now_ms()) > rig.clock.now_ms()
+    assert rig.timers.next_work_ms(rig.clock.now_ms()) > rig.clock.now_ms()
     while_it_is_read(rig, when, deed)
     if way == "fire":  # they were delivered before their time
         assert finish(rig) == wanted
@@ -145,7 +145,7 @@ def test_a_start_over_does_not_see_what_was_read(rig):
     begun(rig)
     rig.pool.run()
     rig.timers.dequeue.loader.drop()
-    rig.timers.dequeue.loader._pool = None
+    rig.timers.dequeue.loader.pool = None
     rig.work()
     assert len(rig.timers.stage) == 20
 

@@ -171,7 +171,7 @@ def test_a_turn_that_was_cut_short_changes_no_unit(rig, monkeypatch, caplog):
         with pytest.raises(MemoryError):
             rig.advance(400)
     assert asyncio.run(rig.keeper.leave())
-    assert "would deliver again" in caplog.text
+    assert "the last second again" in caplog.text
     assert waiting_units(rig.timers).size == len(DELAYS_MS) > left
     rig.kill()
     rig.open()

@@ -15,8 +15,8 @@ from message_store.clock import FakeClock
 from message_store.log.batch import PutBatch
 from tests.support.stores import add_message
 from tests.support.timer_rig import TimerRig
+from tests.timer_store.kernels.naive import out_ms_of
 from timer_store.checkpoint.snapshot import Check, write_check
-from timer_store.enqueue.due_time import out_ms_of
 from timer_store.layout import TIMED
 from timer_store.log.timer_log import TimerLog
 from timer_store.log.units import TimerUnits

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timer_store.enqueue.due_time import due_ms_of, number_of, out_ms_of
+from tests.timer_store.kernels.naive import out_ms_of
+from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.layout import DUE_MS_MAX
 
 STORED = 1_700_000_000_500

@@ -161,7 +161,7 @@ def test_units_that_lead_nowhere_are_broken_and_stop_nothing(tmp_path, rule, uni
         timed = np.zeros(all_units.size, layout.TIMED)
         at = 0
         while at < all_units.size:
-            at += fetcher._read(all_units[at:], at, timed[at:])
+            at += fetcher.read(all_units[at:], at, timed[at:])
         wanted = [layout.TIMED_PLAIN, *[layout.TIMED_BROKEN] * bad.size, layout.TIMED_PLAIN]
         assert timed["kind"].tolist() == wanted, rule
         assert timed["phys_offset"].tolist() == all_units["phys_offset"].tolist()

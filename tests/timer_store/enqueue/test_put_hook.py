@@ -142,7 +142,7 @@ def test_others_stay_where_they_are(topics, rule, properties, topic, sys_flag):
 @pytest.mark.parametrize(
     ("rule", "properties", "says"),
     [
-        ("no number", {"TIMER_DELAY_SEC": "soon"}, "TIMER_DELAY_SEC=soon is no whole number"),
+        ("no number", {"TIMER_DELAY_SEC": "soon"}, "TIMER_DELAY_SEC=soon is not a whole number"),
         ("the first decides", {"TIMER_DELAY_SEC": "1.5", "TIMER_DELIVER_MS": "9"}, "=1.5"),
         ("more digits than a number has", {"TIMER_DELIVER_MS": "9" * 19}, "18 digits"),
         ("one second too far", {"TIMER_DELAY_SEC": "259201"}, "the max delay 259200000ms"),
@@ -255,7 +255,7 @@ def test_a_slot_takes_exactly_its_limit(topics):
     assert batch.filled["status"].tolist() == [0, 0, 0, 1, 0, 1]
     for part in (
         "flow control",
-        "10 timers wait",
+        "10 timers are pending",
         "1700000010000",
         "timerCongestNumEachSlot is 10",
     ):
@@ -265,7 +265,7 @@ def test_a_slot_takes_exactly_its_limit(topics):
 def test_a_refusal_reports_how_late_the_message_would_be(topics):
     batch = crowd(topics, [10])
     hook_of(topics, counts={1_700_000_010_000: 2_000_000}, slot_timers_max=1_000_000)(batch, NOW)
-    assert "2000000 timers wait" in batch.remarks[0]
+    assert "2000000 timers are pending" in batch.remarks[0]
     assert "4000 ms late" in batch.remarks[0]
 
 
@@ -274,7 +274,7 @@ def test_a_topic_takes_exactly_its_quota(topics):
     add(topics, batch, {"TIMER_DELAY_SEC": "40"}, "U")
     hook_of(topics, pending={"T": 98, "U": 100}, topic_quota=100)(batch, NOW)
     assert batch.filled["status"].tolist() == [0, 0, 1, 1]
-    assert "100 timers of topic T wait, timerTopicQuota is 100" in batch.remarks[2]
+    assert "100 timers of topic T are pending, timerTopicQuota is 100" in batch.remarks[2]
 
 
 def test_cancels_are_never_too_many(topics):

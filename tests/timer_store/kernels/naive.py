@@ -10,10 +10,15 @@ from message_store.log.record import decode_record
 from message_store.queues.topic_table import QUEUES_MAX, TopicTable
 from message_store.text import java_hash
 from timer_store import layout
-from timer_store.enqueue.due_time import due_ms_of, number_of, out_ms_of
+from timer_store.enqueue.due_time import due_ms_of, number_of
 from timer_store.names import HALF_TOPIC, TIMER_TOPIC
 
 BROKEN = (0, 0, -1, 0, -1, layout.TIMED_BROKEN)
+
+
+def out_ms_of(due_ms: int, precision_ms: int) -> int:
+    """Return TIMER_OUT_MS: an exact multiple of the precision lies in the slot before it."""
+    return (due_ms - 1) // precision_ms * precision_ms
 
 
 def timed(data: bytes, phys_offset: int, size: int, topics: TopicTable, precision_ms: int) -> Any:

@@ -119,7 +119,9 @@ def test_a_timer_rebuilt_log_is_looked_at_from_its_beginning(rig):
     rig.persist()
     assert len(files(rig)) == 1
     put(rig, 10, 5_000)
-    rig.timers._rebuild(rig.clock.now_ms())
+    rig.timers.dequeue.broken = RuntimeError("a chain is broken")
+    rig.work()
+    assert rig.timers.state.rebuilds == 1
     put(rig, 200, 60_000)
     rig.persist()
     assert rig.timers.units.log.min_pos == files(rig)[0]

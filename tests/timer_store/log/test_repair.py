@@ -82,7 +82,7 @@ def test_a_slot_that_points_after_the_log_is_reported(tmp_path):
     spread(units, 12)
     slot_bytes(units, NOW_MS)[16:24] = np.frombuffer((99 * FILE_BYTES).to_bytes(8, "big"), np.uint8)
     (found,) = units.repair(units.log.end)
-    assert f"slot {NOW_MS} points here, but no unit can lie there" in str(found)
+    assert f"slot {NOW_MS} points here, but no unit can be there" in str(found)
     assert "linked again from the timer log" in found.remedy
 
 
@@ -160,7 +160,7 @@ def test_a_wheel_ahead_of_the_log_is_noticed_and_rebuilt(tmp_path):
     units.log.truncate(20 * 52)
     faults = units.check(NOW_MS)
     assert len(faults) == 6
-    assert "no unit can lie there" in str(faults[0])
+    assert "no unit can be there" in str(faults[0])
     units.relink(NOW_MS)
     model.cut(20 * 52)
     same_wheel(units, model)

@@ -237,8 +237,6 @@ def test_apache_s_units_are_not_due_before_their_slot_ends(tmp_path):
     units.add(timed([timer(NOW_MS + 1, 0)]), write_ms=NOW_MS, read_ms=NOW_MS)
     units.log.patch(np.array([0]), "due_ms", np.array([0]))
     assert units.read_slot(NOW_MS).rows["due_ms"].tolist() == [NOW_MS + SECOND]
-    units.set_due(np.array([0]), np.array([NOW_MS + 7]))
-    assert units.read_slot(NOW_MS).rows["due_ms"].tolist() == [NOW_MS + 7]
 
 
 def test_scan_gives_every_unit_as_columns(tmp_path):

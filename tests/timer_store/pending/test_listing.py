@@ -132,7 +132,7 @@ def test_slots_read_together_are_those_read_one_by_one(rig, horizon_ms):
     put_random(rig, 200, horizon_ms)
     units = rig.timers.units
     slots = units.wheel.live(rig.timers.position.staged_ms)
-    together = listing._Walk(rig.timers, Query())._read(slots)
+    together = listing.Walk(rig.timers, Query()).read(slots)
     twin = [
         (int(tick), int(row["due_ms"]), int(row["phys_offset"]), int(row["topic_hash"]))
         for tick in slots["tick"]

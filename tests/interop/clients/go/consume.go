@@ -32,6 +32,7 @@ func pushConsume(c *command) error {
 		consumer.WithConsumerOrder(mode == "orderly"),
 		consumer.WithSuspendCurrentQueueTimeMillis(100 * time.Millisecond),
 	}
+	options = append(options, consumerTLS()...)
 	if mode == "broadcast" {
 		options = append(options, consumer.WithConsumerModel(consumer.BroadCasting))
 	}

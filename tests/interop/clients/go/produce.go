@@ -21,6 +21,7 @@ func produce(c *command) error {
 		producer.WithInstanceName("producer-" + c.id),
 		producer.WithSendMsgTimeout(10 * time.Second),
 	}
+	options = append(options, producerTLS()...)
 	if c.text("mode", "sync") == "ordered" {
 		options = append(options, producer.WithQueueSelector(producer.NewHashQueueSelector()))
 	}

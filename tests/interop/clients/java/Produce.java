@@ -14,7 +14,7 @@ final class Produce {
     }
 
     static void run(Args args, Events events) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(args.text("group", "p_" + args.id));
+        DefaultMQProducer producer = new DefaultMQProducer(args.text("group", "p_" + args.id), Shared.hook(args));
         start(producer, args);
         try {
             send(producer, args, events);

@@ -1,4 +1,7 @@
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * Commands share one client instance unless they name one of their own with --instance. It is kept alive by an idle
@@ -22,5 +25,13 @@ final class Shared {
             keeper.start();
         }
         return name;
+    }
+
+    /** Signs requests with --access-key and --secret-key; null without them. */
+    static RPCHook hook(Args args) {
+        if (!args.has("access-key")) {
+            return null;
+        }
+        return new AclClientRPCHook(new SessionCredentials(args.text("access-key"), args.text("secret-key")));
     }
 }

@@ -1,0 +1,19 @@
+package main
+
+import (
+	"crypto/tls"
+	"net"
+)
+
+// useTLS makes every connection of this process one by TLS; the certificate of the broker is not verified, as by
+// Apache's clients.
+var useTLS bool
+
+// dial connects to the broker.
+func dial(addr string) (net.Conn, error) {
+	if !useTLS {
+		return net.DialTimeout("tcp", addr, dialTimeout)
+	}
+	dialer := net.Dialer{Timeout: dialTimeout}
+	return tls.DialWithDialer(&dialer, "tcp", addr, &tls.Config{InsecureSkipVerify: true})
+}

@@ -1,0 +1,123 @@
+"""Access control of a process, as its configuration asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from duemq.auth.accounts import AccountRefused, Accounts
+from duemq.auth.accounts_file import ACCOUNTS_FILE, open_accounts
+from duemq.auth.audit import AuditLog
+from duemq.auth.config import AuthConfig, codes_of, first_user, inner_client
+from duemq.auth.gate import Gate, GateRules
+from duemq.auth.model import User, UserType
+from duemq.auth.plain_files import POLL_MS, PlainFiles
+from duemq.auth.plain_gate import PlainGate
+from message_store.clock import Clock
+from message_store.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessControl:
+    """What checks requests, and what changes the accounts.
+
+    Attributes:
+        accounts: Users and ACLs; None: ACL 1.0 is in force.
+        files: Files of ACL 1.0; None: it is off.
+    """
+
+    gate: Gate | PlainGate
+    audit: AuditLog
+    accounts: Accounts | None = None
+    files: PlainFiles | None = None
+
+    async def poll(self) -> None:
+        """Use changed files of ACL 1.0."""
+        if self.files is not None:
+            self.files.poll()
+
+    @asynccontextmanager
+    async def polling(self, clock: Clock) -> AsyncIterator[None]:
+        """Poll the files of ACL 1.0 while the block is open, for a process without a scheduler."""
+        ended = asyncio.Event()
+
+        async def poll_on() -> None:
+            while not ended.is_set():
+                await clock.wait(ended, until_ms=clock.now_ms() + POLL_MS)
+                await self.poll()
+
+        task = asyncio.create_task(poll_on(), name="accounts")
+        try:
+            yield
+        finally:
+            ended.set()
+            await task
+
+
+def accounts_path(config: AuthConfig, config_directory: Path) -> Path:
+    """Return the file of accounts."""
+    if config.accounts_file:
+        return Path(config.accounts_file).expanduser()
+    return config_directory / ACCOUNTS_FILE
+
+
+def open_access(
+    config: AuthConfig, config_directory: Path, cluster: str, now_ms: Callable[[], int]
+) -> AccessControl | None:
+    """Return the access control of a process; None: it is off.
+
+    Raises:
+        CorruptStore: The file of accounts cannot be used.
+        ConfigError: A user of the configuration cannot be created.
+    """
+    if not config.is_on:
+        return None
+    audit = AuditLog(now_ms)
+    if config.acl_enable:
+        files = PlainFiles(Path(config.home_text).expanduser())
+        gate = PlainGate(lambda: files.rules, lambda: files.version, audit)
+        return AccessControl(gate, audit, files=files)
+    path = accounts_path(config, config_directory)
+    accounts = open_accounts(path)
+    create_configured_users(config, accounts)
+    if not len(accounts):
+        log.warning(
+            "%s has no users, so every request is refused: set initAuthenticationUser, or run "
+            "`duemq accounts set` on this machine while the broker is stopped", path,
+        )  # fmt: skip
+    rules = GateRules(
+        cluster=cluster,
+        authorize=config.authorization_enabled,
+        unsigned_codes=codes_of("authenticationWhitelist", config.authentication_whitelist),
+        free_codes=codes_of("authorizationWhitelist", config.authorization_whitelist),
+    )
+    return AccessControl(Gate(accounts, rules, audit), audit, accounts)
+
+
+def create_configured_users(config: AuthConfig, accounts: Accounts) -> None:
+    """Create the users that the configuration names, unless they exist.
+
+    Raises:
+        ConfigError: A name or a password is not allowed, or the disk refused the file.
+    """
+    inner = inner_client(config)
+    wanted = {
+        "initAuthenticationUser": first_user(config),
+        "innerClientAuthenticationCredentials": None
+        if inner is None
+        else User(inner.access_key, inner.secret, UserType.SUPER),
+    }
+    for key, user in wanted.items():
+        if user is None or accounts.user(user.name) is not None:
+            continue
+        try:
+            accounts.create_user(user)
+        except (AccountRefused, OSError) as error:
+            raise ConfigError(key, "***", f"the user cannot be created: {error}") from error
+        log.info("%s: user %s was created", key, user.name)

@@ -1,0 +1,209 @@
+"""File of accounts: all users and ACLs as JSON, replaced as a whole.
+
+    {"format": 1, "users": [{"username": ...}, ...], "acls": [{"subject": "User:...", ...}, ...]}
+
+The file holds secrets and decides who may do what, so a doubtful one stops the start: other users
+of the machine may not read it, every member must be known and valid, and no backup takes its place
+(an old one could bring back a user that was deleted).
+
+Apache's broker keeps the same objects in RocksDB, below `config/users` and `config/acls`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from duemq.auth.accounts import AccountRefused, Accounts, Acls, Users, check_entries, check_name
+from duemq.auth.model import Acl, PolicyType, User, UserStatus, UserType
+from duemq.auth.wire import (
+    acl_to_json,
+    policies_from_json,
+    subject_name,
+    user_from_json,
+    user_to_json,
+)
+from message_store.errors import CorruptStore
+
+ACCOUNTS_FILE: Final = "duemq.accounts.json"
+FORMAT: Final = 1
+MODE: Final = 0o600
+FILE_BYTES_MAX: Final = 64 << 20
+_REMEDY: Final = "Repair it, or restore it from a copy"
+_USER_KEYS: Final = {"username", "password", "userType", "userStatus"}
+_ENTRY_KEYS: Final = {"resource", "actions", "decision", "sourceIps"}
+
+
+def open_accounts(path: Path) -> Accounts:
+    """Return the accounts in a file, which receives every later change; no file: no accounts.
+
+    Raises:
+        CorruptStore: The file cannot be used; the text names the cause and what to do.
+    """
+    users, acls = read_accounts(path)
+    return Accounts(users, acls, lambda users, acls: write_accounts(path, users, acls))
+
+
+def read_accounts(path: Path) -> tuple[Users, Acls]:
+    """Return users and ACLs by user name; none without a file.
+
+    Raises:
+        CorruptStore: The file cannot be used; the text names the cause and what to do.
+    """
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            _check_mode(path, found.st_mode)
+            if found.st_size > FILE_BYTES_MAX:
+                raise CorruptStore(path, 0, f"longer than {FILE_BYTES_MAX} bytes", _REMEDY)
+            data = file.read()
+    except FileNotFoundError:
+        return {}, {}
+    except OSError as error:
+        raise CorruptStore(path, 0, f"it cannot be read: {error.strerror}", _REMEDY) from error
+    try:
+        return decode(data)
+    except json.JSONDecodeError as error:
+        why = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        raise CorruptStore(path, error.pos, why, _REMEDY) from error
+    except (ValueError, RecursionError, AccountRefused) as error:
+        raise CorruptStore(path, 0, str(error), _REMEDY) from error
+
+
+def write_accounts(path: Path, users: Users, acls: Acls) -> None:
+    """Replace the file; at any time the old or the new one is there, also on the disk.
+
+    Raises:
+        OSError: The disk refused it; the old file is unchanged.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
+    with open(descriptor, "wb") as file:
+        file.write(encode(users, acls))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def encode(users: Users, acls: Acls) -> bytes:
+    """Return the bytes of the file."""
+    value = {
+        "format": FORMAT,
+        "users": [user_to_json(user) for _, user in sorted(users.items())],
+        "acls": [acl_to_json(name, acl) for name, acl in sorted(acls.items())],
+    }
+    return json.dumps(value, indent=2).encode() + b"\n"
+
+
+def decode(data: bytes) -> tuple[Users, Acls]:
+    """Return the users and ACLs of a file's bytes.
+
+    Raises:
+        ValueError, AccountRefused: A member is missing, unknown or invalid.
+    """
+    value = _object(json.loads(data.decode(), object_pairs_hook=_unique), "the file")
+    _check_keys(value, {"format", "users", "acls"}, "the file")
+    if value["format"] != FORMAT:
+        raise ValueError(f"format {value['format']} is unknown; this version reads {FORMAT}")
+    users: dict[str, User] = {}
+    for number, item in enumerate(_list(value["users"], "users"), 1):
+        user = _user(_object(item, f"user {number}"), f"user {number}")
+        if user.name in users:
+            raise ValueError(f"user {number}: {user.name} is there twice")
+        users[user.name] = user
+    acls: dict[str, Acl] = {}
+    for number, item in enumerate(_list(value["acls"], "acls"), 1):
+        name, acl = _acl(_object(item, f"ACL {number}"), f"ACL {number}")
+        if name in acls or name not in users:
+            why = "is there twice" if name in acls else "is no user"
+            raise ValueError(f"ACL {number}: {name} {why}")
+        acls[name] = acl
+    return users, acls
+
+
+def _check_mode(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise CorruptStore(path, 0, "it is not a plain file", _REMEDY)
+    if mode & 0o007:
+        why = f"every user of this machine may use it (mode {stat.S_IMODE(mode):04o})"
+        remedy = (
+            f"Run `chmod 600 {path}`, and change the passwords in it if others have accounts here"
+        )
+        raise CorruptStore(path, 0, why, remedy)
+
+
+def _user(value: Mapping[str, object], where: str) -> User:
+    _check_keys(value, _USER_KEYS, where)
+    for key, kind in (("userType", UserType), ("userStatus", UserStatus)):
+        if not isinstance(value[key], str) or kind.named(str(value[key])) is None:
+            raise ValueError(f"{where}: {key} is {value[key]!r}")
+    user = user_from_json(value)
+    check_name(user.name)
+    if not user.password.strip():
+        raise ValueError(f"{where}: the password is blank")
+    return user
+
+
+def _acl(value: Mapping[str, object], where: str) -> tuple[str, Acl]:
+    _check_keys(value, {"subject", "policies"}, where)
+    for policy in (_object(item, where) for item in _list(value["policies"], where)):
+        _check_keys(policy, {"policyType", "entries"}, where)
+        if PolicyType.named(str(policy["policyType"])) is None:
+            raise ValueError(f"{where}: policyType is {policy['policyType']!r}")
+        for entry in (_object(item, where) for item in _list(policy["entries"], where)):
+            _check_keys(entry, _ENTRY_KEYS, where, optional={"sourceIps"})
+            _list(entry["actions"], where)
+            _list(entry.get("sourceIps", []), where)
+    policies = {kind: tuple(found) for kind, found in policies_from_json(value).items()}
+    for entries in policies.values():
+        check_entries(entries)
+    acl = Acl(policies.get(PolicyType.CUSTOM, ()), policies.get(PolicyType.DEFAULT, ()))
+    if acl_to_json(subject_name(str(value["subject"])), acl) != _comparable(value):
+        raise ValueError(f"{where}: an action, a resource or a network is not as it is written")
+    return subject_name(str(value["subject"])), acl
+
+
+def _comparable(value: Mapping[str, object]) -> object:
+    """Return the object as `acl_to_json` orders its members."""
+    compared: object = json.loads(json.dumps(value))
+    return compared
+
+
+def _check_keys(
+    value: Mapping[str, object], keys: set[str], where: str, optional: set[str] | None = None
+) -> None:
+    missing, unknown = keys - (optional or set()) - value.keys(), value.keys() - keys
+    if missing:
+        raise ValueError(f"{where}: {', '.join(sorted(missing))} is missing")
+    if unknown:
+        raise ValueError(f"{where}: {', '.join(sorted(unknown))} is not known")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a member is there twice")
+    return found
+
+
+def _object(value: object, where: str) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is not an object")
+    return value
+
+
+def _list(value: object, where: str) -> list[object]:
+    if not isinstance(value, list):
+        raise ValueError(f"{where} is not a list")
+    return value

@@ -1,0 +1,147 @@
+"""Configuration section of access control. Source: AuthConfig of Apache 5.3.3."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from duemq.auth.model import User, UserType
+from duemq.auth.signature import Credentials
+from message_store.config import option
+from message_store.errors import ConfigError
+
+CODE_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthConfig:
+    """Accounts, signatures and permissions."""
+
+    authentication_enabled: bool = option(
+        False,
+        "authenticationEnabled",
+        "Check the signature of every request; a request without an account is refused.",
+    )
+    authentication_whitelist: str = option(
+        "",
+        "authenticationWhitelist",
+        "Request codes whose signature is not checked, separated by `,`.",
+        unit="request codes",
+    )
+    init_user: str = option(
+        "",
+        "initAuthenticationUser",
+        "First super user, created at a start if no user has its name: "
+        '`{"username":"...","password":"..."}`.',
+        unit="JSON",
+    )
+    inner_credentials: str = option(
+        "",
+        "innerClientAuthenticationCredentials",
+        "Account that signs the broker's own requests to name servers; created as a super user "
+        'if it does not exist: `{"accessKey":"...","secretKey":"..."}`.',
+        unit="JSON",
+    )
+    authorization_enabled: bool = option(
+        False,
+        "authorizationEnabled",
+        "Check the permissions of the account; needs authenticationEnabled.",
+    )
+    authorization_whitelist: str = option(
+        "",
+        "authorizationWhitelist",
+        "Request codes that need no permission, separated by `,`.",
+        unit="request codes",
+    )
+    acl_enable: bool = option(
+        False,
+        "aclEnable",
+        "Check every request by the accounts of `conf/plain_acl.yml` (ACL 1.0).",
+    )
+    home_text: str = option(
+        "",
+        "rocketmqHome",
+        "Directory with `conf/plain_acl.yml` and `conf/acl`; read with aclEnable only.",
+        unit="path",
+    )
+    accounts_file: str = option(
+        "",
+        "accountsFile",
+        "File of users and permissions; empty: `config/duemq.accounts.json` of the store. It "
+        "holds secrets: only its owner may read it.",
+        unit="path",
+        own=True,
+    )
+
+    def __post_init__(self) -> None:
+        codes_of("authenticationWhitelist", self.authentication_whitelist)
+        codes_of("authorizationWhitelist", self.authorization_whitelist)
+        first_user(self)
+        inner_client(self)
+        if self.authorization_enabled and not self.authentication_enabled:
+            why = (
+                "permissions of a name that is not verified protect nothing; set "
+                "authenticationEnabled=true as well"
+            )
+            raise ConfigError("authorizationEnabled", "true", why)
+
+        if self.acl_enable and self.authentication_enabled:
+            why = "authenticationEnabled is true as well; keep one kind of accounts"
+            raise ConfigError("aclEnable", "true", why)
+        if self.acl_enable and not self.home_text:
+            why = "rocketmqHome is empty; name the directory whose conf/plain_acl.yml to use"
+            raise ConfigError("aclEnable", "true", why)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether requests are checked at all."""
+        return self.authentication_enabled or self.acl_enable
+
+
+def codes_of(key: str, text: str) -> frozenset[int]:
+    """Return the request codes of a whitelist.
+
+    Raises:
+        ConfigError: A word is not a number.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isascii() and word.isdigit() and int(word) < CODE_MAX for word in words):
+        raise ConfigError(key, text, "must be request codes such as 105,38, separated by `,`")
+    return frozenset(map(int, words))
+
+
+def first_user(config: AuthConfig) -> User | None:
+    """Return the user of `initAuthenticationUser`, None if there is none.
+
+    Raises:
+        ConfigError: It is not JSON with `username` and `password`.
+    """
+    pair = _pair("initAuthenticationUser", config.init_user, "username", "password")
+    return User(*pair, UserType.SUPER) if pair is not None else None
+
+
+def inner_client(config: AuthConfig) -> Credentials | None:
+    """Return what signs the broker's own requests, None if nothing does.
+
+    Raises:
+        ConfigError: It is not JSON with `accessKey` and `secretKey`.
+    """
+    key = "innerClientAuthenticationCredentials"
+    pair = _pair(key, config.inner_credentials, "accessKey", "secretKey")
+    return Credentials(*pair) if pair is not None else None
+
+
+def _pair(key: str, text: str, *names: str) -> tuple[str, str] | None:
+    if not text:
+        return None
+    try:
+        value = json.loads(text)
+        first, second = (value[name] for name in names)
+    except (ValueError, TypeError, KeyError):
+        first = second = None
+    if not (
+        isinstance(first, str) and isinstance(second, str) and first.strip() and second.strip()
+    ):
+        form = ",".join(f'"{name}":"..."' for name in names)
+        raise ConfigError(key, text, f"must be {{{form}}}")
+    return first, second

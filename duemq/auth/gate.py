@@ -1,0 +1,145 @@
+"""Gate: checks every request against the accounts, before its handler.
+
+    request --> signature of a user --> permission for each access of the code --> handler
+                     code 16                          code 16
+
+Source: AuthenticationPipeline, AuthorizationPipeline, DefaultAuthenticationHandler,
+AclAuthorizationHandler of Apache 5.3.3. The remarks are Apache's. DueMQ differs in two points: the
+codes of `OWN_RULES` need a permission as well, and a permission needs a verified user.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from delivery.plugin import Request
+from duemq.auth.accounts import SUBJECT_PREFIX, Accounts
+from duemq.auth.audit import AuditEntry, AuditLog
+from duemq.auth.model import Acl, Action, Decision, User, UserStatus, UserType
+from duemq.auth.request_rules import Access, accesses, is_of_clients
+from duemq.auth.signature import ACCESS_KEY, is_signed
+from duemq.net.codes import ResponseCode
+from message_store.errors import RequestError
+
+CHANGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
+REMARK_CHARACTERS_MAX: Final = 4_096  # names in it come from the client
+_NO_ACL: Final = Acl()
+
+
+class Refused(Exception):
+    """A refusal: the remark of the response, and the access that is missing."""
+
+    def __init__(self, remark: str, access: Access | None = None) -> None:
+        self.remark, self.access = remark, access
+        super().__init__(remark)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRules:
+    """What a gate checks.
+
+    Attributes:
+        cluster: Name of the broker's cluster, the resource of administrative requests.
+        authorize: Whether permissions are checked; signatures always are.
+        unsigned_codes: Codes whose signature is not checked.
+        free_codes: Codes that need no permission.
+    """
+
+    cluster: str
+    authorize: bool = True
+    unsigned_codes: frozenset[int] = frozenset()
+    free_codes: frozenset[int] = frozenset()
+
+
+class Gate:
+    """Decides about requests (an `AccessCheck`)."""
+
+    def __init__(self, accounts: Accounts, rules: GateRules, audit: AuditLog) -> None:
+        self._accounts, self._rules, self._audit = accounts, rules, audit
+
+    @property
+    def version(self) -> int:
+        """Number of changes of the accounts; decisions of another version are out of date."""
+        return self._accounts.version
+
+    def secret(self, access_key: str) -> str | None:
+        """Return the secret that signs for an account; None: it may do nothing."""
+        user = self._accounts.user(access_key)
+        return user.password if user and user.status is UserStatus.ENABLE else None
+
+    def __call__(self, request: Request) -> None:
+        """Check a request.
+
+        Raises:
+            RequestError: With NO_PERMISSION.
+        """
+        try:
+            needed = self._check(request)
+        except Refused as refusal:
+            self._audit.refused(entry_of(request, refusal.access, refusal.remark))
+            remark = refusal.remark[:REMARK_CHARACTERS_MAX]
+            raise RequestError(ResponseCode.NO_PERMISSION, remark) from None
+        for access in needed:
+            if not CHANGES.isdisjoint(access.actions) and not is_of_clients(request.code):
+                self._audit.allowed(entry_of(request, access))
+
+    def _check(self, request: Request) -> list[Access]:
+        rules = self._rules
+        if request.code not in rules.unsigned_codes:
+            self._authenticate(request)
+        try:
+            needed = accesses(request.code, request.fields, request.body, rules.cluster)
+        except (ValueError, RecursionError):
+            if not rules.authorize or request.code in rules.free_codes:
+                return []
+            raise Refused("parse authorization context error.") from None
+        if rules.authorize and needed and request.code not in rules.free_codes:
+            self._authorize(request, needed)
+        return needed
+
+    def _authenticate(self, request: Request) -> User:
+        name = request.fields.get(ACCESS_KEY)
+        if not name:
+            raise Refused("username cannot be null.")
+        user = self._accounts.user(name)
+        if user is None:
+            raise Refused(f"User:{name} is not found.")
+        if user.status is UserStatus.DISABLE:
+            raise Refused(f"User:{name} is disabled.")
+        if not is_signed(request.fields, request.body, request.version, user.password):
+            raise Refused("check signature failed.")
+        return user
+
+    def _authorize(self, request: Request, needed: list[Access]) -> None:
+        name = request.fields.get(ACCESS_KEY)
+        if name is None:  # a code of the whitelist
+            raise Refused("Authorization failed. Please verify your access rights and try again.")
+        user = self._accounts.user(name)
+        if user is None:
+            raise Refused(f"User:{name} not found.")
+        if user.type is UserType.SUPER:
+            return
+        acl = self._accounts.acl(name) or _NO_ACL
+        address = request.peer.address[0] if request.peer is not None else ""
+        for access in needed:
+            entry = acl.decide(access.resource, access.actions, address)
+            if entry is not None and entry.decision is Decision.ALLOW:
+                continue
+            why = "no matched policies." if entry is None else "the decision is deny."
+            subject, key = SUBJECT_PREFIX + name, access.resource.key
+            text = f"{subject} has no permission to access {key} from {address}, {why}"
+            raise Refused(text, access)
+
+
+def entry_of(request: Request, access: Access | None, why: str = "") -> AuditEntry:
+    """Return the line of the audit log about a request."""
+    peer = "" if request.peer is None else "{}:{}".format(*request.peer.address)
+    return AuditEntry(
+        request.fields.get(ACCESS_KEY, ""),
+        peer,
+        request.code,
+        access.resource.key if access else "",
+        ",".join(action.value for action in access.actions) if access else "",
+        why,
+    )

@@ -1,0 +1,187 @@
+"""Accounts of ACL 1.0, as `plain_acl.yml` has them, and what they permit.
+
+    globalWhiteRemoteAddresses: [10.0.0.*]
+    accounts:
+      - {accessKey: orders1, secretKey: secret12, whiteRemoteAddress: "", admin: false,
+         defaultTopicPerm: DENY, defaultGroupPerm: SUB, topicPerms: [orders=PUB|SUB],
+         groupPerms: [billing=SUB]}
+
+A group is checked as its retry topic. The texts of refusals are Apache's. Source:
+acl/plain/PlainPermissionManager, acl/common/Permission of Apache 4.9.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from duemq.auth.model import RETRY_PREFIX
+from duemq.auth.plain_addresses import Matcher, matcher
+
+DENY, PUB, SUB = 1, 4, 8
+ADMIN_CODES: Final = frozenset({17, 25, 200, 207, 215})
+KEY_CHARACTERS_MIN: Final = 7
+ACCOUNTS_MAX: Final = 10_000
+_PERMISSIONS: Final = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
+_KEYS: Final = frozenset(
+    {
+        *("accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm"),
+        *("defaultGroupPerm", "topicPerms", "groupPerms"),
+    }
+)
+_TOP_KEYS: Final = frozenset({"globalWhiteRemoteAddresses", "accounts", "date", "dataVersion"})
+
+
+class PlainRefused(Exception):
+    """A request that an account may not make; the text is that of Apache's AclException."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAccount:
+    """One account.
+
+    Attributes:
+        is_free: Returns whether a client's address needs neither signature nor permission.
+        permissions: By topic, and by the retry topic of a group; empty: the defaults.
+    """
+
+    access_key: str
+    secret: str
+    is_free: Matcher
+    admin: bool
+    default_topic: int
+    default_group: int
+    permissions: Mapping[str, int]
+
+    def check(self, code: int, needed: Mapping[str, int], admin_codes: frozenset[int]) -> None:
+        """Raise PlainRefused if the account lacks a permission.
+
+        Args:
+            needed: Permissions by topic or retry topic.
+            admin_codes: Codes that only an administrator may use.
+        """
+        if code in admin_codes and not self.admin:
+            raise PlainRefused(
+                f"Need admin permission for request code={code}, but accessKey={self.access_key} "
+                "is not"
+            )
+        if self.admin and not self.permissions:
+            return
+        for resource, wanted in needed.items():
+            is_group = resource.startswith(RETRY_PREFIX)
+            default = self.default_group if is_group else self.default_topic
+            owned = self.permissions.get(resource, default)
+            if owned & DENY or not owned & wanted:
+                shown = resource.removeprefix(RETRY_PREFIX) if is_group else resource
+                kind = "group" if is_group else "topic"
+                raise PlainRefused(f"No default permission for {kind}:{shown}")
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRules:
+    """The accounts of all files."""
+
+    free: tuple[Matcher, ...] = ()
+    accounts: Mapping[str, PlainAccount] | None = None
+
+    def account(self, access_key: str) -> PlainAccount | None:
+        """Return an account, None if there is none."""
+        return (self.accounts or {}).get(access_key)
+
+    def is_free(self, address: str) -> bool:
+        """Return whether requests of an address are not checked at all."""
+        return any(matches(address) for matches in self.free)
+
+
+def rules_of(files: Iterable[tuple[str, object]]) -> PlainRules:
+    """Return the rules in the decoded files; of an account that is in two, the first one counts.
+
+    Args:
+        files: Name, for errors, and decoded YAML.
+
+    Raises:
+        ValueError: A file is invalid; the text names file and member.
+    """
+    free: list[Matcher] = []
+    accounts: dict[str, PlainAccount] = {}
+    for name, value in files:
+        try:
+            top = _mapping(value, "the file", _TOP_KEYS)
+            addresses = _list(top.get("globalWhiteRemoteAddresses"), "globalWhiteRemoteAddresses")
+            free += [matcher(str(text)) for text in addresses]
+            for number, item in enumerate(_list(top.get("accounts"), "accounts"), 1):
+                account = _account(_mapping(item, f"account {number}", _KEYS), f"account {number}")
+                accounts.setdefault(account.access_key, account)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+    if len(accounts) > ACCOUNTS_MAX:
+        raise ValueError(f"{len(accounts)} accounts; the limit is {ACCOUNTS_MAX}")
+    return PlainRules(tuple(free), accounts)
+
+
+def _account(value: Mapping[str, object], where: str) -> PlainAccount:
+    key, secret = (_text(value, name, where) for name in ("accessKey", "secretKey"))
+    if len(key) < KEY_CHARACTERS_MIN or len(secret) < KEY_CHARACTERS_MIN:
+        raise ValueError(
+            f"{where}: accessKey and secretKey must have at least {KEY_CHARACTERS_MIN} characters"
+        )
+    admin = value.get("admin", False)
+    if not isinstance(admin, bool):
+        raise ValueError(f"{where}: admin must be true or false")
+    permissions = dict(_permissions(value, "groupPerms", where, RETRY_PREFIX))
+    permissions |= _permissions(value, "topicPerms", where, "")
+    return PlainAccount(
+        key,
+        secret,
+        matcher(_text(value, "whiteRemoteAddress", where)),
+        admin,
+        _permission(_text(value, "defaultTopicPerm", where) or "DENY", where),
+        _permission(_text(value, "defaultGroupPerm", where) or "DENY", where),
+        permissions,
+    )
+
+
+def _permissions(
+    value: Mapping[str, object], member: str, where: str, prefix: str
+) -> dict[str, int]:
+    found = {}
+    for item in _list(value.get(member), f"{where}: {member}"):
+        name, equals, permission = str(item).partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"{where}: {member}: {item!r} is not NAME=PUB, SUB, PUB|SUB or DENY")
+        found[prefix + name.strip()] = _permission(permission, where)
+    return found
+
+
+def _permission(text: str, where: str) -> int:
+    """Return a permission; Apache's broker takes an unknown word for DENY."""
+    word = text.strip()
+    if word != "DENY" and word not in _PERMISSIONS:
+        raise ValueError(f"{where}: {word!r} is not PUB, SUB, PUB|SUB or DENY")
+    return _PERMISSIONS.get(word, DENY)
+
+
+def _mapping(value: object, where: str, known: frozenset[str]) -> Mapping[str, object]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ValueError(f"{where} has no members")
+    if unknown := sorted(value.keys() - known):
+        raise ValueError(f"{where}: {', '.join(unknown)} is not known")
+    return value
+
+
+def _list(value: object, where: str) -> list[object]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ValueError(f"{where} is not a list")
+    return value
+
+
+def _text(value: Mapping[str, object], key: str, where: str) -> str:
+    found = value.get(key)
+    if found is None:
+        return ""
+    if isinstance(found, bool | int | float | str):
+        return str(found)
+    raise ValueError(f"{where}: {key} is no text")

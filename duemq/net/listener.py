@@ -1,0 +1,262 @@
+"""Listening socket that reads the first bytes of a connection before it picks a protocol.
+
+    accept --> room? --> PROXY header? --> first byte --+--> plaintext connection
+                                                        +--> TLS handshake --> connection
+
+The first byte of a TLS handshake is 0x16, which begins no frame. The listener peeks at it and
+leaves it in the kernel's buffer; only a PROXY header is taken out. A peer that sends nothing holds
+one socket and no buffers, counts as a connection, and is closed when it is idle.
+
+Source: NettyRemotingServer.HandshakeHandler, TlsModeHandler
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from duemq.net import codec, proxy_protocol
+from duemq.net.allowed_networks import Sources
+from duemq.net.notices import PeerNotices
+from duemq.net.tls import ServerTls
+from message_store.clock import Clock
+from message_store.errors import FrameError
+
+TLS_HANDSHAKE: Final = 0x16
+ACCEPTED_PER_TURN_MAX: Final = 128
+ACCEPT_PAUSE_S: Final = 1.0  # without a free descriptor, accept would fail again at once
+HANDSHAKE_S: Final = 10.0
+
+Address = tuple[str, int]
+
+
+class Opening:
+    """An accepted socket whose protocol is not known yet.
+
+    Attributes:
+        socket: The accepted socket, non-blocking.
+        peer: Address of the socket's other end.
+        client: Address of the client: that of the PROXY header, if there is one.
+        since_ms: When the socket was accepted, in ms since the epoch.
+    """
+
+    __slots__ = ("client", "header", "peer", "since_ms", "socket", "task")
+
+    def __init__(self, accepted: socket.socket, peer: Address, since_ms: int) -> None:
+        self.socket, self.peer, self.client, self.since_ms = accepted, peer, peer, since_ms
+        self.header = b""
+        self.task: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.peer[0]}:{self.peer[1]}"
+
+
+class Connections(Protocol):
+    """The owner of the connections."""
+
+    def has_room(self, opening: Opening) -> bool:
+        """Return whether one more connection may be open; log why not."""
+        ...
+
+    def new_connection(
+        self, client: Address, on_open: Callable[[], None]
+    ) -> asyncio.BufferedProtocol:
+        """Return the protocol of a connection; it calls `on_open` when it is made."""
+        ...
+
+
+class Listener:
+    """One listening port.
+
+    Args:
+        listening: A bound socket that listens; the listener closes it.
+        owner: Decides about room and makes connections.
+        tls: Mode and certificates; None: plaintext only.
+        proxies: Peers whose PROXY header is believed.
+        notices: Log lines about peers.
+        close_wait_s: Time that a TLS connection may take to close.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        owner: Connections,
+        *,
+        clock: Clock,
+        tls: ServerTls | None,
+        proxies: Sources,
+        notices: PeerNotices,
+        close_wait_s: float,
+    ) -> None:
+        self._listening, self._owner, self._clock = listening, owner, clock
+        self._tls, self.proxies, self._notices = tls, proxies, notices
+        self._close_wait_s = close_wait_s
+        self._loop = asyncio.get_running_loop()
+        self._openings: set[Opening] = set()
+        self._closed = False
+        listening.setblocking(False)
+        self._loop.add_reader(listening.fileno(), self._accept)
+
+    def __len__(self) -> int:
+        """Return the number of accepted sockets that are no connection yet."""
+        return len(self._openings)
+
+    @property
+    def port(self) -> int:
+        """The port that listens."""
+        return int(self._listening.getsockname()[1])
+
+    def close(self) -> None:
+        """Stop listening, and close what is no connection yet."""
+        self._closed = True
+        self._loop.remove_reader(self._listening.fileno())
+        self._listening.close()
+        for opening in list(self._openings):
+            if opening.task is not None:
+                opening.task.cancel()
+            else:
+                self._drop(opening)
+
+    def close_idle(self, before_ms: int) -> None:
+        """Close sockets accepted before a time on which no complete first bytes have arrived."""
+        for opening in list(self._openings):
+            if opening.task is None and opening.since_ms <= before_ms:
+                self._drop(opening)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_PER_TURN_MAX):
+            try:
+                accepted, name = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._notices.refused("cannot accept a connection: %s; tried again soon", error)
+                self._loop.remove_reader(self._listening.fileno())
+                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
+                return
+            accepted.setblocking(False)
+            opening = Opening(accepted, name[:2], self._clock.now_ms())
+            if not self._owner.has_room(opening):
+                accepted.close()
+                continue
+            self._openings.add(opening)
+            self._loop.add_reader(accepted.fileno(), self._read, opening)
+
+    def _accept_again(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self._listening.fileno(), self._accept)
+
+    def _read(self, opening: Opening) -> None:
+        """Look at what has arrived, and begin the connection if that is enough."""
+        try:
+            first = self._first_byte(opening)
+            if first is not None:
+                self._begin(opening, first)
+        except (BlockingIOError, InterruptedError):
+            return
+        except FrameError as error:
+            self._notices.broken("%r: %s; connection closed", opening, error)
+            self._drop(opening)
+        except OSError:
+            self._drop(opening)
+
+    def _first_byte(self, opening: Opening) -> int | None:
+        """Return the first byte after a PROXY header; None: not there yet, or the peer has gone.
+
+        Raises:
+            FrameError: The PROXY header is malformed, or the peer may not send one.
+            OSError: The socket has failed; BlockingIOError: nothing more has arrived.
+        """
+        if not opening.header:
+            data = opening.socket.recv(1, socket.MSG_PEEK)
+            if not data:
+                self._drop(opening)
+                return None
+            if data[0] not in proxy_protocol.FIRST_BYTES:
+                return data[0]
+            opening.header = opening.socket.recv(1)
+        while (missing := self._header_missing(opening)) > 0:
+            data = opening.socket.recv(missing)
+            if not data:
+                self._drop(opening)
+                return None
+            opening.header += data
+        self._use_header(opening)
+        data = opening.socket.recv(1, socket.MSG_PEEK)
+        if not data:
+            self._drop(opening)
+            return None
+        return data[0]
+
+    def _header_missing(self, opening: Opening) -> int:
+        try:
+            return proxy_protocol.bytes_missing(opening.header)
+        except FrameError:
+            # text of another protocol, as `POST / HTTP/1.1`: the codec reports it
+            codec.check_length(int.from_bytes(opening.header[:4].ljust(4, b" "), "big"))
+            raise
+
+    def _use_header(self, opening: Opening) -> None:
+        if not self.proxies.allows(opening.peer[0]):
+            raise FrameError(
+                f"the peer sent a PROXY header, and {self.proxies.key} does not name its address"
+            )
+        opening.client = proxy_protocol.client_address(opening.header) or opening.peer
+
+    def _begin(self, opening: Opening, first: int) -> None:
+        """Hand the socket to a protocol.
+
+        Raises:
+            FrameError: The TLS mode does not allow the protocol.
+        """
+        is_tls = first == TLS_HANDSHAKE
+        if is_tls and (self._tls is None or self._tls.is_disabled):
+            raise FrameError(
+                "the peer began a TLS handshake, and tls.server.mode=disabled; switch TLS off in "
+                "the client, or set tls.server.mode=permissive"
+            )
+        if not is_tls and self._tls is not None and self._tls.is_enforced:
+            raise FrameError(
+                "the peer began in plaintext, and tls.server.mode=enforcing; switch TLS on in the "
+                "client (Java: -Dtls.enable=true)"
+            )
+        self._loop.remove_reader(opening.socket.fileno())
+        work = self._connect(opening, is_tls=is_tls)
+        opening.task = self._loop.create_task(work, name="connection begins")
+
+    async def _connect(self, opening: Opening, *, is_tls: bool) -> None:
+        context: ssl.SSLContext | None = None
+        limits: dict[str, float] = {}
+        opened = partial(self._openings.discard, opening)
+        try:
+            if is_tls:
+                assert self._tls is not None
+                context = await self._tls.context()
+                limits = {
+                    "ssl_handshake_timeout": HANDSHAKE_S,
+                    "ssl_shutdown_timeout": self._close_wait_s,
+                }
+            await self._loop.connect_accepted_socket(
+                lambda: self._owner.new_connection(opening.client, opened),
+                opening.socket,
+                ssl=context,
+                **limits,
+            )
+        except BaseException as error:
+            opening.socket.close()
+            if not isinstance(error, Exception):
+                raise
+            if is_tls or not isinstance(error, OSError):
+                what = "TLS handshake" if is_tls else "connection"
+                self._notices.broken("%r: %s failed: %s", opening, what, error or repr(error))
+        finally:
+            self._openings.discard(opening)
+
+    def _drop(self, opening: Opening) -> None:
+        self._openings.discard(opening)
+        self._loop.remove_reader(opening.socket.fileno())
+        opening.socket.close()

@@ -1,0 +1,125 @@
+"""Compilation of listed kernels in child processes, one per core.
+
+    this process --numbers of kernels--> one pipe --> child, child, ...: each takes the next number
+
+The memory of the compiler (some 150 MB) ends with the children. Two children, or two brokers, never
+compile the same kernel: the first locks it, the other loads it (`kernel.LoadingCache`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+from message_store.kernels import TOP
+from message_store.kernels.registry import Listed, every_kernel, kernels_of, load, missing
+
+TIMEOUT_S: Final = 1_200
+NUMBER_BYTES: Final = 2
+PIPE_BYTES: Final = 4_096  # written at once without a reader
+IDLE_NICENESS: Final = 19
+STDERR_CHARACTERS: Final = 4_000
+
+
+class CompilationFailed(Exception):
+    """A child process could not compile a kernel. The message is the end of what it wrote."""
+
+
+class Compilation:
+    """Child processes that compile kernels. A context manager: leaving it ends them.
+
+    Args:
+        kernels: What to compile, in this order.
+        niceness: 0: as this process; IDLE_NICENESS: only while the processors have nothing to do.
+    """
+
+    def __init__(self, kernels: Iterable[Listed], *, niceness: int = 0) -> None:
+        numbers = b"".join(each.number.to_bytes(NUMBER_BYTES, "big") for each in kernels)
+        assert len(numbers) <= PIPE_BYTES
+        command = [sys.executable, "-m", __name__, str(niceness)]
+        path = os.pathsep.join(filter(None, (str(TOP), os.environ.get("PYTHONPATH", ""))))
+        numbers_out, numbers_in = os.pipe()
+        try:
+            self._children = [
+                subprocess.Popen(
+                    command,
+                    env={**os.environ, "PYTHONPATH": path},
+                    stdin=numbers_out,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                for _ in range(os.cpu_count() or 1)
+            ]
+            os.write(numbers_in, numbers)
+        finally:
+            os.close(numbers_in)
+            os.close(numbers_out)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        for child in self._children:
+            child.wait()
+
+    def wait(self) -> None:
+        """Return when all is compiled.
+
+        Raises:
+            CompilationFailed: A child process failed, or was stopped.
+        """
+        for child in self._children:
+            _, text = child.communicate(timeout=TIMEOUT_S)
+            if child.returncode:
+                raise CompilationFailed(text[-STDERR_CHARACTERS:])
+
+    def stop(self) -> None:
+        """End the child processes; what is compiled so far stays in the cache."""
+        for child in self._children:
+            child.kill()
+
+
+def compile_all(kernels: Iterable[Listed]) -> None:
+    """Compile kernels, in processes, into the cache.
+
+    Raises:
+        CompilationFailed: A kernel cannot be compiled.
+    """
+    with Compilation(kernels) as compilation:
+        compilation.wait()
+
+
+def compile_and_load(*groups: str) -> None:
+    """Have every kernel of some groups loaded; what the cache lacks is compiled in processes first.
+
+    If the processes cannot do that, this one does.
+    """
+    lacking = missing(kernels_of(groups))
+    if lacking:
+        with suppress(CompilationFailed):
+            compile_all(lacking)
+    load(*groups)
+
+
+def main(niceness: int) -> None:
+    """Compile the kernels whose numbers come from standard input."""
+    os.nice(niceness)
+    listed = every_kernel()
+    while number := os.read(sys.stdin.fileno(), NUMBER_BYTES):
+        listed[int.from_bytes(number, "big")].load()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,296 @@
+"""A broker with accounts: sends, administration of accounts, restarts, configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from delivery.plugin import Response
+from duemq.auth.accounts_file import ACCOUNTS_FILE
+from duemq.auth.gate import Gate
+from duemq.auth.signature import Credentials
+from duemq.configuration.settings import settings_from
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store.errors import ConfigError, CorruptStore
+from tests.support.running_broker import Asker, asking, running, small
+
+ROOT = Credentials("root", "root-secret")
+ALICE = Credentials("alice", "alice-secret")
+FIRST = json.dumps({"username": "root", "password": "root-secret"})
+ON = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": FIRST,
+    "embeddedNamesrvEnable": "true",
+    "embeddedNamesrvPort": "0",
+}
+DENIED = ResponseCode.NO_PERMISSION
+
+
+def policy(resource: str, *actions: str) -> bytes:
+    entry = {"resource": resource, "actions": actions, "decision": "Allow"}
+    return json.dumps({"policies": [{"policyType": "Custom", "entries": [entry]}]}).encode()
+
+
+def user(**values: str) -> bytes:
+    return json.dumps(values).encode()
+
+
+async def grant(root: Asker) -> None:
+    made = await root.ask(3001, {"username": "alice"}, user(password="alice-secret"))
+    assert made.code == 0, made.remark
+    for body in (policy("Topic:T", "Pub", "Sub"), policy("Group:g", "Sub")):
+        assert (await root.ask(3006, {"subject": "User:alice"}, body)).code == 0
+
+
+def body_of(answer: Response) -> Any:
+    return json.loads(bytes(answer.body)) if answer.body else None  # type: ignore[arg-type]
+
+
+def test_accounts_send_and_consume_what_they_may_also_after_a_restart(tmp_path: Path) -> None:
+    async def use(address: str) -> None:
+        async with asking(address, ALICE) as alice, asking(address) as stranger:
+            assert (await alice.send("T", b"one")).code == 0
+            assert (await alice.send("T", b"two")).code == 0
+            assert (await alice.send("U", b"no")).code == DENIED
+            assert (await alice.pull("T", 0)).code == 0
+            assert (await alice.pull("T", 0, group="h")).code == DENIED
+            assert (await stranger.send("T", b"no")).code == DENIED
+            assert (await stranger.ask(RequestCode.GET_BROKER_CONFIG)).code == DENIED
+        async with asking(address, Credentials("alice", "wrong")) as liar:
+            assert (await liar.send("T", b"no")).remark == "check signature failed."
+
+    async def main() -> None:
+        async with running(small(tmp_path, **ON)) as (broker, _):
+            async with asking(broker.address, ROOT) as root:
+                await grant(root)
+            await use(broker.address)
+        without_first = {key: ON[key] for key in ON if key != "initAuthenticationUser"}
+        async with running(small(tmp_path, **without_first)) as (broker, _):
+            await use(broker.address)
+
+    asyncio.run(main())
+
+
+def test_the_embedded_name_server_checks_as_well(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path, **ON)) as (broker, _):
+            route = {"topic": "TBW102"}
+            code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+            async with asking(broker.namesrv_address) as stranger:
+                assert (await stranger.ask(code, route)).code == DENIED
+                assert (await stranger.ask(RequestCode.REGISTER_BROKER)).code == DENIED
+            async with asking(broker.namesrv_address, ROOT) as root:
+                assert (await root.ask(code, route)).code == 0
+
+    asyncio.run(main())
+
+
+def test_changes_of_accounts_are_in_force_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path, **ON)) as (broker, _),
+            asking(broker.address, ROOT) as root,
+            asking(broker.address, ALICE) as alice,
+        ):
+            await grant(root)
+            assert (await alice.send("T", b"1")).code == 0
+            one = {"subject": "User:alice", "resource": "Topic:T"}
+            assert (await root.ask(3008, one)).code == 0
+            assert (await alice.send("T", b"1")).code == DENIED
+            subject = {"subject": "User:alice"}
+            await root.ask(3007, subject, policy("Topic:*", "Pub"))
+            assert (await alice.send("T", b"1")).code == 0
+            await root.ask(3002, {"username": "alice"}, user(userStatus="disable"))
+            assert (await alice.send("T", b"1")).remark == "User:alice is disabled."
+            await root.ask(3002, {"username": "alice"}, user(userStatus="enable", password="new"))
+            assert (await alice.send("T", b"1")).remark == "check signature failed."
+            await root.ask(3003, {"username": "alice"})
+            assert (await alice.send("T", b"1")).remark == "User:alice is not found."
+
+    asyncio.run(main())
+
+
+def test_the_kernel_takes_sends_after_the_first_until_the_accounts_change(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path, **ON)) as (broker, _),
+            asking(broker.address, ROOT) as root,
+            asking(broker.address, ALICE) as alice,
+        ):
+            await grant(root)
+            assert (await alice.send("T", b"1", UNIQ_KEY="7F00")).code == 0
+            decide = Gate.__call__
+            with patch.object(Gate, "__call__", autospec=True, side_effect=decide) as decided:
+                for _ in range(3):
+                    assert (await alice.send("T", b"1", UNIQ_KEY="7F00")).code == 0
+                assert decided.call_count == 0
+                await root.ask(3007, {"subject": "User:alice"}, policy("Topic:T", "Sub"))
+                assert (await alice.send("T", b"1", UNIQ_KEY="7F00")).code == DENIED
+                assert decided.call_count == 2
+
+    asyncio.run(main())
+
+
+BLANK = (ResponseCode.INVALID_PARAMETER, "The username is blank")
+CREATE_SUPER = (ResponseCode.SYSTEM_ERROR, "The super user can only be create by super user")
+UPDATE_SUPER = (ResponseCode.SYSTEM_ERROR, "The super user can only be update by super user")
+CHANGE_SUPER = (DENIED, "The super user can only be update by super user")
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "body", "answer"),
+    [
+        (3001, {}, b"{}", BLANK),
+        (3001, {"username": "b"}, user(password="x", userType="Super"), CREATE_SUPER),
+        (3001, {"username": "b"}, b"[", (29, "the body is not a JSON object")),
+        (3001, {"username": "alice"}, user(password="x"), (DENIED, "The user is existed")),
+        (3002, {}, b"{}", BLANK),
+        (3002, {"username": "b"}, b"{}", (DENIED, "The user is not exist")),
+        (3002, {"username": "alice"}, user(userType="Super"), UPDATE_SUPER),
+        (3002, {"username": "root"}, user(password="stolen"), CHANGE_SUPER),
+        (3003, {"username": "root"}, b"", CHANGE_SUPER),
+        (3004, {"username": " "}, b"", BLANK),
+        (3006, {"subject": "alice"}, policy("Topic:T", "Pub"), (DENIED, None)),
+        (3006, {"subject": "User:b"}, policy("Topic:T", "Pub"),
+         (DENIED, "The subject of User:b is not exist.")),
+        (3007, {"subject": "User:alice"}, b"{}", (DENIED, "The body of acl is null")),
+        (3008, {"subject": "User:b"}, b"", (DENIED, "The subject is not exist.")),
+        (3009, {"subject": "User:b"}, b"", (DENIED, "The subject is not exist.")),
+    ],
+)  # fmt: skip
+def test_an_administrator_who_is_no_super_user_is_bounded(
+    tmp_path: Path, code: int, fields: dict[str, str], body: bytes, answer: tuple[int, str | None]
+) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path, **ON)) as (broker, _),
+            asking(broker.address, ROOT) as root,
+            asking(broker.address, ALICE) as alice,
+        ):
+            await grant(root)
+            subject = {"subject": "User:alice"}
+            await root.ask(3006, subject, policy("Cluster:DefaultCluster", "Update", "Get"))
+            found = await alice.ask(code, fields, body)
+            assert found.code == answer[0]
+            assert answer[1] is None or found.remark == answer[1]
+
+    asyncio.run(main())
+
+
+def test_secrets_are_shown_to_super_users_only(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path, **ON)) as (broker, _),
+            asking(broker.address, ROOT) as root,
+            asking(broker.address, ALICE) as alice,
+        ):
+            await grant(root)
+            await root.ask(3006, {"subject": "User:alice"}, policy("Cluster:*", "Get"))
+            assert body_of(await root.ask(3004, {"username": "alice"})) == {
+                "password": "alice-secret", "userStatus": "enable", "userType": "Normal",
+                "username": "alice",
+            }  # fmt: skip
+            assert body_of(await root.ask(3004, {"username": "none"})) is None
+            assert [u["username"] for u in body_of(await root.ask(3005))] == ["alice", "root"]
+            assert body_of(await root.ask(3005, {"filter": "zz"})) is None
+            shown = [body_of(await alice.ask(3004, {"username": "root"}))]
+            shown += body_of(await alice.ask(3005, {"filter": ""}))
+            assert {each["password"] for each in shown} == {""}
+            config = bytes((await root.ask(RequestCode.GET_BROKER_CONFIG)).body)  # type: ignore[arg-type]
+            assert b"root-secret" not in config
+
+    asyncio.run(main())
+
+
+def test_acls_are_listed_and_filtered(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            running(small(tmp_path, **ON)) as (broker, _),
+            asking(broker.address, ROOT) as root,
+        ):
+            await grant(root)
+            whole = body_of(await root.ask(3009, {"subject": "User:alice"}))
+            assert body_of(await root.ask(3010)) == [whole]
+            assert body_of(await root.ask(3010, {"subjectFilter": "zz"})) is None
+            [part] = body_of(await root.ask(3010, {"resourceFilter": "Group:"}))
+            [entry] = part["policies"][0]["entries"]
+            assert entry["resource"] == "Group:g"
+            assert (await root.ask(3008, {"subject": "User:alice"})).code == 0
+            assert body_of(await root.ask(3009, {"subject": "User:alice"})) is None
+
+    asyncio.run(main())
+
+
+def test_with_accounts_off_nothing_is_checked_and_no_account_can_be_made(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(small(tmp_path)) as (_, stranger):
+            assert (await stranger.send("T", b"x")).code == 0
+            made = await stranger.ask(3001, {"username": "eve"}, user(password="x"))
+            assert made.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert not (tmp_path / "store" / "config" / ACCOUNTS_FILE).exists()
+
+    asyncio.run(main())
+
+
+def test_with_accounts_metrics_are_for_this_machine_only(tmp_path: Path) -> None:
+    async def address_of(**keys: str) -> str:
+        keys |= {"metricsExporterType": "PROM", "metricsPromExporterPort": "0"}
+        keys |= {"bindAddress": "0.0.0.0"}
+        served: list[str] = []
+
+        @asynccontextmanager
+        async def serving(_: object, host: str, *args: object, **more: object) -> Any:
+            served.append(host)
+            yield 1
+
+        with patch("duemq.metrics.http_server.serving", serving):
+            async with running(small(tmp_path, **keys)):
+                return served[0]
+
+    on = ON | {"metricsPromExporterHost": "0.0.0.0"}
+    assert asyncio.run(address_of()) == "0.0.0.0"
+    assert asyncio.run(address_of(**ON)) == "127.0.0.1"
+    assert asyncio.run(address_of(**on)) == "0.0.0.0"
+
+
+def test_a_damaged_accounts_file_stops_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "store" / "config" / ACCOUNTS_FILE
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    path.chmod(0o600)
+
+    async def main() -> None:
+        async with running(small(tmp_path, **ON)):
+            raise AssertionError("it started")
+
+    with pytest.raises(CorruptStore, match="line 1, column 2"):
+        asyncio.run(main())
+    assert path.read_text() == "{"
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        ({"authorizationEnabled": "true"}, "authenticationEnabled=true"),
+        ({"authenticationWhitelist": "310,x"}, "request codes"),
+        ({"authorizationWhitelist": "-1"}, "request codes"),
+        ({"initAuthenticationUser": "{"}, "must be"),
+        ({"initAuthenticationUser": '{"username":"a"}'}, "must be"),
+        ({"initAuthenticationUser": '{"username":"a","password":" "}'}, "must be"),
+        ({"innerClientAuthenticationCredentials": '{"accessKey":1,"secretKey":"x"}'}, "must be"),
+        ({"aclEnable": "true"}, "rocketmqHome"),
+        ({"aclEnable": "true", "rocketmqHome": "/", "authenticationEnabled": "true"}, "one kind"),
+        ({"migrateAuthFromV1Enabled": "true"}, "plain_acl"),
+    ],
+)
+def test_invalid_keys_stop_the_start(keys: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        settings_from(keys)
+    assert "password" not in str(caught.value).partition("must be")[0]

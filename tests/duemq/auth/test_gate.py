@@ -1,0 +1,164 @@
+"""The gate: which requests pass, what the others are answered, what is logged."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.auth.accounts import Accounts
+from duemq.auth.audit import AuditLog
+from duemq.auth.gate import REMARK_CHARACTERS_MAX, Gate, GateRules
+from duemq.auth.model import (
+    Action,
+    Decision,
+    PolicyEntry,
+    PolicyType,
+    Resource,
+    ResourceType,
+    User,
+    UserStatus,
+    UserType,
+)
+from duemq.auth.signature import SIGNATURE, Credentials
+from duemq.net.codes import RequestCode, ResponseCode
+from message_store.errors import RequestError
+
+ROOT = Credentials("root", "root-secret")
+ALICE = Credentials("alice", "alice-secret")
+NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
+TOPIC = Resource(ResourceType.TOPIC, "T")
+
+
+class Here:
+    address = ("10.0.0.7", 5_012)
+
+
+def gate(authorize: bool = True, **codes: frozenset[int]) -> Gate:
+    users = {
+        "root": User("root", "root-secret", UserType.SUPER),
+        "alice": User("alice", "alice-secret"),
+        "old": User("old", "old-secret", UserType.SUPER, UserStatus.DISABLE),
+    }
+    accounts = Accounts(users)
+    entry = PolicyEntry(TOPIC, (Action.PUB,), Decision.ALLOW, ("10.0.0.0/8",))
+    accounts.merge_acl("alice", {PolicyType.CUSTOM: [entry]})
+    rules = GateRules(cluster="DefaultCluster", authorize=authorize, **codes)
+    return Gate(accounts, rules, AuditLog(lambda: 0))
+
+
+def request(code: int, who: Credentials | None, body: bytes = b"", **fields: Any) -> Request:
+    made = Request(code, {k: str(v) for k, v in fields.items()}, body, version=479)
+    signed = who.sign(made) if who is not None else made
+    signed.peer = Here()  # type: ignore[assignment]
+    return signed
+
+
+ADMIN = RequestCode.GET_BROKER_CONFIG
+SEND = RequestCode.SEND_MESSAGE_V2
+
+
+@pytest.mark.parametrize(
+    ("asked", "remark"),
+    [
+        (request(SEND, None, b="T"), "username cannot be null."),
+        (request(SEND, None), "username cannot be null."),
+        (request(SEND, Credentials("", "x"), b="T"), "username cannot be null."),
+        (request(SEND, Credentials("eve", "x"), b="T"), "User:eve is not found."),
+        (request(SEND, Credentials("old", "old-secret"), b="T"), "User:old is disabled."),
+        (request(SEND, Credentials("alice", "x"), b="T"), "check signature failed."),
+        (
+            request(SEND, ALICE, b="U"),
+            "User:alice has no permission to access Topic:U from 10.0.0.7, no matched policies.",
+        ),
+        (
+            request(ADMIN, ALICE),
+            "User:alice has no permission to access Cluster:DefaultCluster from 10.0.0.7, "
+            "no matched policies.",
+        ),
+        (
+            request(RequestCode.HEART_BEAT, ALICE, b"{"),
+            "parse authorization context error.",
+        ),
+    ],
+)
+def test_a_refusal_has_apaches_remark(asked: Request, remark: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        gate()(asked)
+    assert (caught.value.code, caught.value.remark) == (NO_PERMISSION, remark)
+
+
+def test_a_changed_request_does_not_match_its_signature() -> None:
+    asked = request(SEND, ALICE, b"body", b="T")
+    gate()(asked)
+    for change in ({"b": "U"}, {"extra": "1"}, {SIGNATURE: ""}, {SIGNATURE: "é"}):
+        other = Request(SEND, asked.fields | change, asked.body, version=479, peer=asked.peer)
+        with pytest.raises(RequestError, match="check signature failed"):
+            gate()(other)
+    other = Request(SEND, asked.fields, b"other", version=479, peer=asked.peer)
+    with pytest.raises(RequestError, match="check signature failed"):
+        gate()(other)
+
+
+def test_a_remark_is_bounded_whatever_the_client_names() -> None:
+    with pytest.raises(RequestError) as caught:
+        gate()(request(SEND, Credentials("x" * 100_000, "x"), b="T"))
+    assert len(caught.value.remark) == REMARK_CHARACTERS_MAX
+
+
+def test_a_repeated_frame_passes_again_as_the_protocol_has_no_number() -> None:
+    checked, asked = gate(), request(SEND, ALICE, b="T")
+    checked(asked)
+    checked(asked)
+
+
+def test_text_in_another_charset_does_not_match() -> None:
+    asked = request(SEND, ALICE, b="T", i="é")
+    gate()(asked)
+    asked.fields["i"] = "é".encode().decode("latin-1")
+    with pytest.raises(RequestError, match="check signature failed"):
+        gate()(asked)
+    asked.fields["i"] = "\ud800"
+    with pytest.raises(RequestError, match="check signature failed"):
+        gate()(asked)
+
+
+def test_permitted_requests_pass() -> None:
+    checked = gate()
+    checked(request(SEND, ALICE, b="T"))
+    checked(request(ADMIN, ROOT))
+    checked(request(RequestCode.HEART_BEAT, ALICE, b'{"consumerDataSet":[]}'))
+    gate(authorize=False)(request(ADMIN, ALICE))
+    gate(unsigned_codes=frozenset({SEND}))(request(SEND, Credentials("root", "x"), b="T"))
+    gate(free_codes=frozenset({ADMIN}))(request(ADMIN, ALICE))
+
+
+def test_a_name_that_is_not_verified_has_no_permission() -> None:
+    checked = gate(unsigned_codes=frozenset({SEND}))
+    with pytest.raises(RequestError, match="verify your access rights"):
+        checked(request(SEND, None, b="T"))
+    with pytest.raises(RequestError, match="User:eve not found"):
+        checked(request(SEND, Credentials("eve", ""), b="T"))
+
+
+def test_refusals_and_administration_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "duemq.audit")
+    checked = gate()
+    forged = Credentials("a\n\x1b[2J" + "x" * 500, "x")
+    with pytest.raises(RequestError):
+        checked(request(SEND, forged, b="T"))
+    checked(request(RequestCode.UPDATE_AND_CREATE_TOPIC, ROOT, topic="T"))
+    checked(request(SEND, ROOT, b="T"))
+    refused, allowed = (json.loads(record.getMessage()) for record in caplog.records)
+    assert "\n" not in caplog.records[0].getMessage()
+    assert "\x1b" not in caplog.records[0].getMessage()
+    assert len(caplog.records[0].getMessage()) < 1_000
+    assert refused["event"] == "refused"
+    assert refused["from"] == "10.0.0.7:5012"
+    assert allowed == {
+        "event": "allowed", "user": "root", "from": "10.0.0.7:5012", "code": 17,
+        "resource": "Topic:T", "action": "Create",
+    }  # fmt: skip

@@ -1,0 +1,128 @@
+"""`duemq accounts` on a stopped store, and commands with an account on a running broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from duemq.auth.accounts_file import ACCOUNTS_FILE, read_accounts, write_accounts
+from duemq.auth.model import (
+    Acl,
+    Action,
+    Decision,
+    PolicyEntry,
+    Resource,
+    ResourceType,
+    User,
+    UserStatus,
+    UserType,
+)
+from duemq.cli.app import app
+from duemq.cli.client import Cluster
+from duemq.cli.exits import Exit
+from duemq.cli.options import Target
+from duemq.net.codes import RequestCode
+from message_store.errors import RequestError, UsageError
+from message_store.recovery.store_lock import StoreLock
+from tests.support.running_broker import running, small
+
+ENTRY = PolicyEntry(Resource(ResourceType.TOPIC, "T"), (Action.PUB,), Decision.ALLOW)
+OLD = {"root": User("root", "lost", UserType.NORMAL, UserStatus.DISABLE), "a": User("a", "b")}
+ACLS = {"a": Acl((ENTRY,))}
+
+
+def store(tmp_path: Path) -> Path:
+    root = tmp_path / "store"
+    (root / "config").mkdir(parents=True)
+    write_accounts(root / "config" / ACCOUNTS_FILE, OLD, ACLS)
+    return root
+
+
+def run(root: Path, *words: str, secret: str = "new\n") -> tuple[int, str]:
+    where = ("--set", f"storePathRootDir={root}")
+    result = CliRunner().invoke(app, ["accounts", *words, *where], input=secret)
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("name", ["root", "second"])
+def test_a_super_user_is_created_or_restored(tmp_path: Path, name: str) -> None:
+    root = store(tmp_path)
+    code, output = run(root, "set", name)
+    assert code == 0, output
+    users, acls = read_accounts(root / "config" / ACCOUNTS_FILE)
+    assert users == OLD | {name: User(name, "new", UserType.SUPER)}
+    assert acls == ACLS
+
+
+def test_users_are_listed_without_secrets(tmp_path: Path) -> None:
+    code, output = run(store(tmp_path), "list", "--json")
+    assert code == 0
+    rows = json.loads(output)
+    assert [(row["user"], row["type"], row["has an ACL"]) for row in rows] == [
+        ("a", "Normal", True), ("root", "Normal", False),
+    ]  # fmt: skip
+    assert "lost" not in output
+
+
+@pytest.mark.parametrize(
+    ("name", "secret", "code"), [("root", "", Exit.USAGE), (" ", "x", Exit.USAGE)]
+)
+def test_invalid_input_changes_nothing(tmp_path: Path, name: str, secret: str, code: int) -> None:
+    root = store(tmp_path)
+    assert run(root, "set", name, secret=secret)[0] == code
+    assert read_accounts(root / "config" / ACCOUNTS_FILE) == (OLD, ACLS)
+
+
+def test_a_running_broker_keeps_its_accounts(tmp_path: Path) -> None:
+    root = store(tmp_path)
+    lock = StoreLock(root)
+    try:
+        assert run(root, "set", "root")[0] == Exit.STORE
+    finally:
+        lock.release()
+    assert read_accounts(root / "config" / ACCOUNTS_FILE) == (OLD, ACLS)
+
+
+def test_a_store_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
+    assert run(tmp_path / "none", "set", "root")[0] == Exit.USAGE
+    assert os.listdir(tmp_path) == []
+
+
+def test_commands_sign_with_the_account_that_is_named(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("root-secret\n")
+    first = json.dumps({"username": "root", "password": "root-secret"})
+    keys = {"authenticationEnabled": "true", "authorizationEnabled": "true"}
+
+    async def config_of(cluster: Cluster, address: str) -> int:
+        async with cluster:
+            return (await cluster.call(address, RequestCode.GET_BROKER_CONFIG)).code
+
+    async def main() -> None:
+        properties = small(tmp_path, initAuthenticationUser=first, **keys)
+        async with running(properties) as (broker, _):
+            at = broker.address
+            known = Target(broker=at, access_key="root", secret_file=secret)
+            assert await config_of(known.cluster(), at) == 0
+            with pytest.raises(RequestError, match="username cannot be null"):
+                await config_of(Target(broker=at).cluster(), at)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("user", "file", "why"),
+    [("root", None, "two parts"), ("", "secret", "two parts"), ("root", "none", "No such file"),
+     ("root", "empty", "is empty")],
+)  # fmt: skip
+def test_half_an_account_is_refused(tmp_path: Path, user: str, file: str | None, why: str) -> None:
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "empty").write_text("\n")
+    path = tmp_path / file if file else None
+    with pytest.raises(UsageError, match=why):
+        Target(access_key=user, secret_file=path).credentials()

@@ -1,0 +1,294 @@
+"""Certificates: verification on both sides, reload, files that cannot be used."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import ssl
+from pathlib import Path
+
+import pytest
+
+from delivery.plugin import Request
+from duemq.net.client import RemotingClient
+from duemq.net.dispatcher import Dispatcher
+from duemq.net.server import RemotingServer
+from duemq.net.tls import ServerTls, client_context, load_tls
+from duemq.net.tls_config import TlsConfig
+from message_store.clock import FakeClock
+from message_store.errors import ConfigError
+from tests.duemq.net.conftest import Run
+from tests.support.certificates import EXPIRED, Authority, CertificateFiles, trusting_context
+from tests.support.raw_connection import WAIT_S, echo
+
+
+def server_config(files: CertificateFiles, **more: object) -> TlsConfig:
+    return TlsConfig(
+        test_mode=False,
+        config_file="",
+        server_cert_path=str(files.certificate),
+        server_key_path=str(files.key),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def serving(tls: ServerTls) -> RemotingServer:
+    return RemotingServer(Dispatcher({11: echo}), clock=FakeClock(), tls=tls)
+
+
+async def serial_of(port: int, context: ssl.SSLContext) -> int:
+    """Return the serial number of the server's certificate.
+
+    Raises:
+        OSError: The handshake or the call fails.
+    """
+    async with RemotingClient(f"127.0.0.1:{port}", tls=context) as client:
+        await client.call(Request(11, {}), timeout_s=WAIT_S)
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    from cryptography.x509 import load_der_x509_certificate
+
+    return load_der_x509_certificate(found).serial_number
+
+
+def test_a_client_that_verifies_accepts_the_certificate(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        authority = Authority(tmp_path)
+        async with serving(ServerTls(server_config(authority.issue("server")))) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            await serial_of(remoting.ports[0], authority.client_context())
+
+    run(main())
+
+
+@pytest.mark.parametrize("fault", ["expired", "other host", "other authority"])
+def test_a_client_that_verifies_refuses_a_wrong_certificate(
+    run: Run, tmp_path: Path, fault: str
+) -> None:
+    async def main() -> None:
+        authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+        files = {
+            "expired": lambda: authority.issue("server", not_after=EXPIRED),
+            "other host": lambda: authority.issue("server", "broker.example"),
+            "other authority": lambda: other.issue("server"),
+        }[fault]()
+        async with serving(ServerTls(server_config(files))) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            port = remoting.ports[0]
+            config = TlsConfig(
+                use_tls=True,
+                test_mode=False,
+                auth_server=True,
+                client_trust_path=str(authority.path),
+            )
+            verifying = client_context(config)
+            assert verifying is not None
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await serial_of(port, verifying)
+            await serial_of(port, trusting_context())
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("need", "presented", "accepted"),
+    [
+        ("require", "good", True),
+        ("require", "none", False),
+        ("require", "other", False),
+        ("optional", "none", True),
+        ("optional", "good", True),
+        ("optional", "other", False),
+        ("none", "none", True),
+    ],
+)
+def test_client_certificates(
+    run: Run, tmp_path: Path, need: str, presented: str, accepted: bool
+) -> None:
+    async def main() -> None:
+        authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+        config = server_config(
+            authority.issue("server"),
+            need_client_auth=need,
+            auth_client=True,
+            server_trust_path=str(authority.path),
+        )
+        issuers = {"good": authority, "other": other}
+        files = issuers[presented].issue("client") if presented in issuers else None
+        async with serving(ServerTls(config)) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            try:
+                await serial_of(remoting.ports[0], authority.client_context(files))
+            except OSError:
+                assert not accepted
+            else:
+                assert accepted
+
+    run(main())
+
+
+def test_a_new_certificate_is_used_without_a_restart(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        authority = Authority(tmp_path)
+        files = authority.issue("server")
+        tls = ServerTls(server_config(files))
+        context = authority.client_context()
+        async with serving(tls) as remoting:
+            await remoting.start("127.0.0.1", 0)
+            port = remoting.ports[0]
+            async with RemotingClient(f"127.0.0.1:{port}", tls=context) as first:
+                await first.call(Request(11, {}), timeout_s=WAIT_S)
+                before = await serial_of(port, context)
+                new = authority.issue("new")
+                _replace(new.certificate, files.certificate)  # half of a rotation
+                tls.reload_if_changed()
+                assert tls.failed
+                assert await serial_of(port, context) == before
+                _replace(new.key, files.key)
+                tls.reload_if_changed()
+                assert (tls.failed, tls.reload_count) == (False, 1)
+                assert await serial_of(port, context) != before
+                await first.call(Request(11, {}), timeout_s=WAIT_S)
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert "the old ones stay" in caplog.text
+
+
+def _replace(new: Path, old: Path) -> None:
+    copy = old.with_suffix(".tmp")
+    shutil.copyfile(new, copy)
+    os.replace(copy, old)
+
+
+def test_an_unchanged_file_is_not_loaded_again(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        tls = ServerTls(server_config(Authority(tmp_path).issue("server")))
+        tls.reload_if_changed()
+        assert tls.reload_count == 0
+
+    run(main())
+
+
+def broken(tmp_path: Path, what: str) -> TlsConfig:
+    """Return a configuration that cannot be used."""
+    authority = Authority(tmp_path)
+    files, other = authority.issue("server"), authority.issue("other")
+    absent = tmp_path / "absent.pem"
+    match what:
+        case "no certificate":
+            return TlsConfig(test_mode=False)
+        case "absent":
+            return server_config(CertificateFiles(absent, files.key))
+        case "torn":
+            files.certificate.write_bytes(files.certificate.read_bytes()[:200])
+            return server_config(files)
+        case "other key":
+            return server_config(CertificateFiles(files.certificate, other.key))
+        case "swapped":
+            return server_config(CertificateFiles(files.key, files.certificate))
+        case "encrypted":
+            files.key.write_bytes(_encrypted(files.key.read_bytes()))
+            return server_config(files)
+        case "unverified":
+            return server_config(files, need_client_auth="require")
+    trust = tmp_path / "trust.pem"
+    trust.write_bytes(b"no authority")
+    path = str(trust if what == "no authority" else absent)
+    return server_config(
+        files, need_client_auth="require", auth_client=True, server_trust_path=path
+    )
+
+
+def _encrypted(pem: bytes) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(pem, None)
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"pass"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "key"),
+    [
+        ("no certificate", "tls.server.certPath"),
+        ("absent", "tls.server.certPath"),
+        ("torn", "tls.server.certPath"),
+        ("other key", "tls.server.keyPath"),
+        ("swapped", "tls.server.certPath"),
+        ("encrypted", "tls.server.keyPassword"),
+        ("unverified", "tls.server.authClient=true"),
+        ("no authority", "tls.server.trustCertPath"),
+        ("absent authority", "tls.server.trustCertPath"),
+    ],
+)
+def test_files_that_cannot_be_used_name_their_key(
+    run: Run, tmp_path: Path, what: str, key: str
+) -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match=key):
+            ServerTls(broken(tmp_path, what))
+
+    run(main())
+
+
+def test_an_encrypted_key_is_opened_by_its_password(run: Run, tmp_path: Path) -> None:
+    async def main() -> None:
+        files = Authority(tmp_path).issue("server")
+        files.key.write_bytes(_encrypted(files.key.read_bytes()))
+        ServerTls(server_config(files, server_key_password="pass"))
+
+    run(main())
+
+
+def test_the_properties_file_takes_precedence(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        files = Authority(tmp_path).issue("server")
+        file = tmp_path / "tls.properties"
+        file.write_text(
+            f"tls.test.mode.enable=false\ntls.server.certPath={files.certificate}\n"
+            f"tls.server.keyPath={files.key}\ntls.server.mode=enforcing\n"
+        )
+        found = TlsConfig(config_file=str(file), server_cert_path="/other").with_file()
+        assert (found.test_mode, found.server_cert_path) == (False, str(files.certificate))
+        assert found.mode == "permissive"  # Apache takes the mode from its own key only
+        load_tls(TlsConfig(config_file=str(file)))
+        file.write_text("tls.test.mode.enable=perhaps")
+        with pytest.raises(ConfigError, match=r"tls\.properties"):
+            load_tls(TlsConfig(config_file=str(file)))
+
+    run(main())
+
+
+def test_certificates_in_test_mode_are_a_notice(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        load_tls(TlsConfig(config_file="", server_cert_path="/x"))
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert "tls.test.mode.enable=false" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "by_tls"),
+    [
+        (TlsConfig(), False),
+        (TlsConfig(use_tls=True), True),
+        (TlsConfig(tls_enable=True), True),
+        (TlsConfig(mode="enforcing"), True),
+    ],
+)
+def test_when_name_servers_are_asked_by_tls(config: TlsConfig, by_tls: bool) -> None:
+    assert (client_context(config) is not None) == by_tls

@@ -1,0 +1,61 @@
+"""A broker whose kernels are still compiled accepts sends, and delivers when they are ready."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from delivery.plugin import Request
+from duemq.broker import Broker
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from message_store.kernels.preparation import Preparation
+from message_store.kernels.registry import Listed
+from tests.support.kernel_work.broker import SMALL, TOPIC, pull_request, send_request
+
+GROUPS = ("ingest", "levels", "timers", "pending_timers", "broker")
+TIMEOUT_S = 60.0
+
+
+def test_sends_are_accepted_and_delayed_messages_follow_when_kernels_are_ready(
+    tmp_path: Path,
+) -> None:
+    async def check() -> None:
+        may_compile = asyncio.Event()
+
+        async def compiled(kernels: Sequence[Listed], niceness: int) -> None:
+            await may_compile.wait()
+
+        properties = SMALL | {"storePathRootDir": str(tmp_path)}
+        kernels = Preparation(GROUPS, compiled)
+        async with (
+            Broker(properties, kernels=kernels) as broker,
+            RemotingClient(broker.address) as client,
+        ):
+            for delay in ({}, {"DELAY": "1"}, {"TIMER_DELAY_MS": "1"}):
+                send = send_request(RequestCode.SEND_MESSAGE_V2, delay)
+                assert (await client.call(send, timeout_s=TIMEOUT_S)).code == 0
+            assert await end_of_queue(client) == 1
+            fields = {"topic": TOPIC, "queueId": "0", "timestamp": "0"}
+            search = Request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+            held = asyncio.create_task(client.call(search, timeout_s=TIMEOUT_S))
+            assert await end_of_queue(client) == 1
+            assert not held.done()
+            may_compile.set()
+            assert (await held).code == 0
+            offset = 0
+            while offset < 3:
+                answer = await client.call(pull_request(offset), timeout_s=TIMEOUT_S)
+                offset = int((answer.fields or {}).get("nextBeginOffset", offset))
+            send = send_request(RequestCode.SEND_MESSAGE_V2, {})
+            assert (await client.call(send, timeout_s=TIMEOUT_S)).code == 0
+            assert await end_of_queue(client) == 4
+
+    asyncio.run(check())
+
+
+async def end_of_queue(client: RemotingClient) -> int:
+    """Return the number of messages in the topic."""
+    ask = Request(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+    return int((await client.call(ask, timeout_s=TIMEOUT_S)).fields["offset"])

@@ -1,0 +1,220 @@
+"""Access decisions compared with Apache: users x resources x actions x codes, cell by cell.
+
+Both brokers get the same users and ACLs by the same requests; then the same signed requests go to
+both. A cell is equal if both refuse with the same remark, or neither refuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from delivery.plugin import Request, Response
+from duemq.auth.signature import Credentials
+from duemq.net.client import RemotingClient
+from duemq.net.codes import ResponseCode
+from tests.interop.apache import Apache
+from tests.interop.test_access_control import KEYS, ROOT, Checked
+from tests.support.server import Server
+
+SEED = 20_261_124
+CELLS_MIN = 2_000
+USERS = 24
+IN_FLIGHT = 32
+NO_PERMISSION = 16
+AUTH = "org.apache.rocketmq.auth"
+PROVIDERS = {
+    "authenticationProvider": f"{AUTH}.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": (
+        f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
+    ),
+    "authorizationProvider": f"{AUTH}.authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": (
+        f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
+    ),
+}
+RESOURCES = (
+    *("*", "Topic:*", "Topic:orders", "Topic:o*", "Topic:ord*", "Topic:orders-*", "Topic:other"),
+    *("Group:*", "Group:billing", "Group:b*", "Group:bill*", "Group:x"),
+    *("Cluster:*", "Cluster:DefaultCluster", "Cluster:Def*", "Cluster:Other"),
+)
+ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
+NETWORKS = (
+    [],
+    [],
+    [],
+    [],
+    [],
+    ["127.0.0.1"],
+    ["127.0.0.0/8"],
+    ["10.0.0.0/8"],
+    ["10.0.0.1", "127.0.0.1"],
+)
+TOPICS = ("orders", "orders-eu", "other", "%RETRY%billing")
+GROUPS = ("billing", "billing-eu", "x")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One request."""
+
+    who: Credentials | None
+    code: int
+    fields: dict[str, str]
+    body: bytes = b""
+
+    @property
+    def request(self) -> Request:
+        """The request, signed."""
+        made = Request(self.code, dict(self.fields), self.body, version=479)
+        return made if self.who is None else self.who.sign(made)
+
+
+def acl_of(chance: random.Random) -> bytes:
+    """Return the body of 3006: entries that overlap, some of them of the default policy."""
+    policies: dict[str, list[dict[str, object]]] = {}
+    for resource in chance.sample(RESOURCES, chance.randint(2, 10)):
+        entry = {
+            "resource": resource,
+            "actions": chance.sample(ACTIONS, chance.randint(2, 6)),
+            "sourceIps": chance.choice(NETWORKS),
+            "decision": chance.choice(["Allow", "Deny"]),
+        }
+        policies.setdefault(chance.choice(["Custom", "Custom", "Default"]), []).append(entry)
+    found = [{"policyType": kind, "entries": entries} for kind, entries in policies.items()]
+    return json.dumps({"policies": found}).encode()
+
+
+def of_topic(topic: str) -> Iterator[tuple[int, dict[str, str], bytes]]:
+    """Yield code, fields and body of requests about a topic."""
+    send = ("p", topic, "TBW102", "4", "0", "0", "1", "0", "", "0", "false", "0", "false")
+    yield 310, dict(zip("abcdefghijklm", send, strict=True)), b"x"
+    queue = {"topic": topic, "queueId": "0"}
+    for code in (30, 31, 32, 351, 202, 300):
+        yield code, queue | {"lo": "true"}, b""
+    yield 29, queue | {"timestamp": "1"}, b""
+    yield 12, queue | {"key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "1"}, b""
+    yield 37, {
+        "topic": topic, "producerGroup": "p", "tranStateTableOffset": "0", "commitLogOffset": "0",
+        "commitOrRollback": "8", "transactionId": "t", "msgId": "m",
+    }, b""  # fmt: skip
+    yield 215, queue, b""
+
+
+def of_group(group: str) -> Iterator[tuple[int, dict[str, str], bytes]]:
+    """Yield code, fields and body of requests about a consumer group."""
+    yield 38, {"consumerGroup": group}, b""
+    yield 203, {"consumerGroup": group}, b""
+    yield 35, {"clientID": "c", "consumerGroup": group, "producerGroup": "p"}, b""
+    yield 36, {"group": group, "offset": "0", "delayLevel": "0", "originMsgId": "m"}, b""
+    yield 352, {"group": group}, b""
+    yield 343, {"group": group}, b""
+
+
+def of_both(topic: str, group: str) -> Iterator[tuple[int, dict[str, str], bytes]]:
+    """Yield code, fields and body of requests about a topic and a group."""
+    both = {"consumerGroup": group, "topic": topic, "queueId": "0"}
+    pull = {"queueOffset": "0", "maxMsgNums": "1", "sysFlag": "0", "commitOffset": "0"}
+    pull |= {"suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
+    yield 11, both | pull, b""
+    yield 14, both, b""
+    yield 15, both | {"commitOffset": "0"}, b""
+    lock = {"consumerGroup": group, "clientId": "c"}
+    queues = [{"topic": topic, "brokerName": "broker-a", "queueId": 0}]
+    for code in (41, 42):
+        yield code, {}, json.dumps(lock | {"mqSet": queues}).encode()
+    subscription = {"topic": topic, "subString": "*", "subVersion": 1}
+    consumer = {"groupName": group, "consumeType": "CONSUME_PASSIVELY"}
+    consumer |= {"messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET"}
+    data = [consumer | {"subscriptionDataSet": [subscription]}]
+    beat = {"clientID": "c", "consumerDataSet": data, "producerDataSet": []}
+    yield 34, {}, json.dumps(beat).encode()
+
+
+def of_cluster() -> Iterator[tuple[int, dict[str, str], bytes]]:
+    """Yield code, fields and body of requests about the cluster."""
+    yield 204, {"producerGroup": "p", "topic": "T"}, b""
+    yield 315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"}, b""
+    yield 317, {"isOrder": "false"}, b""
+    yield 328, {}, b""
+    yield 3004, {"username": "u0"}, b""
+    yield 3009, {"subject": "User:u0"}, b""
+    yield 3010, {"subjectFilter": "none"}, b""
+
+
+def cells(users: list[Credentials]) -> list[Cell]:
+    """Return all cells."""
+    requests = [each for topic in TOPICS for each in of_topic(topic)]
+    requests += [each for group in GROUPS for each in of_group(group)]
+    requests += [each for t in TOPICS for g in GROUPS for each in of_both(t, g)]
+    requests += of_cluster()
+    strangers = (None, Credentials("nobody", "x"), Credentials("u0", "wrong"))
+    found = [Cell(who, *request) for who in (*users, *strangers) for request in requests]
+    random.Random(SEED).shuffle(found)
+    return found
+
+
+async def answers(server: Server, users: list[Credentials], asked: list[Cell]) -> list[str | None]:
+    """Create the users at a server; return the remark of each refused cell, None for others."""
+    root, slots = Credentials(*ROOT), asyncio.Semaphore(IN_FLIGHT)
+    chance = random.Random(SEED)
+    async with RemotingClient(server.broker_address) as client:
+
+        async def remark_of(cell: Cell) -> str | None:
+            async with slots:
+                answer = await ask(client, cell)
+            return (answer.remark or "") if answer.code == NO_PERMISSION else None
+
+        for number, user in enumerate(users):
+            kind = "Normal" if number else "Super"
+            made = json.dumps({"password": user.secret, "userType": kind}).encode()
+            await expect(client, Cell(root, 3001, {"username": user.access_key}, made))
+            if number > 1:  # the second one has no ACL
+                subject = {"subject": f"User:{user.access_key}"}
+                await expect(client, Cell(root, 3006, subject, acl_of(chance)))
+        last = users[-1].access_key
+        await expect(client, Cell(root, 3002, {"username": last}, b'{"userStatus":"disable"}'))
+        return list(await asyncio.gather(*map(remark_of, asked)))
+
+
+async def ask(client: RemotingClient, cell: Cell) -> Response:
+    """Return the answer; a broker that is too busy to look at a request is asked again."""
+    while True:
+        answer = await client.call(cell.request, timeout_s=60)
+        if answer.code != ResponseCode.SYSTEM_BUSY:
+            return answer
+
+
+async def expect(client: RemotingClient, cell: Cell) -> None:
+    """Make a request that must succeed."""
+    answer = await ask(client, cell)
+    assert answer.code == 0, (cell, answer)
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[tuple[Server, Server]]:
+    """Apache's broker and ours, both with accounts."""
+    apache = Apache("5.3.3", tmp_path / "apache", keys=KEYS | PROVIDERS, heap="512m")
+    with apache, Checked(tmp_path / "duemq", keys=KEYS) as ours:
+        yield apache, ours
+
+
+def test_every_cell_is_decided_as_apache_decides_it(servers: tuple[Server, Server]) -> None:
+    users = [Credentials(f"u{number}", f"secret-{number}") for number in range(USERS)]
+    asked = cells(users)
+    assert len(asked) >= CELLS_MIN
+    theirs, ours = (asyncio.run(answers(server, users, asked)) for server in servers)
+    different = [
+        (cell, their, our)
+        for cell, their, our in zip(asked, theirs, ours, strict=True)
+        if their != our
+    ]
+    refused = sum(their is not None for their in theirs)
+    assert CELLS_MIN / 10 < refused < len(asked) - CELLS_MIN / 10  # both decisions are common
+    assert not different, f"{len(different)} of {len(asked)} cells differ: {different[:5]}"

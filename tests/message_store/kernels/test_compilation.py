@@ -1,0 +1,61 @@
+"""Child processes compile what is listed, once, and this process loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.message_store.kernels.test_cache import make_tree, run
+
+LIST = """\
+# a comment
+a b  timer_store.kernels.one.twice(int64)
+a  timer_store.kernels.one.twice(float64)
+b  timer_store.kernels.one.twice({last})
+"""
+COMPILE = """
+from message_store.kernels.compilation import compile_and_load
+from timer_store.kernels.one import twice
+compile_and_load("a")
+print(len(twice.signatures), sum(twice.stats.cache_misses.values()))
+"""
+KEPT = """
+from message_store.kernels.registry import every_kernel
+print(*(listed.is_kept for listed in every_kernel()))
+"""
+FAIL = """
+from message_store.kernels.compilation import CompilationFailed, compile_all
+from message_store.kernels.registry import kernels_of
+try:
+    compile_all(kernels_of(["b"]))
+except CompilationFailed as error:
+    print("No module named" in str(error))
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A tiny tree with the real registry, and a list of its own."""
+    top = make_tree(tmp_path / "tree")
+    (top / "message_store/kernels/signatures.txt").write_text(LIST.format(last="float32"))
+    return top
+
+
+def test_children_compile_a_group_and_this_process_loads_it(tree: Path) -> None:
+    assert run(tree, KEPT) == ["False", "False", "False"]
+    assert run(tree, COMPILE) == ["2", "0"]
+    assert run(tree, KEPT) == ["True", "True", "False"]
+
+
+def test_a_kernel_that_cannot_be_compiled_is_named(tree: Path) -> None:
+    (tree / "message_store/kernels/signatures.txt").write_text(LIST.format(last="no.gone[::1]"))
+    assert run(tree, FAIL) == ["True"]
+
+
+def test_a_changed_list_is_another_cache(tree: Path) -> None:
+    program = "from message_store.kernels import digest_of_all; print(digest_of_all())"
+    before = run(tree, program)
+    with (tree / "message_store/kernels/signatures.txt").open("a") as file:
+        file.write("a  timer_store.kernels.one.twice(int32)\n")
+    assert run(tree, program) != before

@@ -1,0 +1,173 @@
+"""Runs the workload once for each call and error, each in a process of its own.
+
+    python -m tests.storage_faults.campaign               a part of it, chosen by --seed
+    python -m tests.storage_faults.campaign --all         every call with every error
+    python -m tests.storage_faults.campaign --only SITE   calls such as log/commit_log.py:68
+
+Prints one JSON line for each run. The first line names the calls that the workload reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import random
+import select
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from duemq.registry import table_file
+from tests.storage_faults.call_sites import Site
+from tests.storage_faults.injector import FAULTS, Fault, Injector
+from tests.storage_faults.workload import Report, Workload
+
+RUN_S_MAX = 60
+FIRST_RUN_S_MAX = 400  # without a cache, it compiles the kernels
+
+
+def run_here(home: Path, injector: Injector) -> Report:
+    """Run the workload in this process."""
+    table_file.WHOLE_BYTES_MAX = table_file.CHANGES_BYTES_MIN = 256  # so that tables have changes
+    injector.install()
+    with asyncio.Runner() as runner:
+        return runner.run(Workload(home, injector).run())
+
+
+def run_apart(fault: Fault | None) -> dict[str, Any]:
+    """Run the workload in a child process, and return its report as plain data."""
+    home = Path(tempfile.mkdtemp(prefix="storage-fault-"))
+    result = home / "result.json"
+    child = os.fork()
+    if child == 0:
+        _run_child(home, result, fault)
+    try:
+        if not _ended(child, RUN_S_MAX if fault else FIRST_RUN_S_MAX):
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+            return {"problems": [f"no end within {RUN_S_MAX} s"], "outcome": "hangs", "fired": 1}
+        if not result.exists():
+            return {"problems": ["the process ended"], "outcome": "died", "fired": 1}
+        found: dict[str, Any] = json.loads(result.read_text())
+        return found
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _run_child(home: Path, result: Path, fault: Fault | None) -> None:
+    try:
+        logging.disable(logging.CRITICAL)
+        injector = Injector(fault)
+        report = run_here(home, injector).as_dict()
+        report["counts"] = [
+            [site.file, site.line, site.call, count] for site, count in injector.counts.items()
+        ]
+        part = result.with_suffix(".part")
+        part.write_text(json.dumps(report))
+        os.replace(part, result)
+    except BaseException as error:
+        result.write_text(
+            json.dumps({"problems": [repr(error)], "outcome": "broken run", "fired": 0})
+        )
+    finally:
+        os._exit(0)
+
+
+def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what `work` returns in a child process; it is plain data.
+
+    Raises:
+        RuntimeError: The child failed, or did not end in time.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="child-"))
+    result = folder / "result.json"
+    child = os.fork()
+    if child == 0:
+        try:
+            result.write_text(json.dumps(work()))
+        except BaseException as error:
+            (folder / "error").write_text(repr(error))
+        finally:
+            os._exit(0)
+    try:
+        if not _ended(child, FIRST_RUN_S_MAX):
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+        if not result.exists():
+            error = folder / "error"
+            raise RuntimeError(error.read_text() if error.exists() else "the process ended")
+        found: dict[str, Any] = json.loads(result.read_text())
+        return found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ended(child: int, seconds: float) -> bool:
+    handle = os.pidfd_open(child)
+    try:
+        ready, _, _ = select.select([handle], [], [], seconds)
+    finally:
+        os.close(handle)
+    if ready:
+        os.waitpid(child, 0)
+    return bool(ready)
+
+
+def reached_sites() -> dict[Site, int]:
+    """Return how often the workload without a fault makes each call.
+
+    Raises:
+        RuntimeError: The workload without a fault has a problem.
+    """
+    report = run_apart(None)
+    if report["problems"]:
+        raise RuntimeError(f"the workload fails without a fault: {report['problems']}")
+    return {Site(file, line, line, call): count for file, line, call, count in report["counts"]}
+
+
+def faults_for(reached: dict[Site, int]) -> Iterator[Fault]:
+    """Yield every fault: at the first call and three others, and from the middle on."""
+    for site, count in sorted(reached.items()):
+        for error in FAULTS.get(site.call, ()):
+            for number in sorted({1, count // 4 + 1, count // 2 + 1, 3 * count // 4 + 1}):
+                if number <= count:
+                    yield Fault(site, error, number)
+            if count > 1:
+                yield Fault(site, error, count // 2 + 1, lasting=True)
+
+
+def main(words: list[str]) -> int:
+    """Run the campaign; 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(prog="storage_faults", description=(__doc__ or ""))
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--count", type=int, default=40, help="faults of a part")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(words)
+    reached = reached_sites()
+    _write({"reached": [[str(s), n] for s, n in sorted(reached.items())]})
+    faults = [f for f in faults_for(reached) if options.only in str(f.site)]
+    if not options.all and not options.only:
+        faults = random.Random(options.seed).sample(faults, min(options.count, len(faults)))
+    failed = 0
+    for fault in faults:
+        report = run_apart(fault)
+        report.pop("counts", None)
+        failed += bool(report["problems"])
+        _write({"fault": str(fault)} | report)
+    return 1 if failed else 0
+
+
+def _write(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

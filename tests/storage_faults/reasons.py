@@ -1,0 +1,54 @@
+"""Calls that the workload does not make, and why each is left out of the campaign.
+
+A key is a file, or a file and a call (`file call`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.storage_faults.call_sites import Site
+
+AFTER_ERROR: Final = "cleans up after another error; reached when that is injected"
+NOT_OURS: Final = "reads a stopped store on request and changes nothing"
+UNREACHED: Final = {
+    "duemq/auth/": "accounts are off; tests/duemq/auth/test_accounts_file.py",
+    "duemq/registry/table_file.py ftruncate": AFTER_ERROR,
+    "duemq/registry/table_file.py read_bytes": "a start finds changes only after a kill between "
+    "two writes; tests/duemq/registry/test_table_file.py",
+    "message_store/config_text.py": "configuration, read before the store is opened",
+    "message_store/index/index_file.py unlink": AFTER_ERROR,
+    "message_store/index/index_service.py unlink": AFTER_ERROR,
+    "message_store/log/commit_log.py unlink": AFTER_ERROR,
+    "message_store/log/commit_log.py pwritev": "continues after a short write; reached when one "
+    "is injected",
+    "message_store/log/gaps.py": "bridges a damaged record; tests/message_store/log/test_gaps.py",
+    "message_store/log/page_guard.py": "replaces a page that a disk cannot read; "
+    "tests/message_store/log/test_page_guard.py",
+    "message_store/log/zeroing.py": "only on a file system without holes; "
+    "tests/message_store/log/test_zeroing.py",
+    "message_store/queues/consume_queue.py unlink": AFTER_ERROR,
+    "message_store/queues/lost_queues.py open": "a queue whose file cannot be written; reached "
+    "when that is injected",
+    "message_store/recovery/checkpoint.py": AFTER_ERROR,
+    "message_store/verify/": NOT_OURS,
+    "migration/plans/plan_files.py": "no migration runs; tests/migration/test_full_disk.py",
+    "timer_store/enqueue/adoption.py rename": "takes over files of an Apache broker; "
+    "tests/timer_store/enqueue/test_adoption.py",
+    "timer_store/log/wheel.py": "moves a damaged wheel aside; tests/timer_store/log/test_wheel.py",
+    "timer_store/verify.py": NOT_OURS,
+}
+NO_DISK: Final = frozenset({
+    "timer_store/enqueue/transfers.py rename",  # of records in memory
+    "timer_store/log/units.py unlink",  # a kernel: takes a unit out of its chain
+})  # fmt: skip
+"""Calls that only have the name of one that reaches a disk."""
+
+
+def reason_for(site: Site) -> str:
+    """Return why a call is not reached; empty: there is no reason."""
+    full = f"{site.file} {site.call}"
+    for key, reason in UNREACHED.items():
+        if full == key or site.file == key or (key.endswith("/") and full.startswith(key)):
+            return reason
+    return "no call to a disk" if full in NO_DISK else ""

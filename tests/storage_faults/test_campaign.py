@@ -1,0 +1,63 @@
+"""Storage errors at every call: a part of the campaign; `make soak` runs all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.storage_faults.call_sites import TOP, Site, static_sites
+from tests.storage_faults.reasons import UNREACHED, reason_for
+
+COUNT = int(os.environ.get("STORAGE_FAULTS", "40"))
+SEED = int(os.environ.get("STORAGE_FAULTS_SEED", "1"))
+RUN_S = 1_200
+
+pytestmark = pytest.mark.crash
+
+
+@cache
+def campaign() -> list[dict[str, Any]]:
+    """Run a part of the campaign and return its lines."""
+    words = [sys.executable, "-m", "tests.storage_faults.campaign"]
+    words += ["--count", str(COUNT), "--seed", str(SEED)]
+    done = subprocess.run(
+        words, cwd=TOP, capture_output=True, text=True, timeout=RUN_S, check=False
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines, done.stderr[-2_000:]
+    return lines
+
+
+def test_no_error_breaks_a_promise() -> None:
+    runs = campaign()[1:]
+    assert len(runs) == COUNT
+    assert [run for run in runs if run["problems"]] == []
+    assert sum(run["fired"] > 0 for run in runs) > COUNT * 0.9
+
+
+def test_each_call_to_a_disk_is_reached_or_has_a_reason() -> None:
+    reached = [text.split() for text, _ in campaign()[0]["reached"]]
+    places = {(place.rpartition(":")[0], int(place.rpartition(":")[2])) for place, _ in reached}
+
+    def is_reached(site: Site) -> bool:
+        return any((site.file, line) in places for line in range(site.line, site.end_line + 1))
+
+    missed = [site for site in static_sites() if not is_reached(site)]
+    assert [str(site) for site in missed if not reason_for(site)] == []
+
+
+def test_each_reason_is_for_a_call_that_exists() -> None:
+    sites = {f"{site.file} {site.call}" for site in static_sites()}
+    assert [key for key in UNREACHED if not any(site.startswith(key) for site in sites)] == []
+
+
+def test_each_test_that_a_reason_names_exists() -> None:
+    named = [word.strip("; ") for reason in UNREACHED.values() for word in reason.split()]
+    assert [word for word in named if word.endswith(".py") and not Path(TOP, word).exists()] == []

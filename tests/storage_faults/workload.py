@@ -1,0 +1,314 @@
+"""A whole broker at work while its disk fails, and what the next start must still have.
+
+The broker has three lives. The first ends by a stop. The second ends by a power cut that leaves
+half a record at the end of the log. The third outlives the retention time, so that files are
+removed. Every kind of file is written: commit log, queues, index, timer log and wheel,
+checkpoints, tables, progress. The clock is moved by hand; the log is synced before a send is
+answered. What was acknowledged must be there after the disk has recovered and the broker was
+started again: plain messages once, delayed ones once and not before their time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import traceback
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from delivery.plugin import Request
+from message_store.errors import DueMQError
+from tests.simulation.world import Gate, World
+from tests.storage_faults.injector import Injector
+from tests.support.loopback_broker import TOPICS, faults_of, pull_request, records_of
+from tests.support.send_front import send_request
+
+PROPERTIES = {
+    "flushDiskType": "SYNC_FLUSH",
+    "messageDelayLevel": "1s 5s 10s 30s",
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "1000",
+    "timerPrecisionMs": "100",
+    "timerRollWindowSlot": "60",
+    "mappedFileSizeTimerLog": "2600",
+    "timerFlushIntervalMs": "1000",
+    "syncFlushTimeout": "5000",
+    "flushConsumerOffsetInterval": "1000000",
+    "flushDelayOffsetInterval": "1000000",
+    "maxIndexNum": "60",
+    "maxHashSlotNum": "20",
+    "deleteWhen": "00;01;02;03;04;05;06;07;08;09;10;11;12;13;14;15;16;17;18;19;20;21;22;23",
+    "embeddedNamesrvEnable": "true",
+    "embeddedNamesrvPort": "0",
+}
+OK = 0
+ANSWER_S = 3.0
+ROUNDS = 5
+FAR_MS = 500_000
+RETENTION_MS = 100 * 3_600_000
+GIVEN_UP = (DueMQError, OSError)
+
+
+@dataclass
+class Message:
+    """One send that was answered with success."""
+
+    body: str
+    topic: str
+    due_ms: int
+    may_be_removed: bool = False
+
+
+@dataclass
+class Report:
+    """What a run came to.
+
+    Attributes:
+        outcome: `absorbed`, `refused`, `stopped`, `start refused`.
+        fired: How often the fault was raised.
+        problems: Broken promises; empty if all is well.
+    """
+
+    outcome: str = "absorbed"
+    fired: int = 0
+    refused: int = 0
+    acknowledged: list[Message] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    detail: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data without the messages."""
+        found = asdict(self)
+        found["acknowledged"] = len(self.acknowledged)
+        return found
+
+
+class Workload:
+    """One broker on one directory."""
+
+    def __init__(self, home: Path, injector: Injector) -> None:
+        patch = pytest.MonkeyPatch()
+        self.world = World(home, Gate(patch), Random(1), PROPERTIES)
+        self.injector = injector
+        self.report = Report()
+        self._serial = 0
+
+    async def run(self) -> Report:
+        """Work with the fault, then start without it and check."""
+        await self._with_fault()
+        self.injector.armed = False
+        self.report.fired = self.injector.fired
+        try:
+            await self._without_fault()
+        except Exception as error:  # whatever it is, it is a broken promise
+            self.report.problems.append(f"after the fault: {_text(error)}")
+        return self.report
+
+    async def live_once(self) -> None:
+        """Start, work, stop."""
+        if await self._start():
+            await self._work("stop")
+            await self._end(cut=False)
+
+    async def _with_fault(self) -> None:
+        for life in ("stop", "cut", "age"):
+            if not await self._start():
+                return
+            try:
+                await self._work(life)
+                if life == "age":
+                    await self._age()
+            except _NoAnswer as error:
+                self.report.refused += 1
+                self.report.detail = str(error)
+            await self._end(cut=life == "cut")
+
+    async def _start(self) -> bool:
+        try:
+            await self.world.start()
+        except BaseException as error:
+            self._ended("start refused", error)
+            with contextlib.suppress(Exception):  # it may have failed after the start
+                await self.world.broker.__aexit__(None, None, None)
+            return False
+        return True
+
+    async def _end(self, *, cut: bool) -> None:
+        if self.world.broker.failure or self.world.broker.store.refusal:
+            self.report.outcome = "stopped"
+            self.report.detail = self.world.broker.failure or self.world.broker.store.refusal
+        try:
+            async with asyncio.timeout(ANSWER_S * 3):
+                if cut:
+                    end = self.world.broker.store.max_offset
+                    await self.world.die(cut=True)
+                    self._tear_log(end)
+                else:
+                    await self.world.stop()
+        except BaseException as error:
+            self._ended("stopped", error)
+
+    def _tear_log(self, end: int) -> None:
+        """Leave half a record behind the end of the log."""
+        path = max((self.world.root / "commitlog").iterdir())
+        pos = min(end - int(path.name) + 400, path.stat().st_size - 64)
+        if pos > 0:
+            with path.open("r+b") as file:
+                file.seek(pos)
+                file.write(b"torn" * 16)
+
+    def _ended(self, outcome: str, error: BaseException) -> None:
+        self.report.outcome = outcome
+        self.report.detail = _text(error)
+        for each in _leaves(error):
+            if not isinstance(each, GIVEN_UP):
+                trace = "".join(traceback.format_exception(each)[-3:])
+                self.report.problems.append(f"{outcome}: {_text(each)}\n{trace}")
+
+    # -- work -------------------------------------------------------------------------------------
+
+    async def _age(self) -> None:
+        """Let the retention time pass, and remove what is older."""
+        for message in self.report.acknowledged:
+            message.may_be_removed = True
+        for step_ms in (60_000, RETENTION_MS):
+            await self._advance(step_ms)
+        await self._keep()
+        await self._send()
+
+    async def _work(self, life: str) -> None:
+        for number in range(ROUNDS):
+            for level in (0, 1, 3):
+                await self._send(level=level)
+            await self._send(timer_ms=700 + 900 * number)
+            await self._send(timer_ms=15_000)
+            await self._pull("T")
+            await self._advance(1_000)
+            if number == ROUNDS // 2:
+                await self._keep()
+        for number in range(3):
+            await self._change_topic(f"Made-{life}-{number}")
+        await self._keep()
+
+    async def _send(self, *, level: int = 0, timer_ms: int = 0) -> None:
+        self._serial += 1
+        body, now_ms = f"m{self._serial} " + "x" * 300, self.world.clock.now_ms()
+        properties = f"UNIQ_KEY\x01U{self._serial}\x02KEYS\x01k{self._serial}\x02"
+        due_ms = now_ms
+        if level:
+            properties += f"DELAY\x01{level}\x02"
+            due_ms += (0, 1_000, 5_000, 10_000, 30_000)[level]
+        if timer_ms:
+            due_ms += timer_ms
+            properties += f"TIMER_DELIVER_MS\x01{due_ms}\x02"
+        topic = TOPICS[self._serial % 2]
+        request = send_request(body=body.encode(), topic=topic, properties=properties)
+        answer = await self._ask(request)
+        if answer.code == OK:
+            self.report.acknowledged.append(Message(body, topic, due_ms))
+        else:
+            self.report.refused += 1
+            if self.report.outcome == "absorbed":
+                self.report.outcome, self.report.detail = "refused", f"{answer.remark}"
+
+    async def _pull(self, topic: str) -> None:
+        changes = {"sysFlag": "5", "commitOffset": str(self._serial % 3)}
+        await self._ask(pull_request(topic, 1, 0, consumerGroup="readers", **changes))
+
+    async def _change_topic(self, topic: str) -> None:
+        fields = {
+            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2",
+            "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+        }  # fmt: skip
+        await self._ask(Request(17, fields))
+        await self._ask(send_request(topic=topic, queueId="1"))
+        await self._ask(Request(215, {"topic": topic}))
+
+    async def _keep(self) -> None:
+        """Write all progress and tables."""
+        broker = self.world.broker
+        for job in list(broker.scheduler.get_jobs()):
+            try:
+                found = job.func(*job.args, **job.kwargs)
+                if asyncio.iscoroutine(found):
+                    await found
+            except GIVEN_UP as error:
+                self.report.detail = _text(error)
+        try:
+            await self.world.persist()
+        except GIVEN_UP as error:
+            self.report.detail = _text(error)
+
+    async def _advance(self, step_ms: int) -> None:
+        clock = self.world.clock
+        clock.set_ms(clock.now_ms() + step_ms)
+        for _ in range(60):
+            await asyncio.sleep(0)
+        self.world.client.read()
+
+    async def _ask(self, request: Request) -> Any:
+        client = self.world.client
+        number = client.write(request)
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + ANSWER_S
+        while loop.time() < end_s:
+            for _ in range(16):
+                await asyncio.sleep(0)
+            client.read()
+            if number in client.answers:
+                return client.answers.pop(number)
+            if client.connection.closed:
+                break
+            await asyncio.sleep(0.0005)
+        raise _NoAnswer(f"no answer to request {request.code}")
+
+    # -- the next start ---------------------------------------------------------------------------
+
+    async def _without_fault(self) -> None:
+        self.world.clock.set_ms(self.world.clock.now_ms() + 1_000)
+        await self.world.start()
+        for _ in range(3):
+            await self.world.advance(FAR_MS)
+        broker, problems = self.world.broker, self.report.problems
+        delivered = Counter[tuple[str, str]]()
+        for topic in TOPICS:
+            for queue_id in (0, 1):
+                for record in records_of(broker, topic, queue_id):
+                    body = record.body.decode()
+                    delivered[topic, body] += 1
+                    due_ms = self._due_ms.get(body, 0)
+                    if record.store_ms < due_ms:
+                        early_ms = due_ms - record.store_ms
+                        problems.append(f"{body[:8]} was delivered {early_ms} ms early")
+        for message in self.report.acknowledged:
+            count = delivered[message.topic, message.body]
+            if count != 1 and not (count == 0 and message.may_be_removed):
+                problems.append(f"{message.body[:8]} was delivered {count} times")
+        for (_, body), count in delivered.items():
+            if count > 1 and body not in self._due_ms:
+                problems.append(f"{body[:8]}, not acknowledged, was delivered {count} times")
+        await self.world.stop()
+        problems += [f"verify: {fault}" for fault in faults_of(self.world.root)][:5]
+
+    @property
+    def _due_ms(self) -> dict[str, int]:
+        return {message.body: message.due_ms for message in self.report.acknowledged}
+
+
+class _NoAnswer(Exception):
+    """The broker did not answer in time."""
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [error]
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,99 @@
+"""Measure a first start: from the process to the first accepted send, with an empty kernel cache.
+
+    python -m tests.support.first_start             kernels in a new, empty directory
+    python -m tests.support.first_start DIRECTORY   kernels in a directory that stays
+
+Prints the seconds until a send was accepted, until a message of level 1 and a timer were delivered,
+and until all kernels are compiled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+from time import monotonic
+
+from delivery.plugin import Request
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from message_store.kernels import CACHE_VARIABLE, TOP
+from message_store.log.properties import encode_properties
+from tests.support.free_ports import free_ports
+
+TIMEOUT_S = 300.0
+PAUSE_S = 0.05
+CONF = """\
+brokerIP1=127.0.0.1
+bindAddress=127.0.0.1
+listenPort={port}
+vipChannelEnable=false
+metricsExporterType=DISABLE
+messageDelayLevel=1s
+storePathRootDir={root}
+"""
+
+
+async def main(cache: Path, directory: Path) -> None:
+    """Start a broker, use it, print the figures, stop it."""
+    [port] = free_ports(1)
+    (directory / "broker.conf").write_text(CONF.format(port=port, root=directory / "store"))
+    started = monotonic()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "duemq", "broker", "-c", str(directory / "broker.conf"),
+        cwd=TOP, env={**os.environ, CACHE_VARIABLE: str(cache)},
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            await _use(f"127.0.0.1:{port}", started)
+            while not list(cache.glob("complete-*")):  # noqa: ASYNC110, ASYNC240 - other process
+                await asyncio.sleep(PAUSE_S)
+            _report("all kernels are compiled", started)
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _use(address: str, started: float) -> None:
+    async with RemotingClient(address) as client:
+        while True:
+            try:
+                answer = await client.call(_send("plain", {}), timeout_s=TIMEOUT_S)
+            except OSError:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            break
+        assert answer.code == 0, answer.remark
+        _report("first send is accepted", started)
+        for topic, delay in (("level", {"DELAY": "1"}), ("timer", {"TIMER_DELAY_MS": "1000"})):
+            answer = await client.call(_send(topic, delay), timeout_s=TIMEOUT_S)
+            assert answer.code == 0, answer.remark
+        for topic in ("level", "timer"):
+            while await _end(client, topic) < 1:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(PAUSE_S)
+            _report(f"first {topic} is delivered", started)
+
+
+async def _end(client: RemotingClient, topic: str) -> int:
+    ask = Request(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
+    return int(((await client.call(ask, timeout_s=TIMEOUT_S)).fields or {}).get("offset", 0))
+
+
+def _send(topic: str, properties: dict[str, str]) -> Request:
+    text = encode_properties({"UNIQ_KEY": "F", **properties}).decode()
+    values = ("g", topic, "TBW102", "1", "0", "0", "1", "0", text, "0", "false", "0", "false")
+    fields = dict(zip("abcdefghijklm", values, strict=True))
+    return Request(RequestCode.SEND_MESSAGE_V2, fields, b"body", version=479)
+
+
+def _report(what: str, started: float) -> None:
+    sys.stdout.write(f"{monotonic() - started:6.1f} s  {what}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="duemq-first-start-") as here:
+        kept = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(here) / "kernels"
+        asyncio.run(main(kept, Path(here)))

@@ -1,0 +1,113 @@
+"""Record the argument types of kernels, and write the list that they are compiled from.
+
+    python -m tests.support.kernel_signatures           record all groups, write signatures.txt
+    python -m tests.support.kernel_signatures GROUP     print what the work of one group calls
+
+Each group's work runs in a process of its own. A kernel that calls another compiles it, too, so a
+process that compiled something is followed by one that loads: that one has only what Python calls.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from message_store.kernels import PACKAGES, SIGNATURES, TOP, registry
+from message_store.kernels.type_names import layouts_of, text_of
+
+HEAD = """\
+# Kernels by the types that Python calls them with, and the groups that need them.
+# Written by `python -m tests.support.kernel_signatures`; read by registry.py.
+"""
+COMPILED = "compiled"
+ROUNDS_MAX = 3
+
+
+def run(group: str) -> None:
+    """Do the work of a group in this process; print the kernels it called."""
+    from tests.support.kernel_work import broker, levels, migrations, store, timers
+
+    work = {
+        "send": broker.send_messages,
+        "ingest": broker.ingest_messages,
+        "levels": levels.deliver_levels,
+        "timers": timers.deliver_timers,
+        "pending_timers": timers.use_timers,
+        "migration": migrations.migrate_levels,
+        "store": store.use_store,
+        "broker": broker.run_broker,
+    }[group]
+    loading = patch.object(registry, "load")  # what is called, not what is loaded ahead
+    with loading, tempfile.TemporaryDirectory(prefix="duemq-kernels-") as directory:
+        work(Path(directory))
+    lines = [COMPILED] if compiled_here() else called_here()
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+GROUPS = ("send", "ingest", "levels", "timers", "pending_timers", "migration", "store", "broker")
+
+
+def kernels_here() -> dict[str, Any]:
+    """Return the kernels of all imported modules by their dotted names."""
+    return {
+        f"{name}.{attribute}": value
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] in PACKAGES
+        for attribute, value in vars(module).items()
+        if hasattr(value, "py_func") and value.py_func.__module__ == name
+    }
+
+
+def called_here() -> list[str]:
+    """Return the kernels that have machine code in this process, with the types of arguments."""
+    modules = {name: m for name, m in sys.modules.items() if name.partition(".")[0] in PACKAGES}
+    layouts = layouts_of(modules)
+    return sorted(
+        f"{name}({text_of(signature, layouts)})"
+        for name, kernel in kernels_here().items()
+        for signature in kernel.overloads
+    )
+
+
+def compiled_here() -> bool:
+    """Return whether this process compiled a kernel instead of loading it."""
+    return any(kernel.stats.cache_misses for kernel in kernels_here().values())
+
+
+def recorded(group: str) -> list[str]:
+    """Return what the work of a group calls, recorded in a process of its own.
+
+    Raises:
+        RuntimeError: The work failed, or compiles something each time.
+    """
+    command = [sys.executable, "-m", "tests.support.kernel_signatures", group]
+    for _ in range(ROUNDS_MAX):
+        done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the work of {group} failed:\n{done.stderr}")
+        lines = done.stdout.splitlines()
+        if COMPILED not in lines:
+            return lines
+    raise RuntimeError(f"the work of {group} compiles a kernel each time")
+
+
+def write_list() -> None:
+    """Record all groups and write the list."""
+    groups_of: defaultdict[str, list[str]] = defaultdict(list)
+    for group in GROUPS:
+        for line in recorded(group):
+            groups_of[line].append(group)
+    listed = "".join(f"{' '.join(groups_of[line])}  {line}\n" for line in sorted(groups_of))
+    SIGNATURES.write_text(HEAD + listed)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        run(sys.argv[1])
+    else:
+        write_list()

@@ -1,0 +1,164 @@
+"""Work of a whole broker on loopback with the installed plugins: sends, deliveries, pulls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import generate_latest
+
+from delivery.plugin import Request
+from duemq.broker import Broker
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from duemq.send import layout
+from duemq.send.grants import key_states
+from message_store.clock import SystemClock
+from message_store.kernels.preparation import Preparation
+from message_store.kernels.registry import Listed
+from message_store.layout import BATCH_ENTRY_HEAD, packer
+from message_store.log.properties import encode_properties
+
+TOPIC = "Kernels"
+CALL_TIMEOUT_S = 600.0  # the first call of a kernel compiles it
+DELIVERY_WAIT_S = 600.0
+BATCH_COUNT = 2
+HELD_S = 0.1
+SMALL = {
+    "listenPort": "0",
+    "bindAddress": "127.0.0.1",
+    "brokerIP1": "127.0.0.1",
+    "brokerName": "kernels",
+    "metricsPromExporterPort": "0",
+    "mappedFileSizeCommitLog": "65536",
+    "mappedFileSizeConsumeQueue": "400",
+    "maxHashSlotNum": "64",
+    "maxIndexNum": "256",
+    "messageDelayLevel": "1s 1h",
+}
+
+
+def send_messages(root: Path) -> None:
+    """Send messages of all kinds to a new broker, which compiles all but this; pull them."""
+    for number, flush in enumerate(("SYNC_FLUSH", "ASYNC_FLUSH")):
+        never = Preparation(("ingest", "levels", "timers"), _never)
+        asyncio.run(_serve(root / str(number), flush, "false", deliver=False, kernels=never))
+
+
+async def _never(kernels: Sequence[Listed], niceness: int) -> None:
+    await asyncio.Event().wait()
+
+
+def ingest_messages(root: Path) -> None:
+    """Send messages to a broker that takes them from the sockets with a kernel."""
+    key_states("secret")  # of an account
+    asyncio.run(_serve(root, "ASYNC_FLUSH", "false", deliver=False))
+
+
+def run_broker(root: Path) -> None:
+    """Start brokers again on the store of others; send, deliver and pull there."""
+    key_states("secret")
+    for flush, in_turn in (("SYNC_FLUSH", "false"), ("ASYNC_FLUSH", "true")):
+        asyncio.run(_serve(root, flush, in_turn, deliver=True))
+    asyncio.run(_serve(root / "no timers", "ASYNC_FLUSH", "false", deliver=False, timers=False))
+
+
+async def _serve(
+    root: Path,
+    flush: str,
+    in_turn: str,
+    *,
+    deliver: bool,
+    timers: bool = True,
+    kernels: Preparation | None = None,
+) -> None:
+    properties = SMALL | {
+        "storePathRootDir": str(root),
+        "flushDiskType": flush,
+        "enableScheduleAsyncDeliver": in_turn,
+        "timerWheelEnable": str(timers).lower(),
+    }
+    async with (
+        Broker(properties, kernels=kernels) as broker,
+        RemotingClient(broker.address) as client,
+    ):
+        await asyncio.to_thread(generate_latest, broker.metrics)
+        await client.call(
+            Request(RequestCode.GET_BROKER_RUNTIME_INFO, {}), timeout_s=CALL_TIMEOUT_S
+        )
+        begin = Request(RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+        answer = await client.call(begin, timeout_s=CALL_TIMEOUT_S)
+        offset = int((answer.fields or {}).get("offset", 0))
+        end = offset + await _send_all(client, deliver=deliver)
+        await _until_readable(client, offset, end)
+        async with asyncio.TaskGroup() as tasks:  # a pull that a send ends
+            tasks.create_task(client.call(pull_request(end), timeout_s=CALL_TIMEOUT_S))
+            await asyncio.sleep(HELD_S)
+            send = send_request(RequestCode.SEND_MESSAGE_V2, {})
+            await client.call(send, timeout_s=CALL_TIMEOUT_S)
+
+
+async def _send_all(client: RemotingClient, *, deliver: bool) -> int:
+    """Send messages of all kinds; return how many of them become readable soon."""
+    at_once: tuple[dict[str, str], ...] = ({}, {"KEYS": "é", "TAGS": "a"})
+    later: tuple[dict[str, str], ...] = ({"DELAY": "1"}, {"TIMER_DELAY_MS": "300"})
+    far = ({"DELAY": "2"}, {"TIMER_DELAY_SEC": "3600"})
+    for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+        for properties in (*at_once, *far, *(later if deliver else ())):
+            await client.call(send_request(code, properties), timeout_s=CALL_TIMEOUT_S)
+    await client.call(_batch(), timeout_s=CALL_TIMEOUT_S)
+    unknown = send_request(RequestCode.SEND_MESSAGE_V2, {}, topic="Illegal Name")
+    await client.call(unknown, timeout_s=CALL_TIMEOUT_S)
+    return 2 * (len(at_once) + (len(later) if deliver else 0)) + BATCH_COUNT
+
+
+async def _until_readable(client: RemotingClient, offset: int, end: int) -> None:
+    """Pull until all messages have come."""
+    async with asyncio.timeout(DELIVERY_WAIT_S):
+        while offset < end:
+            answer = await client.call(pull_request(offset), timeout_s=CALL_TIMEOUT_S)
+            offset = int((answer.fields or {}).get("nextBeginOffset", offset))
+
+
+def send_request(code: int, properties: dict[str, str], *, topic: str = TOPIC) -> Request:
+    text = encode_properties({"UNIQ_KEY": "S", "WAIT": "true", **properties}).decode()
+    values = ("g", topic, "TBW102", "1", "0", "0", _now(), "0", text, "0", "false", "0", "false")
+    names = layout.SEND_FIELDS if code == RequestCode.SEND_MESSAGE else layout.SEND_LETTERS
+    return Request(code, dict(zip(names, values, strict=False)), b"x" * 100, version=479)
+
+
+def _batch() -> Request:
+    request = send_request(RequestCode.SEND_BATCH_MESSAGE, {})
+    entry = BATCH_ENTRY_HEAD
+    assert entry.names is not None
+    body, properties = b"x" * 10, encode_properties({"UNIQ_KEY": "B"})
+    size = packer(entry).size + len(body) + 2 + len(properties)
+    values: dict[str, Any] = dict.fromkeys(entry.names, 0) | {
+        "total_size": size,
+        "body_len": len(body),
+    }
+    one = packer(entry).pack(*values.values()) + body
+    request.body = (one + len(properties).to_bytes(2, "big") + properties) * BATCH_COUNT
+    return request
+
+
+def pull_request(offset: int) -> Request:
+    fields = {
+        "consumerGroup": "g",
+        "topic": TOPIC,
+        "queueId": "0",
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "6",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "1000",
+        "subscription": "*",
+        "subVersion": "0",
+    }
+    return Request(RequestCode.PULL_MESSAGE, fields, version=479)
+
+
+def _now() -> str:
+    return str(SystemClock().now_ms())

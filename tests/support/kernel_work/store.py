@@ -1,0 +1,58 @@
+"""Work on a store: writes, reads, searches, a restart after a loss of all that is derived."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from message_store.clock import FakeClock
+from message_store.config import StoreConfig
+from message_store.index.key_search import frames, search_now
+from message_store.kernels import encode
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
+from message_store.store import MessageStore
+from message_store.verify import verify_store
+
+LOOPBACK = (b"\x7f\x00\x00\x01", 1)
+
+
+def use_store(root: Path) -> None:
+    """Use a store, open it again with nothing but its log, and verify it."""
+    config = StoreConfig(
+        root_text=str(root),
+        commitlog_file_bytes=4_096,
+        queue_file_bytes=400,
+        index_slots_max=16,
+        index_entries_max=64,
+    )
+    clock = FakeClock()
+    with MessageStore(config, clock) as store:
+        _use(store)
+    (root / "config" / "duemq.mark").unlink()
+    with MessageStore(config, clock) as store:
+        _use(store)
+    verify_store(root)
+
+
+def _use(store: MessageStore) -> None:
+    properties = encode_properties({"KEYS": "a b", "UNIQ_KEY": "U", "TAGS": "é", "DELAY": "1"})
+    batch = PutBatch(4, 1)
+    for queue_id in (0, 1):
+        at = batch.add(
+            topic_index=store.topics.add("T"),
+            queue_id=queue_id,
+            body=b"x" * 1_500,
+            properties=properties,
+            born_ms=1,
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+        )
+        batch.rows[at]["real_topic_index"] = batch.rows[at]["topic_index"]
+    store.put(batch)
+    encode.unnumber(batch.rows, 0, 0, store.topics.arrays)  # a write that the disk refused
+    store.gather(store.units("T", 0, 0, 10))
+    store.search_offset("T", 0, store.clock.now_ms())
+    store.query_keys("T", "a", 10, 0, store.clock.now_ms())
+    frames(store, search_now(store, ["T"], ["a"]).offsets)
+    for rows in store.scan(store.min_offset):
+        store.read_record(int(rows[0]["phys_offset"]))

@@ -1,0 +1,150 @@
+"""Work on timers: put, deliver, roll; and all that is done to pending ones."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import cast
+from unittest.mock import patch
+
+import numpy as np
+
+from delivery.plugin import AskedView
+from message_store.clock import FakeClock
+from message_store.config import StoreConfig
+from message_store.log.batch import PutBatch
+from message_store.log.properties import encode_properties
+from message_store.store import MessageStore
+from message_store.verify import verify_store
+from timer_store.checkpoint.checkpoint_writer import CheckpointWriter
+from timer_store.config import TimerConfig
+from timer_store.enqueue.adoption import UNKNOWN, settled_by_others
+from timer_store.enqueue.put_hook import TimerHook
+from timer_store.layout import UNIT_BYTES
+from timer_store.names import TIMER_TOPIC
+from timer_store.pending.lookup import PendingTimers
+from timer_store.store import TimerStore
+from timer_store.verify import TIMERS
+from timer_store.views import admin_views
+
+LOOPBACK = (b"\x7f\x00\x00\x01", 1)
+CONFIG = TimerConfig(
+    log_file_bytes=2_600, roll_window_slots=2, stage_records_max=1_024, batch_records_max=4
+)
+DELAYS_MS = (1, 1, 300, 1_500, 4_000, 9_000, 3_600_000)
+SPIKE = 1_200  # more than the stage takes at once: the slot is read in parts
+
+
+def deliver_timers(root: Path) -> None:
+    """Hold and deliver timers: few, and more than the stage takes at once."""
+    _use(root, FakeClock(), crash=False, decide=False)
+
+
+def use_timers(root: Path) -> None:
+    """Deliver, decide about, list and recover timers."""
+    clock = FakeClock()
+    for number in range(3):
+        _use(root, clock, crash=number > 0, decide=True)
+        if number == 1:  # the wheel is linked again
+            (root / "timerwheel").unlink()
+    log = min((root / "timerlog").iterdir())
+    log.write_bytes(bytes(UNIT_BYTES) + log.read_bytes()[UNIT_BYTES:])
+    verify_store(root, parts=[TIMERS])
+
+
+def _use(root: Path, clock: FakeClock, *, crash: bool, decide: bool) -> None:
+    config = StoreConfig(
+        root_text=str(root), commitlog_file_bytes=65_536, queue_file_bytes=4_000,
+        index_slots_max=64, index_entries_max=4_096,
+    )  # fmt: skip
+    with MessageStore(config, clock) as store:
+        for name in (TIMER_TOPIC, "T", "U"):
+            store.topics.set_routing(name, write_queues=1, read_queues=1, perm=6)
+        timers = TimerStore(store, clock, CONFIG)
+        timers.open(notice=_ignore)
+        keeper = CheckpointWriter(timers)
+        store.add_dispatcher(lambda batch: _note(timers, batch))
+        hook = TimerHook(store.topics, CONFIG, timers.slot_count)
+        _put(store, hook, clock, DELAYS_MS)
+        asyncio.run(keeper.persist(last=True))
+        _put(store, hook, clock, tuple(2_500 - number % 7 for number in range(SPIKE)))
+        if decide:
+            asyncio.run(_decide(timers, clock))
+            _look(timers)
+        for _ in range(40):
+            clock.advance(100)
+            while timers.turn(clock.now_ms()):
+                pass
+        if decide:
+            _fill_disk(timers, store, hook, clock)
+        if not crash:
+            asyncio.run(keeper.leave())
+            if decide:
+                settled_by_others(timers.state, UNKNOWN, _no_bar)
+        timers.close()
+
+
+async def _decide(timers: TimerStore, clock: FakeClock) -> None:
+    """Cancel, move and fire some timers, staged ones and others, found in every way."""
+    waiting = PendingTimers(timers)
+    for _ in range(2):
+        found = await waiting.by_key("T", ["W0", "W4", "W6", "none"], unique=True)
+        waiting.cancel(found.offsets[:2])
+        await waiting.by_key("T", ["W0"], unique=False)
+        for piece in waiting.by_topic("U", 0, clock.now_ms() + 5_000):
+            moved, fired = piece.offsets[::2].copy(), piece.offsets[1:4:2].copy()
+            later = np.full(moved.size, clock.now_ms() + 6_000)
+            waiting.move(moved, later, lambda batch, now_ms: None)
+            waiting.fire(fired)
+            await waiting.by_offset(piece.offsets[:8])
+            break
+        clock.advance(100)
+        timers.turn(clock.now_ms())
+
+
+def _fill_disk(timers: TimerStore, store: MessageStore, hook: TimerHook, clock: FakeClock) -> None:
+    """Have the timer log refuse a unit, and look for its end."""
+    log = timers.units.log
+    with patch.object(type(log), "append", side_effect=OSError(errno.ENOSPC, "full")):
+        _put(store, hook, clock, (5_000,))
+        timers.turn(clock.now_ms())
+    log.find_end(0)
+
+
+def _look(timers: TimerStore) -> None:
+    """List what waits, in large slots and small ones, and forecast it."""
+    views = admin_views(lambda: timers)
+    views["summary"]()
+    for name, fields in (("list", {}), ("list", {"topic": "T"}), ("forecast", {"count": "2"})):
+        cast(AskedView, views[name])(fields)
+
+
+def _note(timers: TimerStore, batch: PutBatch) -> None:
+    timers.note_put(batch, timers.clock.now_ms())
+
+
+def _no_bar(what: str, done: int, whole: int) -> None:
+    """Show nothing."""
+
+
+def _ignore(text: str) -> None:
+    """Do nothing: what is recovered here was broken on purpose."""
+
+
+def _put(store: MessageStore, hook: TimerHook, clock: FakeClock, delays: tuple[int, ...]) -> None:
+    batch = PutBatch(len(delays))
+    for number, delay_ms in enumerate(delays):
+        due_ms = clock.now_ms() + delay_ms
+        properties = {"UNIQ_KEY": f"W{number}", "TIMER_DELIVER_MS": str(due_ms)}
+        batch.add(
+            topic_index=store.topics.find("TU"[number % 2]),
+            queue_id=0,
+            body=b"x",
+            properties=encode_properties(properties),
+            born_ms=1,
+            born_host=LOOPBACK,
+            store_host=LOOPBACK,
+        )
+    hook(batch, clock.now_ms())
+    store.put(batch)
