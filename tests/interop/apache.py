@@ -141,6 +141,7 @@ class Apache(Server):
 
     def _java(self, name: str, main: str, conf: Path, options: list[str]) -> Child:
         command = ["java", *OPEN_JDK, *options, f"-Duser.home={self.home}"]
+        command += [f"-XX:ErrorFile={self.home / name}-crash.log"]
         command += ["-cp", classpath(self.version), f"org.apache.rocketmq.{main}", "-c", str(conf)]
         return Child(
             f"{self.name} {name}",

@@ -14,7 +14,7 @@ from duemq.auth.signature import Credentials
 from duemq.net.client import RemotingClient
 from tests.interop.apache import Apache
 from tests.interop.test_access_control import Checked
-from tests.interop.test_access_matrix import GROUPS, IN_FLIGHT, TOPICS, Cell, ask, of_both, of_topic
+from tests.interop.test_access_matrix import GROUPS, TOPICS, Cell, ask, in_phases, of_both, of_topic
 from tests.support.server import Server
 
 SEED = 4_907
@@ -62,12 +62,10 @@ def cells(users: list[Credentials]) -> list[Cell]:
 
 async def refusals(server: Server, asked: list[Cell]) -> list[str | None]:
     """Return the text of each refusal, None for a request that was handled."""
-    slots = asyncio.Semaphore(IN_FLIGHT)
     async with RemotingClient(server.broker_address) as client:
 
         async def refusal(cell: Cell) -> str | None:
-            async with slots:
-                answer = await ask(client, cell)
+            answer = await ask(client, cell)
             _, found, text = (answer.remark or "").partition("AclException: ")
             if not found:
                 return None
@@ -75,7 +73,7 @@ async def refusals(server: Server, asked: list[Cell]) -> list[str | None]:
             text = text.partition(", org.apache")[0]
             return EITHER if text.startswith(EITHER) else text
 
-        return list(await asyncio.gather(*map(refusal, asked)))
+        return await in_phases(asked, refusal)
 
 
 @pytest.fixture

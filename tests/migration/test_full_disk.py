@@ -143,19 +143,12 @@ def test_a_ledger_without_room_is_reported_and_caught_up(
         await bench.command("start", levels=[5])
         done = await bench.until(5, "done", step_ms=100)
         assert done["moved"] == COUNT
-        for _ in range(500):
-            ledger = (await bench.command("status"))["ledger"]
-            if ledger["trouble"]:
-                break
-            bench.clock.advance(100)
+        ledger = await bench.ledger_until(lambda ledger: ledger["trouble"], step_ms=100)
         assert "full" in ledger["trouble"]
         pages_max[0] = 10_000
-        for _ in range(500):
-            ledger = (await bench.command("status"))["ledger"]
-            if not ledger["trouble"] and not ledger["waiting"]:
-                break
-            bench.clock.advance(1_000)
-        assert (ledger["trouble"], ledger["waiting"]) == ("", 0)
+        await bench.ledger_until(
+            lambda ledger: not ledger["trouble"] and not ledger["waiting"], step_ms=1_000
+        )
 
     try:
         with_broker(tmp_path, work)

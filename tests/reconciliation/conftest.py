@@ -31,7 +31,7 @@ def spark() -> Iterator[Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyspark's own, while it starts
-        session = local_session(cores=2, memory="1g")
+        session = local_session(cores=2, memory="2g")
     for key, value in FOR_FEW_ROWS.items():
         session.conf.set(key, value)
     yield session

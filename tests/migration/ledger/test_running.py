@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from migration.ownership.states import State
 from tests.migration.steps.test_service import Bench, with_broker
 
 TURNS_MAX = 300
-WRITTEN_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +25,8 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def until_written(bench: Bench) -> None:
-    """Let time pass until the ledger has everything; slowly, as messages come due meanwhile."""
-    ledger: dict[str, Any] = {}
-    async with asyncio.timeout(WRITTEN_S):
-        while not ledger or ledger["waiting"] or ledger["trouble"]:
-            ledger = (await bench.command("status"))["ledger"]
-            bench.clock.advance(10)
+    """Advance the clock until the ledger has everything."""
+    await bench.ledger_until(lambda ledger: not ledger["waiting"] and not ledger["trouble"])
 
 
 def run_of(url: str, migration: str) -> Run:

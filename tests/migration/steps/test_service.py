@@ -33,6 +33,7 @@ PLUGINS = [
 LEVELS = "1s 5s 10s 1m 2m"
 TURNS_MAX = 2_000
 WRITING_S_MAX = 240  # machine code may have to be made first
+LEDGER_S_MAX = 120
 
 
 class Bench:
@@ -80,6 +81,15 @@ class Bench:
         if self.service.owners is not None:
             async with asyncio.timeout(WRITING_S_MAX), self.service.owners.keeper._one_at_a_time:
                 pass
+
+    async def ledger_until(
+        self, met: Callable[[dict[str, Any]], object], *, step_ms: int = 10
+    ) -> dict[str, Any]:
+        """Advance the clock until the ledger, written by a thread, meets a condition."""
+        async with asyncio.timeout(LEDGER_S_MAX):
+            while not met(ledger := (await self.command("status"))["ledger"]):
+                self.clock.advance(step_ms)
+        return dict(ledger)
 
     async def waiting(self) -> tuple[int, int]:
         """Return how many messages wait with the levels, and with the timers."""
