@@ -11,7 +11,7 @@ import pytest
 
 from message_store.clock import FakeClock
 from migration.requests import MIGRATE
-from tests.migration.steps.test_service import LEVELS, PLUGINS, TURNS_MAX, Bench, with_broker
+from tests.migration.bench import LEVELS, PLUGINS, TURNS_MAX, Bench, with_broker
 from tests.support.running_broker import running, small
 
 DAY_MS = 86_400_000

@@ -10,7 +10,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from message_store.ledger.worker import LedgerWorker
-from tests.migration.steps.test_service import Bench, with_broker
+from tests.migration.bench import Bench, with_broker
 from tests.support.failing_disk import Disk
 
 COUNT = 60

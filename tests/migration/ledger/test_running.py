@@ -13,7 +13,7 @@ from message_store.ledger.worker import LedgerWorker
 from migration.ledger.reader import MigrationLedger
 from migration.ledger.records import Run
 from migration.ownership.states import State
-from tests.migration.steps.test_service import Bench, with_broker
+from tests.migration.bench import Bench, with_broker
 
 TURNS_MAX = 300
 

@@ -18,7 +18,7 @@ from migration.ledger.reader import MigrationLedger
 from migration.ownership.states import State
 from migration.steps import offline
 from migration.steps.offline import OfflineStopped, copy_store, migrate_offline
-from tests.migration.steps.test_service import PLUGINS, Bench
+from tests.migration.bench import PLUGINS, Bench
 from tests.support.golden_stores import (
     INDEX_ITEMS,
     INDEX_SLOTS,

@@ -1,0 +1,124 @@
+"""A broker with migrations, at the pace of a clock moved by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+from delivery.plugin import ENTRY_POINT_GROUP
+from duemq.admin.views import VIEW_REQUEST
+from duemq.broker import Broker
+from duemq.plugins import Installed
+from message_store.clock import FakeClock
+from migration.requests import MIGRATE
+from migration.steps.service import MigrationService
+from tests.support.running_broker import Asker, running, small
+
+PLUGINS = [
+    Installed(name, EntryPoint(name, f"{name}.plugin:create_plugin", ENTRY_POINT_GROUP))
+    for name in ("migration", "schedule_service", "timer_store")
+]
+LEVELS = "1s 5s 10s 1m 2m"
+TURNS_MAX = 2_000
+WRITING_S_MAX = 240  # machine code may have to be made first
+LEDGER_S_MAX = 120
+
+
+class Bench:
+    """One broker at a time on a clock moved by hand."""
+
+    def __init__(self, broker: Broker, asker: Asker, clock: FakeClock) -> None:
+        self.broker, self.asker, self.clock = broker, asker, clock
+
+    @property
+    def service(self) -> MigrationService:
+        """What runs the migrations."""
+        found: MigrationService = self.broker.plugins.plugins["migration"].parts.service
+        return found
+
+    async def command(self, action: str, **more: Any) -> Any:
+        """Return the answer of a wish, which must be granted."""
+        answer = await self.asker.ask(MIGRATE, body=json.dumps({"action": action, **more}).encode())
+        assert answer.code == 0, answer.remark
+        return json.loads(bytes(answer.body))
+
+    async def refused(self, action: str, **more: Any) -> str:
+        """Return why a wish is refused."""
+        answer = await self.asker.ask(MIGRATE, body=json.dumps({"action": action, **more}).encode())
+        assert answer.code != 0, bytes(answer.body)
+        return str(answer.remark)
+
+    async def level(self, level: int) -> dict[str, Any]:
+        """Return where a level stands."""
+        view = await self.command("status")
+        found: dict[str, Any] = next(item for item in view["levels"] if item["level"] == level)
+        return found
+
+    async def until(self, level: int, state: str, *, step_ms: int = 10) -> dict[str, Any]:
+        """Let time pass until a level is in a state."""
+        for _ in range(TURNS_MAX):
+            found = await self.level(level)
+            if found["state"] == state:
+                return found
+            await self.written()
+            self.clock.advance(step_ms)
+        raise AssertionError(f"level {level} is not {state}: {found}")
+
+    async def written(self) -> None:
+        """Wait for a checkpoint that is being written: no clock moved by hand waits for a disk."""
+        if self.service.owners is not None:
+            async with asyncio.timeout(WRITING_S_MAX), self.service.owners.keeper._one_at_a_time:
+                pass
+
+    async def ledger_until(
+        self, met: Callable[[dict[str, Any]], object], *, step_ms: int = 10
+    ) -> dict[str, Any]:
+        """Advance the clock until the ledger, written by a thread, meets a condition."""
+        async with asyncio.timeout(LEDGER_S_MAX):
+            while not met(ledger := (await self.command("status"))["ledger"]):
+                self.clock.advance(step_ms)
+        return dict(ledger)
+
+    async def waiting(self) -> tuple[int, int]:
+        """Return how many messages wait with the levels, and with the timers."""
+        levels = await self.asker.ask(VIEW_REQUEST, {"view": "schedule_service.levels"})
+        timers = await self.asker.ask(VIEW_REQUEST, {"view": "timer_store.summary"})
+        return (
+            int(json.loads(bytes(levels.body))["pending"]),
+            int(json.loads(bytes(timers.body))["pending"]),
+        )
+
+    async def send(self, count: int, level: int, name: str = "m") -> None:
+        """Send messages of a level."""
+        for number in range(count):
+            answer = await self.asker.send("T", b"%b%d" % (name.encode(), number), DELAY=str(level))
+            assert answer.code == 0, answer.remark
+
+    def delivered(self, topic: str = "T") -> list[tuple[bytes, int]]:
+        """Return (body, store time) of what came."""
+        store = self.broker.store
+        first, end = store.queue_bounds(topic, 0)
+        found = []
+        for at in range(first, end):
+            record = store.read_record(int(store.units(topic, 0, at, 1)[0]["phys_offset"]))
+            found.append((bytes(record.body), record.store_ms))
+        return found
+
+
+def with_broker(
+    root: Path, work: Callable[[Bench], Any], clock: FakeClock | None = None, **properties: str
+) -> FakeClock:
+    """Run a broker and some work on it; return the clock."""
+    clock = clock or FakeClock()
+
+    async def main() -> None:
+        settings = small(root, messageDelayLevel=LEVELS, **properties)
+        async with running(settings, clock=clock, plugins=PLUGINS) as (broker, asker):
+            await work(Bench(broker, asker, clock))
+
+    asyncio.run(main())
+    return clock
