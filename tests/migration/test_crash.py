@@ -189,3 +189,30 @@ def test_apaches_number_does_not_pass_a_handover_that_is_in_no_checkpoint(tmp_pa
     assert apaches_number(rig) == 60
     check(rig, due)
     rig.close()
+
+
+def test_a_message_handed_over_after_a_lost_checkpoint_is_not_taken_for_delivered(
+    tmp_path: Path,
+) -> None:
+    """Only `timercheck` is left, with a read time after the message's slot; its unit is lost."""
+    rig = MigrationRig(tmp_path, precision_ms=100).open()
+    rig.send([(3, "T", 0, b"first")])
+    rig.drain.step(3, 1)
+    rig.work()
+    rig.persist_timers()
+    enqueued = rig.timers.units.log.end
+    rig.send([(1, "T", 0, b"second")])
+    rig.drain.step(1, 1)
+    rig.work()
+    rig.kill()
+    for path in tmp_path.glob("config/duemq.timers.json*"):
+        path.unlink()
+    with next((tmp_path / "timerlog").iterdir()).open("r+b") as units:
+        size = units.seek(0, 2)
+        units.truncate(enqueued)
+        units.truncate(size)
+    rig.open()
+    assert (rig.level_pending, rig.timers.counts.total) == (0, 2)
+    rig.advance(11_000)
+    assert [record.body for record in rig.delivered()] == [b"second", b"first"]
+    rig.close()

@@ -239,15 +239,18 @@ def _delivered_transfers(state: TimerState, reach: Reach) -> Iterator[Offsets]:
     """Yield the messages of levels, transferred to the timers, whose slot Apache has read.
 
     They have no timer properties that identify a delivered copy: one that Apache delivered of a
-    slot that it has not completed is delivered again.
+    slot that it has not completed is delivered again. A message that is due after the last record
+    of the log is not delivered, whatever its slot.
     """
     owned, width_ms = state.transfers.owned, state.config.precision_ms
+    last_ms = state.store.store_ms(state.store.last_record)
     for level in owned.pieces if reach is not UNKNOWN else ():
         for first, end in owned.ranges(level):
             for start in range(first, end, CHUNK_UNITS):
                 rows, _ = state.transfers.owned_rows(level, start, min(start + CHUNK_UNITS, end))
                 slot_ms = (rows["due_ms"] - 1) // width_ms * width_ms
-                offsets = rows["phys_offset"][slot_ms < reach.read_ms]
+                read = (slot_ms < reach.read_ms) & (rows["due_ms"] <= last_ms)
+                offsets = rows["phys_offset"][read]
                 yield offsets[~is_in(offsets, reach.near)]
 
 
