@@ -22,6 +22,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from message_store.log.record import Record
 from message_store.store import MessageStore
 from message_store.verify import verify_store
 from tests.simulation.world import Gate, World, copy_used
-from tests.storage_faults.campaign import in_child
+from tests.storage_faults.campaign import FIRST_RUN_S_MAX, in_child
 from tests.storage_faults.injector import Injector
 from tests.storage_faults.workload import FAR_MS, PROPERTIES, Message, Workload
 from tests.support.loopback_broker import TOPICS
@@ -150,13 +151,13 @@ def runs(count: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yield the outcome of each flip."""
     home = Path(tempfile.mkdtemp(prefix="bit-flips-"))
     try:
-        store = in_child(lambda: make_store(home / "made"))
+        store = in_child(lambda: make_store(home / "made"), FIRST_RUN_S_MAX)
         chance = random.Random(seed)
         for number in range(count):
             copy = home / f"copy{number}" / "store"
             shutil.copytree(store["root"], copy, copy_function=copy_used)
             kind, file, pos = flip(copy, chance)
-            found = in_child(lambda copy=copy: outcome(store, copy))  # type: ignore[misc]
+            found = in_child(partial(outcome, store, copy), FIRST_RUN_S_MAX)
             yield {"kind": kind, "file": file, "pos": pos} | found
             shutil.rmtree(copy.parent)
     finally:

@@ -21,91 +21,87 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from duemq.registry import table_file
 from tests.storage_faults.call_sites import Site
 from tests.storage_faults.injector import FAULTS, Fault, Injector
-from tests.storage_faults.workload import Report, Workload
+from tests.storage_faults.workload import AGED, STRICT, Lives, Report, Workload
 
 RUN_S_MAX = 60
 FIRST_RUN_S_MAX = 400  # without a cache, it compiles the kernels
 
 
-def run_here(home: Path, injector: Injector) -> Report:
+def run_here(home: Path, injector: Injector, lives: Lives) -> Report:
     """Run the workload in this process."""
     table_file.WHOLE_BYTES_MAX = table_file.CHANGES_BYTES_MIN = 256  # so that tables have changes
     injector.install()
     with asyncio.Runner() as runner:
-        return runner.run(Workload(home, injector).run())
+        return runner.run(Workload(home, injector, lives).run())
 
 
-def run_apart(fault: Fault | None) -> dict[str, Any]:
+def run_apart(fault: Fault | None, lives: Lives) -> dict[str, Any]:
     """Run the workload in a child process, and return its report as plain data."""
     home = Path(tempfile.mkdtemp(prefix="storage-fault-"))
-    result = home / "result.json"
-    child = os.fork()
-    if child == 0:
-        _run_child(home, result, fault)
+
+    def work() -> dict[str, Any]:
+        logging.disable(logging.CRITICAL)
+        injector = Injector(fault)
+        report = run_here(home, injector, lives).as_dict()
+        counts = [[s.file, s.line, s.call, count] for s, count in injector.counts.items()]
+        return report | {"counts": counts}
+
     try:
-        if not _ended(child, RUN_S_MAX if fault else FIRST_RUN_S_MAX):
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-            return {"problems": [f"no end within {RUN_S_MAX} s"], "outcome": "hangs", "fired": 1}
-        if not result.exists():
-            return {"problems": ["the process ended"], "outcome": "died", "fired": 1}
-        found: dict[str, Any] = json.loads(result.read_text())
-        return found
+        return in_child(work, RUN_S_MAX if fault else FIRST_RUN_S_MAX)
+    except ChildFailed as error:
+        return {"problems": [str(error)], "outcome": error.outcome, "fired": 1}
     finally:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _run_child(home: Path, result: Path, fault: Fault | None) -> None:
-    try:
-        logging.disable(logging.CRITICAL)
-        injector = Injector(fault)
-        report = run_here(home, injector).as_dict()
-        report["counts"] = [
-            [site.file, site.line, site.call, count] for site, count in injector.counts.items()
-        ]
-        part = result.with_suffix(".part")
-        part.write_text(json.dumps(report))
-        os.replace(part, result)
-    except BaseException as error:
-        result.write_text(
-            json.dumps({"problems": [repr(error)], "outcome": "broken run", "fired": 0})
-        )
-    finally:
-        os._exit(0)
+class ChildFailed(RuntimeError):
+    """A child process did not return a result."""
+
+    def __init__(self, outcome: str, text: str) -> None:
+        self.outcome = outcome
+        super().__init__(text)
 
 
-def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def in_child(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
     """Return what `work` returns in a child process; it is plain data.
 
     Raises:
-        RuntimeError: The child failed, or did not end in time.
+        ChildFailed: The child failed, or did not end in time.
     """
     folder = Path(tempfile.mkdtemp(prefix="child-"))
-    result = folder / "result.json"
+    result, error = folder / "result.json", folder / "error"
     child = os.fork()
     if child == 0:
-        try:
-            result.write_text(json.dumps(work()))
-        except BaseException as error:
-            (folder / "error").write_text(repr(error))
-        finally:
-            os._exit(0)
+        _run_child(work, result, error)
     try:
-        if not _ended(child, FIRST_RUN_S_MAX):
+        if not _ended(child, seconds):
             os.kill(child, 9)
             os.waitpid(child, 0)
+            raise ChildFailed("hangs", f"no end within {seconds:g} s")
+        if error.exists():
+            raise ChildFailed("broken run", error.read_text())
         if not result.exists():
-            error = folder / "error"
-            raise RuntimeError(error.read_text() if error.exists() else "the process ended")
+            raise ChildFailed("died", "the process ended")
         found: dict[str, Any] = json.loads(result.read_text())
         return found
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_child(work: Callable[[], dict[str, Any]], result: Path, error: Path) -> NoReturn:
+    write = Path.write_text  # the workload replaces `open`
+    try:
+        found = json.dumps(work())
+        write(result, found)
+    except BaseException as failure:
+        write(error, repr(failure))
+    finally:
+        os._exit(0)
 
 
 def _ended(child: int, seconds: float) -> bool:
@@ -119,16 +115,22 @@ def _ended(child: int, seconds: float) -> bool:
     return bool(ready)
 
 
-def reached_sites() -> dict[Site, int]:
+def reached_sites(lives: Lives) -> dict[Site, int]:
     """Return how often the workload without a fault makes each call.
 
     Raises:
         RuntimeError: The workload without a fault has a problem.
     """
-    report = run_apart(None)
+    report = run_apart(None, lives)
     if report["problems"]:
         raise RuntimeError(f"the workload fails without a fault: {report['problems']}")
     return {Site(file, line, line, call): count for file, line, call, count in report["counts"]}
+
+
+def reached_by_lives() -> dict[Lives, dict[Site, int]]:
+    """Return the calls of each kind of run; those that both make are left to the strict one."""
+    strict, aged = reached_sites(STRICT), reached_sites(AGED)
+    return {STRICT: strict, AGED: {site: n for site, n in aged.items() if site not in strict}}
 
 
 def faults_for(reached: dict[Site, int]) -> Iterator[Fault]:
@@ -150,17 +152,19 @@ def main(words: list[str]) -> int:
     parser.add_argument("--count", type=int, default=40, help="faults of a part")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(words)
-    reached = reached_sites()
-    _write({"reached": [[str(s), n] for s, n in sorted(reached.items())]})
-    faults = [f for f in faults_for(reached) if options.only in str(f.site)]
+    by_lives = reached_by_lives()
+    reached = sorted((str(s), n) for sites in by_lives.values() for s, n in sites.items())
+    _write({"reached": reached})
+    faults = [(fault, lives) for lives, sites in by_lives.items() for fault in faults_for(sites)]
+    faults = [(fault, lives) for fault, lives in faults if options.only in str(fault.site)]
     if not options.all and not options.only:
         faults = random.Random(options.seed).sample(faults, min(options.count, len(faults)))
     failed = 0
-    for fault in faults:
-        report = run_apart(fault)
+    for fault, lives in faults:
+        report = run_apart(fault, lives)
         report.pop("counts", None)
         failed += bool(report["problems"])
-        _write({"fault": str(fault)} | report)
+        _write({"fault": str(fault), "lives": lives} | report)
     return 1 if failed else 0
 
 

@@ -25,15 +25,13 @@ it can return, and checks afterwards that no promise is broken. It took {runs} r
 broke a promise**.
 
 One run is a whole broker (levels, timers, transactions, name server, index, tables) on a clock
-that is moved by hand, with
-`flushDiskType=SYNC_FLUSH`, and three lives: one ends by a stop, one by a power cut that leaves
-half a record, and in one the retention
-removes files. One call of the product fails: once, at one of four points of the run, or from the
-middle on. Then the disk works
-again, the broker starts, and every message is due. Every message that was acknowledged must be
-there once, no delayed one before
-its time, none twice, and `duemq store verify` finds no damage. An error that is not one of the
-disk's or the broker's own is a fault, too.
+that is moved by hand, with `flushDiskType=SYNC_FLUSH`, and several lives: one ends by a stop, one
+by a power cut that leaves half a record, one by a stop. Calls that only the retention makes are
+tried in runs of their own, in which delivered messages are removed. One call of the product fails:
+once, at one of four points of the run, or from the middle on. Then the disk works again, the broker
+starts, and every message is due. Every message that was acknowledged must be there once, no delayed
+one before its time, none twice, and `duemq store verify` finds no damage. An error that is not one
+of the disk's or the broker's own is a fault, too.
 
 | error | meaning |
 |---|---|

@@ -12,12 +12,17 @@ from typing import Any
 
 import pytest
 
+from message_store.log.flusher import Flusher
 from tests.storage_faults.call_sites import TOP, Site, static_sites
+from tests.storage_faults.campaign import reached_sites, run_apart
+from tests.storage_faults.injector import DROP, Fault
 from tests.storage_faults.reasons import UNREACHED, reason_for
+from tests.storage_faults.workload import STRICT
 
 COUNT = int(os.environ.get("STORAGE_FAULTS", "40"))
 SEED = int(os.environ.get("STORAGE_FAULTS_SEED", "1"))
 RUN_S = 1_200
+SYNC = "message_store/log/commit_log.py", "fdatasync"
 
 pytestmark = pytest.mark.crash
 
@@ -40,6 +45,25 @@ def test_no_error_breaks_a_promise() -> None:
     assert len(runs) == COUNT
     assert [run for run in runs if run["problems"]] == []
     assert sum(run["fired"] > 0 for run in runs) > COUNT * 0.9
+
+
+def test_a_send_that_is_acknowledged_although_the_sync_failed_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The campaign can fail: a flusher that ignores a failed sync loses messages."""
+
+    def ignore(flusher: Flusher, error: OSError) -> None:
+        flusher.durable = 1 << 40
+        flusher._answer(True)
+
+    monkeypatch.setattr(Flusher, "_end", ignore)
+    [(sync, count)] = [
+        (site, count)
+        for site, count in reached_sites(STRICT).items()
+        if (site.file, site.call) == SYNC
+    ]
+    found = run_apart(Fault(sync, DROP, 3 * count // 4), STRICT)
+    assert any("was delivered 0 times" in problem for problem in found["problems"]), found
 
 
 def test_each_call_to_a_disk_is_reached_or_has_a_reason() -> None:
