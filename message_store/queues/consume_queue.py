@@ -80,7 +80,7 @@ class FileCache:
             CorruptStore: The disk cannot read them.
         """
         try:
-            return os.pread(self.get(path), size, pos)
+            return _read_whole(self.get(path), size, pos)
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
@@ -132,6 +132,14 @@ class FileCache:
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
+
+
+def _read_whole(fd: int, size: int, pos: int) -> bytes:
+    """Return the bytes of a range, fewer only at the end of the file."""
+    data = os.pread(fd, size, pos)
+    while len(data) < size and (more := os.pread(fd, size - len(data), pos + len(data))):
+        data += more
+    return data
 
 
 def _create(path: str, size: int) -> int:

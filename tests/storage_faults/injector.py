@@ -150,9 +150,9 @@ class Injector:
         """Do half of what was asked for."""
         real = self._real[name]
         if name in {"pread", "read"}:
-            return real(args[0], max(args[1] // 2, 0), *args[2:])
+            return real(args[0], max(args[1] // 2, 1), *args[2:])
         if name == "preadv":
-            return real(args[0], [memoryview(args[1][0])[: len(args[1][0]) // 2]], args[2])
+            return real(args[0], [memoryview(args[1][0])[: max(len(args[1][0]) // 2, 1)]], args[2])
         if name == "pwritev":
             data = b"".join(bytes(part) for part in args[1])
             self._remember((args[0], [data], args[2]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -60,3 +61,14 @@ def test_the_end_before_a_log_offset(
     monkeypatch.setattr("message_store.queues.consume_queue.UNITS_BACK_MAX", 7)
     queue.write(0, units(0, 300))
     assert queue.end_before(log_end) == min(log_end // 100, 300)
+
+
+def test_short_reads_are_continued(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short read is no end: a start would cut the queue there."""
+    queue.write(0, units(0, 25))
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, pos: pread(fd, max(size // 2, 1), pos))
+    again = ConsumeQueue(queue.directory, queue.file_bytes, FileCache())
+    again.load()
+    assert (again.min_offset, again.max_offset) == (0, 25)
+    assert again.read(10, 100)["phys_offset"].tolist() == list(range(1_000, 2_000, 100))
