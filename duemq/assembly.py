@@ -32,6 +32,7 @@ from duemq.messages.recall import RecallProcessor
 from duemq.metrics.meters import Meters
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.metrics.rpc_meter import RpcMeter
+from duemq.net.client import RemotingClient
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import AccessCheck, Dispatcher, Handler
 from duemq.net.limits import body_bytes_max
@@ -51,6 +52,8 @@ from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.data_version import DataVersion
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
+from duemq.replication.config import ReplicationConfig
+from duemq.replication.replica import Replica, master_view, replica_of
 from duemq.send.answers import SendSettings
 from duemq.send.ingest import Ingest
 from duemq.send.put_path import PutPath
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
     from message_store.store import MessageStore
 
 log = logging.getLogger(__name__)
+REPLICATION_VIEW = "replication"
 RUNTIME_VIEW = ".runtime"  # a plugin's view of this name adds pairs to runtime info (28)
 
 
@@ -109,6 +113,7 @@ class Parts:
     dispatcher: Dispatcher
     identity: Identity
     transactions: Transactions | None = None
+    replica: Replica | None = None
     tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
 
     def persist(self) -> None:
@@ -137,6 +142,8 @@ class Surroundings:
     started_ms: int
     access: AccessControl | None = None
     kernels: Preparation = field(default_factory=Preparation)
+    replication: Callable[[], ReplicationConfig] = ReplicationConfig
+    connect: Callable[[str], RemotingClient] = RemotingClient
 
 
 def _access_of(around: Surroundings) -> AccessCheck:
@@ -154,6 +161,11 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
         CorruptStore: A file below config/ cannot be used.
     """
     parts = _join_managers(store, around)
+    if around.replication().is_replica:
+        tables = (parts.topics, parts.groups, parts.offsets)
+        parts.replica = replica_of(
+            store, tables, parts.held, around.replication(), around.clock, around.connect
+        )
     store.add_dispatcher(parts.held.on_append)
     store.add_dispatcher(parts.stats.on_append)
     for dispatcher in around.plugins.dispatchers():
@@ -229,13 +241,23 @@ def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     parts.transactions = transactions
     transactions.recover()  # before plugins append anything
     parts.hooks.append(transactions.put_hook)  # the last: it reads the refusals of the others
-    parts.tasks += [parts.held.running(), clients.running(), transactions.running()]
+    parts.tasks += [parts.held.running(), clients.running()]
+    if parts.replica is None:
+        parts.tasks.append(transactions.running())
     return [
         clients,
         transactions,
         HistoryProcessor(store, around.plugins.waiting, transactions.halves.is_finished),
         PullProcessor(
-            store, topics, groups, offsets, parts.clients, parts.held, parts.stats, config
+            store,
+            topics,
+            groups,
+            offsets,
+            parts.clients,
+            parts.held,
+            parts.stats,
+            config,
+            replication=around.replication,
         ),
         SendBackProcessor(store, topics, groups, put, identity, parts.stats, config),
         RecallProcessor(store, topics, put, identity, clock, config, around.plugins.recalls()),
@@ -304,6 +326,7 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
 def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]:
     """Return what shows the broker to an operator and takes his decisions."""
     store, views = parts.store, around.plugins.admin_views()
+    views |= {REPLICATION_VIEW: parts.replica.view if parts.replica else master_view(store)}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
     users = around.access.accounts if around.access else None
@@ -317,6 +340,7 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             around.clock,
             started_ms=around.started_ms,
             figures=figures,
+            ha_client=parts.replica.ha if parts.replica is not None else None,
         ),
         ConfigProcessor(
             around.values,

@@ -44,7 +44,7 @@ from duemq.configuration.settings import (
     settings_from,
 )
 from duemq.exposure import local_only_notice, warn_if_exposed
-from duemq.name_servers import addresses_of, embedded_name_server, registrar
+from duemq.name_servers import addresses_of, embedded_name_server, peer_client, registrar
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.bound_socket import bind
 from duemq.net.server import RemotingServer
@@ -75,7 +75,6 @@ STATS_MS = 10_000
 PERSIST_JOB, OFFSETS_JOB, STATS_JOB = "topics and groups", "consumer offsets", "statistics"
 DISK_JOB, RETENTION_JOB, CONFIG_JOB = "disk", "retention", "configuration file"
 ACCOUNTS_JOB = "accounts"
-LOOPBACK = "127.0.0.1"
 
 
 class Broker:
@@ -188,14 +187,21 @@ class Broker:
         self.scheduler.start()
         stack.callback(self.scheduler.shutdown, wait=False)
         self._add_jobs()
-        await stack.enter_async_context(self.plugins.running(self.store))
-        for task in self.parts.tasks:
-            await stack.enter_async_context(task)
+        await self._run_role(stack)
         await self._listen(stack)
         await self._register(stack)
         await self._serve_metrics(stack)
         self._add_last_jobs(stack)
         await stack.enter_async_context(self._kernels.running(*KERNELS))
+
+    async def _run_role(self, stack: AsyncExitStack) -> None:
+        """Run what a master runs, or what a replica runs."""
+        if self.parts.replica is not None:
+            await stack.enter_async_context(self.parts.replica.running())
+        else:
+            await stack.enter_async_context(self.plugins.running(self.store))
+        for task in self.parts.tasks:
+            await stack.enter_async_context(task)
 
     def _load_plugins(self) -> PluginSet:
         installed = self._installed
@@ -252,6 +258,8 @@ class Broker:
             started_ms=self.started_ms,
             access=self.access,
             kernels=self._kernels,
+            replication=lambda: self.settings.replication,
+            connect=peer_client(self.settings.auth, self.tls.client),
         )
         self._around = around
         return assemble(self.store, around)
@@ -311,37 +319,22 @@ class Broker:
 
     async def _register(self, stack: AsyncExitStack) -> None:
         config, auth, topics = lambda: self.config, self.settings.auth, self.parts.topics
+        replica = self.parts.replica
         self.registrar = registrar(
             config, auth, topics, self.clock,
             port=self.port, local=self.namesrv, tls=self.tls.client,
+            answered=replica.on_registered if replica is not None else lambda fields: None,
         )  # fmt: skip
         await stack.enter_async_context(self.registrar.running())
 
     # -- metrics ------------------------------------------------------------------------------
 
     async def _serve_metrics(self, stack: AsyncExitStack) -> None:
-        if self.config.metrics_exporter != "PROM":
-            return
-        from duemq.metrics.collector import broker_collector, metrics_server
-        from duemq.metrics.http_server import serving
-        from duemq.metrics.native_metrics import NativeCollector
+        if self.config.metrics_exporter == "PROM":
+            from duemq.metrics.exporter import serve_metrics
 
-        self.metrics.register(broker_collector(self))
-        self.metrics.register(NativeCollector(self))
-        address = self.config.metrics_host or (
-            LOOPBACK if self.access else self.config.bind_address
-        )
-        self.metrics_port = await stack.enter_async_context(
-            serving(
-                metrics_server(self, self.metrics),
-                address,
-                self.config.metrics_port,
-                required="metricsPromExporterPort" in self.settings.properties,
-            )
-        )
-        if self.metrics_port is not None:
-            key, off = "metricsPromExporterHost", "metricsExporterType=DISABLE"
-            warn_if_exposed("/metrics", address, self.metrics_port, key=key, off=off)
+            required = "metricsPromExporterPort" in self.settings.properties
+            self.metrics_port = await serve_metrics(self, self.metrics, stack, required=required)
 
     @property
     def stops(self) -> bool:
@@ -453,18 +446,20 @@ class Broker:
         self.plugins.reconfigure(properties, self.settings.properties)
         tls, certificates = with_live(self.settings.tls, wanted.tls)
         auth, most = with_live(self.settings.auth, wanted.auth)
-        self.settings = Settings(properties, broker, tls, store, auth)
+        replication, roles = with_live(self.settings.replication, wanted.replication)
+        self.settings = Settings(properties, broker, tls, store, auth, replication)
         self.store.config = store
         self.version = self.version.next(self.clock.now_ms())
         self.registrar.set_addresses(addresses_of(broker))
         self.parts.groups.auto_create = broker.auto_create_group
-        if later := later + more + certificates + most:
+        if later := later + more + certificates + most + roles:
             log.warning("in force after a restart: %s", ", ".join(later))
 
     def all_properties(self) -> dict[str, str]:
         """Return every key with the value in force."""
         settings, known = self.settings, dict[str, str]()
-        for each in (settings.broker, settings.tls, settings.store, settings.auth):
+        sections = (settings.broker, settings.replication, settings.tls, settings.store)
+        for each in (*sections, settings.auth):
             known |= to_properties(each)
         for section in self.plugins.sections():
             known |= to_properties(from_properties(section, self.settings.properties))

@@ -16,7 +16,7 @@ from duemq.auth.config import AuthConfig, inner_client
 from duemq.configuration.config import BrokerConfig
 from duemq.exposure import listening_address, local_only_notice
 from duemq.namesrv.config import NamesrvConfig
-from duemq.namesrv.registration import BrokerAddress, Registrar
+from duemq.namesrv.registration import Answered, BrokerAddress, Registrar
 from duemq.net.client import RemotingClient
 from duemq.net.tls import ServerTls
 from duemq.registry.topics import TopicManager
@@ -76,6 +76,16 @@ async def name_server(
         yield await stack.enter_async_context(server)
 
 
+def peer_client(auth: AuthConfig, tls: ssl.SSLContext | None) -> Callable[[str], RemotingClient]:
+    """Return what makes clients of name servers and brokers, which sign as this broker does."""
+    inner = inner_client(auth)
+
+    def connect(address: str) -> RemotingClient:
+        return RemotingClient(address, sign=inner.sign if inner is not None else None, tls=tls)
+
+    return connect
+
+
 def registrar(
     config: Callable[[], BrokerConfig],
     auth: AuthConfig,
@@ -85,6 +95,7 @@ def registrar(
     port: int,
     local: NameServer | None,
     tls: ssl.SSLContext | None,
+    answered: Answered = lambda fields: None,
 ) -> Registrar:
     """Return what registers the broker, not started; it reports changed topics from now on.
 
@@ -92,6 +103,7 @@ def registrar(
         port: Port that clients connect to.
         local: The embedded name server.
         tls: Context of connections to name servers; None: plaintext.
+        answered: Called with each answer.
     """
     now = config()
     us = BrokerAddress(
@@ -99,12 +111,8 @@ def registrar(
         broker_name=now.broker_name,
         address=f"{now.broker_ip}:{port}",
         ha_address=f"{now.broker_ip}:{port + HA_PORT_DISTANCE}",
+        broker_id=now.broker_id,
     )
-    inner = inner_client(auth)
-
-    def connect(address: str) -> RemotingClient:
-        return RemotingClient(address, sign=inner.sign if inner is not None else None, tls=tls)
-
     made = Registrar(
         us,
         topics,
@@ -114,7 +122,8 @@ def registrar(
         interval_ms=now.register_interval_ms,
         timeout_s=now.register_timeout_ms / 1_000,
         permission=lambda: config().permission,
-        connect=connect,
+        connect=peer_client(auth, tls),
+        answered=answered,
     )
     topics.changed, topics.removed = made.changed, made.removed
     return made

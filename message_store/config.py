@@ -345,12 +345,6 @@ class StoreConfig:
         minimum=0,
         maximum=100,
     )
-    broker_role: str = option(
-        "ASYNC_MASTER",
-        "brokerRole",
-        "DueMQ is always a master without replicas; SYNC_MASTER is treated as ASYNC_MASTER.",
-        choices=("ASYNC_MASTER", "SYNC_MASTER"),
-    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "queue_file_bytes", -(-self.queue_file_bytes // 20) * 20)

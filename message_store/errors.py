@@ -7,6 +7,7 @@ DueMQError
 │   └── PortInUse         another process listens there
 ├── PeerError             the other side of a connection
 │   ├── FrameError        the stream is lost: close the connection
+│   ├── ReplicationFault  a master sends what cannot continue this log
 │   └── RequestError      one request is refused, with Apache's response code
 └── StoreError            the disk
     ├── CorruptStore      invalid bytes, with file and offset
@@ -54,6 +55,10 @@ class PeerError(DueMQError):
 
 class FrameError(PeerError):
     """The byte stream cannot be parsed any further."""
+
+
+class ReplicationFault(PeerError):
+    """A master sends bytes that do not continue the log of this replica."""
 
 
 class RequestError(PeerError):

@@ -39,6 +39,7 @@ from message_store.recovery.abort_file import AbortFile
 from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
 from message_store.recovery.progress import QueueProgress
 from message_store.recovery.store_lock import StoreLock
+from message_store.replication.raw_append import Bytes, RawAppender
 from message_store.retention.log_retention import Retention
 from message_store.write_gate import DISK_FULL, WriteGate
 
@@ -52,6 +53,8 @@ class MessageStore(StoreReader):
     Args:
         tags_code_rules: Rules for the tags codes of system topics, used by recovery.
         notice: Called with one line for each event that concerns the operator.
+    Attributes:
+        read_only: Why `put` refuses every message, as on a replica; empty: it does not.
     Raises (on entering):
         StoreLocked: Another broker has the directory.
         StoreFull: No room for what recovery has to write.
@@ -80,6 +83,8 @@ class MessageStore(StoreReader):
             Deletions(self.config_path("deletedTopics.json")),
         )
         self.appender = Appender(self.log, self.topics, config, clock, self.descriptors)
+        self.raw = RawAppender(self.log, self.appender, self.queues, self.rules, self.descriptors)
+        self.read_only = ""
         self.gate = WriteGate(self.root, self.log.directory, self._notify)
         self.retention = Retention(self)
         self.recovered: recover.Recovered | None = None
@@ -215,7 +220,7 @@ class MessageStore(StoreReader):
         with a remark. After the call accepted rows are readable and their queues are written.
         """
         count = batch.count
-        if self.gate.refusal:
+        if self.refusal:
             self._refuse_all(batch, 0, count)
             return
         self.appender.prepare(batch)
@@ -237,6 +242,27 @@ class MessageStore(StoreReader):
         for dispatcher in self._dispatchers:
             dispatcher(batch)
 
+    def append_raw(self, offset: int, data: Bytes) -> int:
+        """Append the leading records of a master's log bytes; return how many bytes were taken.
+
+        After the call they are readable and their queues are written.
+
+        Args:
+            offset: Log offset of data[0].
+        Raises:
+            ReplicationFault: The bytes do not continue this log.
+            OSError: The disk refused them; the same bytes may be appended later.
+        """
+        try:
+            taken = self.raw.append(offset, data)
+        except OSError as error:
+            self.gate.disk_failed(error)
+            raise
+        self.progress.mark_dispatched(step_bytes=MARK_STEP_BYTES)
+        self.index.notify()
+        self.read_ahead.notify(self.log.end)
+        return taken
+
     def _queue_units(self, batch: PutBatch, first: int, end: int) -> None:
         try:
             self.queues.append(batch.rows, first, end)
@@ -246,18 +272,18 @@ class MessageStore(StoreReader):
     def _refuse_all(self, batch: PutBatch, first: int, end: int) -> None:
         for at in range(first, end):
             if batch.rows[at]["status"] == 0:
-                remark = f"the store is not writable: {self.gate.refusal}"
+                remark = f"the store is not writable: {self.refusal}"
                 batch.refuse(at, SERVICE_NOT_AVAILABLE, remark)
 
     @property
     def writable(self) -> bool:
         """Whether messages can be stored."""
-        return not self.gate.refusal
+        return not self.refusal
 
     @property
     def refusal(self) -> str:
         """Why they cannot, or an empty text."""
-        return self.gate.refusal
+        return self.read_only or self.gate.refusal
 
     def check_disk(self) -> None:
         """Refuse writes on a nearly full disk; accept them again when there is room.

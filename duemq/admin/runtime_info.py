@@ -15,6 +15,7 @@ from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
 from duemq.net.wire_json import encode
+from duemq.replication.ha_client import HaClient, HaState
 from message_store.clock import Clock
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ class RuntimeInfo:
         *,
         started_ms: int,
         figures: Sequence[Figures] = (),
+        ha_client: HaClient | None = None,
     ) -> None:
+        self._ha_client = ha_client
         self._store, self._stats, self._config = store, stats, config
         self._clock, self._started_ms, self._figures = clock, started_ms, figures
 
@@ -87,22 +90,23 @@ class RuntimeInfo:
         return Response(body=encode(body))
 
     async def ha_status(self, request: Request) -> Response:
-        """Answer that this master has no replicas."""
+        """Answer the replicas of this master (none), or the connection of this replica."""
+        ha, end = self._ha_client, self._store.max_offset
         client = {
-            "activated": False,
-            "lastReadTimestamp": 0,
-            "lastWriteTimestamp": 0,
-            "masterAddr": "",
-            "masterFlushOffset": 0,
-            "maxOffset": 0,
+            "activated": ha is not None and ha.state is HaState.TRANSFER,
+            "lastReadTimestamp": ha.read_ms if ha is not None else 0,
+            "lastWriteTimestamp": ha.written_ms if ha is not None else 0,
+            "masterAddr": ha.address if ha is not None else "",
+            "masterFlushOffset": (ha.master_offset or 0) if ha is not None else 0,
+            "maxOffset": end if ha is not None else 0,
             "transferredByteInSecond": 0,
         }
         body = {
             "haClientRuntimeInfo": client,
             "haConnectionInfo": [],
             "inSyncSlaveNums": 0,
-            "master": True,
-            "masterCommitLogMaxOffset": self._store.max_offset,
+            "master": ha is None,
+            "masterCommitLogMaxOffset": end,
         }
         return Response(body=encode(body))
 

@@ -197,6 +197,14 @@ def levels(
     show_levels(target, watch=watch)
 
 
+@command(app, example="replicas")
+def replicas(*, target: Target) -> None:
+    """Show masters and replicas: role, state, lag, last error."""
+    from duemq.cli.replicas import show_replicas
+
+    show_replicas(target)
+
+
 @command(message_app, "show", example="message show 7F00000100002A9F0000000000000000")
 def message_show(
     message_id: Annotated[str, typer.Argument(help="Message id, one of its keys, or offset id.")],

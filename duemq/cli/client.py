@@ -135,6 +135,21 @@ class Cluster:
         found = [(name, data["brokerAddrs"].get("0", "")) for name, data in sorted(table.items())]
         return [(name, address) for name, address in found if address]
 
+    async def members(self) -> list[tuple[str, int | None, str]]:
+        """Return (broker name, broker id, address) of every master and replica.
+
+        A broker that was named by its address has no name and no id here.
+        """
+        if self._broker:
+            return [("", None, self._broker)]
+        answer = await self._ask_namesrv(RequestCode.GET_BROKER_CLUSTER_INFO)
+        table = _loads(answer).get("brokerAddrTable", {})
+        return [
+            (name, int(broker_id), address)
+            for name, data in sorted(table.items())
+            for broker_id, address in sorted(data["brokerAddrs"].items(), key=lambda i: int(i[0]))
+        ]
+
     async def queues(self, topic: str, *, wanted: int) -> list[Queue]:
         """Return the queues of a topic that may be written (2) or read (4), in order.
 
@@ -199,6 +214,14 @@ async def brokers_of(cluster: Cluster) -> list[tuple[str, str]]:
     if not brokers:
         fail("the name server has no registered broker", Exit.FOUND_FAULT)
     return brokers
+
+
+async def members_of(cluster: Cluster) -> list[tuple[str, int | None, str]]:
+    """Return every master and replica; exit with code 1 if there is none."""
+    members = await cluster.members()
+    if not members:
+        fail("the name server has no registered broker", Exit.FOUND_FAULT)
+    return members
 
 
 def no_broker(address: str) -> str:

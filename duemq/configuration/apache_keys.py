@@ -66,19 +66,19 @@ _WITHOUT_EFFECT = {
         rocksdbCQDoubleWriteEnable rocksdbCompressionType rocksdbFlushWalFrequency
         rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec
     """,
-    "a DueMQ broker has no replicas": """
+    "a DueMQ broker is a master without replicas, or a replica": """
         allAckInSyncStateSet asyncLearner brokerElectionPriority brokerHeartbeatInterval
         brokerIP2 brokerNotActiveTimeoutMillis checkSyncStateSetPeriod controllerAddr
         controllerHeartBeatTimeoutMills duplicationEnable enableAutoInSyncReplicas
         enableControllerMode enableDLegerCommitLog enableRemoteEscape
         enableSlaveActingMaster fetchControllerAddrByDnsLookup forwardTimeout
-        haFlowControlEnable haHousekeepingInterval haListenPort haMaxGapNotInSync
-        haMaxTimeSlaveNotCatchup haSendHeartbeatInterval haTransferBatchSize inSyncReplicas
+        haFlowControlEnable haListenPort haMaxGapNotInSync
+        haMaxTimeSlaveNotCatchup haTransferBatchSize inSyncReplicas
         isBrokerContainer isInBrokerContainer maxChecksumRange maxHaTransferByteInSecond
         maxSlaveResendLength minInSyncReplicas offsetCheckInSlave replicasPerDiskPartition
-        sendHeartbeatTimeoutMillis skipPreOnline slaveReadEnable slaveTimeout
+        sendHeartbeatTimeoutMillis skipPreOnline slaveTimeout
         syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
-        syncFromLastFile syncMasterFlushOffsetWhenStartup totalReplicas
+        syncMasterFlushOffsetWhenStartup totalReplicas
     """,
     "compaction topics are not offered": """
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
@@ -200,7 +200,7 @@ class Refusal:
     why: str
 
 
-_NO_REPLICAS = "a DueMQ broker has no replicas; remove this key, or keep Apache's broker"
+_NO_GROUP = "DueMQ does not elect a master; remove this key, or keep Apache's broker"
 _NO_COPY = "plain_acl.yml is not turned into users; set aclEnable, or create the users by mqadmin"
 REFUSALS = (
     Refusal("migrateAuthFromV1Enabled", ("false",), _NO_COPY),
@@ -209,10 +209,8 @@ REFUSALS = (
         ("default",),
         "only file-based consume queues can be opened; let Apache's broker convert the store",
     ),
-    Refusal("brokerRole", ("ASYNC_MASTER", "SYNC_MASTER"), _NO_REPLICAS),
-    Refusal("enableDLegerCommitLog", ("false",), _NO_REPLICAS),
-    Refusal("enableControllerMode", ("false",), _NO_REPLICAS),
-    Refusal("brokerId", ("0",), "a broker id other than 0 is a slave's; " + _NO_REPLICAS),
+    Refusal("enableDLegerCommitLog", ("false",), _NO_GROUP),
+    Refusal("enableControllerMode", ("false",), _NO_GROUP),
     Refusal(
         "enableConsumeQueueExt",
         ("false",),

@@ -79,7 +79,7 @@ class BrokerConfig:
         "Name of this broker in routes, unique in the cluster; empty: the host's name.",
     )
     broker_id: int = option(
-        0, "brokerId", "0: master. DueMQ runs masters only.", minimum=0, maximum=0
+        0, "brokerId", "0: master. Above 0: replica, with brokerRole=SLAVE.", minimum=0
     )
     broker_ip: str = option(
         "",

@@ -2,7 +2,7 @@
 
 file < environment < command line      later sources win; the CLI collects them
             |
-        Properties --> Settings(broker, tls, store, auth: one section each; properties: for plugins)
+        Properties --> Settings(one section each; properties: for plugins)
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from duemq.configuration.config import BrokerConfig
 from duemq.exposure import listening_address
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
+from duemq.replication.config import ReplicationConfig
 from message_store.config import Properties, StoreConfig, from_properties, options
 from message_store.errors import ConfigError
 
-SECTIONS: tuple[type, ...] = (BrokerConfig, TlsConfig, StoreConfig, AuthConfig)
+SECTIONS: tuple[type, ...] = (BrokerConfig, ReplicationConfig, TlsConfig, StoreConfig, AuthConfig)
 SHOWN_CHARS_MAX = 200
 _NAME_ANOTHER = "name one that the user of this process may write"
 
@@ -40,6 +41,7 @@ class Settings:
     tls: TlsConfig
     store: StoreConfig
     auth: AuthConfig
+    replication: ReplicationConfig
 
 
 def settings_from(properties: Mapping[str, str]) -> Settings:
@@ -51,12 +53,16 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
     if not isinstance(properties, Properties):
         properties = Properties(properties)
     check_refusals(properties)
+    broker = from_properties(BrokerConfig, properties)
+    replication = from_properties(ReplicationConfig, properties)
+    replication.check_id(broker.broker_id)
     return Settings(
         properties,
-        from_properties(BrokerConfig, properties),
+        broker,
         from_properties(TlsConfig, properties),
         from_properties(StoreConfig, properties),
         from_properties(AuthConfig, properties),
+        replication,
     )
 
 

@@ -37,6 +37,8 @@ UNREGISTER_TIMEOUT_S = 3.0
 RETRY_MS = 5_000
 PAUSE_MS_MIN = 1_000
 LINKS_MAX = 64
+Answered = Callable[[Mapping[str, str]], None]
+"""Called with the fields of each answer to a registration: `masterAddr`, `haServerAddr`."""
 TOPICS_PER_TURN = 4_096  # of a periodic local registration
 
 
@@ -159,14 +161,21 @@ class Link:
     """
 
     def __init__(
-        self, address: str, snapshot: Snapshot, client: Outbound, clock: Clock, *, timeout_s: float
+        self,
+        address: str,
+        snapshot: Snapshot,
+        client: Outbound,
+        clock: Clock,
+        *,
+        timeout_s: float,
+        answered: Answered,
     ) -> None:
         self.address = address
         self.registered = False
         self.failure = ""
         self.tried = asyncio.Event()
         self._snapshot, self._client, self._clock = snapshot, client, clock
-        self._timeout_s = timeout_s
+        self._timeout_s, self._answered = timeout_s, answered
         self._changed: dict[str, TopicConfig] = {}
         self._connection: Peer | None = None
         self._sending = asyncio.Lock()
@@ -237,6 +246,7 @@ class Link:
             answer = await self._client.call(request, timeout_s=self._timeout_s)
             if answer.code != 0:
                 raise RegistrationRefused(f"answer {answer.code}: {answer.remark}")
+            self._answered(answer.fields or {})
         except BaseException:
             self.registered = False  # what arrived is unknown: send all topics next
             raise
@@ -299,12 +309,13 @@ class Registrar:
         timeout_s: float = 24.0,
         permission: Callable[[], int] = lambda: PERM_READ | PERM_WRITE,
         connect: Callable[[str], Outbound] = RemotingClient,
+        answered: Answered = lambda fields: None,
     ) -> None:
         self._snapshot = Snapshot(us, topics, clock, permission)
         self._clock, self._local = clock, local
         self._stop = asyncio.Event()
         self._local_permission: int | None = None  # of the last local registration
-        self._wanted = list(addresses)
+        self._wanted, self._answered = list(addresses), answered
         self._interval_ms, self._timeout_s, self._connect = interval_ms, timeout_s, connect
         self._links: dict[str, Link] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -350,7 +361,14 @@ class Registrar:
 
     def _start_link(self, address: str, tasks: asyncio.TaskGroup) -> Link:
         client = self._connect(address)
-        link = Link(address, self._snapshot, client, self._clock, timeout_s=self._timeout_s)
+        link = Link(
+            address,
+            self._snapshot,
+            client,
+            self._clock,
+            timeout_s=self._timeout_s,
+            answered=self._answered,
+        )
         tasks.create_task(link.run(self._interval_ms), name=f"registration with {address}")
         return link
 

@@ -162,6 +162,15 @@ class HeldPulls:
                 self.wake_when_confirmed(woken)
             self._watched[slot] = slot in self._by_slot
 
+    def on_replicated(self, slots: Iterable[int]) -> None:
+        """Wake the pulls of queues that got messages of a master, whatever their filter."""
+        for slot in slots:
+            if slot < self._watched.size and self._watched[slot]:
+                if self._log.confirm_offset >= self._log.max_offset:
+                    self.wake_slot(slot)
+                else:
+                    self.wake_when_confirmed(list(self._by_slot.get(slot, ())))
+
     def wake_when_confirmed(self, holders: Iterable[Held]) -> None:
         """Wake pulls once consumers may read the current end of the log."""
         end = self._log.max_offset

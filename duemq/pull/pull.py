@@ -28,11 +28,14 @@ from duemq.pull.pull_plan import (
 from duemq.registry.clients import ClientTable
 from duemq.registry.internal_topics import Access, client_access
 from duemq.registry.subscriptions import ALL, TAG, ExpressionError, Subscription, parse_expression
+from duemq.replication.config import ReplicationConfig
 from message_store.errors import RecordUnreadable, RequestError
 
 if TYPE_CHECKING:
     from message_store.store import MessageStore
 
+RETRY = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
+FROM_MASTER = "this replica answers no pulls (slaveReadEnable=false): pull from the master"
 UNREADABLE_MAX = 16  # damaged records that one pull steps over
 WANTING_ALL_MAX = 1_024  # subscriptions of pulls that are kept
 FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCAST = 1, 2, 3, 4
@@ -62,6 +65,7 @@ class PullProcessor:
 
     Args:
         config: gives the configuration in force.
+        replication: gives the role; a replica leaves pulls to the master, unless slaveReadEnable.
         held: Held pulls; its `on_append` must be a dispatcher of the store.
     """
 
@@ -76,7 +80,9 @@ class PullProcessor:
         stats: BrokerStats,
         config: Callable[[], BrokerConfig],
         limits: Callable[[], PullLimits] | None = None,
+        replication: Callable[[], ReplicationConfig] = ReplicationConfig,
     ) -> None:
+        self._replication = replication
         self._store, self._topics, self._groups = store, topics, groups
         self._offsets, self._clients, self._held = offsets, clients, held
         self._stats, self._config = stats, config
@@ -92,10 +98,14 @@ class PullProcessor:
             admitted = self._admit(request)
         except Forbidden as refusal:
             return Response(refusal.code, refusal.remark, {"forbiddenType": str(refusal.gate)})
+        role = self._replication()
+        if role.is_replica and not role.slave_read_enable:
+            return self._answer(admitted, Outcome(RETRY, FROM_MASTER, admitted.request.offset))
         outcome = self._read(admitted)
         wanted = admitted.request
         self._offsets.commit_pull(wanted.group, wanted.topic, wanted.queue_id, outcome.next_offset)
-        if wanted.has(PullRequest.COMMIT) and wanted.commit_offset >= 0:
+        commits = wanted.has(PullRequest.COMMIT) and wanted.commit_offset >= 0
+        if commits and not role.is_replica:
             self._offsets.commit(wanted.group, wanted.topic, wanted.queue_id, wanted.commit_offset)
         if outcome.code != ResponseCode.PULL_NOT_FOUND or not wanted.has(PullRequest.SUSPEND):
             return self._answer(admitted, outcome)
@@ -283,8 +293,7 @@ class PullProcessor:
             except RecordUnreadable as fault:
                 left = self._store.sound_units(without(units, fault.phys_offset))
                 outcome = replace(outcome, units=left)
-        code = int(ResponseCode.PULL_RETRY_IMMEDIATELY)
-        return b"", Outcome(code, "MESSAGE_WAS_REMOVING", outcome.next_offset)
+        return b"", Outcome(RETRY, "MESSAGE_WAS_REMOVING", outcome.next_offset)
 
 
 def forget_content(request: Request) -> None:

@@ -19,6 +19,8 @@ from message_store.errors import CorruptStore
 
 log = logging.getLogger(__name__)
 CONFIG_BYTES_MAX = 256 << 20
+JsonObject = Mapping[str, Any]
+"""A decoded JSON object."""
 T = TypeVar("T")
 
 
@@ -62,7 +64,7 @@ class ConfigFile:
         )
         raise CorruptStore(self.path, 0, str(failure), remedy) from failure
 
-    def write(self, value: Mapping[str, Any]) -> None:
+    def write(self, value: JsonObject) -> None:
         """Write `value` now.
 
         Raises:
@@ -70,7 +72,7 @@ class ConfigFile:
         """
         self._write(self._take_serial(), value)
 
-    async def save(self, value: Mapping[str, Any]) -> None:
+    async def save(self, value: JsonObject) -> None:
         """Write `value` in a thread. `value` must not change any more.
 
         Raises:
@@ -82,7 +84,7 @@ class ConfigFile:
         self._last_serial += 1
         return self._last_serial
 
-    def _write(self, serial: int, value: Mapping[str, Any]) -> None:
+    def _write(self, serial: int, value: JsonObject) -> None:
         with self._lock:
             if serial < self._written_serial:
                 return  # a newer snapshot is on the disk already

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from duemq.net.codes import ResponseCode
-from duemq.registry.config_file import ConfigFile, Saved
+from duemq.registry.config_file import ConfigFile, JsonObject, Saved
 from duemq.registry.data_version import DataVersion
 from message_store.clock import Clock
 from message_store.errors import RequestError
@@ -84,6 +84,15 @@ class OffsetManager(Saved):
         if found is not None:
             version, self._extra, self._table = found
             self.version = version or self.version
+
+    def replace_by(self, data: JsonObject) -> None:
+        """Take the offsets of a master, as consumerOffset.json holds them.
+
+        Raises:
+            ValueError: It is not such a table.
+        """
+        version, self._extra, self._table = self._decode(data)
+        self.version, self._dirty = version or self.version, True
 
     def fit(self, bounds: Callable[[str, int], tuple[int, int]]) -> int:
         """Set offsets after the end of their queue to that end; return their number.
@@ -158,7 +167,7 @@ class OffsetManager(Saved):
         return self._file_content(topics_of, offsets)
 
     @staticmethod
-    def _decode(data: Mapping[str, Any]) -> tuple[DataVersion | None, dict[str, Any], Table]:
+    def _decode(data: JsonObject) -> tuple[DataVersion | None, dict[str, Any], Table]:
         return (
             DataVersion.from_json(data["dataVersion"]) if "dataVersion" in data else None,
             {key: value for key, value in data.items() if key not in _FILE_MEMBERS},

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duemq.net.codes import ResponseCode
-from duemq.registry.config_file import ConfigFile
+from duemq.registry.config_file import ConfigFile, JsonObject
 from duemq.registry.data_version import DataVersion, boolean, integer
 from duemq.registry.table_file import TableFile
 from duemq.registry.topic_config import GROUP_ATTRIBUTES, alter_attributes
@@ -187,9 +187,21 @@ class GroupManager:
         for name in DEFAULT_GROUPS:
             self._table.setdefault(name, GroupConfig(name=name))
 
+    def replace_by(self, data: JsonObject) -> None:
+        """Take the table of a master, as subscriptionGroup.json holds it.
+
+        Raises:
+            ValueError: It is not such a table.
+        """
+        version, self._extra, self._forbidden, self._table = self._decode(data)
+        self.version = version or self.version
+        for name in DEFAULT_GROUPS:
+            self._table.setdefault(name, GroupConfig(name=name))
+        self._dirty = True
+
     @staticmethod
     def _decode(
-        data: Mapping[str, Any],
+        data: JsonObject,
     ) -> tuple[DataVersion | None, dict[str, Any], dict[str, Any], dict[str, GroupConfig]]:
         found = data.get("subscriptionGroupTable") or {}
         forbidden = data.get("forbiddenTable") or {}

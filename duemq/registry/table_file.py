@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-from duemq.registry.config_file import CONFIG_BYTES_MAX, ConfigFile
+from duemq.registry.config_file import CONFIG_BYTES_MAX, ConfigFile, JsonObject
 from duemq.registry.data_version import DataVersion
 from message_store import json_dialect
 from message_store.json_dialect import Written
@@ -48,7 +48,7 @@ class Change:
 
     base: DataVersion
     version: DataVersion
-    rows: Mapping[str, Any]
+    rows: JsonObject
 
 
 class TableFile:
@@ -155,9 +155,7 @@ class TableFile:
             except OSError as error:
                 log.warning("%s ends with half a line: %s", self.changes_path, error)
 
-    def write(
-        self, members: Mapping[str, Any], table: Mapping[str, Any], version: DataVersion
-    ) -> None:
+    def write(self, members: JsonObject, table: JsonObject, version: DataVersion) -> None:
         """Write the whole table and forget the changes.
 
         Args:

@@ -6,7 +6,8 @@ Source: TopicConfig, TopicValidator, TopicAttributes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,8 @@ from duemq.registry.internal_topics import (
     client_access,
 )
 from message_store.queues.topic_table import NAME_BYTES_MAX, QUEUES_MAX
+
+log = logging.getLogger(__name__)
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
@@ -259,3 +262,16 @@ def _check_attribute(
         raise ValueError(f"attribute {key!r} can only be set when the topic is created")
     if not deletes and not fits(value):
         raise ValueError(f"attribute {key!r} cannot be {value!r}")
+
+
+def report_not_served(topics: Iterable[TopicConfig]) -> None:
+    """Log a warning for each attribute that this broker does not serve."""
+    for topic in topics:
+        for name, value in topic.attributes.items():
+            if (name, value) in NOT_SERVED:
+                log.warning(
+                    "topic %s has the attribute %s=%s, which this broker does not serve: its "
+                    "queues are SimpleCQ and nothing is compacted; a broker of Apache refuses "
+                    "such queues. Remove it: mqadmin updateTopic -t %s -a=-%s",
+                    topic.name, name, value, topic.name, name,
+                )  # fmt: skip

@@ -19,7 +19,7 @@ from delivery.plugin import SystemTopic
 from duemq.configuration.config import BrokerConfig
 from duemq.net.codes import ResponseCode
 from duemq.registry import topic_config
-from duemq.registry.config_file import ConfigFile
+from duemq.registry.config_file import ConfigFile, JsonObject
 from duemq.registry.data_version import DataVersion
 from duemq.registry.internal_topics import (
     HALF_TOPIC,
@@ -113,22 +113,27 @@ class TopicManager:
             table[wanted.name] = _at_least(table[wanted.name], wanted.queues)
         for topic in table.values():
             self._install(topic)
-        self._report_not_served(table.values())
+        topic_config.report_not_served(table.values())
 
-    def _report_not_served(self, topics: Iterable[TopicConfig]) -> None:
-        for topic in topics:
-            for name, value in topic.attributes.items():
-                if (name, value) in topic_config.NOT_SERVED:
-                    log.warning(
-                        "topic %s has the attribute %s=%s, which this broker does not serve: its "
-                        "queues are SimpleCQ and nothing is compacted; a broker of Apache refuses "
-                        "such queues. Remove it: mqadmin updateTopic -t %s -a=-%s",
-                        topic.name, name, value, topic.name, name,
-                    )  # fmt: skip
+    def replace_by(self, data: JsonObject) -> None:
+        """Take the table of a master, as topics.json holds it.
+
+        Raises:
+            ValueError: It is not such a table.
+        """
+        version, self._extra, table = self._decode(data)
+        table |= {name: topic for name, topic in self._defaults.items() if name not in table}
+        for name in self._table.keys() - table.keys():
+            del self._table[name]
+            self._routing.set_routing(name, write_queues=0, read_queues=0, perm=0, closed=True)
+        for topic in table.values():
+            if self._table.get(topic.name) != topic:
+                self._install(topic)
+        self.version, self._dirty = version, True
 
     @staticmethod
     def _decode(
-        data: Mapping[str, Any],
+        data: JsonObject,
     ) -> tuple[DataVersion, dict[str, Any], dict[str, TopicConfig]]:
         found = data.get("topicConfigTable") or {}
         if not isinstance(found, Mapping):
@@ -444,18 +449,14 @@ def check_name(name: str) -> None:
     derived = name.startswith((topic_config.RETRY_PREFIX, topic_config.DLQ_PREFIX))
     fault = name_fault(name, bytes_max=GROUP_BYTES_MAX if derived else TOPIC_BYTES_MAX)
     if fault:
-        raise RequestError(
-            ResponseCode.INVALID_PARAMETER, f"The specified topic is illegal: {fault}"
-        )
+        text = f"The specified topic is illegal: {fault}"
+        raise RequestError(ResponseCode.INVALID_PARAMETER, text)
 
 
 def default_topics(
     config: BrokerConfig, system_topics: Iterable[SystemTopic] = ()
 ) -> dict[str, TopicConfig]:
-    """Return the topics a broker has from the start, by name.
-
-    Source: TopicConfigManager.init
-    """
+    """Return the topics that a broker has from the start, by name. TopicConfigManager.init"""
     cluster, broker = config.cluster_name, config.broker_name
     rows = [
         (SELF_TEST_TOPIC, 1, PERM_BOTH),

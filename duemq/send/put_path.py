@@ -33,6 +33,8 @@ class LogStore(Protocol):
 
     @property
     def max_offset(self) -> int: ...
+    @property
+    def refusal(self) -> str: ...
     def put(self, batch: PutBatch) -> None: ...
     async def wait_durable(self, end_offset: int) -> bool: ...
 
@@ -67,9 +69,7 @@ class PutPath:
         SYSTEM_ERROR.
         """
         try:
-            now_ms = self._clock.now_ms()
-            for hook in self._hooks:
-                hook(batch, now_ms)
+            self.run_hooks(batch)
             if batch.together:
                 refuse_together(batch)
             self.store.put(batch)
@@ -78,7 +78,12 @@ class PutPath:
             self._refuse_rest(batch, f"{type(error).__name__}: {error}")
 
     def run_hooks(self, batch: PutBatch) -> None:
-        """Run the put hooks on a batch; refused rows get a status."""
+        """Run the put hooks on a batch; refused rows get a status.
+
+        A store that refuses all messages, as on a replica, leaves nothing to the hooks.
+        """
+        if self.store.refusal:
+            return
         now_ms = self._clock.now_ms()
         for hook in self._hooks:
             hook(batch, now_ms)

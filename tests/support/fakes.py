@@ -158,7 +158,7 @@ class FakeStore:
         self.min_offset = 0
         self.damaged: set[int] = set()
         self.dispatchers: list[Callable[[PutBatch], None]] = []
-        self.writable = True
+        self.writable, self.refusal = True, ""
         self.unconfirmed: int | None = None  # log offset up to which consumers may read, if any
         self.waiting: list[tuple[int, Callable[[], None]]] = []
         self.config = StoreConfig()

@@ -88,6 +88,7 @@ class FakeLog:
     """A store that only numbers messages."""
 
     max_offset: int = 0
+    refusal: str = ""
     next_offset: dict[tuple[int, int], int] = field(default_factory=dict)
     bodies: list[bytes] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)

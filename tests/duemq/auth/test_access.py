@@ -250,7 +250,7 @@ def test_with_accounts_metrics_are_for_this_machine_only(tmp_path: Path) -> None
             served.append(host)
             yield 1
 
-        with patch("duemq.metrics.http_server.serving", serving):
+        with patch("duemq.metrics.exporter.serving", serving):
             async with running(small(tmp_path, **keys)):
                 return served[0]
 

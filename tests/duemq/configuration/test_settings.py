@@ -60,6 +60,27 @@ def test_a_dangerous_value_stops_the_start(refusal: object) -> None:
     settings_from({key: getattr(refusal, "allowed", ("",))[0]})
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("brokerRole=SLAVE", "brokerRole"),
+        ("brokerId=1", "brokerId"),
+        ("brokerId=1\nbrokerRole=SYNC_MASTER", "brokerId"),
+        ("brokerId=1\nbrokerRole=slave", "brokerRole"),
+        ("brokerId=1\nbrokerRole=SLAVE\nhaMasterAddress=10.0.0.1", "haMasterAddress"),
+    ],
+)
+def test_a_role_that_does_not_fit_its_id_stops_the_start(text: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        settings_from(parse_properties(text))
+
+
+def test_a_replica_has_an_id_above_zero() -> None:
+    settings = settings_from(parse_properties("brokerId=2\nbrokerRole=SLAVE"))
+    assert settings.replication.is_replica
+    assert not settings_from({}).replication.is_replica
+
+
 @pytest.mark.finding("E14")
 @pytest.mark.parametrize(
     ("text", "key"),

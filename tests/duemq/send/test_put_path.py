@@ -41,6 +41,19 @@ def test_hooks_run_in_order_before_the_append() -> None:
     assert batch.rows[1]["phys_offset"] == 0
 
 
+def test_hooks_see_no_batch_that_the_store_refuses() -> None:
+    """Plugins do not run on a replica."""
+
+    def hook(batch: PutBatch, now_ms: int) -> None:
+        raise AssertionError
+
+    path = PutPath(FakeLog(refusal="a replica"), [hook], FakeClock())
+    batch = batch_of(b"")
+    path.put(batch)
+    path.run_hooks(batch)
+    assert not batch.remarks
+
+
 @pytest.mark.parametrize("where", ["hook", "store"])
 def test_a_failure_refuses_what_has_no_result(where: str, caplog: pytest.LogCaptureFixture) -> None:
     def broken(batch: PutBatch, now_ms: int) -> None:

@@ -1,0 +1,62 @@
+"""`duemq replicas`: role of each broker, and how far a replica is behind its master."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from duemq.cli.client import members_of
+from duemq.cli.options import Target
+from duemq.cli.output import console, fitted, print_json
+from duemq.net.codes import ResponseCode
+from message_store.errors import RequestError
+
+VIEW = "replication"
+UNKNOWN = "unknown"
+COLUMNS = ("broker", "#id", "address", "role", "state", "#log end", "#lag bytes", "last error")
+OPTIONAL = ("#log end",)
+
+
+def show_replicas(target: Target) -> None:
+    """Print the members of every broker group; a value that is not known is `unknown`."""
+    found = asyncio.run(_ask(target))
+    if target.as_json:
+        print_json(found)
+    else:
+        rows = [_row(member) for member in found]
+        console().print(fitted(COLUMNS, rows, optional=OPTIONAL, width=console().width))
+
+
+async def _ask(target: Target) -> list[dict[str, Any]]:
+    found = []
+    async with target.cluster() as cluster:
+        for name, broker_id, address in await members_of(cluster):
+            member = {"broker": name, "id": broker_id, "address": address}
+            try:
+                member |= await cluster.view(address, VIEW)
+            except ConnectionError as error:
+                member |= {"failure": str(error)}
+            except RequestError as error:
+                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    member |= {"failure": "not a DueMQ broker: see mqadmin haStatus"}
+                else:
+                    member |= {"failure": error.remark}
+            found.append(member)
+    return found
+
+
+def _row(member: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        member["broker"] or "",
+        UNKNOWN if member["id"] is None else str(member["id"]),
+        member["address"],
+        member.get("role") or UNKNOWN,
+        member.get("state") or UNKNOWN,
+        _number(member.get("logEnd")),
+        _number(member.get("lagBytes")) if member.get("role") != "MASTER" else "-",
+        member.get("failure") or "",
+    )
+
+
+def _number(value: int | None) -> str:
+    return UNKNOWN if value is None else f"{value:,}"

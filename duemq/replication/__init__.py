@@ -1,0 +1,1 @@
+"""Replication with Apache's HA protocol: this broker as the replica of a master."""

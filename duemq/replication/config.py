@@ -1,0 +1,78 @@
+"""Configuration section of replication.
+
+Source: MessageStoreConfig, BrokerConfig
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from duemq.configuration.config import parse_addresses
+from message_store.config import option
+from message_store.errors import ConfigError
+
+MASTERS = ("ASYNC_MASTER", "SYNC_MASTER")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationConfig:
+    """Role of the broker, and the connection between master and replica."""
+
+    role: str = option(
+        "ASYNC_MASTER",
+        "brokerRole",
+        "SLAVE: copy the log of a master, with a brokerId above 0. The masters have no replicas "
+        "yet.",
+        choices=(*MASTERS, "SLAVE"),
+    )
+    ha_master_address: str = option(
+        "",
+        "haMasterAddress",
+        "Replication address of the master, `host:port` (haListenPort there); empty: as the name "
+        "server says.",
+        unit="addresses",
+    )
+    heartbeat_ms: int = option(
+        5_000,
+        "haSendHeartbeatInterval",
+        "Pause after which an idle replica reports the end of its log.",
+        minimum=100,
+    )
+    idle_ms_max: int = option(
+        20_000,
+        "haHousekeepingInterval",
+        "Time without a byte from the master after which the connection is opened again.",
+        minimum=1_000,
+    )
+    sync_from_last_file: bool = option(
+        False,
+        "syncFromLastFile",
+        "Begin an empty replica with the last file of the master's log; false: with the first one. "
+        "Messages that are pending in older files would be lost with the master.",
+    )
+    slave_read_enable: bool = option(
+        False,
+        "slaveReadEnable",
+        "Answer pulls on a replica; false: pulls are sent to the master.",
+    )
+
+    def __post_init__(self) -> None:
+        parse_addresses("haMasterAddress", self.ha_master_address)
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether this broker copies a master's log."""
+        return self.role == "SLAVE"
+
+    def check_id(self, broker_id: int) -> None:
+        """Compare the role with the broker's id.
+
+        Raises:
+            ConfigError: A replica with the id 0, or a master with another one.
+        """
+        if self.is_replica and not broker_id:
+            why = "a replica has a brokerId above 0, such as brokerId=1"
+            raise ConfigError("brokerRole", self.role, why)
+        if broker_id and not self.is_replica:
+            why = f"an id above 0 is a replica's: set brokerRole=SLAVE (it is {self.role}), or 0"
+            raise ConfigError("brokerId", str(broker_id), why)

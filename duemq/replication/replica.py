@@ -1,0 +1,97 @@
+"""Replica: what a broker does while its role is SLAVE.
+
+    name server --(103: master's addresses)--> HaClient           log
+                                           `-> SlaveSynchronize   topics, groups, consumer offsets
+
+The store refuses messages of clients, and no plugin runs: nothing is delivered here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from duemq.pull.held_pulls import HeldPulls
+from duemq.registry.consumer_offsets import OffsetManager
+from duemq.registry.groups import GroupManager
+from duemq.registry.topics import TopicManager
+from duemq.replication.config import ReplicationConfig
+from duemq.replication.ha_client import HaClient
+from duemq.replication.slave_synchronize import SlaveSynchronize
+from message_store.clock import Clock
+from message_store.store import MessageStore
+
+ReplicationView = dict[str, str | int | None]
+READ_ONLY = "this broker is a replica (brokerRole=SLAVE): send to the master"
+
+
+class Replica:
+    """The tasks of a replica. `running` is a context manager around them."""
+
+    def __init__(
+        self, store: MessageStore, held: HeldPulls, ha: HaClient, tables: SlaveSynchronize
+    ) -> None:
+        self._store, self._held = store, held
+        self.ha, self.tables = ha, tables
+
+    def on_registered(self, answer: Mapping[str, str]) -> None:
+        """Follow the master that a name server answers to a registration (103)."""
+        self.tables.follow(answer.get("masterAddr", ""))
+        self.ha.follow(answer.get("haServerAddr", ""))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Copy from the master until the block ends."""
+        self._store.read_only = READ_ONLY
+        self._store.raw.observers.append(self._held.on_replicated)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.ha.run(), name="replication")
+            tasks.create_task(self.tables.run(), name="slave synchronize")
+            try:
+                yield
+            finally:
+                self.ha.stop()
+                self.tables.stop()
+
+    def view(self) -> ReplicationView:
+        """Return the state for `duemq replicas` and tools; what is not known is None."""
+        end, master = self._store.max_offset, self.ha.master_offset
+        return {
+            "role": "SLAVE",
+            "state": self.ha.state.value,
+            "haMasterAddress": self.ha.address or None,
+            "masterAddress": self.tables.address or None,
+            "logEnd": end,
+            "masterLogEnd": master,
+            "lagBytes": None if master is None else max(master - end, 0),
+            "tablesCopiedMs": self.tables.synchronized_ms,
+            "failure": self.ha.failure or self.tables.failure,
+        }
+
+
+def replica_of(
+    store: MessageStore,
+    tables: tuple[TopicManager, GroupManager, OffsetManager],
+    held: HeldPulls,
+    config: ReplicationConfig,
+    clock: Clock,
+    connect: Callable[[str], RemotingClient],
+) -> Replica:
+    """Return the replica that a broker of these parts is, not running."""
+    topics, groups, offsets = tables
+    copied = {
+        RequestCode.GET_ALL_TOPIC_CONFIG: topics.replace_by,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.replace_by,
+        RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.replace_by,
+    }
+    synchronize = SlaveSynchronize(copied, store.config_path("delayOffset.json"), clock, connect)
+    ha = HaClient(store, config, clock, synchronize.first_offset)
+    return Replica(store, held, ha, synchronize)
+
+
+def master_view(store: MessageStore) -> Callable[[], ReplicationView]:
+    """Return what answers the same of a master."""
+    return lambda: {"role": "MASTER", "state": "serves", "logEnd": store.max_offset}

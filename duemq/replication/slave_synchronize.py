@@ -1,0 +1,145 @@
+"""Tables that a replica copies from its master in addition to the log: topics, groups, offsets.
+
+    every 10 s, and once when the master is known: 21, 201, 43 --> tables --> files below config/
+                                                   45          --> delayOffset.json
+
+After a master of Apache's, delayOffset.json is the progress of levels: its deliveries do not name
+their source records. Progress of timers is derived from the log.
+Source: SlaveSynchronize
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from delivery.plugin import Request
+from duemq.net.client import RemotingClient
+from duemq.net.codes import RequestCode
+from duemq.registry.config_file import JsonObject
+from message_store import json_dialect
+from message_store.clock import Clock
+from message_store.errors import PeerError
+
+log = logging.getLogger(__name__)
+INTERVAL_MS: Final = 10_000
+CALL_S_MAX: Final = 10.0
+Replace = Callable[[JsonObject], None]
+
+
+class SlaveSynchronize:
+    """Copies tables of the master.
+
+    Args:
+        tables: What takes the answer, by the request's code, in the order of the requests.
+        delay_offsets: Path of delayOffset.json, which no plugin of a replica writes.
+        connect: Returns a client of an address.
+
+    Attributes:
+        failure: Why the last attempt failed; empty after a good one.
+        synchronized_ms: When all tables were copied last; None: never.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[RequestCode, Replace],
+        delay_offsets: Path,
+        clock: Clock,
+        connect: Callable[[str], RemotingClient],
+    ) -> None:
+        self._tables, self._clock, self._connect = tables, clock, connect
+        self._delay_offsets, self._delay_offsets_text = delay_offsets, ""
+        self._client: RemotingClient | None = None
+        self._wake, self._stopping = asyncio.Event(), False
+        self._asking = asyncio.Lock()
+        self.address = ""
+        self.failure = ""
+        self.synchronized_ms: int | None = None
+
+    def follow(self, address: str) -> None:
+        """Copy from the broker at this address from now on."""
+        if address and address != self.address:
+            self.address = address
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Copy until `stop`."""
+        while not self._stopping:
+            self._wake.clear()
+            if self.address:
+                await self._attempt()
+            await self._clock.wait(self._wake, until_ms=self._clock.now_ms() + INTERVAL_MS)
+        await self._close()
+
+    def stop(self) -> None:
+        """Make `run` return."""
+        self._stopping = True
+        self._wake.set()
+
+    async def _attempt(self) -> None:
+        try:
+            await self._copy()
+        except (OSError, PeerError, LookupError, TypeError, ValueError) as error:
+            why = str(error) or type(error).__name__
+            if why != self.failure:
+                log.warning("topics and offsets of %s are not copied: %s", self.address, why)
+            self.failure = why
+        else:
+            self.failure, self.synchronized_ms = "", self._clock.now_ms()
+
+    async def first_offset(self) -> int:
+        """Ask the master for the first offset of its log.
+
+        Raises:
+            OSError: It cannot be reached.
+            PeerError: It is not known yet, or does not answer that.
+        """
+        if not self.address:
+            raise PeerError(
+                "the master is unknown: no name server of namesrvAddr knows a broker of this "
+                "brokerName with the id 0"
+            )
+        found = (await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)).get("table") or {}
+        try:
+            return int(found["commitLogMinOffset"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise PeerError(f"{self.address} does not name the start of its log") from error
+
+    async def _copy(self) -> None:
+        for code, replace in self._tables.items():
+            replace(await self._ask(code))
+        await self._copy_delay_offsets()
+
+    async def _copy_delay_offsets(self) -> None:
+        found = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
+        offsets = {int(level): int(offset) for level, offset in found["offsetTable"].items()}
+        text = json_dialect.dumps({**found, "offsetTable": offsets})
+        if text != self._delay_offsets_text:
+            await asyncio.to_thread(json_dialect.write_config, self._delay_offsets, text)
+            self._delay_offsets_text = text
+
+    async def _ask(self, code: RequestCode) -> JsonObject:
+        """Return the body of the answer to a request without fields."""
+        async with self._asking:
+            if self._client is None or self._client.address != self.address:
+                await self._close()
+                self._client = self._connect(self.address)
+            answer = await self._client.call(Request(code, {}), timeout_s=CALL_S_MAX)
+        if answer.code:
+            raise PeerError(f"{code.name} is answered {answer.code}: {answer.remark}")
+        assert isinstance(answer.body, bytes | memoryview)  # as received
+        try:
+            table = json_dialect.loads(bytes(answer.body).decode())
+        except ValueError as error:
+            raise PeerError(f"the answer to {code.name} is not JSON: {error}") from error
+        if not isinstance(table, dict):
+            raise PeerError(f"the answer to {code.name} is not an object")
+        return table
+
+    async def _close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None

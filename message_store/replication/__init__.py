@@ -1,0 +1,1 @@
+"""Append of log bytes that another broker encoded."""

@@ -1,0 +1,212 @@
+"""The HA client against a master that is slow, wrong, or gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from duemq.replication.config import ReplicationConfig
+from duemq.replication.ha_client import RETRY_MS, HaClient, HaState
+from duemq.replication.layout import REPORT, TRANSFER
+from message_store.clock import FakeClock
+from message_store.layout import RECORD_AT
+from message_store.store import MessageStore
+from tests.message_store.replication.test_raw_append import content, fill, log_of
+from tests.support.stores import open_store
+
+TURN_S_MAX = 30
+
+
+class Master:
+    """Sends what a test gives it, to one connection at a time."""
+
+    def __init__(self) -> None:
+        self.reports: asyncio.Queue[int] = asyncio.Queue()
+        self.connected: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connected.put_nowait(writer)
+        try:
+            while True:
+                [offset] = REPORT.unpack(await reader.readexactly(REPORT.size))
+                self.reports.put_nowait(offset)
+        except (OSError, asyncio.IncompleteReadError):
+            writer.close()
+
+
+def transfer(offset: int, data: bytes) -> bytes:
+    return TRANSFER.pack(offset, len(data)) + data
+
+
+async def until(met: Callable[[], object]) -> None:
+    async with asyncio.timeout(TURN_S_MAX):
+        while not met():  # noqa: ASYNC110 - the client does not announce a failure
+            await asyncio.sleep(0)
+
+
+async def reported(master: Master, offset: int) -> None:
+    """Return when the replica reports this end of its log."""
+    async with asyncio.timeout(TURN_S_MAX):
+        while await master.reports.get() != offset:
+            pass
+
+
+Work = Callable[[Master, HaClient, MessageStore, FakeClock, bytes], Awaitable[None]]
+
+
+def with_replica(root: Path, work: Work, *, first: int = 0, **keys: object) -> None:
+    """Run a master with a log, an HA client, and some work on both."""
+    clock = FakeClock()
+
+    async def first_offset() -> int:
+        return first
+
+    async def main() -> None:
+        master = Master()
+        server = await asyncio.start_server(master.serve, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        config = ReplicationConfig(
+            role="SLAVE", ha_master_address=f"{host}:{port}", **keys,  # type: ignore[arg-type]
+        )  # fmt: skip
+        with (
+            open_store(root / "master", clock) as source,
+            open_store(root / "replica", clock) as store,
+        ):
+            fill(source, 400)
+            client = HaClient(store, config, clock, first_offset)
+            running = asyncio.ensure_future(client.run())
+            try:
+                await work(master, client, store, clock, log_of(source))
+            finally:
+                client.stop()
+                await running
+            if store.max_offset == source.max_offset and not first:
+                assert content(store) == content(source)
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_transfers_are_appended_and_acknowledged(tmp_path: Path) -> None:
+    async def work(
+        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        await reported(master, 1)  # an empty log: everything behind its first byte
+        writer = await master.connected.get()
+        for at in range(1, len(log), 32_768):
+            writer.write(transfer(at, log[at : at + 32_768]))
+        await reported(master, len(log))
+        assert (client.state, client.failure) == (HaState.TRANSFER, "")
+        assert client.master_offset == len(log)
+        writer.write(transfer(len(log), b""))  # a heartbeat
+        clock.advance(5_000)
+        await reported(master, len(log))
+
+    with_replica(tmp_path, work)
+
+
+@pytest.mark.parametrize("last_file", [False, True])
+def test_an_empty_replica_begins_where_the_log_of_the_master_begins(
+    tmp_path: Path, last_file: bool
+) -> None:
+    async def work(
+        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        await reported(master, 0 if last_file else 65_536)
+        writer = await master.connected.get()
+        writer.write(transfer(65_536, log[65_536:]))
+        await reported(master, len(log))
+        assert store.min_offset == 65_536
+
+    with_replica(tmp_path, work, first=65_536, sync_from_last_file=last_file)
+
+
+def test_with_sync_flush_only_what_is_on_the_disk_is_acknowledged(tmp_path: Path) -> None:
+    async def work(
+        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        object.__setattr__(store.config, "flush_disk_type", "SYNC_FLUSH")
+        writer = await master.connected.get()
+        writer.write(transfer(1, log[1:]))
+        await reported(master, len(log))
+        assert store.durable_offset == len(log)
+
+    with_replica(tmp_path, work)
+
+
+WRONG = {
+    "not Apache's HA protocol": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "the logs have diverged": transfer(7, b"xxxx"),
+    "not a record": transfer(1, b"\0\0\x10" + b"no record" * 20),
+    "closed the connection": b"",
+}
+
+
+@pytest.mark.parametrize("why", WRONG)
+def test_a_wrong_master_is_named_and_tried_again(why: str, tmp_path: Path) -> None:
+    async def work(
+        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        writer = await master.connected.get()
+        await reported(master, 1)
+        writer.write(WRONG[why])
+        if not WRONG[why]:
+            writer.close()
+        await until(lambda: client.failure)
+        assert why in client.failure
+        assert store.max_offset == 0
+        clock.advance(RETRY_MS)
+        writer = await master.connected.get()
+        await reported(master, 1)
+        writer.write(transfer(1, log[1:]))
+        await reported(master, len(log))
+        assert client.failure == ""
+
+    with_replica(tmp_path, work)
+
+
+def record_at(log: bytes, number: int) -> int:
+    """Return where a record begins."""
+    at = 0
+    for _ in range(number):
+        at += int.from_bytes(log[at : at + 4], "big")
+    return at
+
+
+@pytest.mark.parametrize("field", ["total_size", "magic", "body_crc", "phys_offset"])
+@pytest.mark.parametrize("number", [20, 60])
+def test_damaged_bytes_are_asked_for_again(field: str, number: int, tmp_path: Path) -> None:
+    """Other fields of the header have no checksum."""
+
+    async def work(
+        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        writer = await master.connected.get()
+        await reported(master, 1)
+        at = record_at(log, number) + getattr(RECORD_AT, field) + 3
+        writer.write(transfer(1, log[1:at] + bytes([log[at] ^ 4]) + log[at + 1 :]))
+        writer.write(transfer(len(log), b""))
+        await until(lambda: client.failure)
+        end = store.max_offset
+        assert "record" in client.failure
+        clock.advance(RETRY_MS)
+        writer = await master.connected.get()
+        await reported(master, end or 1)
+        writer.write(transfer(end or 1, log[end or 1 :]))
+        await reported(master, len(log))
+
+    with_replica(tmp_path, work)
+
+
+def test_a_silent_master_is_left(tmp_path: Path) -> None:
+    async def work(
+        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        await reported(master, 1)
+        await until(lambda: client.failure)
+        assert "no answer" in client.failure
+
+    with_replica(tmp_path, work, idle_ms_max=1_000)

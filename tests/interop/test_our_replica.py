@@ -1,0 +1,167 @@
+"""DueMQ as the replica of Apache's broker: the same log, readable, delivering nothing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.interop.apache import VERSIONS, Apache
+from tests.interop.replicas import OurReplica
+from tests.interop.store_work import (
+    KEYS,
+    SEND,
+    SUCCESS,
+    TOPIC,
+    Ledger,
+    all_places,
+    bounds,
+    cursors,
+    pull,
+    verify,
+)
+from tests.support.duemq_server import ROOT
+from tests.support.remoting_requests import ask
+from tests.support.server import Server
+from tests.support.wait_until import now_ms, until
+
+COPIED_S = 60.0
+SERVICE_NOT_AVAILABLE = 14
+NO_REPLICA = (10, 11, 12)  # FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT
+
+
+def log_bytes(server: Server) -> dict[str, bytes]:
+    """Return the commit log by file name."""
+    files = sorted((server.store_dir / "commitlog").iterdir())
+    return {path.name: path.read_bytes() for path in files}
+
+
+def wait_copied(master: Server, replica: Server) -> None:
+    """Return when the replica's queues are as long as the master's."""
+    until(
+        lambda: bounds(replica, all_places()) == bounds(master, all_places()),
+        seconds=COPIED_S,
+        what="everything copied",
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_replica_has_the_log_of_its_apache_master(version: str, tmp_path: Path) -> None:
+    ledger = Ledger()
+    with Apache(version, tmp_path / "apache", keys=KEYS) as apache:
+        apache.create_topic(TOPIC)
+        ledger.send(apache, "before", 600)
+        ledger.send(apache, "soon", 30, level=1)
+        with OurReplica(apache, tmp_path / "replica", keys=KEYS) as replica:
+            ledger.send(apache, "while", 200)
+            ledger.send(apache, "later", 30, level=2)
+            ledger.wait(apache)
+            wait_copied(apache, replica)
+            ledger.check(replica)
+            ledger.send(apache, "pending", 10, level=3)
+            ledger.wait_queued(apache)
+            wait_copied(apache, replica)
+    assert log_bytes(apache) == log_bytes(replica)
+    verify(replica.store_dir)
+
+
+def send_code(server: Server, number: int) -> int:
+    """Return the code of the answer to a send that waits for replicas."""
+    properties = f"KEYS\x01key{number}\x02UNIQ_KEY\x01U{number}\x02WAIT\x01true\x02"
+    fields = {
+        "producerGroup": "P", "topic": TOPIC, "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4", "queueId": str(number % 4), "sysFlag": "0",
+        "bornTimestamp": str(now_ms()), "flag": "0", "properties": properties,
+        "reconsumeTimes": "0", "unitMode": "false", "batch": "false",
+    }  # fmt: skip
+    return ask(server.broker_port, SEND, fields, b"body %d" % number).code
+
+
+def wait_code(master: Server, code: int) -> None:
+    """Return when a send is answered with this code."""
+    numbers = itertools.count()
+    until(
+        lambda: send_code(master, next(numbers)) == code,
+        seconds=COPIED_S,
+        what=f"answer {code}",
+        poll_s=0.2,
+    )
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_sync_master_waits_for_our_replica(version: str, flush: str, tmp_path: Path) -> None:
+    keys = KEYS | {"brokerRole": "SYNC_MASTER", "syncFlushTimeout": "1000", "slaveTimeout": "1000"}
+    keys |= {"inSyncReplicas": "2"}
+    with Apache(version, tmp_path / "apache", keys=keys) as apache:
+        apache.create_topic(TOPIC)
+        assert send_code(apache, 0) in NO_REPLICA
+        replica = OurReplica(apache, tmp_path / "replica", keys=KEYS | {"flushDiskType": flush})
+        with replica:
+            wait_code(apache, SUCCESS)
+            assert [send_code(apache, number) for number in range(50)] == [SUCCESS] * 50
+            replica.kill()
+            assert send_code(apache, 50) in NO_REPLICA
+            replica.start()
+            wait_code(apache, SUCCESS)
+            wait_copied(apache, replica)
+    assert log_bytes(apache) == log_bytes(replica)
+    verify(replica.store_dir)
+
+
+def test_a_replica_leaves_pulls_and_sends_to_its_master(tmp_path: Path) -> None:
+    with Apache("5.3.3", tmp_path / "apache", keys=KEYS) as apache:
+        apache.create_topic(TOPIC)
+        with OurReplica(apache, tmp_path / "replica", keys=KEYS) as replica:
+            replica.keys["slaveReadEnable"] = "false"
+            replica.stop_broker()
+            replica.start()
+            wait_code(apache, SUCCESS)
+            wait_copied(apache, replica)
+            answer = pull(replica, TOPIC, 0, 0)
+            assert (answer.code, answer.fields["suggestWhichBrokerId"]) == (20, "0")
+            assert send_code(replica, 1) == SERVICE_NOT_AVAILABLE
+            command = [sys.executable, "-m", "duemq", "replicas", "--json"]
+            done = subprocess.run(
+                [*command, "-b", replica.broker_address], capture_output=True, check=True, cwd=ROOT
+            )
+            [member] = json.loads(done.stdout)
+            assert (member["role"], member["state"], member["lagBytes"]) == ("SLAVE", "transfer", 0)
+            assert member["haMasterAddress"].endswith(f":{apache.ha_port}")
+            shown = apache.admin("haStatus", "-b", replica.broker_address)
+            assert member["haMasterAddress"] in shown
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_replica_takes_over_when_its_apache_master_is_gone(version: str, tmp_path: Path) -> None:
+    """By hand: with the role and the id of a master in its configuration."""
+    ledger = Ledger()
+    with Apache(version, tmp_path / "apache", keys=KEYS) as apache:
+        apache.create_topic(TOPIC)
+        replica = OurReplica(apache, tmp_path / "replica", keys=KEYS)
+        with replica:
+            ledger.send(apache, "before", 100)
+            ledger.send(apache, "soon", 30, level=1)
+            ledger.wait(apache)
+            ledger.send(apache, "pending", 30, level=3)
+            ledger.wait_queued(apache)
+            wait_copied(apache, replica)
+            progress = replica.store_dir / "config" / "delayOffset.json"
+            delivered = len(ledger.of_level(1))
+            until(
+                lambda: progress.exists() and cursors(replica.store_dir).get(1) == delivered,
+                seconds=COPIED_S,
+                what="progress of levels copied",
+            )
+            apache.kill()
+            replica.stop_broker()
+            replica.keys |= {"brokerRole": "ASYNC_MASTER", "brokerId": "0"}
+            replica.start()
+            ledger.send(replica, "after", 30, level=1)
+            ledger.wait(replica)
+            ledger.check(replica)
+    verify(replica.store_dir)
