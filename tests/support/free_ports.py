@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 
 LOOPBACK = "127.0.0.1"
 PORT_FIRST, PORT_END = 20_000, 30_000  # below the range the kernel hands out to connections
+WORKERS = 4  # processes of one test run, each with ports of its own
+PORTS_OF_WORKER = (PORT_END - PORT_FIRST) // WORKERS
 TRIES_MAX = 200
+_returned: set[int] = set()  # a server binds its ports later, and again after each stop
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` neighbouring ports nobody listens on, lowest first.
+    """Return `count` neighbouring ports nobody listens on, lowest first; seldom one twice.
 
     Raises:
         OSError: No such run of ports was found.
     """
+    if len(_returned) > PORTS_OF_WORKER // 2:
+        _returned.clear()
+    start = PORT_FIRST + _worker() % WORKERS * PORTS_OF_WORKER
     for _ in range(TRIES_MAX):
-        first = random.randrange(PORT_FIRST, PORT_END - count)
-        if all(_can_bind(port) for port in range(first, first + count)):
-            return list(range(first, first + count))
+        first = random.randrange(start, start + PORTS_OF_WORKER - count)
+        ports = range(first, first + count)
+        if _returned.isdisjoint(ports) and all(map(_can_bind, ports)):
+            _returned.update(ports)
+            return list(ports)
     raise OSError(f"no {count} neighbouring free ports between {PORT_FIRST} and {PORT_END}")
 
 
@@ -30,6 +39,11 @@ def listening(port: int) -> bool:
             return True
     except OSError:
         return False
+
+
+def _worker() -> int:
+    """Return the number of this process among those of pytest-xdist."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 
 
 def _can_bind(port: int) -> bool:
