@@ -34,7 +34,9 @@ class Replica:
     def __init__(
         self, store: MessageStore, held: HeldPulls, ha: HaClient, tables: SlaveSynchronize
     ) -> None:
-        self._store, self._held = store, held
+        self._held = held
+        store.read_only = READ_ONLY  # also for what the broker does before `running`
+        self._store = store
         self.ha, self.tables = ha, tables
 
     def on_registered(self, answer: Mapping[str, str]) -> None:
@@ -45,7 +47,6 @@ class Replica:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Copy from the master until the block ends."""
-        self._store.read_only = READ_ONLY
         self._store.raw.observers.append(self._held.on_replicated)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.ha.run(), name="replication")

@@ -45,6 +45,7 @@ class QueueSet:
         self._units = np.zeros(1024 * UNIT_BYTES, np.uint8)
         self._group_units: Callable[..., int] | None = None
         self._backlog: list[tuple[int, int, bytes]] = []
+        self.missing_from: int | None = None  # log offset where a replica lacks units
 
     def load(self) -> None:
         """Open every queue directory; set each slot's next offset. Stray names are ignored."""
@@ -165,8 +166,8 @@ class QueueSet:
 
     @property
     def behind(self) -> bool:
-        """Whether the backlog has units, because the disk was full."""
-        return bool(self._backlog)
+        """Whether units of the log are missing, because the disk was full."""
+        return bool(self._backlog) or self.missing_from is not None
 
     def catch_up(self) -> None:
         """Write the backlog.

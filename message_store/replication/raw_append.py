@@ -53,7 +53,6 @@ class RawAppender:
         self._rules, self._descriptors = rules, descriptors
         self._rows: Rows = np.zeros(CHUNK_RECORDS, layout.SCANNED)
         self._filler_from = -1  # log offset of the blank record that ended the last file
-        self._queued_to: int | None = None  # log offset where units are missing; None: nowhere
         self.observers: list[Observer] = []
 
     def append(self, offset: int, data: Bytes) -> int:
@@ -176,9 +175,9 @@ class RawAppender:
 
     def _queue(self, rows: Rows) -> None:
         """Write the units of records that the log has, and number their queues."""
-        self._queued_to = int(rows[0]["phys_offset"])
+        self._queues.missing_from = int(rows[0]["phys_offset"])
         dispatch(rows, self._queues, self._rules, self._log)
-        self._queued_to = None
+        self._queues.missing_from = None
         topics = self._queues.topics
         known = rows[(rows["topic_index"] >= 0) & (rows["queue_id"] >= 0)]
         pairs = np.unique(known["topic_index"].astype(np.int64) << 32 | known["queue_id"])
@@ -191,7 +190,7 @@ class RawAppender:
 
     def _queue_missing(self) -> None:
         """Write the units that the disk refused before."""
-        start = self._queued_to
+        start = self._queues.missing_from
         if start is not None:
             for rows in walk_log(self._log, start, self._log.end, self._queues.topics, check=False):
                 self._queue(rows)

@@ -116,9 +116,11 @@ def test_an_empty_replica_may_begin_at_a_later_file(tmp_path: Path) -> None:
         ]
 
 
-def test_units_that_found_no_room_are_written_with_the_next_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("restart", [False, True])
+def test_units_that_found_no_room_are_written_later(
+    restart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With the next bytes, or by the next start, as a clean stop does not claim to have them."""
     with open_store(tmp_path / "master") as master:
         fill(master, 100)
         data = log_of(master)
@@ -127,6 +129,10 @@ def test_units_that_found_no_room_are_written_with_the_next_bytes(
                 full.setattr(ConsumeQueue, "write", no_room)
                 with pytest.raises(OSError, match="No space left"):
                     replica.append_raw(0, np.frombuffer(data[:9_000], np.uint8))
+            at = replica.max_offset
+            if not restart:
+                feed(replica, data[at:], at, [9_000])
+        with open_store(tmp_path / "replica") as replica:
             at = replica.max_offset
             feed(replica, data[at:], at, [9_000])
             assert content(replica) == content(master)
