@@ -39,6 +39,7 @@ from duemq.configuration.settings import (
     Settings,
     changed_values,
     check_directories,
+    in_role,
     key_notices,
     resolved,
     settings_from,
@@ -51,6 +52,7 @@ from duemq.net.server import RemotingServer
 from duemq.net.tls import load_tls
 from duemq.plugins import Host, Installed, PluginSet, installed_plugins
 from duemq.registry.data_version import DataVersion
+from duemq.replication.role import Role
 from duemq.stored_pins import stored_pins
 from message_store.clock import Clock, SystemClock
 from message_store.config import Properties, from_properties, to_properties, with_live
@@ -86,6 +88,7 @@ class Broker:
         plugins: the installed ones, unless named here.
         config_file: where `properties` came from; changes by request 25 are written there.
         read_again: reads the configuration again, for `reload`.
+        role: The role that a controller gave this broker; None: as configured.
     Attributes:
         settings: the configuration in force.
         failure: Cause of a stop; empty while the broker runs or after a requested stop.
@@ -106,9 +109,11 @@ class Broker:
         config_file: Path | None = None,
         read_again: Callable[[], Properties] | None = None,
         kernels: Preparation | None = None,
+        role: Role | None = None,
     ) -> None:
         self._kernels = kernels or Preparation()
-        self.settings = resolved(settings_from(properties))
+        self._role = role
+        self.settings = self._settings_from(properties)
         self.clock = clock or SystemClock()
         self.failure = ""
         self.metrics_port: int | None = None
@@ -148,6 +153,9 @@ class Broker:
     def connections(self) -> frozenset[Connection]:
         """The connections that are open now."""
         return self._server.connections
+
+    def _settings_from(self, properties: Mapping[str, str]) -> Settings:
+        return in_role(resolved(settings_from(properties)), self._role)
 
     # -- running ------------------------------------------------------------------------------
 
@@ -440,7 +448,7 @@ class Broker:
         Raises:
             DueMQError: A value is invalid; nothing was changed.
         """
-        wanted = resolved(settings_from(properties))
+        wanted = self._settings_from(properties)
         broker, later = with_live(self.settings.broker, wanted.broker)
         store, more = with_live(self.settings.store, wanted.store)
         self.plugins.reconfigure(properties, self.settings.properties)

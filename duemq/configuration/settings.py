@@ -24,6 +24,7 @@ from duemq.exposure import listening_address
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.role import Role
 from message_store.config import Properties, StoreConfig, from_properties, options
 from message_store.errors import ConfigError
 
@@ -97,6 +98,18 @@ def resolved(settings: Settings) -> Settings:
         broker_ip=broker.broker_ip or own_address(bind_address),
     )
     return replace(settings, broker=broker)
+
+
+def in_role(settings: Settings, role: Role | None) -> Settings:
+    """Return the settings of a broker that a controller gave this role; None: as configured."""
+    if role is None:
+        return settings
+    name = "SLAVE" if role.is_replica else "SYNC_MASTER"
+    return replace(
+        settings,
+        broker=replace(settings.broker, broker_id=role.registered_id),
+        replication=replace(settings.replication, role=name),
+    )
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
