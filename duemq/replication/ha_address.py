@@ -60,7 +60,9 @@ async def ask_ha_address(master: RemotingClient) -> str:
         OSError: It cannot be reached.
         PeerError: It is not a master now, or its answer is malformed.
     """
-    answer = await master.call(Request(RequestCode.EXCHANGE_BROKER_HA_INFO, {}), timeout_s=CALL_S_MAX)
+    answer = await master.call(
+        Request(RequestCode.EXCHANGE_BROKER_HA_INFO, {}), timeout_s=CALL_S_MAX
+    )
     address = (answer.fields or {}).get(HA_ADDRESS, "")
     if answer.code:
         raise PeerError(

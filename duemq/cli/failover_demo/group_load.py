@@ -10,12 +10,15 @@ of its arrivals. An acknowledged message arrives exactly once; one without an an
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from duemq.cli.client import NEW_TOPIC_QUEUES, READ, TEMPLATE_TOPIC, WRITE, Cluster, Queue, bytes_of
+from duemq.cli.failover_demo.processes import looks
 from duemq.cli.messages import split_records
 from duemq.net.codes import RequestCode, ResponseCode
 from message_store.clock import SystemClock
@@ -98,7 +101,7 @@ class GroupLoad:
         self._random = random.Random(seed)
         self._clock = SystemClock()
         self._cluster = Cluster(namesrv)
-        self._sending = asyncio.Event()
+        self._looking_up, self._ended = asyncio.Event(), asyncio.Event()
         self._in_flight: set[asyncio.Task[None]] = set()
         self._acknowledged_ms: list[int] = []
         self._queues: list[Queue] = []
@@ -107,24 +110,36 @@ class GroupLoad:
 
     async def prepare(self) -> None:
         """Create the topic by a first message; return when the name server has its route."""
-        while not self._queues:
+        async for _ in looks(RETRY_S):
             await self._find_queues(WRITE)
             for queue in self._queues:
                 await self._send(queue)
             if self._acknowledged_ms:
                 await self._find_queues(READ)
                 return
-            self._queues = []
-            await asyncio.sleep(RETRY_S)
 
-    async def run(self, send_s: float, drain_s: float) -> None:
-        """Send for `send_s` seconds; return when all has arrived, at most `drain_s` later."""
+    @property
+    def acknowledged_count(self) -> int:
+        """Sends that were answered with success."""
+        return len(self._acknowledged_ms)
+
+    def end(self) -> None:
+        """Send nothing from now on; `run` returns when all has arrived."""
+        self._ended.set()
+
+    async def run(self, send_s: float | None, drain_s: float) -> None:
+        """Send for `send_s` seconds; return when all has arrived, at most `drain_s` later.
+
+        Args:
+            send_s: None: until `end` is called.
+        """
         readers = [asyncio.create_task(self._read(queue)) for queue in self._queues]
         try:
             await self._send_for(send_s)
             until_ms = self._clock.now_ms() + int(drain_s * 1_000)
-            while self.account().pending and self._clock.now_ms() < until_ms:
-                await asyncio.sleep(RETRY_S)
+            async for _ in looks(RETRY_S):
+                if not self.account().pending or self._clock.now_ms() >= until_ms:
+                    break
             await asyncio.sleep(LEVEL_DELAYS_MS[1] / 1_000)  # to notice a duplicate
         finally:
             for reader in readers:
@@ -141,7 +156,7 @@ class GroupLoad:
         acknowledged = [each for each in found if each.acknowledged_ms is not None]
         arrived = [each for each in found if each.arrivals]
         times = self._acknowledged_ms
-        gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+        gaps = [after - before for before, after in itertools.pairwise(times)]
         late = [each.arrivals[0] - each.due_ms for each in arrived if not each.level]
         return Account(
             sent=len(self.messages),
@@ -157,11 +172,12 @@ class GroupLoad:
 
     # -- sends --------------------------------------------------------------------------------
 
-    async def _send_for(self, seconds: float) -> None:
+    async def _send_for(self, seconds: float | None) -> None:
         """Start sends at the rate, whatever becomes of those before."""
         loop = asyncio.get_running_loop()
         began, count = loop.time(), 0
-        while (passed := loop.time() - began) < seconds:
+        end_s = math.inf if seconds is None else seconds
+        while (passed := loop.time() - began) < end_s and not self._ended.is_set():
             while count < passed * self._rate:
                 queue = self._queues[count % len(self._queues)]
                 task = asyncio.create_task(self._send(queue))
@@ -231,13 +247,13 @@ class GroupLoad:
 
     async def _find_master(self) -> None:
         """Read the route again; one task at a time does."""
-        if not self._sending.is_set():
-            self._sending.set()
+        if not self._looking_up.is_set():
+            self._looking_up.set()
             try:
                 await asyncio.sleep(RETRY_S)
                 await self._find_queues(READ)
             finally:
-                self._sending.clear()
+                self._looking_up.clear()
 
     async def _find_queues(self, wanted: int) -> None:
         try:
