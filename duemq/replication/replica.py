@@ -19,6 +19,7 @@ from duemq.registry.consumer_offsets import OffsetManager
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.default_ha import default_sessions
 from duemq.replication.ha_client import HaClient
 from duemq.replication.slave_synchronize import SlaveSynchronize
 from message_store.clock import Clock
@@ -89,7 +90,10 @@ def replica_of(
         RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.replace_by,
     }
     synchronize = SlaveSynchronize(copied, store.config_path("delayOffset.json"), clock, connect)
-    ha = HaClient(store, config, clock, synchronize.first_offset)
+    sessions = default_sessions(
+        store, synchronize.first_offset, from_last_file=config.sync_from_last_file
+    )
+    ha = HaClient(store, config, clock, sessions)
     return Replica(store, held, ha, synchronize)
 
 
