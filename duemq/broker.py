@@ -447,12 +447,13 @@ class Broker:
         tls, certificates = with_live(self.settings.tls, wanted.tls)
         auth, most = with_live(self.settings.auth, wanted.auth)
         replication, roles = with_live(self.settings.replication, wanted.replication)
-        self.settings = Settings(properties, broker, tls, store, auth, replication)
+        controller, group = with_live(self.settings.controller, wanted.controller)
+        self.settings = Settings(properties, broker, tls, store, auth, replication, controller)
         self.store.config = store
         self.version = self.version.next(self.clock.now_ms())
         self.registrar.set_addresses(addresses_of(broker))
         self.parts.groups.auto_create = broker.auto_create_group
-        if later := later + more + certificates + most + roles:
+        if later := later + more + certificates + most + roles + group:
             log.warning("in force after a restart: %s", ", ".join(later))
 
     def all_properties(self) -> dict[str, str]:

@@ -67,18 +67,15 @@ _WITHOUT_EFFECT = {
         rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec
     """,
     "a DueMQ broker is a master without replicas, or a replica": """
-        allAckInSyncStateSet asyncLearner brokerElectionPriority brokerHeartbeatInterval
-        brokerIP2 brokerNotActiveTimeoutMillis checkSyncStateSetPeriod controllerAddr
-        controllerHeartBeatTimeoutMills duplicationEnable enableAutoInSyncReplicas
-        enableControllerMode enableDLegerCommitLog enableRemoteEscape
+        allAckInSyncStateSet brokerIP2 brokerNotActiveTimeoutMillis duplicationEnable
+        enableAutoInSyncReplicas enableDLegerCommitLog enableRemoteEscape
         enableSlaveActingMaster fetchControllerAddrByDnsLookup forwardTimeout
         haFlowControlEnable haListenPort haMaxGapNotInSync
-        haMaxTimeSlaveNotCatchup haTransferBatchSize inSyncReplicas
-        isBrokerContainer isInBrokerContainer maxChecksumRange maxHaTransferByteInSecond
+        haTransferBatchSize inSyncReplicas isBrokerContainer
+        isInBrokerContainer maxChecksumRange maxHaTransferByteInSecond
         maxSlaveResendLength minInSyncReplicas offsetCheckInSlave replicasPerDiskPartition
         sendHeartbeatTimeoutMillis skipPreOnline slaveTimeout
-        syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
-        syncMasterFlushOffsetWhenStartup totalReplicas
+        syncBrokerMemberGroupPeriod syncMasterFlushOffsetWhenStartup totalReplicas
     """,
     "compaction topics are not offered": """
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal

@@ -24,10 +24,18 @@ from duemq.exposure import listening_address
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.controller.config import ControllerConfig
 from message_store.config import Properties, StoreConfig, from_properties, options
 from message_store.errors import ConfigError
 
-SECTIONS: tuple[type, ...] = (BrokerConfig, ReplicationConfig, TlsConfig, StoreConfig, AuthConfig)
+SECTIONS: tuple[type, ...] = (
+    BrokerConfig,
+    ReplicationConfig,
+    ControllerConfig,
+    TlsConfig,
+    StoreConfig,
+    AuthConfig,
+)
 SHOWN_CHARS_MAX = 200
 _NAME_ANOTHER = "name one that the user of this process may write"
 
@@ -42,6 +50,7 @@ class Settings:
     store: StoreConfig
     auth: AuthConfig
     replication: ReplicationConfig
+    controller: ControllerConfig
 
 
 def settings_from(properties: Mapping[str, str]) -> Settings:
@@ -63,6 +72,7 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
         from_properties(StoreConfig, properties),
         from_properties(AuthConfig, properties),
         replication,
+        from_properties(ControllerConfig, properties),
     )
 
 
