@@ -77,6 +77,7 @@ _WITHOUT_EFFECT = {
         sendHeartbeatTimeoutMillis skipPreOnline slaveTimeout
         syncBrokerMemberGroupPeriod syncMasterFlushOffsetWhenStartup totalReplicas
     """,
+    "a member asks for the master of its group with each heartbeat": "syncBrokerMetadataPeriod",
     "compaction topics are not offered": """
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
         compactionThreadNum enableCompaction maxOffsetMapSize

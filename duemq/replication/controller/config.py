@@ -34,12 +34,6 @@ class ControllerConfig:
         "Controllers, `host:port;host:port`; the broker finds their leader.",
         unit="addresses",
     )
-    metadata_ms: int = option(
-        5_000,
-        "syncBrokerMetadataPeriod",
-        "Period at which a replica asks for the group's master; a master asks at each heartbeat.",
-        minimum=100,
-    )
     in_sync_check_ms: int = option(
         5_000,
         "checkSyncStateSetPeriod",
@@ -60,7 +54,10 @@ class ControllerConfig:
         minimum=500,
     )
     heartbeat_ms: int = option(
-        1_000, "brokerHeartbeatInterval", "Period of heartbeats to the controllers.", minimum=50
+        1_000,
+        "brokerHeartbeatInterval",
+        "Period of heartbeats to the controllers, and of the question for the group's master.",
+        minimum=50,
     )
     election_priority: int = option(
         INT_MAX,
