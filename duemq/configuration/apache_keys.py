@@ -67,19 +67,16 @@ _WITHOUT_EFFECT = {
         rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec
     """,
     "a DueMQ broker is a master without replicas, or a replica": """
-        allAckInSyncStateSet asyncLearner brokerElectionPriority brokerHeartbeatInterval
-        brokerIP2 brokerNotActiveTimeoutMillis checkSyncStateSetPeriod controllerAddr
-        controllerHeartBeatTimeoutMills duplicationEnable enableAutoInSyncReplicas
-        enableControllerMode enableDLegerCommitLog enableRemoteEscape
+        allAckInSyncStateSet brokerIP2 brokerNotActiveTimeoutMillis duplicationEnable
+        enableAutoInSyncReplicas enableDLegerCommitLog enableRemoteEscape
         enableSlaveActingMaster fetchControllerAddrByDnsLookup forwardTimeout
-        haFlowControlEnable haMaxGapNotInSync
-        haMaxTimeSlaveNotCatchup inSyncReplicas
-        isBrokerContainer isInBrokerContainer maxChecksumRange maxHaTransferByteInSecond
+        haFlowControlEnable haMaxGapNotInSync inSyncReplicas isBrokerContainer
+        isInBrokerContainer maxChecksumRange maxHaTransferByteInSecond
         maxSlaveResendLength minInSyncReplicas offsetCheckInSlave replicasPerDiskPartition
         sendHeartbeatTimeoutMillis skipPreOnline slaveTimeout
-        syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
-        syncMasterFlushOffsetWhenStartup totalReplicas
+        syncBrokerMemberGroupPeriod syncMasterFlushOffsetWhenStartup totalReplicas
     """,
+    "a member asks for the master of its group with each heartbeat": "syncBrokerMetadataPeriod",
     "compaction topics are not offered": """
         compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal
         compactionThreadNum enableCompaction maxOffsetMapSize

@@ -25,13 +25,20 @@ from duemq.exposure import listening_address
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.controller.config import ControllerConfig
 from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.role import Role
 from message_store.config import Properties, StoreConfig, from_properties, options, with_live
 from message_store.errors import ConfigError
 
 SECTIONS: tuple[type, ...] = (
-    *(BrokerConfig, ReplicationConfig, HaServerConfig, TlsConfig, StoreConfig, AuthConfig),
+    BrokerConfig,
+    ReplicationConfig,
+    HaServerConfig,
+    ControllerConfig,
+    TlsConfig,
+    StoreConfig,
+    AuthConfig,
 )
 SHOWN_CHARS_MAX = 200
 _NAME_ANOTHER = "name one that the user of this process may write"
@@ -48,6 +55,7 @@ class Settings:
     auth: AuthConfig
     replication: ReplicationConfig
     ha_server: HaServerConfig
+    controller: ControllerConfig
 
     @property
     def sections(self) -> tuple[object, ...]:
@@ -75,6 +83,7 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
         from_properties(AuthConfig, properties),
         replication,
         from_properties(HaServerConfig, properties),
+        from_properties(ControllerConfig, properties),
     )
 
 
