@@ -26,12 +26,19 @@ class RoleRunner:
     Args:
         new_broker: Returns a broker of a role, not entered.
         role: The first role.
+        on_serving: Called with each broker when it serves.
     Attributes:
         broker: The broker that serves; None during a change of role.
     """
 
-    def __init__(self, new_broker: Callable[[Role], Broker], role: Role) -> None:
-        self._new_broker = new_broker
+    def __init__(
+        self,
+        new_broker: Callable[[Role], Broker],
+        role: Role,
+        on_serving: Callable[[Broker], None] = lambda broker: None,
+    ) -> None:
+        self._new_broker, self._on_serving = new_broker, on_serving
+        self._while_closed: Callable[[], None] | None = None
         self._wanted = role
         self._changed, self._serving = asyncio.Event(), asyncio.Event()
         self._stops = False
@@ -44,6 +51,12 @@ class RoleRunner:
             self._wanted = role
             self._serving.clear()
             self._changed.set()
+
+    def restart(self, work: Callable[[], None]) -> None:
+        """Close the broker, call `work` in a thread, and start it again in the newest role."""
+        self._while_closed = work
+        self._serving.clear()
+        self._changed.set()
 
     async def serves(self) -> None:
         """Wait until a broker of the newest role serves."""
@@ -62,12 +75,16 @@ class RoleRunner:
         """
         while not self._stops:
             self._changed.clear()
+            if self._while_closed is not None:
+                work, self._while_closed = self._while_closed, None
+                await asyncio.to_thread(work)
             self.role = role = self._wanted
             log.info("this broker becomes %s", _described(role))
             broker = self._new_broker(role)
             async with broker:
                 self.broker = broker
-                if role == self._wanted:
+                self._on_serving(broker)
+                if not self._changed.is_set():
                     self._serving.set()
                 ended = await self._until_changed(broker)
                 self.broker = None

@@ -55,6 +55,7 @@ class MessageStore(StoreReader):
         notice: Called with one line for each event that concerns the operator.
     Attributes:
         read_only: Why `put` refuses every message, as on a replica; empty: it does not.
+        fence: Returns why `put` refuses every message now, empty if it does not.
     Raises (on entering):
         StoreLocked: Another broker has the directory.
         StoreFull: No room for what recovery has to write.
@@ -85,6 +86,7 @@ class MessageStore(StoreReader):
         self.appender = Appender(self.log, self.topics, config, clock, self.descriptors)
         self.raw = RawAppender(self.log, self.appender, self.queues, self.rules, self.descriptors)
         self.read_only = ""
+        self.fence: Callable[[], str] = str
         self.gate = WriteGate(self.root, self.log.directory, self._notify)
         self.retention = Retention(self)
         self.recovered: recover.Recovered | None = None
@@ -283,7 +285,7 @@ class MessageStore(StoreReader):
     @property
     def refusal(self) -> str:
         """Why they cannot, or an empty text."""
-        return self.read_only or self.gate.refusal
+        return self.read_only or self.gate.refusal or self.fence()
 
     def check_disk(self) -> None:
         """Refuse writes on a nearly full disk; accept them again when there is room.

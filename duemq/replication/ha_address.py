@@ -7,13 +7,15 @@ Source: AdminBrokerProcessor.updateBrokerHaInfo, ExchangeHAInfoResponseHeader
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 from delivery.plugin import Request, Response
 from duemq.net.client import RemotingClient, split_address
 from duemq.net.codes import RequestCode
 from duemq.net.dispatcher import Handler
+from message_store.clock import Clock
 from message_store.errors import PeerError
 
 CALL_S_MAX: Final = 3.0
@@ -76,3 +78,36 @@ async def ask_ha_address(master: RemotingClient) -> str:
     except ValueError as error:
         raise PeerError(f"{master.address} names a malformed replication port: {error}") from None
     return address
+
+
+class HaAddressFinder:
+    """Asks a master for its replication address until it names one.
+
+    Attributes:
+        failure: Why the last question failed; empty once the address is known.
+    """
+
+    RETRY_MS: ClassVar[int] = 500
+
+    def __init__(self, master: RemotingClient, clock: Clock) -> None:
+        self._master, self._clock = master, clock
+        self._stopping = asyncio.Event()
+        self.failure = ""
+
+    async def run(self, found: Callable[[str], None]) -> None:
+        """Call `found` with the address once it is known; return then, or after `stop`."""
+        async with self._master:
+            while not self._stopping.is_set():
+                try:
+                    found(await ask_ha_address(self._master))
+                except (OSError, PeerError) as error:
+                    self.failure = str(error) or "no answer in time"
+                else:
+                    self.failure = ""
+                    return
+                until_ms = self._clock.now_ms() + self.RETRY_MS
+                await self._clock.wait(self._stopping, until_ms=until_ms)
+
+    def stop(self) -> None:
+        """Make `run` return."""
+        self._stopping.set()

@@ -26,6 +26,11 @@ class Role:
     master_ha_address: str = ""
 
     @property
+    def is_known(self) -> bool:
+        """Whether the group has a master: before that, the broker does not register."""
+        return self.epoch > 0
+
+    @property
     def registered_id(self) -> int:
         """The id for name servers: a master's is 0."""
         return self.own_id if self.is_replica else MASTER_ID
