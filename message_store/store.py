@@ -40,6 +40,7 @@ from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
 from message_store.recovery.progress import QueueProgress
 from message_store.recovery.store_lock import StoreLock
 from message_store.replication.raw_append import Bytes, RawAppender
+from message_store.replication.truncation import complete
 from message_store.retention.log_retention import Retention
 from message_store.write_gate import DISK_FULL, WriteGate
 
@@ -123,6 +124,7 @@ class MessageStore(StoreReader):
         crashed = self.abort_file.exists
         self.log.unreadable.notice = self.notice
         (self.root / "config").mkdir(exist_ok=True)
+        self.truncations = complete(self.config, self.clock, self.notice)
         self.mark = RecoveryMark.open(self.config_path("duemq.mark"))
         undo.callback(self.mark.close)
         marks = self.mark.read()
@@ -171,6 +173,7 @@ class MessageStore(StoreReader):
         self.queues.correct_min(self.log.min_offset)
         self.queues.deletions.fit(self.log.min_offset, found.end)
         self.queues.deletions.write()
+        self._note_lost(found.end)
         self.recovered = found
         if found.records:
             self.appender.last_record = found.last_record
@@ -182,6 +185,18 @@ class MessageStore(StoreReader):
                 f"the last run did not end cleanly: {found.records} records from {start} on were "
                 f"checked, the log ends at {found.end}"
             )
+
+    def _note_lost(self, end: int) -> None:
+        """Record a truncation if the log has lost its end, or was replaced by another one."""
+        marks = self.mark.read()
+        if marks is None or marks.dispatched == self.log.min_offset:
+            return
+        if marks.dispatched > end:
+            self.truncations.note(end)
+        elif marks.last_record >= self.log.min_offset and not recover.record_ends_at(
+            self.log, marks.last_record, marks.dispatched
+        ):
+            self.truncations.note(0)
 
     def _synced_before(self, crashed: bool) -> int:
         """Return the log offset up to which the disk surely has the log."""
