@@ -37,6 +37,7 @@ from duemq.configuration.config_edit import edited, file_state
 from duemq.configuration.config_request import accepted_changes
 from duemq.configuration.settings import (
     SECTIONS,
+    Settings,
     changed_values,
     check_directories,
     in_force,

@@ -197,7 +197,10 @@ class Refusal:
     why: str
 
 
-_NO_GROUP = "DueMQ does not elect a master; remove this key, or keep Apache's broker"
+_NO_DLEDGER = (
+    "the commit log of DLedger has another format; for a group with election set "
+    "enableControllerMode=true and controllerAddr instead"
+)
 _NO_COPY = "plain_acl.yml is not turned into users; set aclEnable, or create the users by mqadmin"
 REFUSALS = (
     Refusal("migrateAuthFromV1Enabled", ("false",), _NO_COPY),
@@ -206,8 +209,7 @@ REFUSALS = (
         ("default",),
         "only file-based consume queues can be opened; let Apache's broker convert the store",
     ),
-    Refusal("enableDLegerCommitLog", ("false",), _NO_GROUP),
-    Refusal("enableControllerMode", ("false",), _NO_GROUP),
+    Refusal("enableDLegerCommitLog", ("false",), _NO_DLEDGER),
     Refusal(
         "enableConsumeQueueExt",
         ("false",),

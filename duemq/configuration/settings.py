@@ -74,7 +74,9 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
     check_refusals(properties)
     broker = from_properties(BrokerConfig, properties)
     replication = from_properties(ReplicationConfig, properties)
-    replication.check_id(broker.broker_id)
+    controller = from_properties(ControllerConfig, properties)
+    if not controller.enabled:
+        replication.check_id(broker.broker_id)
     return Settings(
         properties,
         broker,
@@ -83,7 +85,7 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
         from_properties(AuthConfig, properties),
         replication,
         from_properties(HaServerConfig, properties),
-        from_properties(ControllerConfig, properties),
+        controller,
     )
 
 

@@ -21,8 +21,8 @@ class ReplicationConfig:
     role: str = option(
         "ASYNC_MASTER",
         "brokerRole",
-        "SLAVE: copy the log of a master, with a brokerId above 0. The masters have no replicas "
-        "yet.",
+        "ASYNC_MASTER: answer producers without waiting for replicas. SYNC_MASTER: wait for them. "
+        "SLAVE: copy the log of a master, with a brokerId above 0.",
         choices=(*MASTERS, "SLAVE"),
     )
     ha_master_address: str = option(
@@ -68,9 +68,9 @@ class ReplicationConfig:
         """Compare the role with the broker's id.
 
         Raises:
-            ConfigError: A replica with the id 0, or a master with another one.
+            ConfigError: A replica without an id above 0, or a master with an id that is not 0.
         """
-        if self.is_replica and not broker_id:
+        if self.is_replica and broker_id <= 0:
             why = "a replica has a brokerId above 0, such as brokerId=1"
             raise ConfigError("brokerRole", self.role, why)
         if broker_id and not self.is_replica:

@@ -196,8 +196,8 @@ def _drawn(scene: Scene, group: Group) -> Any:
         (account.sent, account.acknowledged, account.unknown, account.arrived, account.pending,
          account.doubled, account.early),
     ]  # fmt: skip
-    columns = ("#sent", "#acknowledged", "#unknown", "#arrived", "#pending", "#doubled", "#early")
-    return Stack(members, table("messages", columns, numbers), *scene.events)
+    headings = ("#sent", "#acknowledged", "#unknown", "#arrived", "#pending", "#doubled", "#early")
+    return Stack(members, table("messages", headings, numbers), *scene.events)
 
 
 def _member_rows(scene: Scene, group: Group) -> list[tuple[object, ...]]:
@@ -207,6 +207,6 @@ def _member_rows(scene: Scene, group: Group) -> list[tuple[object, ...]]:
             rows.append((member.process.name, UNKNOWN, "", "", "", "does not answer"))
             continue
         lag = view.get("lagBytes")
-        values = (view["role"], view.get("epoch", ""), view.get("logEnd", ""))
+        values = (view["role"], view.get("masterEpoch") or "", view.get("logEnd", ""))
         rows.append((member.process.name, *values, "" if lag is None else lag, view["state"]))
     return rows
