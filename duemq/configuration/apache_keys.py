@@ -66,15 +66,13 @@ _WITHOUT_EFFECT = {
         rocksdbCQDoubleWriteEnable rocksdbCompressionType rocksdbFlushWalFrequency
         rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec
     """,
-    "a DueMQ broker is a master without replicas, or a replica": """
-        allAckInSyncStateSet brokerIP2 brokerNotActiveTimeoutMillis duplicationEnable
-        enableAutoInSyncReplicas enableDLegerCommitLog enableRemoteEscape
-        enableSlaveActingMaster fetchControllerAddrByDnsLookup forwardTimeout
-        haFlowControlEnable haMaxGapNotInSync inSyncReplicas isBrokerContainer
-        isInBrokerContainer maxChecksumRange maxHaTransferByteInSecond
-        maxSlaveResendLength minInSyncReplicas offsetCheckInSlave replicasPerDiskPartition
-        sendHeartbeatTimeoutMillis skipPreOnline slaveTimeout
-        syncBrokerMemberGroupPeriod syncMasterFlushOffsetWhenStartup totalReplicas
+    "replicas copy as fast as they can, and no replica acts as the master": """
+        brokerIP2 brokerNotActiveTimeoutMillis duplicationEnable enableDLegerCommitLog
+        enableRemoteEscape enableSlaveActingMaster fetchControllerAddrByDnsLookup forwardTimeout
+        haFlowControlEnable isBrokerContainer isInBrokerContainer maxChecksumRange
+        maxHaTransferByteInSecond maxSlaveResendLength offsetCheckInSlave replicasPerDiskPartition
+        sendHeartbeatTimeoutMillis skipPreOnline syncBrokerMemberGroupPeriod
+        syncMasterFlushOffsetWhenStartup totalReplicas
     """,
     "a member asks for the master of its group with each heartbeat": "syncBrokerMetadataPeriod",
     "compaction topics are not offered": """
