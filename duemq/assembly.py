@@ -181,7 +181,7 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     elif around.ha_socket is not None:
         parts.ha_server = HaServer(
             around.ha_socket, store, around.replication(), around.ha_server, around.clock,
-            own_addresses=(around.config().broker_ip,),
+            own_addresses=(around.config().broker_ip,), member=around.membership,
         )  # fmt: skip
     store.add_dispatcher(parts.held.on_append)
     store.add_dispatcher(parts.stats.on_append)

@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from message_store.replication.truncation import truncate_store
-
 from duemq.broker import Broker
 from duemq.configuration.settings import Settings, resolved, settings_from
 from duemq.name_servers import peer_client
@@ -25,13 +23,16 @@ from duemq.replication.controller.identity import IdentityFiles
 from duemq.replication.controller.requests import GroupName
 from duemq.replication.controller.service import GroupService
 from duemq.replication.epoch_file import EpochFile
+from duemq.replication.ha_server import HaServer
 from duemq.replication.membership import Membership
 from duemq.replication.role import Role
+from duemq.replication.sync_state_set import SyncStateSetReplicas
 from duemq.role_runner import RoleRunner
 from message_store.clock import Clock, SystemClock
 from message_store.config import Properties
 from message_store.errors import ConfigError
 from message_store.kernels.preparation import Preparation
+from message_store.replication.truncation import truncate_store
 
 
 class MemberBroker:
@@ -65,7 +66,7 @@ class MemberBroker:
         self.address = _fixed_address(settings)
         settings.store.root.mkdir(parents=True, exist_ok=True)
         self._epochs = EpochFile(settings.controller.epoch_file(settings.store.root))
-        self.max_offset = self.confirm_offset = 0
+        self._offsets = 0, 0
         self.service = GroupService(
             self,
             GroupName(settings.broker.cluster_name, settings.broker.broker_name),
@@ -103,6 +104,7 @@ class MemberBroker:
             self.service,
             self._truncate,
             is_learner=self.settings.controller.is_learner,
+            catch_up_ms_max=self.settings.controller.catch_up_ms_max,
         )
         return self._make(properties, read_again=self._read_again, membership=membership)
 
@@ -117,6 +119,22 @@ class MemberBroker:
     # -- what the group asks of the broker --------------------------------------------------------
 
     @property
+    def max_offset(self) -> int:
+        """End of the log; during a change of role, the last one that was known."""
+        return self._offsets_now()[0]
+
+    @property
+    def confirm_offset(self) -> int:
+        """End of what every required member has."""
+        return self._offsets_now()[1]
+
+    def _offsets_now(self) -> tuple[int, int]:
+        if self._runner.broker is not None:
+            store = self._runner.broker.store
+            self._offsets = store.max_offset, store.confirm_offset
+        return self._offsets
+
+    @property
     def last_epoch(self) -> int:
         """Last epoch of the log; 0: it has none."""
         return max(self._epochs.epochs.last_epoch, 0)
@@ -124,10 +142,20 @@ class MemberBroker:
     @property
     def caught_up(self) -> frozenset[int]:
         """Ids of the replicas that belong into the sync state set."""
-        return frozenset()
+        server = self._ha_server
+        if server is None or not isinstance(server.in_sync, SyncStateSetReplicas):
+            return frozenset()
+        return server.in_sync.caught_up
 
     def require(self, ids: frozenset[int]) -> None:
         """Confirm from now on only what all these members have."""
+        if self._ha_server is not None:
+            self._ha_server.in_sync.update()
+
+    @property
+    def _ha_server(self) -> HaServer | None:
+        broker = self._runner.broker
+        return broker.parts.ha_server if broker is not None else None
 
     async def become_master(self, epoch: int) -> None:
         """Return when the broker serves as the master of an epoch."""

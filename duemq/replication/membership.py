@@ -28,6 +28,7 @@ class Membership:
         truncate: Called with a log offset when the log of this replica has to end there: closes
             the broker, truncates, and opens it again.
         is_learner: Whether the broker never joins the sync state set.
+        catch_up_ms_max: haMaxTimeSlaveNotCatchup.
     """
 
     role: Role
@@ -35,6 +36,7 @@ class Membership:
     service: GroupService
     truncate: Callable[[int], None]
     is_learner: bool
+    catch_up_ms_max: int
 
     @property
     def handshake(self) -> Handshake:
