@@ -109,7 +109,7 @@ def replica_of(
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.replace_by,
         RequestCode.GET_ALL_CONSUMER_OFFSET: offsets.replace_by,
     }
-    synchronize = SlaveSynchronize(copied, store.config_path("delayOffset.json"), clock, connect)
+    synchronize = SlaveSynchronize(copied, store, clock, connect)
     if member is None:
         sessions = default_sessions(
             store, synchronize.first_offset, from_last_file=config.sync_from_last_file
