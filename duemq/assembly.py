@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -54,6 +55,11 @@ from duemq.registry.data_version import DataVersion
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.controller.notifications import ControllerNotifications
+from duemq.replication.ha_address import HaAddressProcessor
+from duemq.replication.ha_server import HaServer
+from duemq.replication.ha_server_config import HaServerConfig
+from duemq.replication.membership import Membership
 from duemq.replication.replica import Replica, master_view, replica_of
 from duemq.send.answers import SendSettings
 from duemq.send.ingest import Ingest
@@ -116,6 +122,7 @@ class Parts:
     identity: Identity
     transactions: Transactions | None = None
     replica: Replica | None = None
+    ha_server: HaServer | None = None
     tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
 
     def persist(self) -> None:
@@ -145,7 +152,11 @@ class Surroundings:
     access: AccessControl | None = None
     kernels: Preparation = field(default_factory=Preparation)
     replication: Callable[[], ReplicationConfig] = ReplicationConfig
+    ha_server: Callable[[], HaServerConfig] = HaServerConfig
+    ha_socket: socket.socket | None = None
+    ha_port: int = 0
     connect: Callable[[str], RemotingClient] = RemotingClient
+    membership: Membership | None = None
 
 
 def _access_of(around: Surroundings) -> AccessCheck:
@@ -166,8 +177,14 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
     if around.replication().is_replica:
         tables = (parts.topics, parts.groups, parts.offsets)
         parts.replica = replica_of(
-            store, tables, parts.held, around.replication(), around.clock, around.connect
-        )
+            store, tables, parts.held, around.replication(), around.clock, around.connect,
+            around.membership,
+        )  # fmt: skip
+    elif around.ha_socket is not None:
+        parts.ha_server = HaServer(
+            around.ha_socket, store, around.replication(), around.ha_server, around.clock,
+            own_addresses=(around.config().broker_ip,), member=around.membership,
+        )  # fmt: skip
     store.add_dispatcher(parts.held.on_append)
     store.add_dispatcher(parts.stats.on_append)
     for dispatcher in around.plugins.dispatchers():
@@ -236,7 +253,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
 def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     config, clock = around.config, around.clock
     store, topics, groups, offsets = parts.store, parts.topics, parts.groups, parts.offsets
-    identity, put = parts.identity, parts.put_path.put_durable
+    identity, put = parts.identity, parts.put_path.put_confirmed
     clients = ClientProcessor(parts.clients, topics, groups, clock, config)
     transactions = Transactions(
         store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters
@@ -329,13 +346,14 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
 def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]:
     """Return what shows the broker to an operator and takes his decisions."""
     store, views = parts.store, around.plugins.admin_views()
-    views |= {REPLICATION_VIEW: parts.replica.view if parts.replica else master_view(store)}
+    views |= {REPLICATION_VIEW: _replication_view(parts, around)}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
     users = around.access.accounts if around.access else None
     accounts = [AccountRequests(users)] if users is not None else []
     return [
         *accounts,
+        _member_requests(parts, around),
         RuntimeInfo(
             store,
             parts.stats,
@@ -360,6 +378,37 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             parts.identity.broker_name,
         ),
     ]
+
+
+def _replication_view(parts: Parts, around: Surroundings) -> Callable[[], dict[str, object]]:
+    """Return the view of role, state and group."""
+    of_role = parts.replica.view if parts.replica else master_view(parts.store)
+
+    def view() -> dict[str, object]:
+        group = around.membership.service.figures() if around.membership is not None else {}
+        return {**of_role(), **group}
+
+    return view
+
+
+def _member_requests(parts: Parts, around: Surroundings) -> Processor:
+    """Return what answers the requests that members of a group send each other."""
+    address = f"{around.config().broker_ip}:{around.port}"
+    ha_address = f"{around.config().broker_ip}:{around.ha_port}"
+    is_master = parts.replica is None
+    if around.membership is None:
+        return HaAddressProcessor(
+            address, ha_address, lambda: parts.store.max_offset, is_master=is_master
+        )
+    service, epochs = around.membership.service, around.membership.epochs
+    return ControllerNotifications(
+        service.group,
+        notify=service.notify,
+        epochs=lambda: epochs.epochs.entries,
+        max_offset=lambda: parts.store.max_offset,
+        master=lambda: (address, ha_address) if is_master else None,
+        broker_id=lambda: parts.identity.broker_id,
+    )
 
 
 def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
@@ -394,7 +443,7 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
         region=config.region_id,
         trace_on=config.trace_on,
         body_bytes_max=body_bytes_max(store_config.message_bytes_max),
-        sync_flush=store_config.sync_flush,
+        confirmed=store_config.sync_flush or parts.store.replicated.required,
     )
     access = around.access.gate if around.access else None
     return Ingest(

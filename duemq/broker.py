@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC
@@ -39,6 +40,8 @@ from duemq.configuration.settings import (
     Settings,
     changed_values,
     check_directories,
+    in_force,
+    in_role,
     key_notices,
     resolved,
     settings_from,
@@ -51,9 +54,10 @@ from duemq.net.server import RemotingServer
 from duemq.net.tls import load_tls
 from duemq.plugins import Host, Installed, PluginSet, installed_plugins
 from duemq.registry.data_version import DataVersion
+from duemq.replication.membership import Membership
 from duemq.stored_pins import stored_pins
 from message_store.clock import Clock, SystemClock
-from message_store.config import Properties, from_properties, to_properties, with_live
+from message_store.config import Properties, from_properties, to_properties
 from message_store.errors import DueMQError, UsageError
 from message_store.kernels.preparation import Preparation
 from message_store.masking import masked
@@ -86,6 +90,7 @@ class Broker:
         plugins: the installed ones, unless named here.
         config_file: where `properties` came from; changes by request 25 are written there.
         read_again: reads the configuration again, for `reload`.
+        membership: Of a broker in controller mode: its role and its group; None: as configured.
     Attributes:
         settings: the configuration in force.
         failure: Cause of a stop; empty while the broker runs or after a requested stop.
@@ -106,9 +111,11 @@ class Broker:
         config_file: Path | None = None,
         read_again: Callable[[], Properties] | None = None,
         kernels: Preparation | None = None,
+        membership: Membership | None = None,
     ) -> None:
         self._kernels = kernels or Preparation()
-        self.settings = resolved(settings_from(properties))
+        self._membership = membership
+        self.settings = self._settings_from(properties)
         self.clock = clock or SystemClock()
         self.failure = ""
         self.metrics_port: int | None = None
@@ -125,6 +132,7 @@ class Broker:
         self.plugins = PluginSet({})
         self.namesrv: NameServer | None = None
         self.access: AccessControl | None = None
+        self._ha_socket: socket.socket | None = None
 
     # -- what it is ---------------------------------------------------------------------------
 
@@ -140,6 +148,14 @@ class Broker:
         return port
 
     @property
+    def ha_port(self) -> int:
+        """The port that replicas connect to while this broker is a master."""
+        if self._ha_socket is not None:
+            port: int = self._ha_socket.getsockname()[1]
+            return port
+        return self.settings.ha_server.port_after(self.port)
+
+    @property
     def address(self) -> str:
         """Address that clients connect to."""
         return f"{self.config.broker_ip}:{self.port}"
@@ -148,6 +164,10 @@ class Broker:
     def connections(self) -> frozenset[Connection]:
         """The connections that are open now."""
         return self._server.connections
+
+    def _settings_from(self, properties: Mapping[str, str]) -> Settings:
+        role = self._membership.role if self._membership is not None else None
+        return in_role(resolved(settings_from(properties)), role)
 
     # -- running ------------------------------------------------------------------------------
 
@@ -173,6 +193,10 @@ class Broker:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         self._socket = stack.enter_context(bind(self.config.bind_address, self.config.listen_port))
+        if not self.settings.replication.is_replica:
+            port = self.settings.ha_server.port_after(self.config.listen_port)
+            bound = bind(self.config.bind_address, port, key="haListenPort")
+            self._ha_socket = stack.enter_context(bound)
         check_directories(self.settings.store)
         self.tls = load_tls(self.settings.tls)
         self.metrics = _new_registry(self.config)
@@ -180,6 +204,8 @@ class Broker:
         self.plugins = self._load_plugins()
         self._log_unused_keys()
         self.store = stack.enter_context(self._new_store())
+        if self._membership is not None:
+            self._membership.begin(self.store)
         self.access = self._open_access()
         self.parts = self._assemble()
         stack.callback(self._persist)
@@ -198,7 +224,8 @@ class Broker:
         """Run what a master runs, or what a replica runs."""
         if self.parts.replica is not None:
             await stack.enter_async_context(self.parts.replica.running())
-        else:
+        if self.parts.ha_server is not None:
+            await stack.enter_async_context(self.parts.ha_server.running())
             await stack.enter_async_context(self.plugins.running(self.store))
         for task in self.parts.tasks:
             await stack.enter_async_context(task)
@@ -259,7 +286,11 @@ class Broker:
             access=self.access,
             kernels=self._kernels,
             replication=lambda: self.settings.replication,
+            ha_server=lambda: self.settings.ha_server,
+            ha_socket=self._ha_socket,
+            ha_port=self.ha_port,
             connect=peer_client(self.settings.auth, self.tls.client),
+            membership=self._membership,
         )
         self._around = around
         return assemble(self.store, around)
@@ -319,13 +350,15 @@ class Broker:
 
     async def _register(self, stack: AsyncExitStack) -> None:
         config, auth, topics = lambda: self.config, self.settings.auth, self.parts.topics
-        replica = self.parts.replica
+        replica, member = self.parts.replica, self._membership
+        follows = replica is not None and member is None  # a member follows its controller
         self.registrar = registrar(
             config, auth, topics, self.clock,
-            port=self.port, local=self.namesrv, tls=self.tls.client,
-            answered=replica.on_registered if replica is not None else lambda fields: None,
+            port=self.port, ha_port=self.ha_port, local=self.namesrv, tls=self.tls.client,
+            answered=replica.on_registered if replica and follows else lambda fields: None,
         )  # fmt: skip
-        await stack.enter_async_context(self.registrar.running())
+        if member is None or member.role.is_known:
+            await stack.enter_async_context(self.registrar.running())
 
     # -- metrics ------------------------------------------------------------------------------
 
@@ -440,30 +473,25 @@ class Broker:
         Raises:
             DueMQError: A value is invalid; nothing was changed.
         """
-        wanted = resolved(settings_from(properties))
-        broker, later = with_live(self.settings.broker, wanted.broker)
-        store, more = with_live(self.settings.store, wanted.store)
+        settings, later = in_force(self.settings, self._settings_from(properties))
         self.plugins.reconfigure(properties, self.settings.properties)
-        tls, certificates = with_live(self.settings.tls, wanted.tls)
-        auth, most = with_live(self.settings.auth, wanted.auth)
-        replication, roles = with_live(self.settings.replication, wanted.replication)
-        self.settings = Settings(properties, broker, tls, store, auth, replication)
-        self.store.config = store
+        self.settings = settings
+        self.store.config = settings.store
         self.version = self.version.next(self.clock.now_ms())
-        self.registrar.set_addresses(addresses_of(broker))
-        self.parts.groups.auto_create = broker.auto_create_group
-        if later := later + more + certificates + most + roles:
+        self.registrar.set_addresses(addresses_of(self.config))
+        self.parts.groups.auto_create = self.config.auto_create_group
+        if later:
             log.warning("in force after a restart: %s", ", ".join(later))
 
     def all_properties(self) -> dict[str, str]:
         """Return every key with the value in force."""
-        settings, known = self.settings, dict[str, str]()
-        sections = (settings.broker, settings.replication, settings.tls, settings.store)
-        for each in (*sections, settings.auth):
-            known |= to_properties(each)
-        for section in self.plugins.sections():
-            known |= to_properties(from_properties(section, self.settings.properties))
-        return {**self.settings.properties, **known}
+        properties, known = self.settings.properties, dict[str, str]()
+        of_plugins: list[object] = [
+            from_properties(each, properties) for each in self.plugins.sections()
+        ]
+        for section in (*self.settings.sections, *of_plugins):
+            known |= to_properties(section)
+        return {**properties, **known}
 
     def shown_properties(self) -> dict[str, str]:
         """Return `all_properties` without passwords, as request 26 answers."""

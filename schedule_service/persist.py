@@ -62,7 +62,7 @@ class OffsetKeeper:
             if now == self._written:
                 return True
             assert now.log_offset is not None
-            if not await self._store.wait_durable(now.log_offset, always=True):
+            if not await self._store.wait_durable(now.log_offset):
                 log.warning("%s is not written: the log is not on the disk yet", self._path)
                 return False
             self.durable = now.offsets
@@ -74,6 +74,6 @@ class OffsetKeeper:
             self._written = now
             return True
 
-    def apache_text(self) -> str:
-        """Return the table without our members, for a slave (request code 45)."""
-        return encode_saved(self.current(), own=False)
+    def text(self) -> str:
+        """Return the table for a replica (request code 45); Apache's ignore our members."""
+        return encode_saved(self.current())
