@@ -337,7 +337,8 @@ def _admin_processors(parts: Parts, around: Surroundings) -> list[Processor]:
 def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]:
     """Return what shows the broker to an operator and takes his decisions."""
     store, views = parts.store, around.plugins.admin_views()
-    views |= {REPLICATION_VIEW: parts.replica.view if parts.replica else master_view(store)}
+    as_master = master_view(store, parts.ha_server, around.clock)
+    views |= {REPLICATION_VIEW: parts.replica.view if parts.replica else as_master}
     figures = [view for name, view in views.items() if name.endswith(RUNTIME_VIEW)]
     figures.append(parts.rpc.put_figures)
     users = around.access.accounts if around.access else None
@@ -352,6 +353,7 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             started_ms=around.started_ms,
             figures=figures,
             ha_client=parts.replica.ha if parts.replica is not None else None,
+            ha_server=parts.ha_server,
         ),
         ConfigProcessor(
             around.values,
