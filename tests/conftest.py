@@ -34,6 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--migration-books", type=Path, default=None, help="write the books of that run there"
     )
+    group.addoption(
+        "--failovers", type=int, default=50, help="how often to let the master of a group fail"
+    )
     group.addoption("--decisions", type=int, default=600, help="random decisions to compare")
     group.addoption("--mutations", action="store_true", help="drop every condition of the audit")
     group.addoption("--planted", type=int, default=20_000, help="messages beside planted faults")
@@ -46,6 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def kills(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--kills"))
+
+
+@pytest.fixture(scope="session")
+def failovers(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--failovers"))
 
 
 @pytest.fixture(scope="session")

@@ -77,6 +77,16 @@ class ReplicaConnection:
         """End of the replica's log as it reported last, None before its first report."""
         return self.protocol.acknowledged if self.protocol.start is not None else None
 
+    @property
+    def replica_id(self) -> int | None:
+        """Id of the replica, if its framing names one and it has said so."""
+        return self.protocol.replica_id
+
+    @property
+    def is_learner(self) -> bool:
+        """Whether the replica never joins the sync state set."""
+        return self.protocol.is_learner
+
     def bytes_per_s(self) -> int:
         """Return the bytes per second since this was asked last, a second ago or more."""
         now_ms, (since_ms, before, rate) = self._clock.now_ms(), self._rate
@@ -128,8 +138,8 @@ class ReplicaConnection:
             if not self._ended.done():
                 self._ended.set_exception(error)
             return
-        if self.offset is None and self.protocol.start is not None:
-            self._grown.set()
+        if self.offset is None:
+            self._grown.set()  # there may be an answer to send
         self._on_report()
 
     # -- transfers ------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.default_ha import default_sessions
 from duemq.replication.ha_client import RETRY_MS, HaClient, HaState
 from duemq.replication.layout import REPORT, TRANSFER
 from message_store.clock import FakeClock
@@ -76,7 +77,10 @@ def with_replica(root: Path, work: Work, *, first: int = 0, **keys: object) -> N
             open_store(root / "replica", clock) as store,
         ):
             fill(source, 400)
-            client = HaClient(store, config, clock, first_offset)
+            sessions = default_sessions(
+                store, first_offset, from_last_file=config.sync_from_last_file
+            )
+            client = HaClient(store, config, clock, sessions)
             running = asyncio.ensure_future(client.run())
             try:
                 await work(master, client, store, clock, log_of(source))
@@ -190,12 +194,12 @@ def test_damaged_bytes_are_asked_for_again(field: str, number: int, tmp_path: Pa
         writer.write(transfer(1, log[1:at] + bytes([log[at] ^ 4]) + log[at + 1 :]))
         writer.write(transfer(len(log), b""))
         await until(lambda: client.failure)
-        end = store.max_offset
         assert "record" in client.failure
+        again = max(store.last_record, 1)  # the last record, or all after the first byte
         clock.advance(RETRY_MS)
         writer = await master.connected.get()
-        await reported(master, end or 1)
-        writer.write(transfer(end or 1, log[end or 1 :]))
+        await reported(master, again)
+        writer.write(transfer(again, log[again:]))
         await reported(master, len(log))
 
     with_replica(tmp_path, work)
@@ -210,3 +214,55 @@ def test_a_silent_master_is_left(tmp_path: Path) -> None:
         assert "no answer" in client.failure
 
     with_replica(tmp_path, work, idle_ms_max=1_000)
+
+
+@pytest.mark.parametrize("what", ["another log", "a shorter log", "the same log"])
+def test_the_last_record_is_compared(what: str, tmp_path: Path) -> None:
+    """Another log whose records have the same sizes would continue this one without a gap."""
+
+    async def work(
+        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        end = record_at(log, 60)
+        writer = await master.connected.get()
+        writer.write(transfer(1, log[1:end]))
+        await reported(master, end)
+        writer.close()
+        await until(lambda: client.failure)
+        clock.advance(RETRY_MS)
+        writer = await master.connected.get()
+        last = store.last_record
+        await reported(master, last)
+        if what == "a shorter log":
+            writer.write(transfer(last, b""))
+        else:
+            flip = b"\1" if what == "another log" else b"\0"
+            at = last + RECORD_AT.store_ms
+            other = log[last:at] + bytes([log[at] ^ flip[0]]) + log[at + 1 :]
+            writer.write(transfer(last, other[:30]) + transfer(last + 30, other[30:]))
+        if what == "the same log":
+            await reported(master, len(log))
+        else:
+            await until(lambda: "diverged" in client.failure)
+            assert store.max_offset == end
+            assert master.reports.empty()
+
+    with_replica(tmp_path, work)
+
+
+def test_an_equal_log_is_reported_without_new_records(tmp_path: Path) -> None:
+    async def work(
+        master: Master, client: HaClient, store: MessageStore, clock: FakeClock, log: bytes
+    ) -> None:
+        writer = await master.connected.get()
+        writer.write(transfer(1, log[1:]))
+        await reported(master, len(log))
+        writer.close()
+        await until(lambda: client.failure)
+        clock.advance(RETRY_MS)
+        writer = await master.connected.get()
+        await reported(master, store.last_record)
+        writer.write(transfer(store.last_record, log[store.last_record :]))
+        await reported(master, len(log))
+
+    with_replica(tmp_path, work)
