@@ -362,6 +362,7 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
             started_ms=around.started_ms,
             figures=figures,
             ha_client=parts.replica.ha if parts.replica is not None else None,
+            ha_server=parts.ha_server,
         ),
         ConfigProcessor(
             around.values,
@@ -382,7 +383,8 @@ def _operating_processors(parts: Parts, around: Surroundings) -> list[Processor]
 
 def _replication_view(parts: Parts, around: Surroundings) -> Callable[[], dict[str, object]]:
     """Return the view of role, state and group."""
-    of_role = parts.replica.view if parts.replica else master_view(parts.store)
+    as_master = master_view(parts.store, parts.ha_server, around.clock)
+    of_role = parts.replica.view if parts.replica else as_master
 
     def view() -> dict[str, object]:
         group = around.membership.service.figures() if around.membership is not None else {}
