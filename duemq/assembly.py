@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -53,6 +54,8 @@ from duemq.registry.data_version import DataVersion
 from duemq.registry.groups import GroupManager
 from duemq.registry.topics import TopicManager
 from duemq.replication.config import ReplicationConfig
+from duemq.replication.ha_server import HaServer
+from duemq.replication.ha_server_config import HaServerConfig
 from duemq.replication.replica import Replica, master_view, replica_of
 from duemq.send.answers import SendSettings
 from duemq.send.ingest import Ingest
@@ -114,6 +117,7 @@ class Parts:
     identity: Identity
     transactions: Transactions | None = None
     replica: Replica | None = None
+    ha_server: HaServer | None = None
     tasks: list[AbstractAsyncContextManager[Any]] = field(default_factory=list)
 
     def persist(self) -> None:
@@ -143,6 +147,8 @@ class Surroundings:
     access: AccessControl | None = None
     kernels: Preparation = field(default_factory=Preparation)
     replication: Callable[[], ReplicationConfig] = ReplicationConfig
+    ha_server: Callable[[], HaServerConfig] = HaServerConfig
+    ha_socket: socket.socket | None = None
     connect: Callable[[str], RemotingClient] = RemotingClient
 
 
@@ -166,6 +172,11 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
         parts.replica = replica_of(
             store, tables, parts.held, around.replication(), around.clock, around.connect
         )
+    elif around.ha_socket is not None:
+        parts.ha_server = HaServer(
+            around.ha_socket, store, around.replication(), around.ha_server(), around.clock,
+            own_addresses=(around.config().broker_ip,),
+        )  # fmt: skip
     store.add_dispatcher(parts.held.on_append)
     store.add_dispatcher(parts.stats.on_append)
     for dispatcher in around.plugins.dispatchers():

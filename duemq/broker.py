@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC
@@ -36,9 +37,9 @@ from duemq.configuration.config_edit import edited, file_state
 from duemq.configuration.config_request import accepted_changes
 from duemq.configuration.settings import (
     SECTIONS,
-    Settings,
     changed_values,
     check_directories,
+    in_force,
     key_notices,
     resolved,
     settings_from,
@@ -53,7 +54,7 @@ from duemq.plugins import Host, Installed, PluginSet, installed_plugins
 from duemq.registry.data_version import DataVersion
 from duemq.stored_pins import stored_pins
 from message_store.clock import Clock, SystemClock
-from message_store.config import Properties, from_properties, to_properties, with_live
+from message_store.config import Properties, from_properties, to_properties
 from message_store.errors import DueMQError, UsageError
 from message_store.kernels.preparation import Preparation
 from message_store.masking import masked
@@ -125,6 +126,7 @@ class Broker:
         self.plugins = PluginSet({})
         self.namesrv: NameServer | None = None
         self.access: AccessControl | None = None
+        self._ha_socket: socket.socket | None = None
 
     # -- what it is ---------------------------------------------------------------------------
 
@@ -138,6 +140,13 @@ class Broker:
         """The port that clients connect to."""
         port: int = self._socket.getsockname()[1]
         return port
+
+    @property
+    def ha_port(self) -> int:
+        """The port that replicas connect to while this broker is a master."""
+        if self.parts.ha_server is not None:
+            return self.parts.ha_server.port
+        return self.settings.ha_server.port_after(self.port)
 
     @property
     def address(self) -> str:
@@ -173,6 +182,10 @@ class Broker:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         self._socket = stack.enter_context(bind(self.config.bind_address, self.config.listen_port))
+        if not self.settings.replication.is_replica:
+            port = self.settings.ha_server.port_after(self.config.listen_port)
+            bound = bind(self.config.bind_address, port, key="haListenPort")
+            self._ha_socket = stack.enter_context(bound)
         check_directories(self.settings.store)
         self.tls = load_tls(self.settings.tls)
         self.metrics = _new_registry(self.config)
@@ -198,7 +211,8 @@ class Broker:
         """Run what a master runs, or what a replica runs."""
         if self.parts.replica is not None:
             await stack.enter_async_context(self.parts.replica.running())
-        else:
+        if self.parts.ha_server is not None:
+            await stack.enter_async_context(self.parts.ha_server.running())
             await stack.enter_async_context(self.plugins.running(self.store))
         for task in self.parts.tasks:
             await stack.enter_async_context(task)
@@ -259,6 +273,8 @@ class Broker:
             access=self.access,
             kernels=self._kernels,
             replication=lambda: self.settings.replication,
+            ha_server=lambda: self.settings.ha_server,
+            ha_socket=self._ha_socket,
             connect=peer_client(self.settings.auth, self.tls.client),
         )
         self._around = around
@@ -322,7 +338,7 @@ class Broker:
         replica = self.parts.replica
         self.registrar = registrar(
             config, auth, topics, self.clock,
-            port=self.port, local=self.namesrv, tls=self.tls.client,
+            port=self.port, ha_port=self.ha_port, local=self.namesrv, tls=self.tls.client,
             answered=replica.on_registered if replica is not None else lambda fields: None,
         )  # fmt: skip
         await stack.enter_async_context(self.registrar.running())
@@ -440,30 +456,23 @@ class Broker:
         Raises:
             DueMQError: A value is invalid; nothing was changed.
         """
-        wanted = resolved(settings_from(properties))
-        broker, later = with_live(self.settings.broker, wanted.broker)
-        store, more = with_live(self.settings.store, wanted.store)
+        settings, later = in_force(self.settings, resolved(settings_from(properties)))
         self.plugins.reconfigure(properties, self.settings.properties)
-        tls, certificates = with_live(self.settings.tls, wanted.tls)
-        auth, most = with_live(self.settings.auth, wanted.auth)
-        replication, roles = with_live(self.settings.replication, wanted.replication)
-        self.settings = Settings(properties, broker, tls, store, auth, replication)
-        self.store.config = store
+        self.settings = settings
+        self.store.config = settings.store
         self.version = self.version.next(self.clock.now_ms())
-        self.registrar.set_addresses(addresses_of(broker))
-        self.parts.groups.auto_create = broker.auto_create_group
-        if later := later + more + certificates + most + roles:
+        self.registrar.set_addresses(addresses_of(self.config))
+        self.parts.groups.auto_create = self.config.auto_create_group
+        if later:
             log.warning("in force after a restart: %s", ", ".join(later))
 
     def all_properties(self) -> dict[str, str]:
         """Return every key with the value in force."""
-        settings, known = self.settings, dict[str, str]()
-        sections = (settings.broker, settings.replication, settings.tls, settings.store)
-        for each in (*sections, settings.auth):
-            known |= to_properties(each)
-        for section in self.plugins.sections():
-            known |= to_properties(from_properties(section, self.settings.properties))
-        return {**self.settings.properties, **known}
+        properties, known = self.settings.properties, dict[str, str]()
+        of_plugins = [from_properties(each, properties) for each in self.plugins.sections()]
+        for section in (*self.settings.sections, *of_plugins):
+            known |= to_properties(section)
+        return {**properties, **known}
 
     def shown_properties(self) -> dict[str, str]:
         """Return `all_properties` without passwords, as request 26 answers."""

@@ -55,6 +55,14 @@ class StoreReader:
         self.flusher.when_durable(offset, call)
 
     @property
+    def transfer_end(self) -> int:
+        """Log offset up to which replicas may copy: with SYNC_FLUSH what is on the disk.
+
+        A replica that had more than a master after a power cut could not follow it again.
+        """
+        return self.flusher.durable if self.config.sync_flush else self.log.end
+
+    @property
     def min_offset(self) -> int:
         """First log offset that still exists."""
         return self.log.min_offset

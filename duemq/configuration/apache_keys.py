@@ -72,8 +72,8 @@ _WITHOUT_EFFECT = {
         controllerHeartBeatTimeoutMills duplicationEnable enableAutoInSyncReplicas
         enableControllerMode enableDLegerCommitLog enableRemoteEscape
         enableSlaveActingMaster fetchControllerAddrByDnsLookup forwardTimeout
-        haFlowControlEnable haListenPort haMaxGapNotInSync
-        haMaxTimeSlaveNotCatchup haTransferBatchSize inSyncReplicas
+        haFlowControlEnable haMaxGapNotInSync
+        haMaxTimeSlaveNotCatchup inSyncReplicas
         isBrokerContainer isInBrokerContainer maxChecksumRange maxHaTransferByteInSecond
         maxSlaveResendLength minInSyncReplicas offsetCheckInSlave replicasPerDiskPartition
         sendHeartbeatTimeoutMillis skipPreOnline slaveTimeout

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from duemq.auth.config import AuthConfig
 from duemq.configuration.apache_keys import (
@@ -24,10 +25,13 @@ from duemq.exposure import listening_address
 from duemq.net.own_address import own_address as own_address
 from duemq.net.tls_config import TlsConfig
 from duemq.replication.config import ReplicationConfig
-from message_store.config import Properties, StoreConfig, from_properties, options
+from duemq.replication.ha_server_config import HaServerConfig
+from message_store.config import Properties, StoreConfig, from_properties, options, with_live
 from message_store.errors import ConfigError
 
-SECTIONS: tuple[type, ...] = (BrokerConfig, ReplicationConfig, TlsConfig, StoreConfig, AuthConfig)
+SECTIONS: tuple[type, ...] = (
+    *(BrokerConfig, ReplicationConfig, HaServerConfig, TlsConfig, StoreConfig, AuthConfig),
+)
 SHOWN_CHARS_MAX = 200
 _NAME_ANOTHER = "name one that the user of this process may write"
 
@@ -42,6 +46,12 @@ class Settings:
     store: StoreConfig
     auth: AuthConfig
     replication: ReplicationConfig
+    ha_server: HaServerConfig
+
+    @property
+    def sections(self) -> tuple[object, ...]:
+        """The sections, without `properties`."""
+        return tuple(getattr(self, item.name) for item in fields(self) if item.name != "properties")
 
 
 def settings_from(properties: Mapping[str, str]) -> Settings:
@@ -63,6 +73,7 @@ def settings_from(properties: Mapping[str, str]) -> Settings:
         from_properties(StoreConfig, properties),
         from_properties(AuthConfig, properties),
         replication,
+        from_properties(HaServerConfig, properties),
     )
 
 
@@ -97,6 +108,18 @@ def resolved(settings: Settings) -> Settings:
         broker_ip=broker.broker_ip or own_address(bind_address),
     )
     return replace(settings, broker=broker)
+
+
+def in_force(now: Settings, wanted: Settings) -> tuple[Settings, list[str]]:
+    """Return `now` with the live values of `wanted`, and the keys whose change needs a restart."""
+    taken: dict[str, Any] = {"properties": wanted.properties}
+    later: list[str] = []
+    for item in fields(now):
+        if item.name not in taken:
+            old, new = getattr(now, item.name), getattr(wanted, item.name)
+            taken[item.name], keys = with_live(old, new)
+            later += keys
+    return replace(now, **taken), later
 
 
 def changed_values(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.interop.apache import VERSIONS, Apache
-from tests.interop.replicas import OurReplica
+from tests.interop.replicas import COPIED_S, OurReplica, log_bytes, wait_copied
 from tests.interop.store_work import (
     KEYS,
     SEND,
     SUCCESS,
     TOPIC,
     Ledger,
-    all_places,
-    bounds,
     cursors,
     pull,
     verify,
@@ -29,24 +27,8 @@ from tests.support.remoting_requests import ask
 from tests.support.server import Server
 from tests.support.wait_until import now_ms, until
 
-COPIED_S = 60.0
 SERVICE_NOT_AVAILABLE = 14
 NO_REPLICA = (10, 11, 12)  # FLUSH_DISK_TIMEOUT, SLAVE_NOT_AVAILABLE, FLUSH_SLAVE_TIMEOUT
-
-
-def log_bytes(server: Server) -> dict[str, bytes]:
-    """Return the commit log by file name."""
-    files = sorted((server.store_dir / "commitlog").iterdir())
-    return {path.name: path.read_bytes() for path in files}
-
-
-def wait_copied(master: Server, replica: Server) -> None:
-    """Return when the replica's queues are as long as the master's."""
-    until(
-        lambda: bounds(replica, all_places()) == bounds(master, all_places()),
-        seconds=COPIED_S,
-        what="everything copied",
-    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -1,0 +1,143 @@
+"""HA server: the port that replicas copy the log of this master from.
+
+    accept --allowed, room--> ReplicaConnection, one task each --> ends: logged, forgotten
+
+Source: DefaultHAService
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Final
+
+from duemq.net.allowed_networks import parse_sources
+from duemq.net.notices import Notices
+from duemq.replication.config import ReplicationConfig
+from duemq.replication.ha_server_config import REPLICAS_FROM, HaServerConfig
+from duemq.replication.master_protocol import DefaultHa
+from duemq.replication.replica_connection import ReplicaConnection
+from message_store.clock import Clock
+from message_store.errors import PeerError, StoreError
+from message_store.log.batch import PutBatch
+from message_store.store import MessageStore
+
+log = logging.getLogger(__name__)
+REPLICAS_MAX: Final = 16
+BACKLOG: Final = 16
+
+
+class HaServer:
+    """Serves replicas while `running` is entered.
+
+    Args:
+        bound: A socket that has the port; `running` listens on it.
+        own_addresses: IP addresses of this machine.
+    Attributes:
+        connections: Of replicas, in the order in which they were opened.
+        failure: Why the last connection ended; empty at first.
+    """
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        store: MessageStore,
+        role: ReplicationConfig,
+        config: HaServerConfig,
+        clock: Clock,
+        own_addresses: tuple[str, ...] = (),
+    ) -> None:
+        self._socket, self._store, self._clock = bound, store, clock
+        self._role, self._config = role, config
+        self._sources = parse_sources(REPLICAS_FROM, config.replicas_from, own_addresses)
+        self._refused = Notices(log)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.connections: list[ReplicaConnection] = []
+        self.failure = ""
+
+    @property
+    def port(self) -> int:
+        """The port that replicas connect to."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve replicas until the block ends."""
+        self._socket.listen(BACKLOG)
+        self._store.add_dispatcher(self._on_append)
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(REPLICAS_MAX, thread_name_prefix="replication") as bulk:
+            self._bulk = bulk
+            loop.add_reader(self._socket, self._accept)
+            try:
+                yield
+            finally:
+                loop.remove_reader(self._socket)
+                for task in self._tasks:
+                    task.cancel()
+                if self._tasks:
+                    await asyncio.wait(self._tasks)
+
+    def _on_append(self, batch: PutBatch) -> None:
+        for connection in self.connections:
+            connection.log_grew()
+
+    def _accept(self) -> None:
+        """Take one connection; the others are taken in the next turns of the loop."""
+        try:
+            connection, address = self._socket.accept()
+        except OSError as error:  # such as a lack of descriptors
+            if not isinstance(error, BlockingIOError):
+                self._refused("a replica cannot connect: %s", error)
+            return
+        where = f"{address[0]}:{address[1]}"
+        if refusal := self._refusal(address[0]):
+            self._refused("replica %s: refused: %s", where, refusal)
+            connection.close()
+            return
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = asyncio.get_running_loop().create_task(
+            self._serve(self._new_connection(connection, where)), name=f"replica {where}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _refusal(self, address: str) -> str:
+        if not self._sources.allows(address):
+            return f"{REPLICAS_FROM} does not name its address"
+        if len(self._tasks) >= REPLICAS_MAX:
+            return f"{REPLICAS_MAX} replicas are connected, the limit"
+        return ""
+
+    def _new_connection(self, connection: socket.socket, where: str) -> ReplicaConnection:
+        return ReplicaConnection(
+            connection, where, self._store, DefaultHa(), self._clock,
+            transfer_bytes=self._config.transfer_bytes_max,
+            heartbeat_ms=self._role.heartbeat_ms,
+            idle_ms=self._role.idle_ms_max,
+            on_report=self._on_report,
+            bulk=self._bulk,
+        )  # fmt: skip
+
+    def _on_report(self, connection: ReplicaConnection) -> None:
+        pass
+
+    async def _serve(self, connection: ReplicaConnection) -> None:
+        log.info("replica %s: connected", connection.address)
+        self.connections.append(connection)
+        try:
+            await connection.run()
+        except (OSError, PeerError, StoreError) as error:
+            self.failure = f"{connection.address}: {error or type(error).__name__}"
+            log.warning("replica %s: %s", connection.address, error or type(error).__name__)
+        except Exception:
+            self.failure = f"{connection.address}: an error of this broker, see its log"
+            log.exception("replica %s: the connection ends", connection.address)
+        finally:
+            self.connections.remove(connection)

@@ -1,0 +1,53 @@
+"""Configuration section of a master with replicas.
+
+Source: MessageStoreConfig, BrokerStartup (default of haListenPort)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from duemq.net.allowed_networks import parse_sources
+from message_store.config import option
+
+APACHE_BUFFER_BYTES = 4 << 20
+"""Receive buffer of Apache's replicas: a longer transfer never arrives there."""
+TRANSFER_BYTES_MAX = APACHE_BUFFER_BYTES - 4_096
+REPLICAS_FROM = "replicasFrom"
+PORT_DISTANCE = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HaServerConfig:
+    """Port for replicas, and what is sent to them."""
+
+    listen_port: int = option(
+        0,
+        "haListenPort",
+        "Port that replicas copy the log from; 0: the port after listenPort.",
+        minimum=0,
+        maximum=65_535,
+    )
+    replicas_from: str = option(
+        "loopback",
+        REPLICAS_FROM,
+        "Networks that replicas may connect from, separated by `;`, as in `10.0.0.0/8`; loopback "
+        "is always allowed. A replica reads every message.",
+        unit="networks",
+        own=True,
+    )
+    transfer_bytes_max: int = option(
+        32 << 10,
+        "haTransferBatchSize",
+        "Maximum bytes of the log in one transfer.",
+        unit="bytes",
+        minimum=1_024,
+        maximum=TRANSFER_BYTES_MAX,
+    )
+
+    def __post_init__(self) -> None:
+        parse_sources(REPLICAS_FROM, self.replicas_from)
+
+    def port_after(self, listen_port: int) -> int:
+        """Return the port for replicas of a broker on `listen_port`; 0: any free one."""
+        return self.listen_port or (listen_port and listen_port + PORT_DISTANCE)
