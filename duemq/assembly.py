@@ -174,7 +174,7 @@ def assemble(store: MessageStore, around: Surroundings) -> Parts:
         )
     elif around.ha_socket is not None:
         parts.ha_server = HaServer(
-            around.ha_socket, store, around.replication(), around.ha_server(), around.clock,
+            around.ha_socket, store, around.replication(), around.ha_server, around.clock,
             own_addresses=(around.config().broker_ip,),
         )  # fmt: skip
     store.add_dispatcher(parts.held.on_append)
@@ -244,7 +244,7 @@ def _join_managers(store: MessageStore, around: Surroundings) -> Parts:
 def _processors(parts: Parts, around: Surroundings) -> list[Processor]:
     config, clock = around.config, around.clock
     store, topics, groups, offsets = parts.store, parts.topics, parts.groups, parts.offsets
-    identity, put = parts.identity, parts.put_path.put_durable
+    identity, put = parts.identity, parts.put_path.put_confirmed
     clients = ClientProcessor(parts.clients, topics, groups, clock, config)
     transactions = Transactions(
         store, topics, offsets, parts.clients, put, identity, clock, config, parts.meters
@@ -402,7 +402,7 @@ def make_ingest(parts: Parts, around: Surroundings) -> Ingest:
         region=config.region_id,
         trace_on=config.trace_on,
         body_bytes_max=body_bytes_max(store_config.message_bytes_max),
-        sync_flush=store_config.sync_flush,
+        confirmed=store_config.sync_flush or parts.store.replicated.required,
     )
     access = around.access.gate if around.access else None
     return Ingest(

@@ -469,7 +469,9 @@ class Broker:
     def all_properties(self) -> dict[str, str]:
         """Return every key with the value in force."""
         properties, known = self.settings.properties, dict[str, str]()
-        of_plugins = [from_properties(each, properties) for each in self.plugins.sections()]
+        of_plugins: list[object] = [
+            from_properties(each, properties) for each in self.plugins.sections()
+        ]
         for section in (*self.settings.sections, *of_plugins):
             known |= to_properties(section)
         return {**properties, **known}

@@ -6,6 +6,7 @@ Pulls get slices of the mapped log; no record is decoded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from message_store.log.unreadable import READS_MAX
 from message_store.queues.consume_queues import QueueSet
 from message_store.queues.topic_table import TopicTable
 from message_store.recovery import recover
+from message_store.replication.acknowledgement import Replicated
 from message_store.text import index_hash
 
 QUERY_CANDIDATES_MAX = 1_024
@@ -38,21 +40,29 @@ class StoreReader:
     queues: QueueSet
     index: IndexService
     flusher: Flusher
+    replicated: Replicated
     config: StoreConfig
 
     # -- reads --------------------------------------------------------------------------------
 
     @property
     def confirm_offset(self) -> int:
-        """Log offset up to which consumers may read: with SYNC_FLUSH what is on the disk.
+        """Log offset up to which consumers may read.
 
+        With SYNC_FLUSH that is on the disk, with SYNC_MASTER on replicas as well.
         Source: DefaultMessageStore.getConfirmOffset
         """
-        return self.flusher.durable if self.config.sync_flush else self.log.end
+        stored = self.transfer_end
+        return min(stored, self.replicated.offset) if self.replicated.required else stored
 
     def when_confirmed(self, offset: int, call: Callable[[], None]) -> None:
         """Have `call` called on the event loop once `confirm_offset` has reached `offset`."""
-        self.flusher.when_durable(offset, call)
+        if self.replicated.required:
+            call = partial(self.replicated.when_reached, offset, call)
+        if self.config.sync_flush:
+            self.flusher.when_durable(offset, call)
+        else:
+            call()
 
     @property
     def transfer_end(self) -> int:

@@ -39,6 +39,7 @@ from message_store.recovery.abort_file import AbortFile
 from message_store.recovery.checkpoint import Checkpoint, RecoveryMark
 from message_store.recovery.progress import QueueProgress
 from message_store.recovery.store_lock import StoreLock
+from message_store.replication.acknowledgement import Missing, Replicated
 from message_store.replication.raw_append import Bytes, RawAppender
 from message_store.retention.log_retention import Retention
 from message_store.write_gate import DISK_FULL, WriteGate
@@ -84,6 +85,7 @@ class MessageStore(StoreReader):
         )
         self.appender = Appender(self.log, self.topics, config, clock, self.descriptors)
         self.raw = RawAppender(self.log, self.appender, self.queues, self.rules, self.descriptors)
+        self.replicated = Replicated()
         self.read_only = ""
         self.gate = WriteGate(self.root, self.log.directory, self._notify)
         self.retention = Retention(self)
@@ -129,8 +131,9 @@ class MessageStore(StoreReader):
         self.checkpoint = Checkpoint.load(self.root / "checkpoint")
         self.queues.until_readable(lambda: self._recover(crashed))
         self.progress = QueueProgress(
-            self.log, self.appender, self.queues, self.mark, self.checkpoint, self._notify
-        )
+            self.log, self.appender, self.queues, self.mark, self.checkpoint, self._notify,
+            confirmed=self._confirmed_to_keep,
+        )  # fmt: skip
         self.progress.mark_recovered()
         self.queues.lost.clear()
         self.index = IndexService(
@@ -283,7 +286,7 @@ class MessageStore(StoreReader):
     @property
     def refusal(self) -> str:
         """Why they cannot, or an empty text."""
-        return self.read_only or self.gate.refusal
+        return self.read_only or self.gate.refusal or self.replicated.refusal
 
     def check_disk(self) -> None:
         """Refuse writes on a nearly full disk; accept them again when there is room.
@@ -343,14 +346,31 @@ class MessageStore(StoreReader):
         """Log offset up to which everything is on the disk."""
         return self.flusher.durable
 
-    async def wait_durable(self, end_offset: int, *, always: bool = False) -> bool:
-        """Wait for group commit with SYNC_FLUSH; False after syncFlushTimeout. Else True at once.
+    def require_replicas(self) -> None:
+        """Make replicas a condition of `confirm_offset`, which begins where the last run left it.
 
-        With `always`: wait for the disk with ASYNC_FLUSH too.
+        In the checkpoint it is 0 while no run has required replicas: then all messages count.
         """
-        if not (self.config.sync_flush or always):
-            return True
+        self.replicated.require(min(self.checkpoint.confirm or self.log.end, self.log.end))
+
+    def _confirmed_to_keep(self) -> int:
+        """Return `confirm_offset` for the checkpoint; 0 while no run has required replicas."""
+        is_kept = self.replicated.required or self.checkpoint.confirm
+        return self.confirm_offset if is_kept else 0
+
+    async def wait_durable(self, end_offset: int) -> bool:
+        """Wait until the log is on the disk; return False after syncFlushTimeout."""
         return await self.flusher.wait(end_offset, self.config.sync_flush_timeout_ms / 1_000)
+
+    async def wait_confirmed(self, end_offset: int) -> Missing | None:
+        """Wait until a message may be answered; return what is missing after the time limits.
+
+        With SYNC_FLUSH it waits for the disk (group commit), with SYNC_MASTER for replicas too;
+        otherwise it returns at once.
+        """
+        if self.config.sync_flush and not await self.wait_durable(end_offset):
+            return Missing.DISK
+        return await self.replicated.wait(end_offset) if self.replicated.required else None
 
     def flush(self) -> None:
         """Sync log and queues now, and mark all of both as synced."""

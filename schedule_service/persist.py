@@ -61,7 +61,7 @@ class OffsetKeeper:
             if now == self._written:
                 return True
             assert now.log_offset is not None
-            if not await self._store.wait_durable(now.log_offset, always=True):
+            if not await self._store.wait_durable(now.log_offset):
                 log.warning("%s is not written: the log is not on the disk yet", self._path)
                 return False
             self.durable = now.offsets

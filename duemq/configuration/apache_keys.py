@@ -66,17 +66,17 @@ _WITHOUT_EFFECT = {
         rocksdbCQDoubleWriteEnable rocksdbCompressionType rocksdbFlushWalFrequency
         rocksdbWalFileRollingThreshold statRocksDBCQIntervalSec
     """,
-    "a DueMQ broker is a master without replicas, or a replica": """
-        allAckInSyncStateSet asyncLearner brokerElectionPriority brokerHeartbeatInterval
+    "no election takes place, and replicas copy as fast as they can": """
+        asyncLearner brokerElectionPriority brokerHeartbeatInterval
         brokerIP2 brokerNotActiveTimeoutMillis checkSyncStateSetPeriod controllerAddr
-        controllerHeartBeatTimeoutMills duplicationEnable enableAutoInSyncReplicas
+        controllerHeartBeatTimeoutMills duplicationEnable
         enableControllerMode enableDLegerCommitLog enableRemoteEscape
         enableSlaveActingMaster fetchControllerAddrByDnsLookup forwardTimeout
-        haFlowControlEnable haMaxGapNotInSync
-        haMaxTimeSlaveNotCatchup inSyncReplicas
+        haFlowControlEnable
+        haMaxTimeSlaveNotCatchup
         isBrokerContainer isInBrokerContainer maxChecksumRange maxHaTransferByteInSecond
-        maxSlaveResendLength minInSyncReplicas offsetCheckInSlave replicasPerDiskPartition
-        sendHeartbeatTimeoutMillis skipPreOnline slaveTimeout
+        maxSlaveResendLength offsetCheckInSlave replicasPerDiskPartition
+        sendHeartbeatTimeoutMillis skipPreOnline
         syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod syncControllerMetadataPeriod
         syncMasterFlushOffsetWhenStartup totalReplicas
     """,

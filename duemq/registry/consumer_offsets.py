@@ -41,7 +41,7 @@ class DurableLog(Protocol):
 
     @property
     def max_offset(self) -> int: ...
-    async def wait_durable(self, end_offset: int, *, always: bool = False) -> bool: ...
+    async def wait_durable(self, end_offset: int) -> bool: ...
     def flush(self) -> None: ...
 
 
@@ -142,7 +142,7 @@ class OffsetManager(Saved):
         try:
             value = await self._snapshot()
             store = self._store
-            if store is None or await store.wait_durable(store.max_offset, always=True):
+            if store is None or await store.wait_durable(store.max_offset):
                 await self._file.save(value)
             else:
                 self._dirty = True

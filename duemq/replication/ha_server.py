@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Final
 
 from duemq.net.allowed_networks import parse_sources
 from duemq.net.notices import Notices
-from duemq.replication.config import ReplicationConfig
+from duemq.replication.config import SYNC_MASTER, ReplicationConfig
 from duemq.replication.ha_server_config import REPLICAS_FROM, HaServerConfig
+from duemq.replication.in_sync_replicas import InSyncReplicas
 from duemq.replication.master_protocol import DefaultHa
 from duemq.replication.replica_connection import ReplicaConnection
 from message_store.clock import Clock
@@ -47,17 +48,23 @@ class HaServer:
         bound: socket.socket,
         store: MessageStore,
         role: ReplicationConfig,
-        config: HaServerConfig,
+        config: Callable[[], HaServerConfig],
         clock: Clock,
         own_addresses: tuple[str, ...] = (),
     ) -> None:
         self._socket, self._store, self._clock = bound, store, clock
-        self._role, self._config = role, config
-        self._sources = parse_sources(REPLICAS_FROM, config.replicas_from, own_addresses)
+        self._role, self._config = role, config()
+        self._sources = parse_sources(REPLICAS_FROM, self._config.replicas_from, own_addresses)
         self._refused = Notices(log)
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections: list[ReplicaConnection] = []
         self.failure = ""
+        self.in_sync = InSyncReplicas(
+            store.replicated, config, lambda: self.connections, lambda: store.max_offset
+        )
+        if role.role == SYNC_MASTER:
+            store.require_replicas()
+            self.in_sync.update()
 
     @property
     def port(self) -> int:
@@ -84,8 +91,10 @@ class HaServer:
                     await asyncio.wait(self._tasks)
 
     def _on_append(self, batch: PutBatch) -> None:
+        """Transfer the batch; a store dispatcher."""
         for connection in self.connections:
             connection.log_grew()
+        self.in_sync.update()
 
     def _accept(self) -> None:
         """Take one connection; the others are taken in the next turns of the loop."""
@@ -121,12 +130,9 @@ class HaServer:
             transfer_bytes=self._config.transfer_bytes_max,
             heartbeat_ms=self._role.heartbeat_ms,
             idle_ms=self._role.idle_ms_max,
-            on_report=self._on_report,
+            on_report=self.in_sync.update,
             bulk=self._bulk,
         )  # fmt: skip
-
-    def _on_report(self, connection: ReplicaConnection) -> None:
-        pass
 
     async def _serve(self, connection: ReplicaConnection) -> None:
         log.info("replica %s: connected", connection.address)
@@ -141,3 +147,4 @@ class HaServer:
             log.exception("replica %s: the connection ends", connection.address)
         finally:
             self.connections.remove(connection)
+            self.in_sync.update()

@@ -13,6 +13,7 @@ from message_store.config import option
 APACHE_BUFFER_BYTES = 4 << 20
 """Receive buffer of Apache's replicas: a longer transfer never arrives there."""
 TRANSFER_BYTES_MAX = APACHE_BUFFER_BYTES - 4_096
+COPIES_MAX = 17  # this master, and as many replicas as may connect
 REPLICAS_FROM = "replicasFrom"
 PORT_DISTANCE = 1
 
@@ -43,6 +44,54 @@ class HaServerConfig:
         unit="bytes",
         minimum=1_024,
         maximum=TRANSFER_BYTES_MAX,
+    )
+
+    gap_bytes_max: int = option(
+        256 << 20,
+        "haMaxGapNotInSync",
+        "Lag from which a replica is not in sync any more.",
+        unit="bytes",
+        minimum=1,
+        live=True,
+    )
+    in_sync_replicas: int = option(
+        1,
+        "inSyncReplicas",
+        "SYNC_MASTER: copies of a message, this master's included, before it is answered and "
+        "consumed; 1 counts as 2.",
+        minimum=1,
+        maximum=COPIES_MAX,
+        wire=True,
+    )
+    in_sync_replicas_min: int = option(
+        1,
+        "minInSyncReplicas",
+        "SYNC_MASTER: number of replicas in sync, this master included, below which messages are "
+        "refused.",
+        minimum=1,
+        maximum=COPIES_MAX,
+        wire=True,
+    )
+    all_ack: bool = option(
+        False,
+        "allAckInSyncStateSet",
+        "SYNC_MASTER: wait for every replica that is in sync, whatever inSyncReplicas says.",
+        wire=True,
+    )
+    auto_in_sync_replicas: bool = option(
+        False,
+        "enableAutoInSyncReplicas",
+        "SYNC_MASTER: when fewer replicas are in sync than inSyncReplicas, wait for these only "
+        "(down to minInSyncReplicas), possibly for none.",
+        wire=True,
+    )
+    replica_timeout_ms: int = option(
+        3_000,
+        "slaveTimeout",
+        "SYNC_MASTER: maximum time a message waits for replicas; after it the answer is "
+        "FLUSH_SLAVE_TIMEOUT.",
+        minimum=1,
+        wire=True,
     )
 
     def __post_init__(self) -> None:

@@ -57,7 +57,7 @@ class ReplicaConnection:
         transfer_bytes: int,
         heartbeat_ms: int,
         idle_ms: int,
-        on_report: Callable[[ReplicaConnection], None],
+        on_report: Callable[[], None],
         bulk: Executor,
     ) -> None:
         self.address, self.protocol = address, protocol
@@ -69,6 +69,11 @@ class ReplicaConnection:
         self.offset: int | None = None
         self.read_ms = self.written_ms = clock.now_ms()
         self.transferred = 0
+
+    @property
+    def acknowledged(self) -> int | None:
+        """End of the replica's log as it reported last, None before its first report."""
+        return self.protocol.acknowledged if self.protocol.start is not None else None
 
     def log_grew(self) -> None:
         """Send what was appended."""
@@ -115,7 +120,7 @@ class ReplicaConnection:
             return
         if self.offset is None and self.protocol.start is not None:
             self._grown.set()
-        self._on_report(self)
+        self._on_report()
 
     # -- transfers ------------------------------------------------------------------------------
 
@@ -133,6 +138,8 @@ class ReplicaConnection:
             elif self._heartbeat_ms <= self._clock.now_ms() - self.written_ms:
                 await self._send([self.protocol.transfer_header(self.offset, 0)], on_loop=True)
             else:
+                if self.offset < (end := self._store.max_offset):  # with SYNC_FLUSH
+                    self._store.flusher.when_durable(end, self._grown.set)
                 until_ms = min(self.written_ms + self._heartbeat_ms, self._silent_ms)
                 await self._clock.wait(self._grown, until_ms=until_ms)
             self._check_silent()

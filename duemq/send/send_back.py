@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from delivery.plugin import Request, RequestHandler, Response
 from duemq.configuration.config import BrokerConfig
-from duemq.messages.copies import add_copy, batch_for, not_synced, refusal
+from duemq.messages.copies import add_copy, batch_for, not_confirmed, refusal
 from duemq.metrics.put_get_stats import BrokerStats
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -123,9 +123,9 @@ class SendBackProcessor:
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
         # WAIT=false is in the copy as Apache writes it, but the consumer forgets the message
-        # once this is answered: with SYNC_FLUSH the copy must be on the disk by then.
-        if not await self._store.wait_durable(self._store.max_offset):
-            raise not_synced("the message was sent back")
+        # once this is answered: the copy must be confirmed by then.
+        if missing := await self._store.wait_confirmed(self._store.max_offset):
+            raise not_confirmed("the message was sent back", missing)
 
     def _group(self, name: str) -> GroupView:
         group = self._groups.find(name)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Self
 from delivery.plugin import Request, RequestHandler, Response
 from delivery.redirected import queue_number
 from duemq.configuration.config import BrokerConfig
-from duemq.messages.copies import add_copy, batch_for, not_synced, refusal
+from duemq.messages.copies import add_copy, batch_for, not_confirmed, refusal
 from duemq.metrics.meters import Meters
 from duemq.net import fields
 from duemq.net.codes import RequestCode, ResponseCode
@@ -50,6 +50,7 @@ from message_store.clock import Clock
 from message_store.errors import RecordUnreadable, RequestError
 from message_store.log.batch import PutBatch
 from message_store.log.record import Record
+from message_store.replication.acknowledgement import Missing
 from message_store.text import GROUP_BYTES_MAX, decode_offset_id, name_fault
 
 if TYPE_CHECKING:
@@ -108,15 +109,17 @@ class Transactions:
             if batch.filled["status"][:last].any():
                 batch.refuse(last, ResponseCode.MESSAGE_ILLEGAL, "the message before was refused")
 
-    async def _put_bound(self, batch: PutBatch, half_offset: int) -> tuple[str | None, bool]:
+    async def _put_bound(
+        self, batch: PutBatch, half_offset: int
+    ) -> tuple[str | None, Missing | None]:
         """Put a message and its op record.
 
         Returns:
-            Why the message was not stored, None if it was; whether the disk synced both in time.
+            Why the message was not stored, None if it was; what both lack to be confirmed.
         """
         self._bound.add(id(batch))
         try:
-            synced = await self._put(batch)
+            missing = await self._put(batch)
         finally:
             self._bound.discard(id(batch))
         fault, op_fault = refusal(batch), refusal(batch, batch.count - 1)
@@ -125,7 +128,7 @@ class Transactions:
                 self.halves.take_op(self.halves.op_read, [half_offset])
         elif fault is None:
             self._owed.append(half_offset)
-        return fault, synced
+        return fault, missing
 
     def _write_owed(self) -> None:
         """Write the op records that are owed, if the store takes them now."""
@@ -157,25 +160,25 @@ class Transactions:
         self._check_immunity(request, half)
         offset = half.queue_offset
         if self.halves.is_finished(offset) or offset in self._ending:
-            if not await self._store.wait_durable(self._store.max_offset):
-                raise not_synced("the transaction was ended before")
+            if missing := await self._store.wait_confirmed(self._store.max_offset):
+                raise not_confirmed("the transaction was ended before", missing)
             return Response(remark=f"half message {offset} is finished already", fields={})
         self._ending.add(offset)
         try:
-            synced = await self._finish(half, commit=verdict == COMMIT)
+            missing = await self._finish(half, commit=verdict == COMMIT)
         finally:
             self._ending.discard(offset)
-        if not synced:
-            raise not_synced("the transaction was ended")
+        if missing:
+            raise not_confirmed("the transaction was ended", missing)
         return Response(fields={})
 
-    async def _finish(self, half: Record, *, commit: bool) -> bool:
-        """Append the end of a transaction; return whether the disk synced it in time."""
+    async def _finish(self, half: Record, *, commit: bool) -> Missing | None:
+        """Append the end of a transaction; return what it lacks to be confirmed."""
         batch = batch_for(half)
         if commit:
             self._add_commit(batch, half)
         self._add_op(batch, half.queue_offset)
-        fault, synced = await self._put_bound(batch, half.queue_offset)
+        fault, missing = await self._put_bound(batch, half.queue_offset)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the message was not stored: {fault}")
         self.halves.finish(half.queue_offset, half_messages.same_half(half))
@@ -186,7 +189,7 @@ class Transactions:
             self._meters.commit_s.add(age_ms // 1_000, topic)
         else:
             self._meters.rollbacks.add(topic)
-        return synced
+        return missing
 
     def _add_commit(self, batch: PutBatch, half: Record) -> None:
         topic, queue_id = _target(half)
@@ -326,12 +329,12 @@ class Transactions:
         properties[CHECK_TIMES] = "0"
         batch = batch_for(record)
         self._add_half(batch, record, properties)
-        synced = await self._put(batch)
+        missing = await self._put(batch)
         fault = refusal(batch)
         if fault is not None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"Put message back error: {fault}")
-        if not synced:
-            raise not_synced("the half message was put back")
+        if missing:
+            raise not_confirmed("the half message was put back", missing)
         return Response()
 
     async def run(self) -> None:

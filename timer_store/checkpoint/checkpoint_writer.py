@@ -146,7 +146,7 @@ class CheckpointWriter:
             self._passed = self._passed_later = NO_OFFSETS
 
     async def _write(self, capture: Capture) -> bool:
-        if not await self._timers.store.wait_durable(capture.snapshot.log_offset, always=True):
+        if not await self._timers.store.wait_durable(capture.snapshot.log_offset):
             return False
         try:
             await asyncio.to_thread(write, self._timers, self._files, capture)
